@@ -1,0 +1,238 @@
+"""A model: groups of equal layers, embedding and head; parameters, FLOP per token and KV cache of one token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rackline.arch.attention import Attention
+from rackline.arch.ffn import DenseFfn, MoeFfn
+from rackline.arch.shapes import FloatLike
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerGroup:
+    """`count` layers of the same attention and feed-forward kind."""
+
+    count: int
+    attention: Attention
+    ffn: DenseFfn | MoeFfn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterCount:
+    """Parameters by kind [elements]: `total` as stored, `active` as used by one token."""
+
+    total: dict[str, int]
+    active: dict[str, int]
+
+    @property
+    def total_params(self) -> int:
+        """All parameters."""
+        return sum(self.total.values())
+
+    @property
+    def active_params(self) -> int:
+        """Parameters that one token is multiplied with; an untied input embedding is a lookup and counts 0."""
+        return sum(self.active.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """An open model: its layer stack is known.
+
+    Args:
+        native_precision: label of the released checkpoint ("bf16", "fp8", "mxfp4", ...).
+        layer_groups: layers in order of first appearance, equal ones counted together.
+        norm_params_per_norm: d_model for rmsnorm, 2 d_model for layernorm [elements].
+        norms_per_layer: 2, 4 with norms after each block (Gemma), 1 for a parallel block.
+    """
+
+    name: str
+    native_precision: str
+    d_model: int
+    vocab_size: int
+    tied_embeddings: bool
+    layer_groups: tuple[LayerGroup, ...]
+    learned_positions: int = 0
+    norm_params_per_norm: int = 0
+    norms_per_layer: int = 2
+    parallel_block: bool = False
+    sources: tuple[str, ...] = ()
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the stack."""
+        return sum(group.count for group in self.layer_groups)
+
+    @property
+    def is_moe(self) -> bool:
+        """Whether any layer is a mixture of experts."""
+        return any(isinstance(group.ffn, MoeFfn) for group in self.layer_groups)
+
+    def moe(self) -> MoeFfn | None:
+        """The mixture of experts of this model, None when it is dense."""
+        for group in self.layer_groups:
+            if isinstance(group.ffn, MoeFfn):
+                return group.ffn
+        return None
+
+    def attention_kinds(self) -> dict[str, Attention]:
+        """Attention kinds by label."""
+        return {group.attention.kind: group.attention for group in self.layer_groups}
+
+    @property
+    def num_q_heads(self) -> int:
+        """Query heads of the first layer."""
+        return self.layer_groups[0].attention.num_q_heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Key-value heads of the first layer."""
+        return self.layer_groups[0].attention.num_kv_heads
+
+    def parameters(self) -> ParameterCount:
+        """Count parameters by kind: embedding, attention, ffn, router, experts, shared_experts, norm, head."""
+        total: dict[str, int] = {"embedding": (self.vocab_size + self.learned_positions) * self.d_model}
+        active: dict[str, int] = {"embedding": 0}
+
+        def add(kind: str, all_of_it: int, used: int) -> None:
+            total[kind] = total.get(kind, 0) + all_of_it
+            active[kind] = active.get(kind, 0) + used
+
+        for group in self.layer_groups:
+            attention = sum(p.params for p in group.attention.projections(self.d_model))
+            expansion = group.attention.expansion()
+            attention += expansion.params if expansion else 0
+            attention += group.attention.extra_params()
+            add("attention", group.count * attention, group.count * attention)
+            norms = self.norms_per_layer * self.norm_params_per_norm * group.count
+            add("norm", norms, norms)
+            if isinstance(group.ffn, DenseFfn):
+                ffn = group.count * group.ffn.params(self.d_model)
+                add("ffn", ffn, ffn)
+                continue
+            expert = group.ffn.expert_params(self.d_model)
+            add(
+                "experts",
+                group.count * group.ffn.num_experts * expert,
+                group.count * group.ffn.experts_per_token * expert,
+            )
+            router = group.count * group.ffn.router_params(self.d_model)
+            add("router", router, router)
+            shared = group.count * group.ffn.shared_params(self.d_model)
+            if shared:
+                add("shared_experts", shared, shared)
+        add("norm", self.norm_params_per_norm, self.norm_params_per_norm)
+        head = self.vocab_size * self.d_model
+        add("head", 0 if self.tied_embeddings else head, head)
+        return ParameterCount(total=total, active=active)
+
+    @property
+    def total_params(self) -> int:
+        """All parameters [elements]."""
+        return self.parameters().total_params
+
+    @property
+    def active_params(self) -> int:
+        """Parameters that one token is multiplied with [elements]."""
+        return self.parameters().active_params
+
+    @property
+    def total_over_active(self) -> float:
+        """The lecture's sparsity, at least 1."""
+        return self.total_params / self.active_params
+
+    def kv_elements_per_token_by_kind(self) -> dict[str, float]:
+        """KV cache elements per token of an unsharded model by attention kind [elements]."""
+        split: dict[str, float] = {}
+        for group in self.layer_groups:
+            kind = group.attention.kind
+            split[kind] = split.get(kind, 0.0) + group.count * float(group.attention.kv_elements_per_token(1))
+        return split
+
+    def kv_bytes_per_token(self, bytes_per_element: float = 2.0) -> float:
+        """KV cache bytes that one new token adds while every window still grows [bytes]."""
+        return bytes_per_element * sum(self.kv_elements_per_token_by_kind().values())
+
+    def kv_bytes(self, context_len: FloatLike, bytes_per_element: float = 2.0) -> FloatLike:
+        """KV cache bytes of one sequence at this context; a window stops growing at its size [bytes]."""
+        total: FloatLike = 0.0
+        for group in self.layer_groups:
+            per_token = group.count * float(group.attention.kv_elements_per_token(1)) * bytes_per_element
+            held = np.asarray(context_len, dtype=float)
+            if group.attention.window is not None:
+                held = np.minimum(held, group.attention.window)
+            total = total + per_token * held
+        return total
+
+    def flop_per_token_by_kind(self, context_len: FloatLike) -> dict[str, FloatLike]:
+        """FLOP of one decoded token at this context by kind: weights (matmul), attention per kind [FLOP]."""
+        split: dict[str, FloatLike] = {}
+        for kind, count in self.parameters().active.items():
+            if kind not in ("embedding", "norm") and count:
+                split[kind] = 2.0 * count
+        for group in self.layer_groups:
+            attention = group.attention
+            key = f"attention_core_{attention.kind}"
+            per_layer = (
+                attention.num_q_heads * attention.decode_flop_per_pair * attention.kv_read_tokens(context_len)
+            )
+            split[key] = split.get(key, 0.0) + group.count * per_layer
+        return split
+
+    def flop_per_token(self, context_len: FloatLike) -> FloatLike:
+        """FLOP of one decoded token at this context [FLOP]."""
+        return sum(self.flop_per_token_by_kind(context_len).values(), 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateModel:
+    """A closed model of which only sizes are known: its pass is a table with three rows.
+
+    Args:
+        aggregate_kv_bytes_per_token: KV cache bytes per token as stated, used as they are at every precision [bytes].
+    """
+
+    name: str
+    aggregate_total_params: int
+    aggregate_active_params: int
+    aggregate_kv_bytes_per_token: float
+    native_precision: str = "bf16"
+    sources: tuple[str, ...] = ()
+
+    @property
+    def total_params(self) -> int:
+        """All parameters [elements]."""
+        return self.aggregate_total_params
+
+    @property
+    def active_params(self) -> int:
+        """Parameters that one token is multiplied with [elements]."""
+        return self.aggregate_active_params
+
+    @property
+    def total_over_active(self) -> float:
+        """The lecture's sparsity, at least 1."""
+        return self.total_params / self.active_params
+
+    @property
+    def is_moe(self) -> bool:
+        """Whether more is stored than one token uses."""
+        return self.total_params > self.active_params
+
+    def kv_bytes_per_token(self, bytes_per_element: float = 2.0) -> float:
+        """KV cache bytes per token as stated, whatever the element size [bytes]."""
+        return self.aggregate_kv_bytes_per_token
+
+    def kv_bytes(self, context_len: FloatLike, bytes_per_element: float = 2.0) -> FloatLike:
+        """KV cache bytes of one sequence [bytes]."""
+        return self.aggregate_kv_bytes_per_token * np.asarray(context_len, dtype=float)
+
+    def flop_per_token(self, context_len: FloatLike) -> FloatLike:
+        """2 FLOP per active parameter; the attention core is not known and left out (lecture C05) [FLOP]."""
+        return 2.0 * self.active_params + 0.0 * np.asarray(context_len, dtype=float)
+
+
+AnyModel = Model | AggregateModel

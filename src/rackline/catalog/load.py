@@ -1,0 +1,305 @@
+"""Read catalogue files into records, with errors that name file, key and line.
+
+A name is looked up in this order: canonical name, alias (any case; for models also without organisation
+and suffixes such as ``-Instruct``), file. A name that ends in ``.toml`` is always a file.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+from pydantic import ValidationError
+
+from rackline.catalog.base import SourcedRecord
+from rackline.catalog.lines import line_of
+from rackline.catalog.overrides import apply_overrides, keys_of_table, settable_keys
+from rackline.catalog.schema import CalibrationRecord, ChipRecord, ClusterRecord, ModelRecord
+from rackline.errors import CatalogError, UnknownNameError, nearest_names
+
+__all__ = [
+    "calibration_record",
+    "chip_record",
+    "cluster_record",
+    "model_record",
+    "names",
+    "record_from_mapping",
+    "resolve_beside",
+    "settable_keys",
+]
+
+Kind = Literal["chips", "clusters", "models", "calibrations"]
+R = TypeVar("R", bound=SourcedRecord)
+
+_SINGULAR = {"chips": "chip", "clusters": "cluster", "models": "model", "calibrations": "calibration"}
+_CANONICAL = re.compile(r"^[a-z0-9][a-z0-9._-]*$")
+_MODEL_PREFIXES = ("meta-",)
+_MODEL_SUFFIXES = ("-instruct", "-hf", "-fp8", "-nvfp4")
+
+
+def chip_record(name: str, overrides: Mapping[str, object] | None = None) -> ChipRecord:
+    """Read one chip.
+
+    Args:
+        name: Catalogue name, alias, or path of a TOML file.
+        overrides: Dotted keys and the values that replace the file's; each becomes an assumed number.
+
+    Raises:
+        UnknownNameError: Neither in the catalogue nor a file.
+        CatalogError: The file or an override breaks the schema.
+
+    Example:
+        >>> chip_record("H100").name
+        'h100-sxm'
+    """
+    return _record("chips", ChipRecord, name, overrides)
+
+
+def cluster_record(name: str, overrides: Mapping[str, object] | None = None) -> ClusterRecord:
+    """Read one cluster; arguments and errors as in `chip_record`."""
+    return _record("clusters", ClusterRecord, name, overrides)
+
+
+def model_record(name: str, overrides: Mapping[str, object] | None = None) -> ModelRecord:
+    """Read one model; arguments and errors as in `chip_record`. Hugging Face ids are aliases."""
+    return _record("models", ModelRecord, name, overrides)
+
+
+def calibration_record(name: str, overrides: Mapping[str, object] | None = None) -> CalibrationRecord:
+    """Read one calibration; arguments and errors as in `chip_record`."""
+    return _record("calibrations", CalibrationRecord, name, overrides)
+
+
+@functools.cache
+def names(kind: Kind) -> tuple[str, ...]:
+    """Return the canonical names of all shipped objects of a kind, sorted.
+
+    Args:
+        kind: "chips", "clusters", "models" or "calibrations".
+
+    Example:
+        >>> "h100-sxm" in names("chips")
+        True
+    """
+    if kind not in _SINGULAR:
+        raise UnknownNameError(what="kind of catalogue object", given=kind, allowed=", ".join(_SINGULAR))
+    folder = _folder(kind)
+    if not folder.is_dir():
+        return ()
+    return tuple(sorted(p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")))
+
+
+def record_from_mapping(
+    model: type[R],
+    data: Mapping[str, Any],
+    *,
+    where: str,
+    text: str = "",
+    overrides: Mapping[str, object] | None = None,
+) -> R:
+    """Validate plain data (as TOML or JSON gives it) as a record.
+
+    Args:
+        model: The record's class.
+        data: Nested dicts and lists.
+        where: File or origin, for messages.
+        text: The TOML text, to find lines in; may be empty.
+        overrides: Dotted keys and replacing values.
+
+    Raises:
+        CatalogError: The data or an override breaks the schema.
+    """
+    plain = cast("dict[str, Any]", _tupled(data))
+    if overrides:
+        # The file must be right by itself; only then does the message blame the override.
+        record_from_mapping(model, data, where=where, text=text)
+        plain = apply_overrides(model, plain, overrides)
+    try:
+        return model.model_validate(plain)
+    except ValidationError as error:
+        raise _as_catalog_error(error, model, where, text, overrides or {}) from None
+
+
+def resolve_beside(reference: str, referrer: str) -> str:
+    """Return a file named inside a user's file as a path beside it; catalogue names pass through.
+
+    Args:
+        reference: What the file says (a catalogue name, or a file ending in ``.toml``).
+        referrer: The name or path by which that file was read.
+    """
+    if reference.endswith(".toml") and not Path(reference).is_absolute():
+        return str(Path(referrer).parent / reference)
+    return reference
+
+
+def _record(kind: Kind, model: type[R], name: str, overrides: Mapping[str, object] | None) -> R:
+    path = _find(kind, name)
+    where = str(path) if isinstance(path, Path) else f"{kind}/{path.name}"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CatalogError(
+            what=f"{_SINGULAR[kind]} file",
+            given=name,
+            allowed=f"a readable UTF-8 file ({error})",
+            where=where,
+        ) from None
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise CatalogError(what="TOML syntax", given=str(error), allowed="valid TOML", where=where) from None
+    record = record_from_mapping(model, data, where=where, text=text, overrides=overrides)
+    if not isinstance(path, Path) and record.name != path.name.removesuffix(".toml"):
+        raise CatalogError(what="name", given=record.name, allowed="the name of its file", where=where)
+    return record
+
+
+# ------------------------------------------------------------------------------------------------ names
+
+
+def _folder(kind: str) -> Traversable:
+    return importlib.resources.files("rackline.catalog").joinpath("data", kind)
+
+
+def _find(kind: Kind, name: str) -> Traversable:
+    """Return the file of a name; only alias look-ups open other files, and then only their headers."""
+    if not name.endswith(".toml"):
+        if _CANONICAL.match(name) and (path := _folder(kind).joinpath(f"{name}.toml")).is_file():
+            return path
+        index = _alias_index(kind)
+        for form in _forms(kind, name):
+            if form in index:
+                return _folder(kind).joinpath(f"{index[form]}.toml")
+    user_file = Path(name)
+    if (name.endswith(".toml") or "/" in name) and user_file.is_file():
+        return user_file
+    if name.endswith(".toml"):
+        near = nearest_names(Path(name).stem, names(kind), 1)
+        raise UnknownNameError(
+            what=f"{_SINGULAR[kind]} file",
+            given=name,
+            allowed="an existing file",
+            nearest=near[0] if near else None,
+        )
+    known = names(kind)
+    near = _nearest(kind, name)
+    raise UnknownNameError(
+        what=_SINGULAR[kind],
+        given=name,
+        allowed=f"one of {len(known)} catalogue names or a .toml file",
+        nearest=", ".join(near) or None,
+    )
+
+
+def _nearest(kind: Kind, name: str) -> list[str]:
+    """Return canonical names whose name or alias looks like the given one."""
+    index = _alias_index(kind)
+    found: list[str] = []
+    for form in _forms(kind, name):
+        for near in nearest_names(form, [*names(kind), *index]):
+            canonical = index.get(near, near)
+            if canonical not in found:
+                found.append(canonical)
+    return found[:3]
+
+
+def _forms(kind: Kind, name: str) -> list[str]:
+    """Return the spellings under which a name is looked up, the most exact first.
+
+    A model's Hugging Face id loses its organisation, the ``Meta-`` prefix and the suffixes for
+    instruction tuning, format and quantisation one by one, so that an alias may name any of them.
+    """
+    forms = [name.lower()]
+    if kind == "models":
+        bare = forms[0].rsplit("/", 1)[-1]
+        forms.append(bare)
+        changed = True
+        while changed:
+            changed = False
+            for prefix in _MODEL_PREFIXES:
+                if bare.startswith(prefix):
+                    bare, changed = bare.removeprefix(prefix), True
+                    forms.append(bare)
+            for suffix in _MODEL_SUFFIXES:
+                if bare.endswith(suffix):
+                    bare, changed = bare.removesuffix(suffix), True
+                    forms.append(bare)
+    return list(dict.fromkeys(forms))
+
+
+@functools.cache
+def _alias_index(kind: Kind) -> dict[str, str]:
+    """Map lower-case aliases (and their shortened forms) to canonical names."""
+    exact: dict[str, str] = {name: name for name in names(kind)}
+    loose: dict[str, str] = {}
+    for name in names(kind):
+        for alias in _aliases(_folder(kind).joinpath(f"{name}.toml").read_text(encoding="utf-8")):
+            forms = _forms(kind, alias)
+            exact.setdefault(forms[0], name)
+            for form in forms[1:]:
+                loose.setdefault(form, name)
+    return loose | exact
+
+
+def _aliases(text: str) -> Sequence[str]:
+    """Read the aliases from the head of a file, before its first table; a broken file has none."""
+    head = re.split(r"(?m)^\s*\[[^\n]*\]\s*(?:#[^\n]*)?$", text, maxsplit=1)[0] if "\n[" in text else text
+    try:
+        aliases: object = tomllib.loads(head).get("aliases", [])
+    except tomllib.TOMLDecodeError:
+        return ()
+    return (
+        [a for a in cast("list[object]", aliases) if isinstance(a, str)] if isinstance(aliases, list) else ()
+    )
+
+
+# ----------------------------------------------------------------------------------------------- errors
+
+
+def _tupled(value: Any) -> Any:
+    """Turn lists into tuples, which strict frozen records hold."""
+    if isinstance(value, Mapping):
+        return {key: _tupled(inner) for key, inner in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return tuple(_tupled(inner) for inner in cast("Sequence[Any]", value))
+    return value
+
+
+def _as_catalog_error(
+    error: ValidationError, model: type[SourcedRecord], where: str, text: str, overrides: Mapping[str, object]
+) -> CatalogError:
+    """Turn the first problem pydantic reports into one line with file, line and key."""
+    problems = error.errors(include_url=False)
+    # An unknown key is usually the cause of the missing one beside it, so it is named first.
+    first = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
+    # Tagged unions put their tag into the path, where the file has no such key.
+    path = [part for part in first["loc"] if part not in ("gqa", "mla")]
+    key = ".".join(str(part) for part in path)
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error" and (named := re.search(r"covers the number (\S+)", message)):
+        path = _path_of(named.group(1))
+    line = line_of(text, path) if path else None
+    place = where if line is None else f"{where}, line {line}"
+    if overrides:  # the file itself has passed before
+        place = "override"
+    nearest: str | None = None
+    given = cast("object", first["input"])
+    if first["type"] == "extra_forbidden":
+        near = nearest_names(str(path[-1]), keys_of_table(model, path[:-1]), 1)
+        nearest, given, message = (near[0] if near else None), str(path[-1]), "only the keys of the schema"
+    elif first["type"] == "missing":
+        given, message = "nothing", "the key is required"
+    elif first["type"] == "value_error":  # from a rule about a whole table, which has no single value
+        given, message = message, "a consistent table"
+    message = re.sub(r"^Input should (be )?", "", message)
+    return CatalogError(what=key or "record", given=given, allowed=message, where=place, nearest=nearest)
+
+
+def _path_of(dotted: str) -> list[str | int]:
+    return [int(part) if part.isdigit() else part for part in dotted.split(".")]

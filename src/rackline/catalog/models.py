@@ -1,0 +1,202 @@
+"""Records of models: the shape of a transformer, or only its totals."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from rackline.catalog.base import (
+    Count,
+    CountOrZero,
+    Date,
+    Fraction,
+    NonNegative,
+    Positive,
+    Record,
+    SourcedRecord,
+    Text,
+)
+
+
+class GqaRecord(Record):
+    """Grouped-query attention; multi-head and multi-query are its two ends.
+
+    Args:
+        num_q_heads: Query heads [count].
+        num_kv_heads: Key and value heads; must divide num_q_heads [count].
+        head_dim: Width of a head [elements].
+        bias: Whether the query, key and value projections have biases.
+        output_bias: Whether the output projection has a bias.
+        qk_norm: Whether queries and keys are normalised per head.
+        window: Tokens that a window layer attends to [tokens].
+        pattern: Kinds of consecutive layers, repeated over the stack; absent means all "full", or all
+            "window" if window is given.
+        sinks: Whether each query head has a learned attention sink.
+    """
+
+    kind: Literal["gqa"] = "gqa"
+    num_q_heads: Count
+    num_kv_heads: Count
+    head_dim: Count
+    bias: bool = False
+    output_bias: bool = False
+    qk_norm: bool = False
+    window: Count | None = None
+    pattern: Annotated[tuple[Literal["window", "full"], ...], Field(min_length=1)] | None = None
+    sinks: bool = False
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        if self.num_q_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_kv_heads {self.num_kv_heads} does not divide num_q_heads {self.num_q_heads}"
+            )
+        if self.pattern is not None and "window" in self.pattern and self.window is None:
+            raise ValueError("pattern has window layers, but window is missing")
+        return self
+
+
+class MlaRecord(Record):
+    """Multi-head latent attention.
+
+    Args:
+        num_q_heads: Query heads [count].
+        q_lora_rank: Width of the query latent; 0 = queries are projected directly [elements].
+        kv_lora_rank: Width of the cached latent [elements].
+        qk_nope_head_dim: Width of a head's part without rotary position [elements].
+        qk_rope_head_dim: Width of the shared rotary key, cached beside the latent [elements].
+        v_head_dim: Width of a value head [elements].
+    """
+
+    kind: Literal["mla"] = "mla"
+    num_q_heads: Count
+    q_lora_rank: CountOrZero
+    kv_lora_rank: Count
+    qk_nope_head_dim: Count
+    qk_rope_head_dim: CountOrZero
+    v_head_dim: Count
+
+
+class FfnRecord(Record):
+    """Dense feed-forward block: its activation, width [elements] and whether it has biases."""
+
+    kind: Literal["swiglu", "geglu", "gelu", "relu2", "relu"]
+    d_ff: Count
+    bias: bool = False
+
+
+class MoeRecord(Record):
+    """Mixture of experts in place of the dense block.
+
+    Args:
+        num_experts: Routed experts of a layer [count].
+        experts_per_token: Routed experts that one token visits [count].
+        d_expert: Width of one routed expert [elements].
+        num_shared_experts: Experts that every token visits [count].
+        d_shared: Width of the shared experts together [elements].
+        first_dense_layers: Leading layers that use the dense block instead [count].
+        every: One layer in so many is a mixture, after the leading dense ones [count].
+        bias: Whether the experts have biases.
+        router_bias: Whether the router has a bias or a correction term per expert.
+        shared_gate: Whether a learned gate weighs the shared experts.
+    """
+
+    num_experts: Count
+    experts_per_token: Count
+    d_expert: Count
+    num_shared_experts: CountOrZero = 0
+    d_shared: CountOrZero = 0
+    first_dense_layers: CountOrZero = 0
+    every: Count = 1
+    bias: bool = False
+    router_bias: bool = False
+    shared_gate: bool = False
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.experts_per_token > self.num_experts:
+            raise ValueError("experts_per_token exceeds num_experts")
+        if (self.num_shared_experts == 0) != (self.d_shared == 0):
+            raise ValueError("num_shared_experts and d_shared are both zero or both positive")
+        return self
+
+
+class ArchitectureRecord(Record):
+    """The shape of a transformer whose layers are known.
+
+    norms_per_layer is 2, 4 with norms after each block (Gemma), 1 for a parallel block.
+    """
+
+    num_layers: Count
+    d_model: Count
+    vocab_size: Count
+    tied_embeddings: bool = False
+    learned_positions: CountOrZero = 0
+    norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
+    norms_per_layer: Count = 2
+    parallel_block: bool = False
+    attention: Annotated[GqaRecord | MlaRecord, Field(discriminator="kind")]
+    ffn: FfnRecord
+    moe: MoeRecord | None = None
+    mtp_layers: CountOrZero = 0
+
+    @model_validator(mode="after")
+    def _dense_layers_fit(self) -> Self:
+        if self.moe is not None and self.moe.first_dense_layers > self.num_layers:
+            raise ValueError("moe.first_dense_layers exceeds num_layers")
+        return self
+
+
+class AggregateRecord(Record):
+    """A model of which only the totals are known.
+
+    Args:
+        total_params: All parameters [count].
+        active_params: Parameters that one token uses [count].
+        kv_bytes_per_token: Cache that one token of context adds [bytes/token].
+        num_layers: Layers, where known [count].
+    """
+
+    total_params: Positive
+    active_params: Positive
+    kv_bytes_per_token: NonNegative
+    num_layers: Count | None = None
+
+    @model_validator(mode="after")
+    def _active_is_part(self) -> Self:
+        if self.active_params > self.total_params:
+            raise ValueError("active_params exceeds total_params")
+        return self
+
+
+class PublishedRecord(Record):
+    """Parameter counts as the makers state them [count], and the relative size of their rounding."""
+
+    total_params: Positive | None = None
+    active_params: Positive | None = None
+    rounding: Fraction | None = None
+
+
+class ModelRecord(SourcedRecord):
+    """One model: its known shape, or only its totals.
+
+    Args:
+        released: Date of release, YYYY[-MM[-DD]].
+        native_precision: Data type of the published weights ("bf16", "fp8", "mxfp4").
+        published: What the makers state about size.
+        architecture: The shape; exactly one of this and aggregate.
+        aggregate: The totals; exactly one of this and architecture.
+    """
+
+    released: Date | None = None
+    native_precision: Text = "bf16"
+    published: PublishedRecord | None = None
+    architecture: ArchitectureRecord | None = None
+    aggregate: AggregateRecord | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one_shape(self) -> Self:
+        if (self.architecture is None) == (self.aggregate is None):
+            raise ValueError("a model has exactly one of [architecture] and [aggregate]")
+        return self

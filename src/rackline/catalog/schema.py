@@ -1,0 +1,253 @@
+"""Records of the catalogue: chips, clusters, calibrations; and, from beside it, models.
+
+A record mirrors one TOML file; ``catalog.base`` says what makes it strict.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from rackline.catalog.base import (
+    Count,
+    Date,
+    Evidence,
+    Fraction,
+    Name,
+    NonNegative,
+    Positive,
+    Record,
+    Source,
+    SourcedRecord,
+    Text,
+)
+from rackline.catalog.models import (
+    AggregateRecord,
+    ArchitectureRecord,
+    FfnRecord,
+    GqaRecord,
+    MlaRecord,
+    ModelRecord,
+    MoeRecord,
+    PublishedRecord,
+)
+
+__all__ = [
+    "AggregateRecord",
+    "ArchitectureRecord",
+    "CalibrationRecord",
+    "ChipRecord",
+    "ClusterRecord",
+    "Evidence",
+    "FfnRecord",
+    "GqaRecord",
+    "LevelRecord",
+    "MlaRecord",
+    "ModelRecord",
+    "MoeRecord",
+    "OperationRecord",
+    "PeakRates",
+    "PublishedRecord",
+    "Source",
+    "SourcedRecord",
+]
+
+
+class PeakRates(Record):
+    """Dense peak of the matrix units by data type [FLOP/s]; absent means not supported."""
+
+    bf16: Positive | None = None
+    fp16: Positive | None = None
+    fp8: Positive | None = None
+    fp4: Positive | None = None
+    int8: Positive | None = None
+    fp32: Positive | None = None
+
+    @model_validator(mode="after")
+    def _has_one(self) -> Self:
+        if not self.model_dump(exclude_none=True):
+            raise ValueError("a chip needs the peak of at least one data type")
+        return self
+
+
+class ChipRecord(SourcedRecord):
+    """One accelerator.
+
+    Args:
+        vendor: Who makes it.
+        generation: Family used as the parent of calibrations ("hopper", "tpu-v5e").
+        released: Date of release, YYYY[-MM[-DD]].
+        peak_flop_per_s: Dense peaks [FLOP/s].
+        hbm_bytes: Memory that one chip is sold with [bytes].
+        hbm_bytes_per_s: Peak memory bandwidth [bytes/s].
+        cores: Streaming multiprocessors or compute units [count].
+        l2_bytes: Last-level cache [bytes].
+        power_w: Rated power of the chip alone [W].
+        usd_per_chip_hour: A dated rental price [USD/hour].
+    """
+
+    vendor: Text
+    generation: Name
+    released: Date | None = None
+    peak_flop_per_s: PeakRates
+    hbm_bytes: Positive
+    hbm_bytes_per_s: Positive
+    cores: Count | None = None
+    l2_bytes: Positive | None = None
+    power_w: Positive | None = None
+    usd_per_chip_hour: Positive | None = None
+
+
+class LevelRecord(Record):
+    """One level of the fabric.
+
+    Args:
+        name: scale_up (the chip's own links) or scale_out (the data-centre network).
+        size: Chips in one domain [count].
+        bytes_per_s_each_way: Per chip, all its links of this level together, one direction [bytes/s].
+        latency_s: From chip to chip over the shortest path [s].
+        topology: switch, torus or mesh (full mesh of direct links).
+        torus_axes: Chips along each axis; only for a torus [count].
+    """
+
+    name: Literal["scale_up", "scale_out"]
+    size: Count
+    bytes_per_s_each_way: Positive
+    latency_s: NonNegative
+    topology: Literal["switch", "torus", "mesh"]
+    torus_axes: tuple[Count, ...] | None = None
+
+    @model_validator(mode="after")
+    def _axes_match(self) -> Self:
+        if (self.topology == "torus") != (self.torus_axes is not None):
+            raise ValueError("torus_axes belong to topology torus, and only there")
+        product = 1
+        for axis in self.torus_axes or (self.size,):
+            product *= axis
+        if product != self.size:
+            raise ValueError(f"torus_axes multiply to {product}, but size is {self.size}")
+        return self
+
+
+class ClusterRecord(SourcedRecord):
+    """Chips joined by a fabric: a node, a rack, a slice, or several of them.
+
+    Args:
+        chip: Catalogue name of the chip, or a file beside this one.
+        num_chips: Chips of one unit; what a plan uses unless told otherwise [count].
+        levels: scale_up, then optionally scale_out.
+        usd_per_chip_hour: A dated price [USD/hour].
+        power_w_per_chip: All-in power with host, network and cooling, per chip [W].
+    """
+
+    chip: Text
+    num_chips: Count
+    levels: Annotated[tuple[LevelRecord, ...], Field(min_length=1)]
+    usd_per_chip_hour: Positive | None = None
+    power_w_per_chip: Positive | None = None
+
+    @model_validator(mode="after")
+    def _levels_are_ordered(self) -> Self:
+        names = [level.name for level in self.levels]
+        if names not in (["scale_up"], ["scale_up", "scale_out"]):
+            raise ValueError(f"levels are scale_up, then at most one scale_out; got {', '.join(names)}")
+        if self.num_chips > self.levels[-1].size:
+            raise ValueError(f"num_chips {self.num_chips} exceeds the largest level's {self.levels[-1].size}")
+        return self
+
+
+OPERATION_CLASSES = (
+    "gemm",
+    "attention_decode",
+    "attention_prefill",
+    "moe",
+    "elementwise",
+    "embedding",
+    "collective",
+)
+
+
+class OperationRecord(Record):
+    """Calibration of one operation class for one data type.
+
+    The seconds of a row are overhead_s + max(t) + exposed * (sum(t) - max(t)) with t = amount / (eta * peak).
+
+    Args:
+        operation_class: Which rows it is for; ``class`` in the file.
+        dtype: Data type, or "*" for the fallback of the class.
+        overhead_s: Fixed time of one call [s].
+        eta_compute: Reached share of the peak rate [fraction].
+        eta_memory: Reached share of the memory bandwidth [fraction].
+        eta_link: Reached share of the link bandwidth; above 1 where switches reduce in the network.
+        alpha_s: Time of one message step of a collective [s].
+        exposed: Share of the shorter resource times that does not hide behind the longest [fraction].
+        ramp: Slow-down of mid-size messages of a collective [fraction].
+    """
+
+    operation_class: Annotated[
+        Literal[
+            "gemm",
+            "attention_decode",
+            "attention_prefill",
+            "mla_decode",
+            "mla_prefill",
+            "moe",
+            "elementwise",
+            "embedding",
+            "collective",
+            "all_reduce",
+            "all_to_all",
+        ],
+        Field(alias="class"),
+    ]
+    dtype: Literal["bf16", "fp16", "fp8", "fp4", "int8", "fp32", "w8a16", "w4a16", "w4a8", "*"]
+    overhead_s: NonNegative
+    eta_compute: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    eta_memory: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    eta_link: Annotated[float, Field(gt=0.0, le=2.0)] = 1.0
+    alpha_s: NonNegative = 0.0
+    exposed: Fraction = 0.0
+    ramp: NonNegative = 0.0
+
+    @model_validator(mode="after")
+    def _states_what_it_uses(self) -> Self:
+        needed = (
+            ("eta_link", "alpha_s")
+            if self.operation_class in ("collective", "all_reduce", "all_to_all")
+            else ("eta_compute", "eta_memory")
+        )
+        missing = [key for key in needed if key not in self.model_fields_set]
+        if missing:
+            raise ValueError(f"class {self.operation_class} needs {' and '.join(missing)}")
+        return self
+
+
+class CalibrationRecord(SourcedRecord):
+    """How a software stack on some chips falls short of the peaks.
+
+    Args:
+        stack: Serving or training software it stands for; "any" when it is generic.
+        description: What it is and when to use it.
+        evidence: The weakest kind of evidence behind it.
+        step_policy: How the rows of a pass combine: serial, overlap or blackboard.
+        host_s_per_step: Host time that each step adds [s].
+        operation: One entry a class and data type.
+    """
+
+    stack: Text
+    description: Text
+    evidence: Annotated[Evidence, Field(strict=False)]
+    step_policy: Literal["serial", "overlap", "blackboard"]
+    host_s_per_step: NonNegative
+    operation: Annotated[tuple[OperationRecord, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _entries_are_unique(self) -> Self:
+        seen: set[tuple[str, str]] = set()
+        for entry in self.operation:
+            key = (entry.operation_class, entry.dtype)
+            if key in seen:
+                raise ValueError(f"two operation entries for class {key[0]}, dtype {key[1]}")
+            seen.add(key)
+        return self

@@ -1,0 +1,120 @@
+"""The one tree of errors that rackline raises on bad input.
+
+Every message is a single line that says what was given, what is allowed, where, and the nearest valid
+name or value. The command line prints that line and exits with status 2.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RacklineError(Exception):
+    """Base of all errors that rackline raises on purpose; ``str()`` is one line."""
+
+    def __str__(self) -> str:
+        """Return the message with all line breaks folded into spaces."""
+        return " ".join(super().__str__().split())
+
+
+class InputError(RacklineError):
+    """A value from outside that rackline cannot use.
+
+    Args:
+        what: What the value is, in the reader's words ("chip", "--tpot").
+        given: The value as it was given.
+        allowed: What would have been accepted.
+        where: File, line and key, or the argument it came from; may be empty.
+        nearest: The nearest accepted name or value, if there is one.
+
+    Example:
+        >>> print(InputError(what="chip", given="h1000", allowed="a catalogue name", nearest="h100-sxm"))
+        chip: got 'h1000', allowed: a catalogue name; nearest: h100-sxm
+    """
+
+    def __init__(
+        self, *, what: str, given: object, allowed: str, where: str = "", nearest: str | None = None
+    ) -> None:
+        self.what = what
+        self.given = given
+        self.allowed = allowed
+        self.where = where
+        self.nearest = nearest
+        prefix = ": ".join(part for part in (where, what) if part)
+        message = f"{prefix}: got {given!r}" if prefix else f"got {given!r}"
+        if allowed:
+            message += f", allowed: {allowed}"
+        if nearest:
+            message += f"; nearest: {nearest}"
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Rebuild from the keyword arguments, so that errors cross process borders."""
+        return (
+            _rebuild,
+            (
+                type(self),
+                {
+                    "what": self.what,
+                    "given": self.given,
+                    "allowed": self.allowed,
+                    "where": self.where,
+                    "nearest": self.nearest,
+                },
+            ),
+        )
+
+
+class UnitError(InputError):
+    """A text or number that is not a usable quantity of the wanted kind."""
+
+
+class UnknownNameError(InputError):
+    """A name that is neither in the catalogue nor an existing file."""
+
+
+class CatalogError(InputError):
+    """A catalogue file, or an override of one of its values, that breaks the schema."""
+
+
+class ConfigError(InputError):
+    """A Hugging Face ``config.json`` that cannot be read as a model."""
+
+
+class LayoutError(InputError):
+    """A parallel layout that does not fit the model or the cluster."""
+
+
+class PrecisionError(InputError):
+    """A data type that the chip or the model does not support."""
+
+
+def _rebuild(kind: type[InputError], values: dict[str, object]) -> InputError:
+    return kind(**values)  # type: ignore[arg-type]
+
+
+def nearest_names(name: str, candidates: Iterable[str], n: int = 3) -> list[str]:
+    """Return up to ``n`` candidates that look most like ``name``, best first, ignoring case.
+
+    Args:
+        name: The name that was not found.
+        candidates: The names that exist.
+        n: How many to return at most [count].
+
+    Returns:
+        The similar names; empty when none is similar enough.
+
+    Example:
+        >>> nearest_names("H100", ["h100-sxm", "a100-sxm-80gb", "tpu-v5e"])
+        ['h100-sxm']
+    """
+    by_lower = {candidate.lower(): candidate for candidate in candidates}
+    wanted = name.lower()
+    close = difflib.get_close_matches(wanted, by_lower, n=n, cutoff=0.5)
+    for lower in sorted(by_lower, key=len):
+        if len(close) >= n:
+            break
+        if wanted and lower not in close and (lower.startswith(wanted) or wanted.startswith(lower)):
+            close.append(lower)
+    return [by_lower[lower] for lower in close[:n]]

@@ -1,0 +1,194 @@
+"""A cluster: chips joined by a scale-up domain and, beyond it, a scale-out network."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rackline.catalog import (
+    ClusterRecord,
+    Source,
+    chip_record,
+    cluster_record,
+    resolve_beside,
+    settable_keys,
+)
+from rackline.errors import CatalogError, LayoutError, nearest_names
+from rackline.hardware.chip import Chip, chip_from_record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricLevel:
+    """One level of the fabric.
+
+    Args:
+        name: "scale_up" or "scale_out".
+        size: Chips in one domain [count].
+        bytes_per_s_each_way: Per chip, all its links of this level together, one direction [bytes/s].
+        latency_s: From chip to chip over the shortest path [s].
+        topology: "switch", "torus" or "mesh" (direct links between all pairs).
+        torus_axes: Chips along each axis of a torus, else None [count].
+    """
+
+    name: Literal["scale_up", "scale_out"]
+    size: int
+    bytes_per_s_each_way: float
+    latency_s: float
+    topology: Literal["switch", "torus", "mesh"] = "switch"
+    torus_axes: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Chips joined by a fabric.
+
+    Args:
+        name: Catalogue name.
+        full_name: Name for people.
+        chip: What the cluster is made of.
+        num_chips: Chips in use [count].
+        levels: scale_up, then optionally scale_out.
+        usd_per_chip_hour: Dated price, or None [USD/hour].
+        power_w_per_chip: All-in power per chip, or None [W].
+        sources: Where the numbers come from.
+    """
+
+    name: str
+    chip: Chip
+    num_chips: int
+    levels: tuple[FabricLevel, ...]
+    full_name: str = ""
+    usd_per_chip_hour: float | None = None
+    power_w_per_chip: float | None = None
+    sources: tuple[Source, ...] = field(default=(), repr=False, hash=False)
+
+    @property
+    def scale_up(self) -> FabricLevel:
+        """The chips' own links."""
+        return self.levels[0]
+
+    @property
+    def scale_out(self) -> FabricLevel | None:
+        """The data-centre network, or None where the cluster has none."""
+        return self.levels[1] if len(self.levels) > 1 else None
+
+    @property
+    def max_chips(self) -> int:
+        """Chips that the largest level can join [count]."""
+        return self.levels[-1].size
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Price of all chips together, or None [USD/hour]."""
+        return None if self.usd_per_chip_hour is None else self.usd_per_chip_hour * self.num_chips
+
+    def level_of(self, group_size: int) -> FabricLevel:
+        """Return the smallest level whose domain holds a group of chips.
+
+        Args:
+            group_size: Chips that talk to each other [count].
+
+        Raises:
+            LayoutError: The group is larger than the largest level.
+        """
+        for level in self.levels:
+            if group_size <= level.size:
+                return level
+        raise LayoutError(
+            what=f"group of chips on {self.name}",
+            given=group_size,
+            allowed=f"1 to {self.max_chips} chips",
+            nearest=str(self.max_chips),
+        )
+
+    def with_num_chips(self, num_chips: int) -> Cluster:
+        """Return the same cluster with another number of chips in use.
+
+        Args:
+            num_chips: Chips to use; fewer than the scale-up size is a part of the domain [count].
+
+        Raises:
+            LayoutError: Not a positive count, or more than the fabric joins.
+        """
+        if isinstance(num_chips, bool) or num_chips < 1 or num_chips > self.max_chips:
+            raise LayoutError(
+                what=f"number of chips on {self.name}",
+                given=num_chips,
+                allowed=f"1 to {self.max_chips}"
+                + ("" if self.scale_out else " (the cluster has no scale-out level)"),
+                nearest=str(min(max(num_chips, 1), self.max_chips)),
+            )
+        return dataclasses.replace(self, num_chips=num_chips)
+
+
+def cluster_from_record(record: ClusterRecord, of: Chip) -> Cluster:
+    """Build the cluster that a catalogue record describes, made of the given chip."""
+    return Cluster(
+        name=record.name,
+        full_name=record.full_name,
+        chip=of,
+        num_chips=record.num_chips,
+        levels=tuple(
+            FabricLevel(
+                name=level.name,
+                size=level.size,
+                bytes_per_s_each_way=level.bytes_per_s_each_way,
+                latency_s=level.latency_s,
+                topology=level.topology,
+                torus_axes=level.torus_axes,
+            )
+            for level in record.levels
+        ),
+        usd_per_chip_hour=record.usd_per_chip_hour
+        if record.usd_per_chip_hour is not None
+        else of.usd_per_chip_hour,
+        power_w_per_chip=record.power_w_per_chip,
+        sources=record.sources + of.sources,
+    )
+
+
+def cluster(name: str, overrides: Mapping[str, object] | None = None) -> Cluster:
+    """Look a cluster up by name, alias or file.
+
+    Args:
+        name: Catalogue name, alias, or path of a TOML file.
+        overrides: Dotted keys and the values that replace the catalogue's. A key of the cluster is
+            applied to the cluster, any other to its chip; ``chip.KEY`` always means the chip.
+
+    Raises:
+        UnknownNameError: No such cluster.
+        CatalogError: A bad file or override.
+
+    Example:
+        >>> rack = cluster("gb200-nvl72")
+        >>> rack.num_chips, rack.scale_up.size
+        (72, 72)
+    """
+    plain = cluster_record(name)
+    of_cluster: dict[str, object] = {}
+    of_chip: dict[str, object] = {}
+    cluster_keys = settable_keys(plain)
+    chip_name = resolve_beside(plain.chip, name)
+    for key, value in (overrides or {}).items():
+        if key in cluster_keys:
+            of_cluster[key] = value
+        else:
+            of_chip[key.removeprefix("chip.")] = value
+    record = cluster_record(name, overrides=of_cluster) if of_cluster else plain
+    if "chip" in of_cluster:
+        chip_name = str(of_cluster["chip"])
+    bare_chip = chip_record(chip_name)
+    chip_keys = settable_keys(bare_chip)
+    for key in of_chip:
+        if key not in chip_keys:
+            near = nearest_names(key, [*cluster_keys, *chip_keys], 1)
+            raise CatalogError(
+                what="override",
+                given=key,
+                allowed=f"a key of the cluster {plain.name} or of its chip {bare_chip.name}",
+                nearest=near[0] if near else None,
+            )
+    made_of = chip_record(chip_name, overrides=of_chip) if of_chip else bare_chip
+    return cluster_from_record(record, chip_from_record(made_of))

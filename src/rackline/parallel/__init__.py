@@ -1,0 +1,23 @@
+"""How a model is cut over chips, what each chip holds, and the deployment that follows."""
+
+from rackline.parallel.deployment import Deployment, Routing, build_table, expert_law, pipeline_stretch
+from rackline.parallel.layout import Layout, LayoutGrid, enumerate_layouts, parse_layout
+from rackline.parallel.memory import MemoryUse, max_sequences, memory_use
+from rackline.parallel.precision import Precision, precision
+
+__all__ = [
+    "Deployment",
+    "Layout",
+    "LayoutGrid",
+    "MemoryUse",
+    "Precision",
+    "Routing",
+    "build_table",
+    "enumerate_layouts",
+    "expert_law",
+    "max_sequences",
+    "memory_use",
+    "parse_layout",
+    "pipeline_stretch",
+    "precision",
+]

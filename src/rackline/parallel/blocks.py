@@ -1,0 +1,265 @@
+"""Rows of the transformer blocks: projections, attention cores, feed-forward, embedding and head.
+
+Every coefficient is written per layer and multiplied by the layers that share it. Shard sizes may be arrays, one
+value per layout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rackline.arch import Attention, Model, MoeFfn, Projection
+from rackline.hardware import Chip
+from rackline.parallel.layout import Sharding
+from rackline.parallel.precision import Precision, compute_dtype, operation_dtype, storage_bytes
+from rackline.passes import features as f
+from rackline.passes.features import FloatLike
+from rackline.passes.table import Row
+
+# Launches of small kernels a layer: two norms with their residual additions, rotary embedding with the cache write,
+# the activation function. vLLM, SGLang and TensorRT-LLM fuse to about this many.
+SMALL_KERNELS_PER_LAYER = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """How a projection is stored and multiplied."""
+
+    stored: str
+    activations: str
+
+    @property
+    def operation(self) -> str:
+        """Key of the calibration."""
+        return operation_dtype(self.stored, self.activations)
+
+
+def gemm_row(
+    projection: Projection,
+    *,
+    count: int,
+    tp: FloatLike,
+    weights: Weights,
+    chip: Chip,
+    group: str,
+    token_feature: str = f.TOKENS,
+    extra_feature: str | None = None,
+) -> Row:
+    """`count` layers of one projection, sharded over tp.
+
+    FLOP = 2 · in · out a token; bytes = weights once + input and output activations a token.
+    """
+    d_in, d_out = projection.shard_in(tp), projection.shard_out(tp)
+    flop = 2.0 * d_in * d_out * count
+    moved = (d_in * storage_bytes(weights.activations) + d_out * 2.0) * count
+    used = [token_feature, *([extra_feature] if extra_feature else [])]
+    return Row(
+        name=projection.name,
+        group=group,
+        op_class="gemm",
+        dtype=weights.operation,
+        compute_dtype=compute_dtype(weights.activations, chip),
+        compute=dict.fromkeys(used, flop),
+        hbm={f.ONE: d_in * d_out * count * storage_bytes(weights.stored), **dict.fromkeys(used, moved)},
+        launches={f.ONE: float(count)},
+        formula=f"{count} × 2·{_text(d_in)}·{_text(d_out)} FLOP/token; weights in {weights.stored}",
+    )
+
+
+def attention_rows(model: Model, layout: Sharding, precision: Precision, chip: Chip) -> list[Row]:
+    """Projections and cores of all layers; layers of the same shape share a row."""
+    tp = np.asarray(layout.tp) if not isinstance(layout.tp, int) else layout.tp
+    linear = Weights(stored=precision.linear_weights, activations=precision.activations)
+    projections: dict[Projection, int] = {}
+    expansions: dict[Projection, int] = {}
+    cores: dict[Attention, int] = {}
+    for group in model.layer_groups:
+        for projection in group.attention.projections(model.d_model):
+            projections[projection] = projections.get(projection, 0) + group.count
+        expansion = group.attention.expansion()
+        if expansion is not None:
+            expansions[expansion] = expansions.get(expansion, 0) + group.count
+        cores[group.attention] = cores.get(group.attention, 0) + group.count
+    rows = [
+        gemm_row(p, count=n, tp=tp, weights=linear, chip=chip, group="attention")
+        for p, n in projections.items()
+    ]
+    rows += [
+        gemm_row(
+            p,
+            count=n,
+            tp=tp,
+            weights=linear,
+            chip=chip,
+            group="attention",
+            extra_feature=f.CHUNK_PREFIX_TOKENS,
+        )
+        for p, n in expansions.items()
+    ]
+    for kind, count in cores.items():
+        rows.append(decode_core(kind, count=count, tp=tp, precision=precision, chip=chip))
+        rows.append(prefill_core(kind, count=count, tp=tp, precision=precision, chip=chip))
+    return rows
+
+
+def decode_core(attention: Attention, *, count: int, tp: FloatLike, precision: Precision, chip: Chip) -> Row:
+    """Scores and values of decoded tokens against the cache; reads every KV head on the chip once a sequence."""
+    heads = np.ceil(attention.num_q_heads / tp)
+    kv_bytes = attention.kv_elements_per_token(tp) * storage_bytes(precision.kv_cache)
+    per_sequence = heads * attention.decode_io_elements * 2.0 + kv_bytes  # q in, output out, new KV written
+    kv = f.kv_tokens(attention.kind)
+    return Row(
+        name=f"attention_decode_{attention.kind}",
+        group="attention",
+        op_class="mla_decode" if attention.kind == "mla" else "attention_decode",
+        dtype=precision.kv_cache,
+        compute_dtype=compute_dtype(precision.attention, chip),
+        compute={kv: heads * attention.decode_flop_per_pair * count},
+        hbm={kv: kv_bytes * count, f.DECODE_SEQUENCES: per_sequence * count},
+        launches={f.HAS_DECODE: float(count)},
+        formula=f"{count} × {_text(kv_bytes)} B/KV token, {_text(heads)} heads × "
+        f"{_text(attention.decode_flop_per_pair)} FLOP",
+    )
+
+
+def prefill_core(attention: Attention, *, count: int, tp: FloatLike, precision: Precision, chip: Chip) -> Row:
+    """Scores and values of prompt tokens: causal pairs; queries, keys and values pass memory once (flash)."""
+    heads = np.ceil(attention.num_q_heads / tp)
+    kv_heads = np.ceil(attention.num_kv_heads / tp)
+    per_q, per_kv = attention.prefill_io_elements
+    kv_bytes = attention.kv_elements_per_token(tp) * storage_bytes(precision.kv_cache)
+    per_token = (heads * per_q + kv_heads * per_kv) * 2.0 + kv_bytes
+    pairs = f.attention_pairs(attention.kind)
+    return Row(
+        name=f"attention_prefill_{attention.kind}",
+        group="attention",
+        op_class="mla_prefill" if attention.kind == "mla" else "attention_prefill",
+        dtype=precision.attention,
+        compute_dtype=compute_dtype(precision.attention, chip),
+        compute={pairs: heads * attention.prefill_flop_per_pair * count},
+        hbm={f.PREFILL_TOKENS: per_token * count, f.CHUNK_PREFIX_TOKENS: kv_bytes * count},
+        launches={f.HAS_PREFILL: float(count)},
+        formula=f"{count} × {_text(heads)} heads × {_text(attention.prefill_flop_per_pair)} FLOP/pair, causal",
+    )
+
+
+def ffn_rows(model: Model, layout: Sharding, precision: Precision, chip: Chip) -> list[Row]:
+    """Dense blocks, routers, routed and shared experts."""
+    tp = np.asarray(layout.tp) if not isinstance(layout.tp, int) else layout.tp
+    linear = Weights(stored=precision.linear_weights, activations=precision.activations)
+    expert = Weights(stored=precision.expert_weights, activations=precision.expert_activations)
+    other = Weights(stored=precision.other_weights, activations="bf16")
+    rows: list[Row] = []
+    for group in model.layer_groups:
+        ffn = group.ffn
+        if not isinstance(ffn, MoeFfn):
+            rows += [
+                gemm_row(p, count=group.count, tp=tp, weights=linear, chip=chip, group="ffn")
+                for p in ffn.projections(model.d_model)
+            ]
+            continue
+        rows.append(
+            gemm_row(
+                _router(model, ffn), count=group.count, tp=1, weights=other, chip=chip, group="experts"
+            )
+        )
+        rows.append(
+            experts_row(model, ffn, count=group.count, layout=layout, weights=expert, chip=chip)
+        )
+        shared = ffn.shared()
+        if shared is not None:
+            rows += [
+                gemm_row(p, count=group.count, tp=tp, weights=expert, chip=chip, group="experts")
+                for p in shared.projections(model.d_model, prefix="shared")
+            ]
+    return _merge_equal(rows)
+
+
+def _router(model: Model, ffn: MoeFfn) -> Projection:
+    from rackline.arch import Dim
+
+    return Projection(name="router", d_in=(Dim(size=model.d_model),), d_out=(Dim(size=ffn.num_experts),))
+
+
+def experts_row(
+    model: Model, ffn: MoeFfn, *, count: int, layout: Sharding, weights: Weights, chip: Chip
+) -> Row:
+    """Routed experts of the busiest rank: weights of each touched expert once, FLOP per token-expert pair."""
+    width = ffn.d_expert / np.asarray(layout.moe_tp, dtype=float)
+    elements = ffn.matrices * model.d_model * width
+    moved = model.d_model * (storage_bytes(weights.activations) + 2.0) + 2.0 * ffn.matrices * width
+    return Row(
+        name="experts",
+        group="experts",
+        op_class="moe",
+        dtype=weights.operation,
+        compute_dtype=compute_dtype(weights.activations, chip),
+        compute={f.EXPERT_TOKENS: 2.0 * elements * count},
+        hbm={
+            f.EXPERTS_TOUCHED: elements * storage_bytes(weights.stored) * count,
+            f.EXPERT_TOKENS: moved * count,
+        },
+        launches={f.ONE: float(count)},
+        formula=f"{count} × {ffn.matrices}·{model.d_model}·{_text(width)} weights an expert in {weights.stored}",
+    )
+
+
+def ends_rows(model: Model, layout: Sharding, precision: Precision, chip: Chip) -> list[Row]:
+    """Embedding lookup, small kernels of all layers, output head on the rows whose logits are needed."""
+    from rackline.arch import Dim
+
+    tp = np.asarray(layout.tp) if not isinstance(layout.tp, int) else layout.tp
+    head = Projection(
+        name="head",
+        d_in=(Dim(size=model.d_model),),
+        d_out=(Dim(size=model.vocab_size, units=model.vocab_size),),
+    )
+    weights = Weights(stored=precision.other_weights, activations="bf16")
+    q_elements = sum(
+        group.count * group.attention.num_q_heads * group.attention.decode_io_elements
+        for group in model.layer_groups
+    )
+    small_bytes = 12.0 * model.d_model * model.num_layers + 2.0 * q_elements / tp
+    return [
+        Row(
+            name="embedding",
+            group="ends",
+            op_class="embedding",
+            dtype="bf16",
+            hbm={f.TOKENS: 2.0 * 2.0 * model.d_model},
+            launches={f.ONE: 1.0},
+            formula="one row of the table read and written a token",
+        ),
+        Row(
+            name="norm_rope_activation",
+            group="ends",
+            op_class="elementwise",
+            dtype="bf16",
+            hbm={f.TOKENS: small_bytes},
+            launches={f.ONE: SMALL_KERNELS_PER_LAYER * model.num_layers},
+            formula=f"{model.num_layers} × (12·{model.d_model} B + queries) a token, "
+            f"{SMALL_KERNELS_PER_LAYER:g} launches a layer",
+        ),
+        gemm_row(
+            head, count=1, tp=tp, weights=weights, chip=chip, group="ends", token_feature=f.LOGIT_ROWS
+        ),
+    ]
+
+
+def _merge_equal(rows: list[Row]) -> list[Row]:
+    """Rows of different layer groups keep their own name with a number when shapes differ."""
+    seen: dict[str, int] = {}
+    named: list[Row] = []
+    from dataclasses import replace
+
+    for row in rows:
+        seen[row.name] = seen.get(row.name, 0) + 1
+        named.append(row if seen[row.name] == 1 else replace(row, name=f"{row.name}_{seen[row.name]}"))
+    return named
+
+
+def _text(value: FloatLike) -> str:
+    array = np.asarray(value, dtype=float)
+    return f"{float(array):g}" if array.ndim == 0 else "(per layout)"

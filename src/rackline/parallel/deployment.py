@@ -1,0 +1,259 @@
+"""A deployment: a model on a cluster under a layout, a precision and a calibration; it yields pass tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from rackline.arch import AggregateModel, AnyModel, Model
+from rackline.hardware import Cluster
+from rackline.parallel.blocks import attention_rows, ends_rows, ffn_rows
+from rackline.parallel.exchange import exchange_rows
+from rackline.parallel.layout import Layout, LayoutGrid, Sharding, check
+from rackline.parallel.memory import MemoryUse, max_sequences, memory_use
+from rackline.parallel.precision import Precision, compute_dtype, storage_bytes
+from rackline.passes import Calibration, ExpertLoad, PassTable, Row, RoutingLaw
+from rackline.passes import features as f
+from rackline.passes.features import Array, ExpertLaw, FloatLike, as_array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """How tokens spread over experts.
+
+    Args:
+        law: balanced, uniform or power_law.
+        exponent: of the power law.
+    """
+
+    law: RoutingLaw = "uniform"
+    exponent: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertLoads:
+    """Expert loads of many layouts: one tabulated law per distinct ep."""
+
+    ep: Array
+    loads: dict[int, ExpertLoad]
+
+    def expert_tokens(self, group_tokens: FloatLike) -> FloatLike:
+        """(layouts, points) token-expert pairs on the busiest rank."""
+        return self._spread(group_tokens, "expert_tokens")
+
+    def experts_touched(self, group_tokens: FloatLike) -> FloatLike:
+        """(layouts, points) distinct experts on the busiest rank."""
+        return self._spread(group_tokens, "experts_touched")
+
+    def layout(self, index: int) -> ExpertLoad:
+        """The law of one layout."""
+        return self.loads[int(self.ep[index])]
+
+    def _spread(self, group_tokens: FloatLike, what: str) -> Array:
+        tokens = as_array(group_tokens)
+        tokens = tokens.reshape((1,) * max(0, 2 - tokens.ndim) + tokens.shape)
+        out = np.empty((len(self.ep), *tokens.shape[1:]))
+        for ep, load in self.loads.items():
+            mine = self.ep == ep
+            picked = tokens if tokens.shape[0] == 1 else tokens[mine]
+            out[mine] = getattr(load, what)(picked)
+        return out
+
+
+def build_table(
+    model: AnyModel,
+    cluster: Cluster,
+    layout: Sharding,
+    precision: Precision,
+    calibration: Calibration,
+    routing: Routing | None = None,
+    experts: ExpertLaw | None = None,
+) -> PassTable:
+    """Pass table of a layout, or of all layouts of a grid at once.
+
+    Args:
+        layout: one `Layout`, or a `LayoutGrid` for coefficients of shape (layouts,).
+        experts: law of the busiest rank if it is tabulated already (see `expert_law`).
+
+    Assumes: tp is innermost, then attention_dp, then pp; all attention-dp ranks carry the same load.
+    """
+    routing = routing or Routing()
+    num = len(layout) if isinstance(layout, LayoutGrid) else None
+    if isinstance(model, AggregateModel):
+        return PassTable(
+            rows=_aggregate_rows(model, layout, precision, cluster),
+            chip=cluster.chip,
+            cluster=cluster,
+            calibration=calibration,
+            kinds={},
+            num_layouts=num,
+            assumptions=("weights and KV cut evenly over the chips, no communication",),
+        )
+    rows = [
+        *attention_rows(model, layout, precision, cluster.chip),
+        *ffn_rows(model, layout, precision, cluster.chip),
+        *ends_rows(model, layout, precision, cluster.chip),
+        *exchange_rows(model, layout, precision, cluster),
+    ]
+    return PassTable(
+        rows=tuple(rows),
+        chip=cluster.chip,
+        cluster=cluster,
+        calibration=calibration,
+        kinds=model.attention_kinds(),
+        experts=experts or expert_law(model, layout, routing),
+        num_layouts=num,
+        assumptions=(
+            f"routing {routing.law}" if model.is_moe else "dense model",
+            "each weight is read once a pass; activations between operations pass memory",
+        ),
+    )
+
+
+def expert_law(model: AnyModel, layout: Sharding, routing: Routing) -> ExpertLoad | ExpertLoads | None:
+    """Tabulate the load of the busiest expert-parallel rank; None for dense and aggregate models."""
+    moe = model.moe() if isinstance(model, Model) else None
+    if moe is None:
+        return None
+
+    def tabulate(ep: int) -> ExpertLoad:
+        return ExpertLoad.tabulate(
+            num_experts=moe.num_experts,
+            experts_per_token=moe.experts_per_token,
+            ep=ep,
+            law=routing.law,
+            exponent=routing.exponent,
+        )
+
+    if isinstance(layout, Layout):
+        return tabulate(layout.ep)
+    return ExpertLoads(as_array(layout.ep), {int(ep): tabulate(int(ep)) for ep in np.unique(layout.ep)})
+
+
+def _aggregate_rows(
+    model: AggregateModel, layout: Sharding, precision: Precision, cluster: Cluster
+) -> tuple[Row, ...]:
+    tp = as_array(layout.tp)
+    dtype = compute_dtype(precision.activations, cluster.chip)
+    stored = storage_bytes(precision.linear_weights)
+    return (
+        Row(
+            name="weights",
+            group="weights",
+            op_class="gemm",
+            dtype=dtype,
+            compute={f.TOKENS: 2.0 * model.active_params / tp},
+            hbm={f.ONE: model.total_params * stored / tp},
+            launches={f.ONE: 1.0},
+            formula="2·N_active FLOP a token, N_total weights once",
+        ),
+        Row(
+            name="kv_cache",
+            group="attention",
+            op_class="attention_decode",
+            dtype=precision.kv_cache,
+            hbm={f.kv_tokens("all"): model.aggregate_kv_bytes_per_token / tp},
+            launches={f.HAS_DECODE: 1.0},
+            formula="KV bytes per token × tokens of context",
+        ),
+        Row(
+            name="kv_write",
+            group="attention",
+            op_class="elementwise",
+            dtype="bf16",
+            hbm={f.TOKENS: model.aggregate_kv_bytes_per_token / tp},
+            launches={f.ONE: 1.0},
+            formula="KV bytes of each new token",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """Model × cluster × layout × precision × calibration.
+
+    Raises:
+        LayoutError: the layout is impossible for the model or the cluster.
+    """
+
+    model: AnyModel
+    cluster: Cluster
+    layout: Layout
+    precision: Precision
+    calibration: Calibration
+    routing: Routing = field(default_factory=Routing)
+
+    def __post_init__(self) -> None:
+        check(self.layout, self.model, self.cluster.num_chips)
+
+    def table(self) -> PassTable:
+        """The pass table of one replica's chips."""
+        return build_table(
+            self.model, self.cluster, self.layout, self.precision, self.calibration, self.routing
+        )
+
+    @property
+    def pipeline_stretch(self) -> float:
+        """Slowest stage over the mean stage: ceil(layers / pp) · pp / layers, at least 1."""
+        return pipeline_stretch(self.model, self.layout.pp)
+
+    def memory(
+        self,
+        *,
+        sequences: float,
+        context_len: float,
+        batched_tokens: float,
+        memory_fraction: float = 0.9,
+    ) -> MemoryUse:
+        """What the fullest chip holds with `sequences` on one replica; see `memory_use`."""
+        return memory_use(
+            self.model,
+            self.layout,
+            self.precision,
+            self.cluster.chip,
+            sequences_per_rank=np.ceil(sequences / self.layout.attention_dp),
+            context_len=context_len,
+            batched_tokens=batched_tokens,
+            memory_fraction=memory_fraction,
+        )
+
+    def max_sequences(
+        self, *, context_len: float, batched_tokens: float, memory_fraction: float = 0.9
+    ) -> int:
+        """Sequences of this context that fit on one replica."""
+        return max_sequences(
+            self.model,
+            self.layout,
+            self.precision,
+            self.cluster.chip,
+            context_len=context_len,
+            batched_tokens=batched_tokens,
+            memory_fraction=memory_fraction,
+        )
+
+    def with_calibration(self, calibration: Calibration) -> Deployment:
+        """The same deployment under other numbers."""
+        return replace(self, calibration=calibration)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "model": self.model.name,
+            "cluster": self.cluster.name,
+            "chip": self.cluster.chip.name,
+            "layout": self.layout.as_dict(),
+            "precision": self.precision.as_dict(),
+            "calibration": self.calibration.name,
+            "routing": self.routing.law,
+        }
+
+
+def pipeline_stretch(model: AnyModel, pp: int | Array) -> Any:
+    """Slowest stage over the mean stage; 1 for aggregate models."""
+    if isinstance(model, AggregateModel):
+        return 1.0
+    stages = as_array(pp)
+    stretch = np.ceil(model.num_layers / stages) * stages / model.num_layers
+    return float(stretch) if stretch.ndim == 0 else stretch

@@ -1,0 +1,199 @@
+"""Rows of the fabric: what crosses links in one pass, per chip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from rackline.arch import Model, MoeFfn
+from rackline.hardware import Cluster
+from rackline.parallel.layout import Sharding
+from rackline.parallel.precision import Precision, storage_bytes
+from rackline.passes import collectives as c
+from rackline.passes import features as f
+from rackline.passes.features import Array, FloatLike, as_array
+from rackline.passes.routing import distinct_ranks
+from rackline.passes.table import Row
+
+
+def make_group(cluster: Cluster, size: FloatLike, stride: FloatLike = 1) -> c.Group:
+    """Ranks of a parallel group as the cluster's levels see them."""
+    level = cluster.scale_up
+    inside, outside = c.split_group(size, stride, level.size)
+    if level.topology != "torus" or not level.torus_axes:
+        return c.Group(inside=inside, outside=outside)
+    axis = float(np.prod(level.torus_axes)) ** (1.0 / len(level.torus_axes))
+    return c.Group(
+        inside=inside,
+        outside=outside,
+        torus_axis=np.minimum(axis, inside),
+        torus_axes=float(len(level.torus_axes)),
+    )
+
+
+def torus_penalty(cluster: Cluster, group: c.Group) -> Array:
+    """Links that stay idle because the group spans fewer axes than the torus has: axes / axes used."""
+    axes = cluster.scale_up.torus_axes
+    if cluster.scale_up.topology != "torus" or not axes:
+        return np.ones_like(as_array(group.inside))
+    longest = float(max(axes))
+    used = np.ceil(np.log(np.maximum(as_array(group.inside), 1.0001)) / np.log(max(longest, 2.0)))
+    return len(axes) / np.clip(used, 1.0, len(axes))
+
+
+def collective_rows(
+    name: str,
+    *,
+    cluster: Cluster,
+    group: c.Group,
+    algorithms: tuple[Callable[[c.Group], c.CollectiveCost], ...],
+    buffer: dict[str, FloatLike],
+    calls: FloatLike,
+    op_class: str,
+    where: str,
+    formula: str,
+) -> list[Row]:
+    """`calls` calls a pass on a buffer given as feature → bytes a call; one row an algorithm."""
+    rows: list[Row] = []
+    penalty = torus_penalty(cluster, group)
+    active = calls * (as_array(group.size) > 1)
+    for algorithm in algorithms:
+        cost = algorithm(group)
+        up = {k: v * calls * cost.scale_up_bytes * penalty for k, v in buffer.items()}
+        out = {k: v * calls * cost.scale_out_bytes for k, v in buffer.items()}
+        rows.append(
+            Row(
+                name=name if len(algorithms) == 1 else f"{name}_{cost.algorithm}",
+                group=where,
+                op_class=op_class,
+                dtype="bf16",
+                scale_up=up,
+                scale_out=out if cluster.scale_out is not None else {},
+                launches={f.ONE: active},
+                scale_up_steps=calls * as_array(cost.scale_up_steps),
+                scale_out_steps=calls * as_array(cost.scale_out_steps),
+                stream="communication",
+                choice=name if len(algorithms) > 1 else "",
+                formula=formula,
+            )
+        )
+    return rows
+
+
+def all_reduce_algorithms(cluster: Cluster) -> tuple[Callable[[c.Group], c.CollectiveCost], ...]:
+    """On a torus only neighbours are one step away; on a switch all are."""
+    return (c.all_reduce_ring,) if cluster.scale_up.topology == "torus" else c.ALL_REDUCE
+
+
+def exchange_rows(model: Model, layout: Sharding, precision: Precision, cluster: Cluster) -> list[Row]:
+    """All collectives of a pass: tensor parallelism, expert dispatch and combine, pipeline hops, logits."""
+    tp, attention_dp = as_array(layout.tp), as_array(layout.attention_dp)
+    shared_dp = attention_dp > 1
+    d = float(model.d_model)
+    tp_group = make_group(cluster, tp)
+    moe_layers = sum(g.count for g in model.layer_groups if isinstance(g.ffn, MoeFfn))
+    dense_layers = model.num_layers - moe_layers
+    moe = model.moe()
+    # after attention always; after dense blocks; after experts when all chips of the replica hold all tokens,
+    # or for shared experts that tensor parallelism cuts
+    after_experts = moe_layers * np.where(shared_dp, float(bool(moe and moe.d_shared)), 1.0)
+    blocks = np.where(model.parallel_block, 0.0, 1.0)
+    calls = model.num_layers * blocks + dense_layers + after_experts + 1.0  # 1: embedding
+    rows = collective_rows(
+        "all_reduce",
+        cluster=cluster,
+        group=tp_group,
+        algorithms=all_reduce_algorithms(cluster),
+        buffer={f.TOKENS: 2.0 * d},
+        calls=calls,
+        op_class="all_reduce",
+        where="tensor parallel",
+        formula=f"2·{model.d_model} B a token after attention and after each block",
+    )
+    rows += collective_rows(
+        "all_gather_logits",
+        cluster=cluster,
+        group=tp_group,
+        algorithms=(c.all_gather,),
+        buffer={f.LOGIT_ROWS: 2.0 * model.vocab_size},
+        calls=1.0,
+        op_class="collective",
+        where="tensor parallel",
+        formula=f"2·{model.vocab_size} B a logit row",
+    )
+    if moe is not None and np.any(shared_dp):
+        rows += expert_rows(model, moe, moe_layers, layout, precision, cluster)
+    if np.any(as_array(layout.pp) > 1):
+        rows.append(pipeline_row(model, layout, cluster))
+    return rows
+
+
+def expert_rows(
+    model: Model, moe: MoeFfn, layers: int, layout: Sharding, precision: Precision, cluster: Cluster
+) -> list[Row]:
+    """Dispatch and combine between attention-dp ranks.
+
+    Direct: a chip sends each of its tokens once to every distinct rank that holds one of its experts. Gathered:
+    all tokens go to all chips and the sums come back by reduce-scatter; cheaper when ranks are few.
+    """
+    tp, attention_dp = as_array(layout.tp), as_array(layout.attention_dp)
+    ep, moe_tp = as_array(layout.ep), as_array(layout.moe_tp)
+    chips = tp * attention_dp
+    group = make_group(cluster, chips)
+    used = layers * (attention_dp > 1)
+    copies = distinct_ranks(ep, moe.num_experts, moe.experts_per_token) * moe_tp
+    sent = model.d_model * storage_bytes(precision.expert_activations)
+    back = 2.0 * model.d_model
+    rows: list[Row] = []
+    for name, size, note in (
+        ("dispatch", sent, precision.expert_activations),
+        ("combine", back, "bf16"),
+    ):
+        for algorithm, buffer in (
+            (c.all_to_all, copies / chips * size),
+            (c.all_gather if name == "dispatch" else c.reduce_scatter, size),
+        ):
+            pair = collective_rows(
+                name,
+                cluster=cluster,
+                group=group,
+                algorithms=(algorithm,),
+                buffer={f.GROUP_TOKENS: buffer},
+                calls=used,
+                op_class="all_to_all" if algorithm is c.all_to_all else "collective",
+                where="expert parallel",
+                formula=f"{layers} × token to its distinct expert ranks, {model.d_model} elements in {note}",
+            )
+            label = "direct" if algorithm is c.all_to_all else "gathered"
+            rows += [_as_choice(row, name, label) for row in pair]
+    return rows
+
+
+def _as_choice(row: Row, choice: str, label: str) -> Row:
+    from dataclasses import replace
+
+    return replace(row, name=f"{choice}_{label}", choice=choice)
+
+
+def pipeline_row(model: Model, layout: Sharding, cluster: Cluster) -> Row:
+    """Activations from stage to stage: pp hops a pass (the last returns the token to the first)."""
+    pp = as_array(layout.pp)
+    stage = as_array(layout.tp) * as_array(layout.attention_dp)
+    crosses = 1.0 * (stage * pp > cluster.scale_up.size)
+    cost = c.send_recv(crosses_domain=crosses)
+    hops = pp * (pp > 1)
+    size = 2.0 * model.d_model / as_array(layout.tp)
+    return Row(
+        name="pipeline_send",
+        group="pipeline",
+        op_class="collective",
+        dtype="bf16",
+        scale_up={f.TOKENS: hops * size * cost.scale_up_bytes},
+        scale_out={f.TOKENS: hops * size * cost.scale_out_bytes} if cluster.scale_out else {},
+        launches={f.ONE: hops},
+        scale_up_steps=hops * as_array(cost.scale_up_steps),
+        scale_out_steps=hops * as_array(cost.scale_out_steps),
+        stream="communication",
+        formula=f"pp hops of 2·{model.d_model}/tp B a token",
+    )

@@ -1,0 +1,222 @@
+"""Precision: which data type weights, activations, KV cache and attention use, from one label by one table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from rackline.arch import AnyModel, Model, MultiHeadLatentAttention
+from rackline.errors import PrecisionError, nearest_names
+from rackline.hardware import Chip
+
+# Bytes per element as stored, scales included: nvfp4 (here fp4) has one 8-bit scale per 16 elements, mxfp4 and
+# mxfp8 one per 32, int4 one 16-bit scale per 128 (OCP Microscaling Formats v1.0; NVIDIA NVFP4; AWQ/GPTQ group 128).
+STORAGE_BYTES = {
+    "fp32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "int8": 1.0,
+    "mxfp8": 1.0 + 1 / 32,
+    "fp4": 0.5 + 1 / 16,
+    "mxfp4": 0.5 + 1 / 32,
+    "int4": 0.5 + 2 / 128,
+}
+COMPUTE_DTYPE = {"mxfp8": "fp8", "mxfp4": "fp4", "int4": "fp4"}
+LABELS = ("bf16", "fp8", "fp4", "mxfp4", "int8", "int8-weights", "int4")
+LABEL_ALIASES = {
+    "fp16": "bf16",
+    "nvfp4": "fp4",
+    "mxfp8": "fp8",
+    "fp8-cs": "fp8",
+    "fp8-mx": "fp8",
+    "w8a16": "int8-weights",
+    "w4a16": "int4",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """Data types of one deployment.
+
+    Args:
+        label: what it was made from.
+        linear_weights: attention projections and dense feed-forward.
+        expert_weights: routed and shared experts.
+        other_weights: embedding, router, head.
+        activations: input of linear products; the multiply runs in this type.
+        expert_activations: the same for the experts.
+        kv_cache: as stored.
+        attention: type of the score and value products.
+        notes: what was replaced because the chip cannot do it.
+    """
+
+    label: str
+    linear_weights: str = "bf16"
+    expert_weights: str = "bf16"
+    other_weights: str = "bf16"
+    activations: str = "bf16"
+    expert_activations: str = "bf16"
+    kv_cache: str = "bf16"
+    attention: str = "bf16"
+    notes: tuple[str, ...] = ()
+
+    def short(self) -> str:
+        """ "fp8, kv bf16"."""
+        weights = self.linear_weights
+        if self.expert_weights != weights:
+            weights = f"{weights}/{self.expert_weights} experts"
+        return f"{weights}, kv {self.kv_cache}"
+
+    def as_dict(self) -> dict[str, str]:
+        """Plain data."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "notes"}
+
+
+def storage_bytes(dtype: str) -> float:
+    """Bytes of one element as stored, scales included [bytes]. Raises PrecisionError on an unknown type."""
+    if dtype not in STORAGE_BYTES:
+        near = nearest_names(dtype, list(STORAGE_BYTES), 1)
+        raise PrecisionError(
+            what="data type",
+            given=dtype,
+            allowed=", ".join(STORAGE_BYTES),
+            nearest=near[0] if near else None,
+        )
+    return STORAGE_BYTES[dtype]
+
+
+def operation_dtype(weights: str, activations: str) -> str:
+    """Key of a calibration: the common type, or "w4a16" and the like for mixed products."""
+    if COMPUTE_DTYPE.get(weights, weights) == COMPUTE_DTYPE.get(activations, activations):
+        return COMPUTE_DTYPE.get(weights, weights)
+    bits = {name: round(8 * size) for name, size in STORAGE_BYTES.items()}
+    return f"w{min(bits[weights], 16)}a{min(bits[activations], 16)}".replace("w5", "w4").replace("a5", "a4")
+
+
+def compute_dtype(activations: str, chip: Chip) -> str:
+    """Peak that a product with these activations uses on this chip."""
+    dtype = COMPUTE_DTYPE.get(activations, activations)
+    if dtype == "bf16" and not chip.supports("bf16") and chip.supports("fp16"):
+        return "fp16"
+    return dtype
+
+
+def precision(label: str, model: AnyModel, chip: Chip) -> Precision:
+    """Map a label to data types for this model on this chip.
+
+    Args:
+        label: one of LABELS or their aliases, optionally followed by parts that are set separately:
+            "fp8", "fp4,kv=bf16", "bf16,weights=fp8,kv=fp8,attention=bf16,activations=bf16,experts=fp4".
+            "native" is the type of the released checkpoint.
+
+    Raises:
+        PrecisionError: unknown label or part.
+    """
+    head, *parts = [piece.strip().lower() for piece in label.split(",") if piece.strip()] or [""]
+    if "=" in head:
+        head, parts = "native", [head, *parts]
+    base = model.native_precision if head in ("native", "auto") else head
+    base = LABEL_ALIASES.get(base, base)
+    if base not in LABELS:
+        known = (*LABELS, *LABEL_ALIASES, "native")
+        near = nearest_names(base, known, 1)
+        raise PrecisionError(
+            what="--precision", given=label, allowed=", ".join(known), nearest=near[0] if near else None
+        )
+    chosen = replace(_from_label(base, model), label=label)
+    chosen = _set_parts(chosen, parts, label)
+    return _fit_to_chip(chosen, chip)
+
+
+def _from_label(base: str, model: AnyModel) -> Precision:
+    """The table: one line a label; see docs/precision.md for it in words."""
+    mla = isinstance(model, Model) and any(
+        isinstance(kind, MultiHeadLatentAttention) for kind in model.attention_kinds().values()
+    )
+    kv = "bf16" if mla else "fp8"  # MLA stacks keep the latent in bf16 unless told otherwise
+    moe = isinstance(model, Model) and model.is_moe
+    if base == "bf16":
+        return Precision(label=base)
+    if base == "fp8" and model.native_precision != "mxfp4":
+        return Precision(
+            label=base,
+            linear_weights="fp8",
+            expert_weights="fp8",
+            activations="fp8",
+            expert_activations="fp8",
+            kv_cache=kv,
+        )
+    if base in ("mxfp4", "fp8") or (base == "fp4" and model.native_precision == "mxfp4"):
+        return Precision(
+            label=base,
+            linear_weights="bf16" if moe else "mxfp4",
+            expert_weights="mxfp4",
+            activations="bf16" if moe else "mxfp8",
+            expert_activations="mxfp8",
+            kv_cache="fp8" if base != "mxfp4" else "bf16",
+        )
+    if base == "fp4":
+        dense = "bf16" if moe and mla else "fp4"  # published NVFP4 checkpoints of MLA models keep attention in bf16
+        return Precision(
+            label=base,
+            linear_weights=dense,
+            expert_weights="fp4",
+            activations=dense,
+            expert_activations="fp4",
+            kv_cache="fp8",
+        )
+    if base == "int8":
+        return Precision(
+            label=base,
+            linear_weights="int8",
+            expert_weights="int8",
+            activations="int8",
+            expert_activations="int8",
+        )
+    stored = "int8" if base == "int8-weights" else "int4"
+    return Precision(label=base, linear_weights=stored, expert_weights=stored)
+
+
+_PARTS = {
+    "weights": ("linear_weights", "expert_weights"),
+    "linear": ("linear_weights",),
+    "experts": ("expert_weights",),
+    "activations": ("activations", "expert_activations"),
+    "kv": ("kv_cache",),
+    "attention": ("attention",),
+    "other": ("other_weights",),
+}
+
+
+def _set_parts(chosen: Precision, parts: list[str], label: str) -> Precision:
+    for part in parts:
+        key, _, value = (piece.strip() for piece in part.partition("="))
+        if key not in _PARTS:
+            near = nearest_names(key, list(_PARTS), 1)
+            raise PrecisionError(
+                what="--precision",
+                given=label,
+                allowed=", ".join(f"{name}=TYPE" for name in _PARTS),
+                nearest=f"{near[0]}={value}" if near else None,
+            )
+        value = {"nvfp4": "fp4"}.get(value, value)
+        storage_bytes(value)
+        chosen = replace(chosen, **{name: value for name in _PARTS[key]})
+    return chosen
+
+
+def _fit_to_chip(chosen: Precision, chip: Chip) -> Precision:
+    """Replace activation types that the chip cannot multiply by the next wider one, and say so."""
+    wider = {"mxfp4": ("fp4", "fp8"), "fp4": (), "mxfp8": (), "fp8": (), "int8": (), "int4": ()}
+    notes: list[str] = []
+    for name in ("activations", "expert_activations", "attention"):
+        dtype = getattr(chosen, name)
+        if compute_dtype(dtype, chip) in chip.peak_flop_per_s:
+            continue
+        options = [option for option in wider.get(dtype, ()) if chip.supports(option)]
+        replacement = options[0] if options else "bf16"
+        notes.append(f"{chip.name} has no {dtype} multiply: {name} run in {replacement}")
+        chosen = replace(chosen, **{name: replacement})
+    return replace(chosen, notes=tuple(notes))
+
+

@@ -1,0 +1,23 @@
+"""The core: features, pass tables, the one line that times them, collectives and calibrations."""
+
+from rackline.passes.breakdown import PassTime, RowTime
+from rackline.passes.calibration import UNIT, Calibration, OperationCalibration, StepPolicy, calibration
+from rackline.passes.evaluate import TimeTable
+from rackline.passes.features import Batch
+from rackline.passes.routing import ExpertLoad, RoutingLaw
+from rackline.passes.table import PassTable, Row
+
+__all__ = [
+    "UNIT",
+    "Batch",
+    "Calibration",
+    "ExpertLoad",
+    "OperationCalibration",
+    "PassTable",
+    "PassTime",
+    "Row",
+    "RoutingLaw",
+    "StepPolicy",
+    "TimeTable",
+    "calibration",
+]

@@ -1,0 +1,190 @@
+"""Collectives: bytes that the busiest link of one chip carries, one way, and message steps in sequence.
+
+Each algorithm is one pure function of the group and the buffer. A buffer of V bytes is what one chip holds
+before (all-reduce, all-to-all) or after (all-gather) the operation, as nccl-tests prints its size.
+Groups that are larger than the scale-up domain work in levels: inside first, then across, then inside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rackline.passes.features import Array, FloatLike, as_array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveCost:
+    """What one chip pays for one call; arrays broadcast over groups.
+
+    Args:
+        scale_up_bytes, scale_out_bytes: per byte of buffer, one way, on the chip's links of that level [bytes/byte].
+        scale_up_steps, scale_out_steps: messages that wait for each other [count].
+    """
+
+    algorithm: str
+    scale_up_bytes: FloatLike
+    scale_out_bytes: FloatLike
+    scale_up_steps: FloatLike
+    scale_out_steps: FloatLike
+
+    def seconds(
+        self,
+        buffer_bytes: FloatLike,
+        *,
+        scale_up_bytes_per_s: float,
+        scale_out_bytes_per_s: float = np.inf,
+        scale_up_latency_s: float = 0.0,
+        scale_out_latency_s: float = 0.0,
+    ) -> FloatLike:
+        """Time of one call with these link rates (each way) and latencies per step [s]."""
+        return (
+            self.scale_up_steps * scale_up_latency_s
+            + self.scale_out_steps * scale_out_latency_s
+            + buffer_bytes * self.scale_up_bytes / scale_up_bytes_per_s
+            + buffer_bytes * self.scale_out_bytes / scale_out_bytes_per_s
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Ranks that talk: `inside` of them in one scale-up domain, `outside` such domains.
+
+    Args:
+        inside, outside: [count], scalars or arrays of one shape.
+        torus_axis: chips along one axis of a torus; None for a switch or full mesh.
+        torus_axes: number of axes of the torus that the group spans.
+    """
+
+    inside: FloatLike
+    outside: FloatLike = 1.0
+    torus_axis: FloatLike | None = None
+    torus_axes: float = 1.0
+
+    @property
+    def size(self) -> FloatLike:
+        """All ranks [count]."""
+        return self.inside * self.outside
+
+
+def split_group(size: FloatLike, stride: FloatLike, domain_size: int) -> tuple[Array, Array]:
+    """How many ranks of a group share a scale-up domain, and over how many domains it spreads.
+
+    Args:
+        size: ranks of the group [count].
+        stride: chips between neighbouring ranks (what is laid out inside them) [count].
+        domain_size: chips of a scale-up domain [count].
+
+    Returns:
+        (inside, outside), inside * outside >= size when domains fill unevenly.
+
+    >>> [int(x) for x in split_group(16, 1, 8)]
+    [8, 2]
+    """
+    ranks = as_array(size)
+    inside = np.clip(np.floor(domain_size / as_array(stride)), 1.0, ranks)
+    outside = np.ceil(ranks / inside)
+    return ranks / outside, outside
+
+
+def all_gather(group: Group) -> CollectiveCost:
+    """Every chip ends with the whole buffer: (n - 1)/n of it arrives; ring steps.
+
+    Levels: across first (each domain gathers its share), then inside.
+    """
+    inside, outside = as_array(group.inside), as_array(group.outside)
+    return CollectiveCost(
+        algorithm="ring",
+        scale_up_bytes=(inside - 1) / inside,
+        scale_out_bytes=(outside - 1) / outside / inside,
+        scale_up_steps=inside - 1,
+        scale_out_steps=outside - 1,
+    )
+
+
+def reduce_scatter(group: Group) -> CollectiveCost:
+    """The mirror image of an all-gather: same bytes, same steps."""
+    return all_gather(group)
+
+
+def all_reduce_ring(group: Group) -> CollectiveCost:
+    """Reduce-scatter and all-gather: 2 (n - 1)/n of the buffer each way, 2 (n - 1) steps."""
+    half = all_gather(group)
+    return CollectiveCost(
+        algorithm="ring",
+        scale_up_bytes=2 * as_array(half.scale_up_bytes),
+        scale_out_bytes=2 * as_array(half.scale_out_bytes),
+        scale_up_steps=2 * as_array(half.scale_up_steps),
+        scale_out_steps=2 * as_array(half.scale_out_steps),
+    )
+
+
+def all_reduce_two_shot(group: Group) -> CollectiveCost:
+    """Ring bytes, but every peer is reached in one step: one step to reduce, one to gather (switch or mesh)."""
+    ring = all_reduce_ring(group)
+    return CollectiveCost(
+        algorithm="two_shot",
+        scale_up_bytes=ring.scale_up_bytes,
+        scale_out_bytes=ring.scale_out_bytes,
+        scale_up_steps=2.0 * (as_array(group.inside) > 1),
+        scale_out_steps=2.0 * np.log2(as_array(group.outside)),
+    )
+
+
+def all_reduce_one_shot(group: Group) -> CollectiveCost:
+    """Every chip sends its whole buffer to every other: (n - 1) buffers each way in one step."""
+    inside, outside = as_array(group.inside), as_array(group.outside)
+    return CollectiveCost(
+        algorithm="one_shot",
+        scale_up_bytes=inside - 1,
+        scale_out_bytes=(outside - 1) * inside,
+        scale_up_steps=1.0 * (inside > 1),
+        scale_out_steps=1.0 * (outside > 1),
+    )
+
+
+def all_reduce_tree(group: Group) -> CollectiveCost:
+    """Double binary tree: up and down, 2 log2(n) steps, each byte passes a chip's link twice."""
+    inside, outside = as_array(group.inside), as_array(group.outside)
+    return CollectiveCost(
+        algorithm="tree",
+        scale_up_bytes=2.0 * (inside > 1),
+        scale_out_bytes=2.0 * (outside > 1) / inside,
+        scale_up_steps=2.0 * np.log2(inside),
+        scale_out_steps=2.0 * np.log2(outside),
+    )
+
+
+def all_to_all(group: Group) -> CollectiveCost:
+    """Every chip sends 1/n of its buffer to each other one: (n - 1)/n of it leaves.
+
+    On a torus a byte passes axis/4 links per axis on average, all links of the chip working.
+    """
+    inside, outside = as_array(group.inside), as_array(group.outside)
+    size = inside * outside
+    hops = 1.0
+    if group.torus_axis is not None:
+        hops = np.maximum(1.0, as_array(group.torus_axis) / 4.0 * group.torus_axes)
+    return CollectiveCost(
+        algorithm="direct",
+        scale_up_bytes=(inside - 1) / size * hops,
+        scale_out_bytes=(size - inside) / size,
+        scale_up_steps=1.0 * (inside > 1),
+        scale_out_steps=1.0 * (outside > 1),
+    )
+
+
+def send_recv(*, crosses_domain: FloatLike) -> CollectiveCost:
+    """Point to point: the buffer once, over the level that joins the two chips."""
+    crosses = as_array(crosses_domain)
+    return CollectiveCost(
+        algorithm="direct",
+        scale_up_bytes=1.0 - crosses,
+        scale_out_bytes=crosses,
+        scale_up_steps=1.0 - crosses,
+        scale_out_steps=crosses,
+    )
+
+
+ALL_REDUCE = (all_reduce_ring, all_reduce_two_shot, all_reduce_one_shot, all_reduce_tree)

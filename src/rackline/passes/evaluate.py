@@ -1,0 +1,279 @@
+"""The one line, evaluated for millions of points.
+
+For a row with two resources, max(a, b) + x min(a, b) = (1 + x)/2 (a + b) + (1 - x)/2 |a - b|. The first term is
+linear in the features, so all rows of a stream add up to one vector before any batch is seen; the second is one
+matrix product, an absolute value and a sum. What is left per point is a matrix product of (rows × features).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rackline.errors import InputError
+from rackline.passes.calibration import StepPolicy
+from rackline.passes.features import Array, FloatLike, as_array
+
+if TYPE_CHECKING:
+    from rackline.passes.table import PassTable, Row
+
+CHUNK_POINTS = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternatives:
+    """Kernels for one job, of which the fastest runs; arrays are (layouts, kernels, features), ramp (1, kernels, 1)."""
+
+    linear: Array
+    difference: Array
+    ramp: Array
+    overhead: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """Rows that follow each other, as arrays with a leading axis of layouts.
+
+    Args:
+        linear: (layouts, 1, features) [s per unit of feature].
+        difference: (layouts, rows, features).
+        choices: groups of alternatives.
+    """
+
+    linear: Array
+    difference: Array
+    choices: tuple[Alternatives, ...]
+
+    def seconds(self, features: Array) -> Array:
+        """(layouts, features, points) → (layouts, points)."""
+        total = np.matmul(self.linear, features)[:, 0, :]
+        if self.difference.shape[1]:
+            gap = np.matmul(self.difference, features)
+            np.abs(gap, out=gap)
+            total = total + gap.sum(axis=1)
+        for choice in self.choices:
+            linear = np.matmul(choice.linear, features)
+            gap = np.abs(np.matmul(choice.difference, features))
+            each = linear + gap
+            if np.any(choice.ramp):
+                overhead = np.matmul(choice.overhead, features)
+                busy = np.maximum(each - overhead, 0.0)
+                each = each + choice.ramp * np.sqrt(overhead * busy)
+            total = total + each.min(axis=1)
+        return total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeTable:
+    """A pass table with all rates put in; see `rackline.passes.table.PassTable.time_table`."""
+
+    feature_names: tuple[str, ...]
+    streams: tuple[Stream, ...]
+    host_s: float
+    policy: StepPolicy
+    num_layouts: int | None
+
+    @classmethod
+    def build(cls, table: PassTable, policy: StepPolicy) -> TimeTable:
+        """Put peaks, efficiencies and overheads into the coefficients."""
+        from rackline.passes.table import feature_names
+
+        names = feature_names(table.rows)
+        layouts = table.num_layouts or 1
+        if policy == "blackboard":
+            streams = _resource_streams(table, names, layouts)
+        elif policy == "overlap":
+            labels = sorted({row.stream for row in table.rows})
+            streams = tuple(
+                _stream(table, [row for row in table.rows if row.stream == label], names, layouts)
+                for label in labels
+            )
+        elif policy == "serial":
+            streams = (_stream(table, list(table.rows), names, layouts),)
+        else:
+            raise InputError(what="step policy", given=policy, allowed="blackboard, serial, overlap")
+        return cls(
+            feature_names=names,
+            streams=streams,
+            host_s=table.calibration.host_s_per_step,
+            policy=policy,
+            num_layouts=table.num_layouts,
+        )
+
+    def seconds(self, features: Mapping[str, FloatLike], *, threads: int = 1) -> Array:
+        """Time of the pass at every point [s].
+
+        Args:
+            features: name → value. One layout: any shape. Several: (), (points,) or (layouts or 1, points...).
+                Names that the table does not use are ignored, names that are missing are 0.
+            threads: chunks evaluated side by side.
+
+        Returns:
+            (points...) or, with several layouts, (layouts, points...).
+        """
+        used = [name for name in self.feature_names if name in features]
+        columns = [self.feature_names.index(name) for name in used]
+        values = [as_array(features[name]) for name in used]
+        shape = np.broadcast_shapes(*(value.shape for value in values))
+        if self.num_layouts is None:
+            flat = [np.broadcast_to(value, shape).reshape(1, -1) for value in values]
+            points = int(np.prod(shape))
+            result = np.empty((1, points))
+        else:
+            shape = (1, *shape) if len(shape) < 2 else shape
+            if shape[0] not in (1, self.num_layouts):
+                raise InputError(
+                    what="batch shape",
+                    given=shape,
+                    allowed=f"(), (points,) or ({self.num_layouts} layouts, points...)",
+                )
+            points = int(np.prod(shape[1:]))
+            flat = [_by_layout(value, shape) for value in values]
+            result = np.empty((self.num_layouts, points))
+        streams = tuple(_select(stream, columns) for stream in self.streams)
+
+        def work(start: int) -> None:
+            stop = min(start + CHUNK_POINTS, points)
+            depth = max(value.shape[0] for value in flat)
+            block = np.empty((depth, len(used), stop - start))
+            for index, value in enumerate(flat):
+                block[:, index, :] = value if value.shape[1] == 1 else value[:, start:stop]
+            times = [stream.seconds(block) for stream in streams]
+            slowest = times[0]
+            for other in times[1:]:
+                slowest = np.maximum(slowest, other)
+            result[:, start:stop] = slowest + self.host_s
+
+        _run(work, range(0, points, CHUNK_POINTS), threads)
+        if self.num_layouts is None:
+            return result.reshape(shape)
+        return result.reshape((self.num_layouts, *shape[1:]))
+
+
+def _run(work: Callable[[int], None], starts: range, threads: int) -> None:
+    if threads <= 1 or len(starts) <= 1:
+        for start in starts:
+            work(start)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, starts))
+
+
+def _by_layout(value: Array, shape: tuple[int, ...]) -> Array:
+    """(points...), (1 or layouts, points...) → (1 or layouts, points or 1)."""
+    if value.ndim == 0:
+        return value.reshape(1, 1)
+    if value.ndim < len(shape):
+        return np.broadcast_to(value, shape[1:]).reshape(1, -1)
+    return np.broadcast_to(value, (value.shape[0], *shape[1:])).reshape(value.shape[0], -1)
+
+
+def _select(stream: Stream, columns: list[int]) -> Stream:
+    return Stream(
+        linear=np.ascontiguousarray(stream.linear[:, :, columns]),
+        difference=np.ascontiguousarray(stream.difference[:, :, columns]),
+        choices=tuple(
+            Alternatives(
+                linear=np.ascontiguousarray(choice.linear[:, :, columns]),
+                difference=np.ascontiguousarray(choice.difference[:, :, columns]),
+                ramp=choice.ramp,
+                overhead=np.ascontiguousarray(choice.overhead[:, :, columns]),
+            )
+            for choice in stream.choices
+        ),
+    )
+
+
+def _lane(table: PassTable, row: Row, resource: str, names: tuple[str, ...], layouts: int) -> Array:
+    """Seconds of one resource per unit of each feature: (layouts, features)."""
+    lane = np.zeros((layouts, len(names)))
+    amounts = row.amounts(resource)  # type: ignore[arg-type]
+    if amounts:
+        rate = table.rate(row, resource)  # type: ignore[arg-type]
+        for name, value in amounts.items():
+            lane[:, names.index(name)] += as_array(value) / rate
+    return lane
+
+
+def _overhead(table: PassTable, row: Row, names: tuple[str, ...], layouts: int) -> Array:
+    """Launches and message steps: (layouts, features)."""
+    lane = np.zeros((layouts, len(names)))
+    for name, value in table.overhead_s(row).items():
+        lane[:, names.index(name)] += as_array(value)
+    return lane
+
+
+def _row_terms(
+    table: PassTable, row: Row, names: tuple[str, ...], layouts: int
+) -> tuple[Array, Array, Array]:
+    """(linear, difference, overhead) of one row."""
+    pair = ("scale_up", "scale_out") if row.is_fabric else ("compute", "hbm")
+    first = _lane(table, row, pair[0], names, layouts)
+    second = _lane(table, row, pair[1], names, layouts)
+    exposed = table.numbers(row).exposed
+    overhead = _overhead(table, row, names, layouts)
+    linear = (1 + exposed) / 2 * (first + second) + overhead
+    return linear, (1 - exposed) / 2 * (first - second), overhead
+
+
+def _stream(table: PassTable, rows: list[Row], names: tuple[str, ...], layouts: int) -> Stream:
+    linear = np.zeros((layouts, 1, len(names)))
+    difference: list[Array] = []
+    choices: dict[str, list[tuple[Array, Array, Array, float]]] = {}
+    for row in rows:
+        row_linear, row_difference, overhead = _row_terms(table, row, names, layouts)
+        ramp = table.numbers(row).ramp
+        if row.choice or ramp:
+            choices.setdefault(row.choice or row.name, []).append(
+                (row_linear, row_difference, overhead, ramp)
+            )
+            continue
+        one_sided = np.all(row_difference >= 0, axis=1) | np.all(row_difference <= 0, axis=1)
+        if np.all(one_sided):  # |d·f| = ±d·f for features that are never negative: the row stays linear
+            linear[:, 0, :] += row_linear + np.abs(row_difference)
+        else:
+            linear[:, 0, :] += row_linear
+            difference.append(row_difference)
+    return Stream(
+        linear=linear,
+        difference=np.stack(difference, axis=1) if difference else np.zeros((layouts, 0, len(names))),
+        choices=tuple(
+            Alternatives(
+                linear=np.stack([term[0] for term in terms], axis=1),
+                difference=np.stack([term[1] for term in terms], axis=1),
+                overhead=np.stack([term[2] for term in terms], axis=1),
+                ramp=np.array([term[3] for term in terms])[None, :, None],
+            )
+            for terms in choices.values()
+        ),
+    )
+
+
+def _resource_streams(table: PassTable, names: tuple[str, ...], layouts: int) -> tuple[Stream, ...]:
+    """Blackboard: one stream a resource, the sum of its lane over the rows; overheads count in each."""
+    fixed = np.zeros((layouts, 1, len(names)))
+    for row in _first_choices(table.rows):
+        fixed[:, 0, :] += _overhead(table, row, names, layouts)
+    streams: list[Stream] = []
+    for resource in ("compute", "hbm", "scale_up", "scale_out"):
+        linear = fixed.copy()
+        for row in _first_choices(table.rows):
+            linear[:, 0, :] += _lane(table, row, resource, names, layouts)
+        streams.append(Stream(linear=linear, difference=np.zeros((layouts, 0, len(names))), choices=()))
+    return tuple(streams)
+
+
+def _first_choices(rows: tuple[Row, ...]) -> list[Row]:
+    """One kernel of each choice: the first, which is the one with the fewest bytes."""
+    seen: set[str] = set()
+    kept: list[Row] = []
+    for row in rows:
+        if row.choice and row.choice in seen:
+            continue
+        seen.add(row.choice)
+        kept.append(row)
+    return kept

@@ -1,0 +1,137 @@
+"""Features: the numbers of a batch in which every entry of a pass table is linear.
+
+All quantities are per attention-data-parallel rank (the busiest one) unless the name says group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+FloatLike = float | Array
+
+ONE = "1"
+TOKENS = "tokens"
+LOGIT_ROWS = "logit_rows"
+DECODE_SEQUENCES = "decode_sequences"
+PREFILL_TOKENS = "prefill_tokens"
+CHUNK_PREFIX_TOKENS = "chunk_prefix_tokens"
+GROUP_TOKENS = "group_tokens"
+EXPERT_TOKENS = "expert_tokens"
+EXPERTS_TOUCHED = "experts_touched"
+HAS_DECODE = "has_decode"
+HAS_PREFILL = "has_prefill"
+
+
+def kv_tokens(kind: str) -> str:
+    """Name of the feature: KV tokens that the decoding sequences read, of one attention kind."""
+    return f"kv_tokens:{kind}"
+
+
+def attention_pairs(kind: str) -> str:
+    """Name of the feature: query-key pairs of the prefill chunks, of one attention kind."""
+    return f"attention_pairs:{kind}"
+
+
+class ReadLaw(Protocol):
+    """What features need to know of an attention kind (see `rackline.arch.Attention`)."""
+
+    def kv_read_tokens(self, context_len: FloatLike) -> FloatLike: ...
+
+    def attention_pairs(self, chunk_tokens: FloatLike, prefix_tokens: FloatLike) -> FloatLike: ...
+
+
+class ExpertLaw(Protocol):
+    """Tokens and experts of the busiest expert-parallel rank (see `rackline.passes.routing`)."""
+
+    def expert_tokens(self, group_tokens: FloatLike) -> FloatLike: ...
+
+    def experts_touched(self, group_tokens: FloatLike) -> FloatLike: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What one pass works on, on one attention-dp rank; floats or arrays that broadcast together.
+
+    Args:
+        decode_sequences: sequences that decode one token each [sequences].
+        context_len: mean tokens already cached per decoding sequence [tokens].
+        prefill_sequences: prompts with a chunk in this pass [sequences].
+        chunk_tokens: new tokens per such prompt [tokens].
+        prefix_tokens: tokens of the same prompt that are cached already [tokens].
+        group_tokens: tokens of all attention-dp ranks together, which the experts see [tokens];
+            None means that this rank is the only one.
+    """
+
+    decode_sequences: FloatLike = 0.0
+    context_len: FloatLike = 0.0
+    prefill_sequences: FloatLike = 0.0
+    chunk_tokens: FloatLike = 0.0
+    prefix_tokens: FloatLike = 0.0
+    group_tokens: FloatLike | None = None
+
+    @property
+    def prefill_tokens(self) -> FloatLike:
+        """New prompt tokens of the pass [tokens]."""
+        return self.prefill_sequences * self.chunk_tokens
+
+    @property
+    def tokens(self) -> FloatLike:
+        """Tokens pushed through the layers [tokens]."""
+        return self.decode_sequences + self.prefill_tokens
+
+    @property
+    def is_decode_only(self) -> bool:
+        """Whether no prompt token is in the pass."""
+        return not np.any(np.asarray(self.prefill_tokens))
+
+    def features(
+        self, kinds: Mapping[str, ReadLaw], experts: ExpertLaw | None = None
+    ) -> dict[str, FloatLike]:
+        """Compute every feature that is not zero.
+
+        Args:
+            kinds: attention kinds by label; empty for aggregate models, which use kind "all".
+            experts: law of the busiest expert-parallel rank; None for dense models.
+
+        Returns:
+            Feature name → value, shapes as broadcast from the batch.
+        """
+        tokens = self.tokens
+        found: dict[str, FloatLike] = {ONE: 1.0, TOKENS: tokens}
+        found[LOGIT_ROWS] = self.decode_sequences + self.prefill_sequences
+        found[DECODE_SEQUENCES] = self.decode_sequences
+        if np.any(np.asarray(self.decode_sequences)):
+            found[HAS_DECODE] = np.minimum(np.asarray(self.decode_sequences, dtype=float), 1.0)
+            for label, kind in kinds.items():
+                found[kv_tokens(label)] = self.decode_sequences * kind.kv_read_tokens(self.context_len)
+            if not kinds:
+                found[kv_tokens("all")] = self.decode_sequences * self.context_len
+        if not self.is_decode_only:
+            found[HAS_PREFILL] = np.minimum(np.asarray(self.prefill_tokens, dtype=float), 1.0)
+            found[PREFILL_TOKENS] = self.prefill_tokens
+            found[CHUNK_PREFIX_TOKENS] = self.prefill_sequences * self.prefix_tokens
+            for label, kind in kinds.items():
+                pairs = kind.attention_pairs(self.chunk_tokens, self.prefix_tokens)
+                found[attention_pairs(label)] = self.prefill_sequences * pairs
+        if experts is not None:
+            group = tokens if self.group_tokens is None else self.group_tokens
+            found[GROUP_TOKENS] = group
+            found[EXPERT_TOKENS] = experts.expert_tokens(group)
+            found[EXPERTS_TOUCHED] = experts.experts_touched(group)
+        return found
+
+
+def as_array(value: FloatLike) -> Array:
+    """Float array view of a feature."""
+    return np.asarray(value, dtype=np.float64)
+
+
+def shape_of(*values: Any) -> tuple[int, ...]:
+    """Broadcast shape of features or batch fields."""
+    return np.broadcast_shapes(*(np.shape(value) for value in values))

@@ -1,0 +1,221 @@
+"""Which experts a batch touches, on the busiest expert-parallel rank.
+
+The pass ends when the busiest rank ends. Three laws: `balanced` (every rank has the mean), `uniform` (each
+token picks its experts at random, so that ranks differ by chance) and `power_law` (popular experts, placed at
+random over the ranks).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from rackline.errors import InputError
+from rackline.passes.features import Array, FloatLike, as_array
+
+RoutingLaw = Literal["balanced", "uniform", "power_law"]
+ROUTING_LAWS: tuple[RoutingLaw, ...] = ("balanced", "uniform", "power_law")
+
+_GRID_PER_OCTAVE = 6
+_EXACT_UP_TO = 64.0  # mean count up to which the largest of n binomials is summed exactly
+
+
+def experts_touched_mean(num_experts: int, experts_per_token: int, tokens: FloatLike) -> Array:
+    """Distinct experts that `tokens` tokens use, each picking its experts uniformly.
+
+    touched = E (1 - (1 - k/E)^T)
+
+    Args:
+        num_experts: E [count].
+        experts_per_token: k [count].
+        tokens: T [tokens], any shape.
+
+    Returns:
+        Expected distinct experts [count], shape of `tokens`.
+
+    >>> round(float(experts_touched_mean(256, 8, 8.0)), 1)
+    57.4
+    """
+    share = experts_per_token / num_experts
+    if share >= 1.0:
+        return np.where(as_array(tokens) > 0, float(num_experts), 0.0)
+    return num_experts * -np.expm1(as_array(tokens) * np.log1p(-share))
+
+
+def distinct_ranks(num_ranks: FloatLike, num_experts: int, experts_per_token: int) -> Array:
+    """Distinct expert-parallel ranks that one token's experts live on.
+
+    distinct = R (1 - C(E - E/R, k) / C(E, k)): picks without replacement, E/R experts on a rank.
+
+    Args:
+        num_ranks: R [count], any shape; 1 to E.
+        num_experts: E [count].
+        experts_per_token: k [count].
+
+    Returns:
+        Expected distinct ranks [count].
+
+    Sources: lecture Y13 (8, 16, 32 of 256 experts hit 7.7, 14.6, 26.6 of 64 GPUs).
+
+    >>> [round(float(distinct_ranks(64, 256, k)), 1) for k in (8, 16, 32)]
+    [7.7, 14.6, 26.6]
+    """
+    ranks = as_array(num_ranks)
+    local = num_experts / ranks
+    miss = np.ones_like(ranks)
+    for pick in range(experts_per_token):
+        miss = miss * np.maximum(num_experts - local - pick, 0.0) / (num_experts - pick)
+    return ranks * (1.0 - miss)
+
+
+def power_law_shares(num_experts: int, exponent: float) -> Array:
+    """Share of the picks that goes to each expert, most popular first: p_i ∝ (i + 1/2)^-z, summing to 1.
+
+    >>> power_law_shares(4, 0.0).tolist()
+    [0.25, 0.25, 0.25, 0.25]
+    """
+    weights = (np.arange(num_experts) + 0.5) ** -exponent
+    return weights / weights.sum()
+
+
+def normal_maximum(count: int) -> float:
+    """Expected largest of `count` independent standard normal variables.
+
+    >>> round(normal_maximum(2), 3), round(normal_maximum(32), 2)
+    (0.564, 2.07)
+    """
+    from scipy.special import ndtr
+
+    z = np.linspace(0.0, 12.0, 1201)
+    return float(np.trapezoid(1.0 - ndtr(z) ** count, z) - np.trapezoid(ndtr(-z) ** count, z))
+
+
+def largest_of(count: int, mean: Array, trials: Array) -> Array:
+    """Expected largest of `count` independent binomials with this mean and number of trials.
+
+    E[max] = sum over j >= 0 of 1 - F(j)^n; above a mean of 64 the normal limit is used.
+
+    Args:
+        count: n, how many ranks [count].
+        mean: expected value of each [count], shape (m,).
+        trials: number of trials of each, at least the mean [count], shape (m,).
+
+    Returns:
+        Expected maximum [count], shape (m,).
+    """
+    from scipy.special import bdtr
+
+    if count == 1:
+        return mean
+    quantile = normal_maximum(count)
+    share = np.clip(mean / np.maximum(trials, 1.0), 0.0, 1.0)
+    spread = np.sqrt(mean * (1.0 - share))
+    largest = mean + quantile * spread
+    small = (mean <= _EXACT_UP_TO) & (mean > 0)
+    if np.any(small):
+        top = int(np.ceil(np.max((mean + 8.0 * spread)[small]))) + 3
+        below = np.arange(top)[:, None]
+        cdf = np.where(
+            below >= np.ceil(trials[small]), 1.0, bdtr(below, np.ceil(trials[small]).astype(int), share[small])
+        )
+        largest[small] = np.sum(1.0 - cdf**count, axis=0)
+    return np.maximum(np.minimum(largest, trials), mean)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertLoad:
+    """Load of the busiest of `ep` ranks as functions of the tokens of the whole expert-parallel group.
+
+    Both functions are tabulated once on a logarithmic grid and interpolated, so that millions of points cost
+    one `numpy.interp` each.
+
+    Args:
+        num_experts, experts_per_token: of the model [count].
+        ep: expert-parallel ranks [count].
+        law: see the module.
+        exponent: of the power law; 0 is uniform.
+        max_tokens: end of the grid [tokens]; beyond it the load is scaled in proportion.
+    """
+
+    num_experts: int
+    experts_per_token: int
+    ep: int
+    law: RoutingLaw
+    log_tokens: Array
+    tokens_per_token: Array
+    touched: Array
+
+    @classmethod
+    def tabulate(
+        cls,
+        *,
+        num_experts: int,
+        experts_per_token: int,
+        ep: int,
+        law: RoutingLaw = "uniform",
+        exponent: float = 0.0,
+        max_tokens: float = 4.0e6,
+    ) -> ExpertLoad:
+        """Tabulate the law. Raises InputError on an unknown law or impossible counts."""
+        if law not in ROUTING_LAWS:
+            raise InputError(what="routing law", given=law, allowed=", ".join(ROUTING_LAWS))
+        if not 1 <= ep <= num_experts:
+            raise InputError(
+                what="ep", given=ep, allowed=f"1 to {num_experts} (experts)", nearest=str(num_experts)
+            )
+        octaves = int(np.ceil(np.log2(max_tokens)))
+        log_tokens = np.linspace(0.0, octaves, octaves * _GRID_PER_OCTAVE + 1)
+        tokens = np.exp2(log_tokens)
+        local = float(np.ceil(num_experts / ep))
+        if law == "power_law":
+            picks = np.minimum(power_law_shares(num_experts, exponent) * experts_per_token, 1.0)
+        else:
+            picks = np.full(num_experts, experts_per_token / num_experts)
+        with np.errstate(divide="ignore"):
+            used = -np.expm1(tokens[:, None] * np.log1p(-picks)[None, :])
+        used_mean = used.mean(axis=1)
+        if law == "balanced":
+            touched = used_mean * num_experts / ep
+            load = np.full_like(tokens, experts_per_token / ep)
+        else:
+            trials = np.full_like(tokens, local)
+            touched = largest_of(ep, used_mean * local, trials)
+            mean_load = tokens * picks.sum() * local / num_experts
+            busiest = largest_of(ep, mean_load, tokens * min(experts_per_token, local))
+            # popular experts meet on one rank: spread of the rank sums over random placements
+            unlike = local * (1.0 - (local - 1.0) / max(num_experts - 1.0, 1.0)) if ep > 1 else 0.0
+            touched = _widen(touched, used_mean * local, used.std(axis=1) * np.sqrt(unlike), ep)
+            touched = np.minimum(touched, local)
+            busiest = _widen(busiest, mean_load, tokens * picks.std() * np.sqrt(unlike), ep)
+            load = np.minimum(busiest / tokens, min(experts_per_token, local))
+        return cls(
+            num_experts=num_experts,
+            experts_per_token=experts_per_token,
+            ep=ep,
+            law=law,
+            log_tokens=log_tokens,
+            tokens_per_token=load,
+            touched=touched,
+        )
+
+    def expert_tokens(self, group_tokens: FloatLike) -> FloatLike:
+        """Token-expert pairs on the busiest rank [tokens]; below one token the load is in proportion."""
+        tokens = as_array(group_tokens)
+        return tokens * np.interp(self._log(tokens), self.log_tokens, self.tokens_per_token)
+
+    def experts_touched(self, group_tokens: FloatLike) -> FloatLike:
+        """Distinct experts whose weights the busiest rank reads [count]."""
+        tokens = as_array(group_tokens)
+        return np.interp(self._log(tokens), self.log_tokens, self.touched) * np.minimum(tokens, 1.0)
+
+    @staticmethod
+    def _log(tokens: Array) -> Array:
+        return np.log2(np.maximum(tokens, 1.0))
+
+
+def _widen(largest: Array, mean: Array, placement_std: Array, ep: int) -> Array:
+    """Add the spread of placement to the spread of chance, in quadrature."""
+    extra = normal_maximum(ep) * placement_std
+    return mean + np.sqrt((largest - mean) ** 2 + extra**2)

@@ -1,0 +1,17 @@
+"""Search over layouts, precisions, modes and batches under constraints."""
+
+from rackline.search.pareto import pareto_front
+from rackline.search.plan import Candidate, Plan, Rejected, plan
+from rackline.search.space import BATCH_GRID, Constraints, default_modes, default_precisions
+
+__all__ = [
+    "BATCH_GRID",
+    "Candidate",
+    "Constraints",
+    "Plan",
+    "Rejected",
+    "default_modes",
+    "default_precisions",
+    "pareto_front",
+    "plan",
+]

@@ -1,0 +1,135 @@
+"""All points of a plan at once: one array per quantity over (layouts, batches), for each precision and mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rackline.arch import AnyModel
+from rackline.hardware import Cluster
+from rackline.parallel import (
+    LayoutGrid,
+    Precision,
+    Routing,
+    build_table,
+    expert_law,
+    memory_use,
+    pipeline_stretch,
+)
+from rackline.passes import Batch, Calibration
+from rackline.passes.features import Array, as_array
+from rackline.serving.steady import Engine, SteadyState, steady_state
+from rackline.serving.workload import Mode, Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Points of one precision and mode; arrays (layouts, batches).
+
+    Args:
+        layout_index: row → index into the list of layouts, shape (layouts,).
+        free_bytes: what is left on the fullest chip; negative does not fit [bytes].
+        state: latencies.
+        output_tokens_per_s_per_chip: [tokens/s].
+    """
+
+    precision: Precision
+    mode: Mode
+    layout_index: Array
+    free_bytes: Array
+    state: SteadyState
+    output_tokens_per_s_per_chip: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What is looked at: layouts × precisions × modes × batches per rank."""
+
+    model: AnyModel
+    cluster: Cluster
+    workload: Workload
+    grid: LayoutGrid
+    precisions: Sequence[Precision]
+    modes: Sequence[Mode]
+    calibration: Calibration
+    routing: Routing
+    batches: Array
+    memory_fraction: float
+    threads: int = 2
+
+    @property
+    def combinations(self) -> int:
+        """Distinct layout × precision × mode combinations; overlap only where attention-dp ranks exchange tokens."""
+        overlapped = int(np.sum(self.grid.attention_dp > 1))
+        per_precision = sum(overlapped if mode.two_batch_overlap else len(self.grid) for mode in self.modes)
+        return per_precision * len(self.precisions)
+
+    def free_bytes(self, precision: Precision, batched_tokens: float) -> Array:
+        """Bytes left on the fullest chip at every (layout, batch); linear in the sequences."""
+        pp = as_array(self.grid.pp)
+        empty, one = (
+            as_array(
+                memory_use(
+                    self.model,
+                    self.grid,
+                    precision,
+                    self.cluster.chip,
+                    sequences_per_rank=count * pp,
+                    context_len=self.workload.final_context,
+                    batched_tokens=batched_tokens,
+                    memory_fraction=self.memory_fraction,
+                ).free
+            )
+            for count in (0.0, 1.0)
+        )
+        return empty[:, None] + (one - empty)[:, None] * self.batches[None, :]
+
+    def blocks(self) -> Iterator[Block]:
+        """Evaluate every point, one precision and mode after the other."""
+        law = expert_law(self.model, self.grid, self.routing)
+        attention_dp = as_array(self.grid.attention_dp)[:, None]
+        stretch = as_array(pipeline_stretch(self.model, self.grid.pp))
+        stretch = stretch[:, None] if stretch.ndim else stretch
+        per_replica = self.batches[None, :] * as_array(self.grid.attention_dp * self.grid.pp)[:, None]
+        chips = as_array(self.grid.chips_per_replica)[:, None]
+        everything = np.arange(len(self.grid))
+        exchanging = self.grid.attention_dp > 1
+        b = self.batches[None, :]
+        for precision in self.precisions:
+            table = build_table(
+                self.model,
+                self.cluster,
+                self.grid,
+                precision,
+                self.calibration,
+                self.routing,
+                experts=law,
+            )
+            engine = Engine(table=table, attention_dp=attention_dp, pipeline_stretch=stretch)
+            decode: dict[bool, Array] = {}
+            for mode in self.modes:
+                overlap = mode.two_batch_overlap
+                if overlap not in decode:
+                    decode[overlap] = engine.seconds(
+                        Batch(decode_sequences=b, context_len=self.workload.mean_context),
+                        engine.time_table(overlap),
+                        two_batch_overlap=overlap,
+                        threads=self.threads,
+                    )
+                state = steady_state(
+                    engine, self.workload, mode, b, decode_s=decode[overlap], threads=self.threads
+                )
+                free = self.free_bytes(precision, mode.max_batched_tokens)
+                rate = per_replica / state.tpot_s / chips
+                if overlap:
+                    rate = np.where(exchanging[:, None], rate, np.nan)
+                yield Block(
+                    precision=precision,
+                    mode=mode,
+                    layout_index=everything,
+                    free_bytes=free,
+                    state=state,
+                    output_tokens_per_s_per_chip=rate,
+                )

@@ -1,0 +1,90 @@
+"""Which clusters a model fits on, and which is the smallest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rackline.arch import AnyModel
+from rackline.catalog import names
+from rackline.hardware import Cluster, cluster
+from rackline.parallel import LayoutGrid, enumerate_layouts, memory_use
+from rackline.passes.features import as_array
+from rackline.search.space import default_precisions
+from rackline.serving.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterNeed:
+    """The smallest cluster of the catalogue on which one request fits.
+
+    Args:
+        cluster: its name, None when there is none.
+        reason: why, in one line.
+    """
+
+    cluster: str | None
+    num_chips: int
+    reason: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"cluster": self.cluster, "num_chips": self.num_chips, "reason": self.reason}
+
+
+def best_free_bytes(
+    model: AnyModel, on: Cluster, workload: Workload, memory_fraction: float
+) -> tuple[float, str]:
+    """Most bytes left on the fullest chip with one request a rank, over all layouts and default precisions.
+
+    Returns:
+        (bytes, "layout · precision"); -inf when no layout is possible.
+    """
+    layouts = enumerate_layouts(model, on.num_chips)
+    if not layouts:
+        return -np.inf, "no layout is possible"
+    grid = LayoutGrid.of(layouts)
+    best, label = -np.inf, ""
+    for precision in default_precisions(model, on.chip):
+        use = memory_use(
+            model,
+            grid,
+            precision,
+            on.chip,
+            sequences_per_rank=as_array(grid.pp),
+            context_len=workload.final_context,
+            batched_tokens=min(2048.0, workload.new_tokens),
+            memory_fraction=memory_fraction,
+        )
+        free = np.broadcast_to(as_array(use.free), (len(layouts),))
+        index = int(np.argmax(free))
+        if free[index] > best:
+            best, label = float(free[index]), f"{layouts[index].label()} · {precision.short()}"
+    return best, label
+
+
+def smallest_cluster(model: AnyModel, workload: Workload, memory_fraction: float = 0.9) -> ClusterNeed:
+    """The cluster of the catalogue with the least memory on which one request fits."""
+    known = sorted(
+        (cluster(name) for name in names("clusters")), key=lambda c: c.num_chips * c.chip.hbm_bytes
+    )
+    for option in known:
+        free, label = best_free_bytes(model, option, workload, memory_fraction)
+        if free >= 0:
+            total = option.num_chips * option.chip.hbm_bytes
+            return ClusterNeed(
+                cluster=option.name,
+                num_chips=option.num_chips,
+                reason=f"{option.name} has {total / 1e12:.3g} TB on {option.num_chips} chips; with {label} "
+                f"{free / 1e9:.3g} GB stay free on the fullest chip",
+            )
+    largest = known[-1]
+    free, label = best_free_bytes(model, largest, workload, memory_fraction)
+    return ClusterNeed(
+        cluster=None,
+        num_chips=0,
+        reason=f"no cluster of the catalogue is large enough; {largest.name} comes nearest "
+        f"({label}: {-free / 1e9:.3g} GB too much on the fullest chip)",
+    )

@@ -1,0 +1,71 @@
+"""The floors of a deployment: no batch is faster than reading the weights, none cheaper than its own work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rackline.parallel import Deployment, Layout
+from rackline.parallel.memory import weight_bytes
+from rackline.passes import UNIT, Batch
+from rackline.serving.workload import Workload
+
+_LARGE_BATCH = 1.0e7  # sequences per rank at which reading the weights costs nothing per token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floors:
+    """Blackboard limits of one deployment, and how far above them it runs.
+
+    Args:
+        latency_s: all weights of a replica over the bandwidth of its chips (lecture C09) [s].
+        usd_per_mtok_output: price of a token's own compute or KV reads, whichever is longer (C11).
+        latency_ratio, cost_ratio: predicted over floor.
+    """
+
+    latency_s: float
+    usd_per_mtok_output: float
+    latency_ratio: float
+    cost_ratio: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "latency_s": self.latency_s,
+            "usd_per_mtok_output": self.usd_per_mtok_output,
+            "latency_ratio": self.latency_ratio,
+            "cost_ratio": self.cost_ratio,
+        }
+
+
+def floors(
+    deployment: Deployment, workload: Workload, tpot_s: float, usd_per_mtok_output: float, per_chip_s: float
+) -> Floors:
+    """Floors of a deployment and the ratios of a candidate to them.
+
+    Args:
+        tpot_s, usd_per_mtok_output: of the candidate.
+        per_chip_s: price of a chip [USD/s].
+    """
+    whole = sum(float(v) for v in weight_bytes(deployment.model, Layout(), deployment.precision).values())
+    chips = deployment.layout.chips_per_replica
+    latency_s = whole / (chips * deployment.cluster.chip.hbm_bytes_per_s)
+    table = deployment.table().with_calibration(UNIT)
+    ranks = deployment.layout.attention_dp
+    step = float(
+        table.seconds(
+            Batch(
+                decode_sequences=_LARGE_BATCH,
+                context_len=workload.mean_context,
+                group_tokens=_LARGE_BATCH * ranks,
+            )
+        )
+    )
+    per_token = step / (_LARGE_BATCH * ranks * deployment.layout.pp)
+    usd = per_token * chips * per_chip_s * 1e6
+    return Floors(
+        latency_s=latency_s,
+        usd_per_mtok_output=usd,
+        latency_ratio=tpot_s / latency_s,
+        cost_ratio=usd_per_mtok_output / usd,
+    )

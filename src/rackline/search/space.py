@@ -1,0 +1,86 @@
+"""The space that a plan looks at, and the limits it must keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rackline.arch import AggregateModel, AnyModel
+from rackline.errors import InputError
+from rackline.hardware import Chip
+from rackline.parallel import Precision, precision
+from rackline.serving.workload import Mode
+
+# Sequences per attention-dp rank: every power of two, and its 5/4, 3/2 and 7/4.
+BATCH_GRID = np.unique(
+    np.array([1, 2, 3] + [2**e * q // 4 for e in range(2, 13) for q in (4, 5, 6, 7)], dtype=np.int64)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraints:
+    """Limits of a plan.
+
+    Args:
+        tpot_s: largest time per output token, None for no limit [s].
+        ttft_s: largest mean time to first token, None for no limit [s].
+        memory_fraction: share of HBM that the server may use.
+        concurrency: requests that must be in flight at once, None for no limit [requests].
+
+    Raises:
+        InputError: a limit that is not positive, a fraction outside (0, 1].
+    """
+
+    tpot_s: float | None = None
+    ttft_s: float | None = None
+    memory_fraction: float = 0.9
+    concurrency: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("tpot_s", self.tpot_s), ("ttft_s", self.ttft_s)):
+            if value is not None and not value > 0:
+                raise InputError(what=name, given=value, allowed="more than 0 s", nearest="0.03")
+        if not 0.0 < self.memory_fraction <= 1.0:
+            raise InputError(
+                what="memory_fraction", given=self.memory_fraction, allowed="above 0 to 1", nearest="0.9"
+            )
+
+
+def default_precisions(model: AnyModel, chip: Chip) -> list[Precision]:
+    """Precisions worth looking at: the released type and every narrower one that the chip multiplies.
+
+    Each with the KV cache in bf16 and in fp8.
+    """
+    widths = {"fp32": 4, "bf16": 3, "fp16": 3, "int8": 2, "fp8": 2, "mxfp8": 2, "int4": 1, "fp4": 1, "mxfp4": 1}
+    native = widths.get(model.native_precision, 3)
+    labels = ["native"]
+    if native >= 3 and chip.supports("fp8"):
+        labels.append("fp8")
+    if native >= 3 and not chip.supports("fp8") and chip.supports("int8"):
+        labels.append("int8")
+    if native >= 2 and chip.supports("fp4"):
+        labels.append("fp4")
+    if isinstance(model, AggregateModel):
+        return [precision(label, model, chip) for label in labels]
+    kv_types = ("bf16", "fp8") if chip.supports("fp8") else ("bf16",)
+    return [precision(f"{label},kv={kv}", model, chip) for label in labels for kv in kv_types]
+
+
+def default_modes(model: AnyModel) -> list[Mode]:
+    """Schedulers worth looking at: chunked prefill with two budgets, prefill first; each also overlapped."""
+    plain = [
+        Mode(admission="chunked", max_batched_tokens=2048),
+        Mode(admission="chunked", max_batched_tokens=8192),
+        Mode(admission="prefill_first", max_batched_tokens=16384),
+    ]
+    if not model.is_moe or isinstance(model, AggregateModel):
+        return plain
+    return plain + [
+        Mode(
+            admission=mode.admission,
+            max_batched_tokens=mode.max_batched_tokens,
+            two_batch_overlap=True,
+        )
+        for mode in plain
+    ]

@@ -1,0 +1,86 @@
+"""What a server is asked to do, and how its scheduler mixes prompts with decoding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rackline.errors import InputError
+
+Admission = Literal["chunked", "prefill_first"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Requests of one length.
+
+    Args:
+        input_len: prompt tokens [tokens].
+        output_len: generated tokens, at least 2 [tokens].
+        cache_hit: share of the prompt whose KV is already cached, 0 to below 1.
+
+    Raises:
+        InputError: lengths below their minimum, cache_hit outside [0, 1).
+    """
+
+    input_len: float
+    output_len: float
+    cache_hit: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value, least in (("input_len", self.input_len, 1), ("output_len", self.output_len, 2)):
+            if not value >= least:
+                raise InputError(
+                    what=name, given=value, allowed=f"at least {least} tokens", nearest=str(least)
+                )
+        if not 0.0 <= self.cache_hit < 1.0:
+            raise InputError(what="cache_hit", given=self.cache_hit, allowed="0 to below 1", nearest="0")
+
+    @property
+    def new_tokens(self) -> float:
+        """Prompt tokens that must be prefilled [tokens]."""
+        return max(1.0, self.input_len * (1.0 - self.cache_hit))
+
+    @property
+    def cached_tokens(self) -> float:
+        """Prompt tokens whose KV is only read [tokens]."""
+        return self.input_len - self.new_tokens
+
+    @property
+    def mean_context(self) -> float:
+        """Context of a decoding sequence, averaged over its life [tokens]."""
+        return self.input_len + self.output_len / 2.0
+
+    @property
+    def final_context(self) -> float:
+        """Context at the end of a request, which memory must hold [tokens]."""
+        return self.input_len + self.output_len
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    """How an engine runs its passes.
+
+    Args:
+        admission: "chunked" puts prompt chunks and decodes into one pass; "prefill_first" runs prompts in passes of
+            their own while decoding waits.
+        max_batched_tokens: tokens that a pass of one rank may hold [tokens].
+        two_batch_overlap: the batch is split in two halves, so that one computes while the other communicates.
+    """
+
+    admission: Admission = "chunked"
+    max_batched_tokens: int = 8192
+    two_batch_overlap: bool = False
+
+    def label(self) -> str:
+        """Short text."""
+        overlap = ", two-batch overlap" if self.two_batch_overlap else ""
+        return f"{self.admission.replace('_', ' ')} {self.max_batched_tokens}{overlap}"
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain data."""
+        return {
+            "admission": self.admission,
+            "max_batched_tokens": self.max_batched_tokens,
+            "two_batch_overlap": self.two_batch_overlap,
+        }

@@ -1,0 +1,72 @@
+"""Who may import whom, and what a command may load before it knows what it has to do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+HEAVY = {
+    "fastapi",
+    "hypothesis",
+    "jax",
+    "matplotlib",
+    "numba",
+    "pandas",
+    "pint",
+    "plotly",
+    "polars",
+    "scipy",
+    "sympy",
+}
+
+
+def run_import_linter(config: Path) -> subprocess.CompletedProcess[str]:
+    command = Path(sys.executable).with_name("lint-imports")
+    return subprocess.run(
+        [str(command), "--config", str(config), "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_imports_go_downward_only() -> None:
+    result = run_import_linter(ROOT / "pyproject.toml")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_contract_notices_an_upward_import(tmp_path: Path) -> None:
+    """The same contract turned upside down must break: otherwise it checks nothing."""
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    layers = "\n    ".join(reversed(contract["layers"]))
+    config = tmp_path / "upside_down.ini"
+    config.write_text(
+        "[importlinter]\nroot_package = rackline\n\n"
+        "[importlinter:contract:upside-down]\nname = upside down\ntype = layers\n"
+        f"containers = rackline\nlayers =\n    {layers}\n"
+    )
+    result = run_import_linter(config)
+    assert result.returncode != 0
+    assert "is not allowed to import" in result.stdout
+
+
+@pytest.mark.parametrize("module", ["rackline", "rackline.cli.main"])
+def test_start_up_loads_nothing_heavy(module: str) -> None:
+    code = (
+        f"import json, sys, {module}; print(json.dumps(sorted({{m.partition('.')[0] for m in sys.modules}})))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    loaded = set(json.loads(result.stdout))
+    assert module.partition(".")[0] in loaded
+    assert not loaded & HEAVY, (
+        f"import {module} loads {sorted(loaded & HEAVY)}; import them where they are used"
+    )

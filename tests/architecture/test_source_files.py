@@ -1,0 +1,36 @@
+"""Rules that each source file keeps by itself."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).resolve().parents[2] / "src"
+FILES = sorted(SRC.rglob("*.py"))
+IDS = [str(path.relative_to(SRC)) for path in FILES]
+MAX_LINES = 400
+
+
+def test_source_files_are_found() -> None:
+    assert any(path.name == "units.py" for path in FILES)
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_file_stays_short(path: Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= MAX_LINES, f"{path.relative_to(SRC)} has {lines} lines: split it by nouns"
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_no_assert_statement(path: Path) -> None:
+    """`python -O` drops asserts, so they cannot guard input: raise one of rackline.errors."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    lines = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+    assert not lines, f"{path.relative_to(SRC)}: assert on lines {lines}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_module_says_what_it_is(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), "the module needs a docstring"

@@ -1,0 +1,136 @@
+"""Python in the README, in docs/ and in the docstrings of src runs and shows what it prints.
+
+One test a page: the examples of a page share their names and run in order. Sybil's own Python parser leaves
+`pycon` fences out without a word, so fences are also counted by themselves and compared.
+"""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from sybil import Document, Region, Sybil
+from sybil.evaluators.doctest import DocTestEvaluator
+from sybil.parsers.abstract.doctest import DocTestStringParser
+from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
+
+ROOT = Path(__file__).resolve().parents[2]
+SRC = ROOT / "src"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+class PyconParser:
+    """Reads `pycon` fences as doctest sessions."""
+
+    def __init__(self) -> None:
+        self.fences = CodeBlockParser(language="pycon", evaluator=lambda example: None)
+        self.sessions = DocTestStringParser(DocTestEvaluator(OPTIONS))
+
+    def __call__(self, document: Document) -> Iterable[Region]:
+        for fence in self.fences(document):
+            for region in self.sessions(fence.parsed, document.path):
+                region.adjust(fence, fence.parsed)
+                yield region
+
+
+SYBIL = Sybil(parsers=[PythonCodeBlockParser(doctest_optionflags=OPTIONS), PyconParser()])
+
+
+def python_fences(text: str) -> Iterator[tuple[int, int]]:
+    """First and last line (from 1) of each fence whose language begins with `py`, by a scan of our own."""
+    opened: tuple[str, int, bool] | None = None
+    for number, line in enumerate(text.splitlines(), start=1):
+        found = re.match(r"[ \t>*-]*(`{3,}|~{3,})\s*(\S*)", line)
+        if not found:
+            continue
+        marks, language = found.groups()
+        if opened is None:
+            opened = (marks, number, language.lower().startswith("py"))
+        elif marks.startswith(opened[0]) and not language:
+            if opened[2]:
+                yield opened[1], number
+            opened = None
+    if opened is not None and opened[2]:
+        yield opened[1], len(text.splitlines())
+
+
+def fences_without_example(path: Path) -> list[int]:
+    """Lines of the Python fences in which sybil found nothing to run."""
+    lines = [example.line for example in SYBIL.parse(path).examples()]
+    fences = python_fences(path.read_text(encoding="utf-8"))
+    return [first for first, last in fences if not any(first <= line <= last for line in lines)]
+
+
+def test_scan_and_sybil_on_a_sample(tmp_path: Path) -> None:
+    """Each kind of fence is found by the scan; one in a language that sybil does not know is reported."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```python\nx = 1\n```\n\n```pycon\n>>> x\n1\n>>> x + 1\n2\n```\n\n"
+        "```python\n>>> x\n1\n```\n\n```bash\nls\n```\n\n```py\ny = 1\n```\n"
+    )
+    assert [first for first, _ in python_fences(page.read_text())] == [1, 5, 12, 21]
+    assert fences_without_example(page) == [21]
+    assert len(list(SYBIL.parse(page).examples())) == 4
+
+
+def test_a_wrong_example_fails(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```pycon\n>>> 1 + 1\n3\n```\n")
+    with pytest.raises(Exception, match=r"Expected:\s+3"):
+        run_page(page)
+
+
+def run_page(path: Path) -> None:
+    for example in SYBIL.parse(path).examples():
+        example.evaluate()
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_sybil_collects_every_python_fence(path: Path) -> None:
+    assert not fences_without_example(path), (
+        f"{path.name}: fences on these lines run nothing; use `python` or `pycon`"
+    )
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_page_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_page(path)
+
+
+def docstring_sessions() -> Iterator[tuple[str, str, int, str]]:
+    """Module, name, line and text of each docstring of src that has a doctest."""
+    for path in sorted(SRC.rglob("*.py")):
+        module = ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node, clean=True)
+                if text and ">>> " in text:
+                    name = module if isinstance(node, ast.Module) else f"{module}.{node.name}"
+                    yield module, name, node.body[0].lineno, text
+
+
+SESSIONS = list(docstring_sessions())
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "line", "text"), SESSIONS, ids=[f"{s[1]}:{s[2]}" for s in SESSIONS]
+)
+def test_docstring_examples(module: str, name: str, line: int, text: str) -> None:
+    names = dict(vars(importlib.import_module(module)))
+    session = doctest.DocTestParser().get_doctest(text, names, name, f"{module}", line)
+    assert session.examples, "`>>> ` in the docstring, but no example"
+    report: list[str] = []
+    result = doctest.DocTestRunner(optionflags=OPTIONS).run(session, out=report.append)
+    assert result.failed == 0, "".join(report)
+
+
+def test_docstrings_have_examples() -> None:
+    """A guard on the collection: the library's formulas carry doctests."""
+    assert len(SESSIONS) >= 10
