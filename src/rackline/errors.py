@@ -33,9 +33,7 @@ class InputError(RacklineError):
         chip: got 'h1000', allowed: a catalogue name; nearest: h100-sxm
     """
 
-    def __init__(
-        self, *, what: str, given: object, allowed: str, where: str = "", nearest: str | None = None
-    ) -> None:
+    def __init__(self, *, what: str, given: object, allowed: str, where: str = "", nearest: str | None = None) -> None:
         self.what = what
         self.given = given
         self.allowed = allowed

@@ -37,9 +37,7 @@ _COUNT = {**_DECIMAL, **_BINARY, "B": 1e9}
 _BYTES = {"": 1.0} | {f"{prefix}B": factor for prefix, factor in {**_DECIMAL, **_BINARY}.items()}
 _RATE = {"": 1.0} | {f"{unit}/s": factor for unit, factor in _BYTES.items() if unit}
 _FLOP_RATE = {"": 1.0} | {
-    f"{prefix}{unit}": factor
-    for prefix, factor in _DECIMAL.items()
-    for unit in ("FLOP/s", "FLOPS", "FLOPs/s", "OP/s")
+    f"{prefix}{unit}": factor for prefix, factor in _DECIMAL.items() for unit in ("FLOP/s", "FLOPS", "FLOPs/s", "OP/s")
 }
 _PER_HOUR = ("", "$", "USD", "$/h", "$/hour", "USD/h", "USD/hour", "usd/h", "usd/hour")
 _USD: dict[str, float] = dict.fromkeys(_PER_HOUR, 1.0)
@@ -129,9 +127,7 @@ def parse_seconds(value: Quantity, *, name: str = "time", **bounds: Unpack[Bound
         >>> parse_seconds("30ms"), parse_seconds("1h"), parse_seconds(2)
         (0.03, 3600.0, 2.0)
     """
-    return _parse(
-        value, name=name, units=_SECONDS, example="a time such as 30ms or 0.03s", show="seconds", **bounds
-    )
+    return _parse(value, name=name, units=_SECONDS, example="a time such as 30ms or 0.03s", show="seconds", **bounds)
 
 
 def parse_bytes(value: Quantity, *, name: str = "size", **bounds: Unpack[Bounds]) -> float:
@@ -141,9 +137,7 @@ def parse_bytes(value: Quantity, *, name: str = "size", **bounds: Unpack[Bounds]
         >>> parse_bytes("141GB"), parse_bytes("1KiB")
         (141000000000.0, 1024.0)
     """
-    return _parse(
-        value, name=name, units=_BYTES, example="bytes such as 141GB or 96GiB", show="bytes", **bounds
-    )
+    return _parse(value, name=name, units=_BYTES, example="bytes such as 141GB or 96GiB", show="bytes", **bounds)
 
 
 def parse_count(value: Quantity, *, name: str = "count", **bounds: Unpack[Bounds]) -> float:
@@ -155,9 +149,7 @@ def parse_count(value: Quantity, *, name: str = "count", **bounds: Unpack[Bounds
         >>> parse_count("4k"), parse_count("128Ki"), parse_count("70B")
         (4000.0, 131072.0, 70000000000.0)
     """
-    return _parse(
-        value, name=name, units=_COUNT, example="a count such as 4096, 4k or 128Ki", show="count", **bounds
-    )
+    return _parse(value, name=name, units=_COUNT, example="a count such as 4096, 4k or 128Ki", show="count", **bounds)
 
 
 def parse_rate(value: Quantity, *, name: str = "bandwidth", **bounds: Unpack[Bounds]) -> float:

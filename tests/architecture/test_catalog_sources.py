@@ -66,9 +66,7 @@ def test_every_number_has_a_source(path: Path) -> None:
         assert source["kind"] in KINDS
         assert source.get("url") or source.get("citation"), f"a source of {source['fields']} cites nothing"
         if source["kind"] in CHANGING and "url" in source:
-            assert source.get("accessed"), (
-                f"the source of {source['fields']} has a url, but no `accessed` date"
-            )
+            assert source.get("accessed"), f"the source of {source['fields']} has a url, but no `accessed` date"
         assert source["fields"], "a source that covers no field"
     fields = [field for source in sources for field in source["fields"]]
     keys = sorted(set(number_keys(record)))

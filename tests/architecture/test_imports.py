@@ -60,13 +60,9 @@ def test_contract_notices_an_upward_import(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("module", ["rackline", "rackline.cli.main"])
 def test_start_up_loads_nothing_heavy(module: str) -> None:
-    code = (
-        f"import json, sys, {module}; print(json.dumps(sorted({{m.partition('.')[0] for m in sys.modules}})))"
-    )
+    code = f"import json, sys, {module}; print(json.dumps(sorted({{m.partition('.')[0] for m in sys.modules}})))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
     loaded = set(json.loads(result.stdout))
     assert module.partition(".")[0] in loaded
-    assert not loaded & HEAVY, (
-        f"import {module} loads {sorted(loaded & HEAVY)}; import them where they are used"
-    )
+    assert not loaded & HEAVY, f"import {module} loads {sorted(loaded & HEAVY)}; import them where they are used"

@@ -133,9 +133,7 @@ def test_unit_follows_from_the_name() -> None:
 
 
 def test_units_inside_are_si() -> None:
-    foreign = {
-        n: p for n, p in public_names().items() if FOREIGN_UNIT.search(n) and p.split(":")[0] not in BOUNDARY
-    }
+    foreign = {n: p for n, p in public_names().items() if FOREIGN_UNIT.search(n) and p.split(":")[0] not in BOUNDARY}
     assert not foreign, f"SI units and `flop` inside; these names say otherwise: {foreign}"
 
 

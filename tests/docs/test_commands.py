@@ -36,9 +36,7 @@ class Fence:
 def fences_of(page: str, text: str) -> list[Fence]:
     """Fences that hold at least one rackline command; a line that ends in a backslash goes on."""
     fences: list[Fence] = []
-    pattern = re.compile(
-        r"^(?P<marks>`{3,}|~{3,})(?P<language>[^\n]*)\n(?P<body>.*?)^(?P=marks)", re.M | re.S
-    )
+    pattern = re.compile(r"^(?P<marks>`{3,}|~{3,})(?P<language>[^\n]*)\n(?P<body>.*?)^(?P=marks)", re.M | re.S)
     for match in pattern.finditer(text):
         lines = match["body"].replace("\\\n", " ").splitlines()
         commands = tuple(COMMAND.sub("", line) for line in lines if COMMAND.match(line))
@@ -73,8 +71,7 @@ def run_fence(fence: Fence, folder: Path) -> None:
 
 def test_commands_are_read_from_fences() -> None:
     text = (
-        "```bash\npip install uv && uv run rackline chips\nuv run pytest\n"
-        "rackline plan a \\\n  --on b # exits 2\n```\n"
+        "```bash\npip install uv && uv run rackline chips\nuv run pytest\nrackline plan a \\\n  --on b # exits 2\n```\n"
     )
     (fence,) = fences_of("page.md", text)
     assert fence.commands == ("rackline chips", "rackline plan a    --on b # exits 2")

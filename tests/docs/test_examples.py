@@ -93,9 +93,7 @@ def run_page(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_sybil_collects_every_python_fence(path: Path) -> None:
-    assert not fences_without_example(path), (
-        f"{path.name}: fences on these lines run nothing; use `python` or `pycon`"
-    )
+    assert not fences_without_example(path), f"{path.name}: fences on these lines run nothing; use `python` or `pycon`"
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -119,9 +117,7 @@ def docstring_sessions() -> Iterator[tuple[str, str, int, str]]:
 SESSIONS = list(docstring_sessions())
 
 
-@pytest.mark.parametrize(
-    ("module", "name", "line", "text"), SESSIONS, ids=[f"{s[1]}:{s[2]}" for s in SESSIONS]
-)
+@pytest.mark.parametrize(("module", "name", "line", "text"), SESSIONS, ids=[f"{s[1]}:{s[2]}" for s in SESSIONS])
 def test_docstring_examples(module: str, name: str, line: int, text: str) -> None:
     names = dict(vars(importlib.import_module(module)))
     session = doctest.DocTestParser().get_doctest(text, names, name, f"{module}", line)

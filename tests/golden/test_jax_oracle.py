@@ -194,9 +194,7 @@ def gqa_attention(x: Any, w: dict[str, Any], layer: int, att: dict[str, Any]) ->
     batch_size, seq_len, _ = x.shape
     kv_heads, head_dim = att["num_kv_heads"], att["head_dim"]
     group = att["num_q_heads"] // kv_heads
-    q = jnp.einsum("btd,dhc->bthc", x, w[f"{layer}.q"]).reshape(
-        batch_size, seq_len, kv_heads, group, head_dim
-    )
+    q = jnp.einsum("btd,dhc->bthc", x, w[f"{layer}.q"]).reshape(batch_size, seq_len, kv_heads, group, head_dim)
     k = jnp.einsum("btd,dhc->bthc", x, w[f"{layer}.k"])
     v = jnp.einsum("btd,dhc->bthc", x, w[f"{layer}.v"])
     scores = jnp.einsum("bqhgc,bkhc->bhgqk", q, k)

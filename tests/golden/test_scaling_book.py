@@ -49,9 +49,7 @@ class Case:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
-def critical_batch(
-    flop_per_s: float, weight_bytes: float, hbm: float = V5E_HBM, sparsity: float = 1.0
-) -> float:
+def critical_batch(flop_per_s: float, weight_bytes: float, hbm: float = V5E_HBM, sparsity: float = 1.0) -> float:
     return bb.balance_batch(bb.dimensionless_ridge(flop_per_s, hbm, weight_bytes), sparsity)
 
 
@@ -415,9 +413,7 @@ def host_load(inputs: Inputs) -> Answers:
     return {
         "pcie_ms": bb.weight_fetch_s(params, 1.0, inputs["pcie"], 16.0) * 1e3,
         "ici_ms": float(
-            collectives.all_gather(Group(inside=16.0)).seconds(
-                params, scale_up_bytes_per_s=2 * inputs["link"]
-            )
+            collectives.all_gather(Group(inside=16.0)).seconds(params, scale_up_bytes_per_s=2 * inputs["link"])
         )
         * 1e3,
         "hbm_ms": bb.weight_fetch_s(params, 1.0, inputs["hbm_bw"]) * 1e3,
@@ -506,12 +502,8 @@ WORKED: dict[str, Case] = {
         ),
     ),
     "roofline-2": Case(lambda p: {"critical_batch": critical_batch(p["bf16"], 1.0, p["hbm_bw"])}),
-    "roofline-4": Case(
-        lambda _: {"intensity_approx": bb.compute_s(1.0, 1e9, 1.0) / bb.weight_fetch_s(1e9, 1.0, 1.0)}
-    ),
-    "roofline-5": Case(
-        lambda p: {"critical_batch_approx": critical_batch(p["bf16_dense"], 2.0, p["hbm_bw"])}
-    ),
+    "roofline-4": Case(lambda _: {"intensity_approx": bb.compute_s(1.0, 1e9, 1.0) / bb.weight_fetch_s(1e9, 1.0, 1.0)}),
+    "roofline-5": Case(lambda p: {"critical_batch_approx": critical_batch(p["bf16_dense"], 2.0, p["hbm_bw"])}),
     "roofline-2chip": Case(
         lambda p: {"ratio": bb.dimensionless_ridge(p["bf16"], p["link"], 2.0)},
         left_out={"condition": SYMBOLIC},
@@ -624,14 +616,9 @@ WORKED_WITHOUT: dict[str, str] = {
     "transformers-6": TRAINING,
     "transformers-7": TRAINING,
     **dict.fromkeys(("training-2", "training-3"), TRAINING),
+    **dict.fromkeys((f"training-rule-{n}" for n in ("dp", "fsdp", "tp", "mixed-X", "mixed-B", "dcn")), TRAINING),
     **dict.fromkeys(
-        (f"training-rule-{n}" for n in ("dp", "fsdp", "tp", "mixed-X", "mixed-B", "dcn")), TRAINING
-    ),
-    **dict.fromkeys(
-        (
-            f"applied-{n}"
-            for n in ("flops", "days", "min-chips", "per-chip", "fsdp-only", "fsdp-seq", "mixed")
-        ),
+        (f"applied-{n}" for n in ("flops", "days", "min-chips", "per-chip", "fsdp-only", "fsdp-seq", "mixed")),
         TRAINING,
     ),
     **dict.fromkeys(("applied-Q1", "applied-Q2"), NO_ANSWER),
@@ -641,9 +628,7 @@ WORKED_WITHOUT: dict[str, str] = {
     **dict.fromkeys(("gpu-3.1", "gpu-3.2"), "switches and cables of a fat tree: racks come later"),
     **dict.fromkeys(("gpu-pop2", "gpu-pop3", "gpu-4.1", "gpu-4.3", "gpu-4.4", "gpu-4.5"), SYMBOLIC),
     "gpu-4.2": "reduction in the switch (SHARP) is not modelled, and the answer is a formula",
-    **dict.fromkeys(
-        ("gpu-5.1", "gpu-5.2", "gpu-5.3", "gpu-rule-dp", "gpu-rule-moe", "gpu-rule-tp"), TRAINING
-    ),
+    **dict.fromkeys(("gpu-5.1", "gpu-5.2", "gpu-5.3", "gpu-rule-dp", "gpu-rule-moe", "gpu-rule-tp"), TRAINING),
     "gpu-meas-ar": MEASURED,
 }
 

@@ -201,9 +201,7 @@ def test_floats_give_floats_and_arrays_broadcast() -> None:
     assert grid[1, 1] == one_pass(1000.0, 1e4)
 
 
-@pytest.mark.parametrize(
-    "bad", [0.0, -1.0, float("nan"), float("inf"), "30ms", None, True, np.array([1.0, -2.0])]
-)
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf"), "30ms", None, True, np.array([1.0, -2.0])])
 @pytest.mark.parametrize(
     ("call", "name"),
     [

@@ -334,9 +334,7 @@ def test_mla_and_aggregate_models_load(tmp_path: Path) -> None:
 
 
 def test_calibration_rejects_doubles_and_missing_numbers(tmp_path: Path) -> None:
-    entry = (
-        '[[operation]]\nclass = "gemm"\ndtype = "*"\noverhead_s = 0.0\neta_compute = 1.0\neta_memory = 1.0\n'
-    )
+    entry = '[[operation]]\nclass = "gemm"\ndtype = "*"\noverhead_s = 0.0\neta_compute = 1.0\neta_memory = 1.0\n'
     head = (
         'name = "mine"\nfull_name = "Mine"\nstack = "any"\ndescription = "d"\nevidence = "assumed"\n'
         'step_policy = "serial"\nhost_s_per_step = 0.0\n'

@@ -114,9 +114,7 @@ def test_every_cluster_builds(name: str) -> None:
         ("tpu-v7-64", (4, 4, 4), 100e9, 64),
     ],
 )
-def test_torus_rate_is_two_links_for_each_axis(
-    name: str, axes: tuple[int, ...], link: float, chips: int
-) -> None:
+def test_torus_rate_is_two_links_for_each_axis(name: str, axes: tuple[int, ...], link: float, chips: int) -> None:
     level = hardware.cluster(name).scale_up
     assert (level.topology, level.torus_axes, level.size) == ("torus", axes, chips)
     assert level.bytes_per_s_each_way == pytest.approx(2 * len(axes) * link)

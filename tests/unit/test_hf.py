@@ -114,9 +114,7 @@ def test_qwen_window_needs_its_switch_and_starts_at_max_window_layers() -> None:
 
 
 def test_mixtral_width_is_the_experts() -> None:
-    arch = read(
-        {**LLAMA, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
-    ).architecture
+    arch = read({**LLAMA, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}).architecture
     assert arch is not None
     assert arch.moe is not None
     assert (arch.moe.num_experts, arch.moe.experts_per_token, arch.moe.d_expert) == (8, 2, 512)
@@ -357,9 +355,7 @@ def test_json_that_is_no_object(tmp_path: Path) -> None:
         read_hf_config(file)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[" * 200_000, '{"a": ' + "9" * 5000 + "}"], ids=["empty", "deep", "long"]
-)
+@pytest.mark.parametrize("text", ["", "[" * 200_000, '{"a": ' + "9" * 5000 + "}"], ids=["empty", "deep", "long"])
 def test_pathological_json_is_a_config_error(tmp_path: Path, text: str) -> None:
     file = tmp_path / "config.json"
     file.write_text(text, encoding="utf-8")

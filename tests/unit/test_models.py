@@ -80,9 +80,7 @@ def test_total_params_are_the_published_ones(name: str) -> None:
     published = model_record(name).published
     assert published is not None
     assert published.total_params is not None
-    assert shape(name).total_params == pytest.approx(
-        published.total_params, rel=TOTAL_TOLERANCE.get(name, 0.005)
-    )
+    assert shape(name).total_params == pytest.approx(published.total_params, rel=TOTAL_TOLERANCE.get(name, 0.005))
 
 
 @pytest.mark.parametrize("name", sorted(EXACT_TOTALS))
@@ -93,9 +91,7 @@ def test_total_params_to_the_last_weight(name: str) -> None:
     assert published.total_params == EXACT_TOTALS[name]
 
 
-@pytest.mark.parametrize(
-    "name", sorted(n for n in EXPECTED if (p := model_record(n).published) and p.active_params)
-)
+@pytest.mark.parametrize("name", sorted(n for n in EXPECTED if (p := model_record(n).published) and p.active_params))
 def test_active_params_are_the_published_ones(name: str) -> None:
     published = model_record(name).published
     assert published is not None

@@ -75,9 +75,7 @@ def test_wrong_unit_says_what_is_allowed() -> None:
         (units.parse_seconds, "-30ms", "30ms"),
     ],
 )
-def test_a_slip_of_case_or_sign_names_what_was_meant(
-    parse: Callable[..., float], text: str, nearest: str
-) -> None:
+def test_a_slip_of_case_or_sign_names_what_was_meant(parse: Callable[..., float], text: str, nearest: str) -> None:
     with pytest.raises(UnitError) as caught:
         parse(text)
     assert caught.value.nearest == nearest

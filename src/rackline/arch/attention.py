@@ -210,9 +210,7 @@ class MultiHeadLatentAttention:
         latent = self.kv_lora_rank + self.qk_rope_head_dim
         query = Dim(size=heads * (self.qk_nope_head_dim + self.qk_rope_head_dim), units=heads)
         model = Dim(size=d_model)
-        out = Projection(
-            name="attention_out", d_in=(Dim(size=heads * self.v_head_dim, units=heads),), d_out=(model,)
-        )
+        out = Projection(name="attention_out", d_in=(Dim(size=heads * self.v_head_dim, units=heads),), d_out=(model,))
         if self.q_lora_rank == 0:
             return (Projection(name="qkv", d_in=(model,), d_out=(query, Dim(size=latent))), out)
         return (
@@ -228,9 +226,7 @@ class MultiHeadLatentAttention:
         """
         heads = self.num_q_heads
         size = heads * (self.qk_nope_head_dim + self.v_head_dim)
-        return Projection(
-            name="kv_up", d_in=(Dim(size=self.kv_lora_rank),), d_out=(Dim(size=size, units=heads),)
-        )
+        return Projection(name="kv_up", d_in=(Dim(size=self.kv_lora_rank),), d_out=(Dim(size=size, units=heads),))
 
     def extra_params(self) -> int:
         """Norms of the two latents."""

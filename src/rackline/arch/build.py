@@ -8,8 +8,8 @@ from rackline.arch.attention import Attention, GroupedQueryAttention, MultiHeadL
 from rackline.arch.ffn import DenseFfn, MoeFfn
 from rackline.arch.hf import read_hf_config
 from rackline.arch.model import AggregateModel, AnyModel, LayerGroup, Model
-from rackline.catalog import ModelRecord, model_record
-from rackline.catalog import ArchitectureRecord, GqaRecord
+from rackline.catalog import ArchitectureRecord, GqaRecord, ModelRecord, model_record
+from rackline.errors import CatalogError
 
 
 def model(name: str, overrides: Mapping[str, object] | None = None) -> AnyModel:
@@ -40,7 +40,12 @@ def build_model(record: ModelRecord) -> AnyModel:
             sources=sources,
         )
     arch = record.architecture
-    assert arch is not None
+    if arch is None:
+        raise CatalogError(
+            what=f"model {record.name}",
+            given="neither",
+            allowed="exactly one of [architecture] and [aggregate]",
+        )
     counts: dict[tuple[Attention, DenseFfn | MoeFfn], int] = {}
     for index in range(arch.num_layers):
         layer = (_attention(arch, index), _ffn(arch, index))
@@ -56,8 +61,7 @@ def build_model(record: ModelRecord) -> AnyModel:
         norms_per_layer=arch.norms_per_layer,
         parallel_block=arch.parallel_block,
         layer_groups=tuple(
-            LayerGroup(count=count, attention=attention, ffn=ffn)
-            for (attention, ffn), count in counts.items()
+            LayerGroup(count=count, attention=attention, ffn=ffn) for (attention, ffn), count in counts.items()
         ),
         sources=sources,
     )
@@ -74,10 +78,7 @@ def _attention(arch: ArchitectureRecord, index: int) -> Attention:
             qk_rope_head_dim=spec.qk_rope_head_dim,
             v_head_dim=spec.v_head_dim,
         )
-    if spec.pattern:
-        windowed = spec.pattern[index % len(spec.pattern)] == "window"
-    else:
-        windowed = spec.window is not None
+    windowed = spec.pattern[index % len(spec.pattern)] == "window" if spec.pattern else spec.window is not None
     return GroupedQueryAttention(
         num_q_heads=spec.num_q_heads,
         num_kv_heads=spec.num_kv_heads,

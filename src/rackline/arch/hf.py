@@ -40,9 +40,7 @@ def read_hf_config(path: str | Path) -> ModelRecord:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-        raise ConfigError(
-            what="config.json", given=str(path), allowed=f"a readable UTF-8 file ({reason})"
-        ) from None
+        raise ConfigError(what="config.json", given=str(path), allowed=f"a readable UTF-8 file ({reason})") from None
     try:
         config: object = json.loads(text)  # Infinity occurs in keys that we do not read
     except json.JSONDecodeError as error:

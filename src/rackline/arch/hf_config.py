@@ -31,9 +31,7 @@ class HfConfig:
             given = "null" if key in self.values else "no such key"
         elif isinstance(given, (list, dict)):
             given = f"a JSON {'array' if isinstance(given, list) else 'object'}"
-        return ConfigError(
-            what=f"{self.prefix}{key}", given=given, allowed=allowed, where=self.where, nearest=nearest
-        )
+        return ConfigError(what=f"{self.prefix}{key}", given=given, allowed=allowed, where=self.where, nearest=nearest)
 
     def optional(self, key: str, minimum: int = 1) -> int | None:
         """A whole number, or None if absent."""

@@ -1,4 +1,4 @@
-"""A model: groups of equal layers, embedding and head; parameters, FLOP per token and KV cache of one token."""
+"""A model: groups of equal layers, embedding and head; parameters, FLOP and KV cache of one token."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ParameterCount:
 
     @property
     def active_params(self) -> int:
-        """Parameters that one token is multiplied with; an untied input embedding is a lookup and counts 0."""
+        """Parameters that one token is multiplied with; the input embedding is a lookup and counts 0."""
         return sum(self.active.values())
 
 
@@ -93,7 +93,7 @@ class Model:
         return self.layer_groups[0].attention.num_kv_heads
 
     def parameters(self) -> ParameterCount:
-        """Count parameters by kind: embedding, attention, ffn, router, experts, shared_experts, norm, head."""
+        """Count by kind: embedding, attention, ffn, router, experts, shared_experts, norm, head."""
         total: dict[str, int] = {"embedding": (self.vocab_size + self.learned_positions) * self.d_model}
         active: dict[str, int] = {"embedding": 0}
 
@@ -176,9 +176,7 @@ class Model:
         for group in self.layer_groups:
             attention = group.attention
             key = f"attention_core_{attention.kind}"
-            per_layer = (
-                attention.num_q_heads * attention.decode_flop_per_pair * attention.kv_read_tokens(context_len)
-            )
+            per_layer = attention.num_q_heads * attention.decode_flop_per_pair * attention.kv_read_tokens(context_len)
             split[key] = split.get(key, 0.0) + group.count * per_layer
         return split
 
@@ -192,7 +190,7 @@ class AggregateModel:
     """A closed model of which only sizes are known: its pass is a table with three rows.
 
     Args:
-        aggregate_kv_bytes_per_token: KV cache bytes per token as stated, used as they are at every precision [bytes].
+        aggregate_kv_bytes_per_token: as stated, used as it is at every precision [bytes].
     """
 
     name: str

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-IntLike = int | NDArray[np.int64]
-FloatLike = float | NDArray[np.float64]
+IntLike = int | float | NDArray[Any]
+FloatLike = float | NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

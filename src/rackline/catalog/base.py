@@ -36,9 +36,7 @@ class Evidence(StrEnum):
 class Record(BaseModel):
     """Base of all catalogue tables: strict types, no unknown keys, frozen, finite numbers."""
 
-    model_config = ConfigDict(
-        strict=True, extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True
-    )
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)
 
 
 class Source(Record):

@@ -254,9 +254,7 @@ def _aliases(text: str) -> Sequence[str]:
         aliases: object = tomllib.loads(head).get("aliases", [])
     except tomllib.TOMLDecodeError:
         return ()
-    return (
-        [a for a in cast("list[object]", aliases) if isinstance(a, str)] if isinstance(aliases, list) else ()
-    )
+    return [a for a in cast("list[object]", aliases) if isinstance(a, str)] if isinstance(aliases, list) else ()
 
 
 # ----------------------------------------------------------------------------------------------- errors

@@ -49,9 +49,7 @@ class GqaRecord(Record):
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
         if self.num_q_heads % self.num_kv_heads:
-            raise ValueError(
-                f"num_kv_heads {self.num_kv_heads} does not divide num_q_heads {self.num_q_heads}"
-            )
+            raise ValueError(f"num_kv_heads {self.num_kv_heads} does not divide num_q_heads {self.num_q_heads}")
         if self.pattern is not None and "window" in self.pattern and self.window is None:
             raise ValueError("pattern has window layers, but window is missing")
         return self

@@ -116,8 +116,7 @@ class Cluster:
             raise LayoutError(
                 what=f"number of chips on {self.name}",
                 given=num_chips,
-                allowed=f"1 to {self.max_chips}"
-                + ("" if self.scale_out else " (the cluster has no scale-out level)"),
+                allowed=f"1 to {self.max_chips}" + ("" if self.scale_out else " (the cluster has no scale-out level)"),
                 nearest=str(min(max(num_chips, 1), self.max_chips)),
             )
         return dataclasses.replace(self, num_chips=num_chips)
@@ -141,9 +140,7 @@ def cluster_from_record(record: ClusterRecord, of: Chip) -> Cluster:
             )
             for level in record.levels
         ),
-        usd_per_chip_hour=record.usd_per_chip_hour
-        if record.usd_per_chip_hour is not None
-        else of.usd_per_chip_hour,
+        usd_per_chip_hour=record.usd_per_chip_hour if record.usd_per_chip_hour is not None else of.usd_per_chip_hour,
         power_w_per_chip=record.power_w_per_chip,
         sources=record.sources + of.sources,
     )

@@ -1,7 +1,7 @@
 """Rows of the transformer blocks: projections, attention cores, feed-forward, embedding and head.
 
-Every coefficient is written per layer and multiplied by the layers that share it. Shard sizes may be arrays, one
-value per layout.
+Every coefficient is written per layer and multiplied by the layers that share it. Shard sizes may be arrays,
+one value per layout.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from rackline.passes import features as f
 from rackline.passes.features import FloatLike
 from rackline.passes.table import Row
 
-# Launches of small kernels a layer: two norms with their residual additions, rotary embedding with the cache write,
-# the activation function. vLLM, SGLang and TensorRT-LLM fuse to about this many.
+# Launches of small kernels a layer: two norms with their residual additions, rotary embedding with the cache
+# write, the activation function. vLLM, SGLang and TensorRT-LLM fuse to about this many.
 SMALL_KERNELS_PER_LAYER = 4.0
 
 
@@ -82,10 +82,7 @@ def attention_rows(model: Model, layout: Sharding, precision: Precision, chip: C
         if expansion is not None:
             expansions[expansion] = expansions.get(expansion, 0) + group.count
         cores[group.attention] = cores.get(group.attention, 0) + group.count
-    rows = [
-        gemm_row(p, count=n, tp=tp, weights=linear, chip=chip, group="attention")
-        for p, n in projections.items()
-    ]
+    rows = [gemm_row(p, count=n, tp=tp, weights=linear, chip=chip, group="attention") for p, n in projections.items()]
     rows += [
         gemm_row(
             p,
@@ -105,7 +102,7 @@ def attention_rows(model: Model, layout: Sharding, precision: Precision, chip: C
 
 
 def decode_core(attention: Attention, *, count: int, tp: FloatLike, precision: Precision, chip: Chip) -> Row:
-    """Scores and values of decoded tokens against the cache; reads every KV head on the chip once a sequence."""
+    """Scores and values of decoded tokens against the cache; each KV head on the chip is read once."""
     heads = np.ceil(attention.num_q_heads / tp)
     kv_bytes = attention.kv_elements_per_token(tp) * storage_bytes(precision.kv_cache)
     per_sequence = heads * attention.decode_io_elements * 2.0 + kv_bytes  # q in, output out, new KV written
@@ -125,7 +122,7 @@ def decode_core(attention: Attention, *, count: int, tp: FloatLike, precision: P
 
 
 def prefill_core(attention: Attention, *, count: int, tp: FloatLike, precision: Precision, chip: Chip) -> Row:
-    """Scores and values of prompt tokens: causal pairs; queries, keys and values pass memory once (flash)."""
+    """Scores and values of prompt tokens: causal pairs; q, k and v pass memory once (flash)."""
     heads = np.ceil(attention.num_q_heads / tp)
     kv_heads = np.ceil(attention.num_kv_heads / tp)
     per_q, per_kv = attention.prefill_io_elements
@@ -160,14 +157,8 @@ def ffn_rows(model: Model, layout: Sharding, precision: Precision, chip: Chip) -
                 for p in ffn.projections(model.d_model)
             ]
             continue
-        rows.append(
-            gemm_row(
-                _router(model, ffn), count=group.count, tp=1, weights=other, chip=chip, group="experts"
-            )
-        )
-        rows.append(
-            experts_row(model, ffn, count=group.count, layout=layout, weights=expert, chip=chip)
-        )
+        rows.append(gemm_row(_router(model, ffn), count=group.count, tp=1, weights=other, chip=chip, group="experts"))
+        rows.append(experts_row(model, ffn, count=group.count, layout=layout, weights=expert, chip=chip))
         shared = ffn.shared()
         if shared is not None:
             rows += [
@@ -183,10 +174,8 @@ def _router(model: Model, ffn: MoeFfn) -> Projection:
     return Projection(name="router", d_in=(Dim(size=model.d_model),), d_out=(Dim(size=ffn.num_experts),))
 
 
-def experts_row(
-    model: Model, ffn: MoeFfn, *, count: int, layout: Sharding, weights: Weights, chip: Chip
-) -> Row:
-    """Routed experts of the busiest rank: weights of each touched expert once, FLOP per token-expert pair."""
+def experts_row(model: Model, ffn: MoeFfn, *, count: int, layout: Sharding, weights: Weights, chip: Chip) -> Row:
+    """Routed experts of the busiest rank: weights of a touched expert once, FLOP per token-expert pair."""
     width = ffn.d_expert / np.asarray(layout.moe_tp, dtype=float)
     elements = ffn.matrices * model.d_model * width
     moved = model.d_model * (storage_bytes(weights.activations) + 2.0) + 2.0 * ffn.matrices * width
@@ -218,8 +207,7 @@ def ends_rows(model: Model, layout: Sharding, precision: Precision, chip: Chip) 
     )
     weights = Weights(stored=precision.other_weights, activations="bf16")
     q_elements = sum(
-        group.count * group.attention.num_q_heads * group.attention.decode_io_elements
-        for group in model.layer_groups
+        group.count * group.attention.num_q_heads * group.attention.decode_io_elements for group in model.layer_groups
     )
     small_bytes = 12.0 * model.d_model * model.num_layers + 2.0 * q_elements / tp
     return [
@@ -242,9 +230,7 @@ def ends_rows(model: Model, layout: Sharding, precision: Precision, chip: Chip) 
             formula=f"{model.num_layers} × (12·{model.d_model} B + queries) a token, "
             f"{SMALL_KERNELS_PER_LAYER:g} launches a layer",
         ),
-        gemm_row(
-            head, count=1, tp=tp, weights=weights, chip=chip, group="ends", token_feature=f.LOGIT_ROWS
-        ),
+        gemm_row(head, count=1, tp=tp, weights=weights, chip=chip, group="ends", token_feature=f.LOGIT_ROWS),
     ]
 
 

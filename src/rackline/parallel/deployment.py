@@ -14,7 +14,7 @@ from rackline.parallel.exchange import exchange_rows
 from rackline.parallel.layout import Layout, LayoutGrid, Sharding, check
 from rackline.parallel.memory import MemoryUse, max_sequences, memory_use
 from rackline.parallel.precision import Precision, compute_dtype, storage_bytes
-from rackline.passes import Calibration, ExpertLoad, PassTable, Row, RoutingLaw
+from rackline.passes import Calibration, ExpertLoad, PassTable, RoutingLaw, Row
 from rackline.passes import features as f
 from rackline.passes.features import Array, ExpertLaw, FloatLike, as_array
 
@@ -132,9 +132,7 @@ def expert_law(model: AnyModel, layout: Sharding, routing: Routing) -> ExpertLoa
     return ExpertLoads(as_array(layout.ep), {int(ep): tabulate(int(ep)) for ep in np.unique(layout.ep)})
 
 
-def _aggregate_rows(
-    model: AggregateModel, layout: Sharding, precision: Precision, cluster: Cluster
-) -> tuple[Row, ...]:
+def _aggregate_rows(model: AggregateModel, layout: Sharding, precision: Precision, cluster: Cluster) -> tuple[Row, ...]:
     tp = as_array(layout.tp)
     dtype = compute_dtype(precision.activations, cluster.chip)
     stored = storage_bytes(precision.linear_weights)
@@ -190,9 +188,7 @@ class Deployment:
 
     def table(self) -> PassTable:
         """The pass table of one replica's chips."""
-        return build_table(
-            self.model, self.cluster, self.layout, self.precision, self.calibration, self.routing
-        )
+        return build_table(self.model, self.cluster, self.layout, self.precision, self.calibration, self.routing)
 
     @property
     def pipeline_stretch(self) -> float:
@@ -219,9 +215,7 @@ class Deployment:
             memory_fraction=memory_fraction,
         )
 
-    def max_sequences(
-        self, *, context_len: float, batched_tokens: float, memory_fraction: float = 0.9
-    ) -> int:
+    def max_sequences(self, *, context_len: float, batched_tokens: float, memory_fraction: float = 0.9) -> int:
         """Sequences of this context that fit on one replica."""
         return max_sequences(
             self.model,

@@ -134,8 +134,8 @@ def expert_rows(
 ) -> list[Row]:
     """Dispatch and combine between attention-dp ranks.
 
-    Direct: a chip sends each of its tokens once to every distinct rank that holds one of its experts. Gathered:
-    all tokens go to all chips and the sums come back by reduce-scatter; cheaper when ranks are few.
+    Direct: a chip sends each of its tokens once to every distinct rank that holds one of its experts.
+    Gathered: all tokens go to all chips, the sums come back by reduce-scatter; cheaper when ranks are few.
     """
     tp, attention_dp = as_array(layout.tp), as_array(layout.attention_dp)
     ep, moe_tp = as_array(layout.ep), as_array(layout.moe_tp)

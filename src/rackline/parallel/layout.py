@@ -21,7 +21,7 @@ class Layout:
     Args:
         tp: tensor parallelism of attention and dense blocks [chips].
         pp: pipeline stages [count].
-        ep, moe_tp: expert and tensor parallelism of the routed experts; ep · moe_tp = tp · attention_dp [chips].
+        ep, moe_tp: expert and tensor parallelism of the routed experts; ep · moe_tp = tp · attention_dp.
         attention_dp: groups of tp chips inside a replica that hold different sequences [count].
         cp: context parallelism [chips]; only 1 is modelled.
         dp: replicas [count].
@@ -116,9 +116,7 @@ def parse_layout(text: str, model: AnyModel | None = None) -> Layout:
         if key in given:
             raise LayoutError(what="--layout", given=text, allowed=f"{key} once")
         if not value.strip().isdigit() or int(value) < 1:
-            raise LayoutError(
-                what=f"--layout {key}", given=value, allowed="a whole number of at least 1", nearest="1"
-            )
+            raise LayoutError(what=f"--layout {key}", given=value, allowed="a whole number of at least 1", nearest="1")
         given[key] = int(value)
     layout = Layout(**given)
     if isinstance(model, Model) and model.is_moe and "moe_tp" not in given:
@@ -163,10 +161,7 @@ def _ffn_problem(layout: Layout, model: Model) -> str | None:
             return "a dense model has no ep, moe_tp or attention_dp; use tp and dp"
         return None
     if layout.ep * layout.moe_tp != layout.tp * layout.attention_dp:
-        return (
-            f"ep·moe_tp = {layout.ep * layout.moe_tp} must equal tp·attention_dp = "
-            f"{layout.tp * layout.attention_dp}"
-        )
+        return f"ep·moe_tp = {layout.ep * layout.moe_tp} must equal tp·attention_dp = {layout.tp * layout.attention_dp}"
     if layout.ep > moe.num_experts:
         return f"ep={layout.ep} exceeds the {moe.num_experts} experts"
     if moe.d_expert % layout.moe_tp:
@@ -183,9 +178,7 @@ def check(layout: Layout, model: AnyModel, num_chips: int | None = None) -> None
     options = [o for o in enumerate_layouts(model, chips) if problem(o, model, num_chips) is None]
 
     def distance(option: Layout) -> float:
-        return sum(
-            abs(np.log2(getattr(option, f.name) / getattr(layout, f.name))) for f in fields(Layout)
-        )
+        return sum(abs(np.log2(getattr(option, f.name) / getattr(layout, f.name))) for f in fields(Layout))
 
     nearest = min(options, key=distance, default=None)
     raise LayoutError(
@@ -199,8 +192,8 @@ def check(layout: Layout, model: AnyModel, num_chips: int | None = None) -> None
 def enumerate_layouts(model: AnyModel, num_chips: int, max_pp: int = 8) -> list[Layout]:
     """All possible layouts of one replica on at most `num_chips` chips (dp = 1).
 
-    tp runs over the divisors of the query heads, pp over 1, 2, 4, 8, ..., attention_dp over all counts that fit,
-    ep over the divisors of the group; replicas beyond one are the caller's.
+    tp runs over the divisors of the query heads, pp over 1, 2, 3, 4, 6, 8, attention_dp over all counts that
+    fit, ep over the divisors of the group; replicas beyond one are the caller's.
     """
     if isinstance(model, AggregateModel):
         return [Layout(tp=chips) for chips in range(1, num_chips + 1)]

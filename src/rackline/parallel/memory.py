@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rackline.arch import AggregateModel, AnyModel, DenseFfn, Model
+from rackline.arch import AggregateModel, AnyModel, DenseFfn
 from rackline.hardware import Chip
 from rackline.parallel.layout import Layout, Sharding
 from rackline.parallel.precision import Precision, storage_bytes
@@ -107,9 +107,7 @@ def weight_bytes(model: AnyModel, layout: Sharding, precision: Precision) -> dic
     return held
 
 
-def kv_bytes_per_sequence(
-    model: AnyModel, layout: Sharding, precision: Precision, context_len: FloatLike
-) -> FloatLike:
+def kv_bytes_per_sequence(model: AnyModel, layout: Sharding, precision: Precision, context_len: FloatLike) -> FloatLike:
     """KV cache of one sequence on the fullest chip of its attention-dp rank [bytes].
 
     With pp stages a chip holds its layers' share only, of pp times as many sequences (lecture C70).

@@ -201,7 +201,7 @@ def _set_parts(chosen: Precision, parts: list[str], label: str) -> Precision:
             )
         value = {"nvfp4": "fp4"}.get(value, value)
         storage_bytes(value)
-        chosen = replace(chosen, **{name: value for name in _PARTS[key]})
+        chosen = replace(chosen, **dict.fromkeys(_PARTS[key], value))
     return chosen
 
 
@@ -218,5 +218,3 @@ def _fit_to_chip(chosen: Precision, chip: Chip) -> Precision:
         notes.append(f"{chip.name} has no {dtype} multiply: {name} run in {replacement}")
         chosen = replace(chosen, **{name: replacement})
     return replace(chosen, notes=tuple(notes))
-
-

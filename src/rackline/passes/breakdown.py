@@ -160,9 +160,7 @@ def _row_time(table: PassTable, row: Row, features: dict[str, float]) -> RowTime
             amounts[resource] = amount
             resource_s[resource] = amount / table.rate(row, resource)
     numbers = table.numbers(row)
-    overhead = sum(
-        float(value) * features.get(name, 0.0) for name, value in table.overhead_s(row).items()
-    )
+    overhead = sum(float(value) * features.get(name, 0.0) for name, value in table.overhead_s(row).items())
     longest = max(resource_s.values(), default=0.0)
     rest = sum(resource_s.values()) - longest
     seconds = overhead + longest + numbers.exposed * rest + numbers.ramp * (overhead * longest) ** 0.5
@@ -184,9 +182,7 @@ def _row_time(table: PassTable, row: Row, features: dict[str, float]) -> RowTime
     )
 
 
-def _mark_alternatives(
-    times: list[RowTime], rows: tuple[Row, ...], policy: StepPolicy
-) -> tuple[RowTime, ...]:
+def _mark_alternatives(times: list[RowTime], rows: tuple[Row, ...], policy: StepPolicy) -> tuple[RowTime, ...]:
     from dataclasses import replace
 
     best: dict[str, int] = {}

@@ -89,8 +89,7 @@ class TimeTable:
         elif policy == "overlap":
             labels = sorted({row.stream for row in table.rows})
             streams = tuple(
-                _stream(table, [row for row in table.rows if row.stream == label], names, layouts)
-                for label in labels
+                _stream(table, [row for row in table.rows if row.stream == label], names, layouts) for label in labels
             )
         elif policy == "serial":
             streams = (_stream(table, list(table.rows), names, layouts),)
@@ -207,9 +206,7 @@ def _overhead(table: PassTable, row: Row, names: tuple[str, ...], layouts: int) 
     return lane
 
 
-def _row_terms(
-    table: PassTable, row: Row, names: tuple[str, ...], layouts: int
-) -> tuple[Array, Array, Array]:
+def _row_terms(table: PassTable, row: Row, names: tuple[str, ...], layouts: int) -> tuple[Array, Array, Array]:
     """(linear, difference, overhead) of one row."""
     pair = ("scale_up", "scale_out") if row.is_fabric else ("compute", "hbm")
     first = _lane(table, row, pair[0], names, layouts)
@@ -228,9 +225,7 @@ def _stream(table: PassTable, rows: list[Row], names: tuple[str, ...], layouts: 
         row_linear, row_difference, overhead = _row_terms(table, row, names, layouts)
         ramp = table.numbers(row).ramp
         if row.choice or ramp:
-            choices.setdefault(row.choice or row.name, []).append(
-                (row_linear, row_difference, overhead, ramp)
-            )
+            choices.setdefault(row.choice or row.name, []).append((row_linear, row_difference, overhead, ramp))
             continue
         one_sided = np.all(row_difference >= 0, axis=1) | np.all(row_difference <= 0, axis=1)
         if np.all(one_sided):  # |d·f| = ±d·f for features that are never negative: the row stays linear

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]  # float64 unless said otherwise
 FloatLike = float | Array
 
 ONE = "1"
@@ -90,9 +90,7 @@ class Batch:
         """Whether no prompt token is in the pass."""
         return not np.any(np.asarray(self.prefill_tokens))
 
-    def features(
-        self, kinds: Mapping[str, ReadLaw], experts: ExpertLaw | None = None
-    ) -> dict[str, FloatLike]:
+    def features(self, kinds: Mapping[str, ReadLaw], experts: ExpertLaw | None = None) -> dict[str, FloatLike]:
         """Compute every feature that is not zero.
 
         Args:

@@ -118,7 +118,9 @@ def largest_of(count: int, mean: Array, trials: Array) -> Array:
         top = int(np.ceil(np.max((mean + 8.0 * spread)[small]))) + 3
         below = np.arange(top)[:, None]
         cdf = np.where(
-            below >= np.ceil(trials[small]), 1.0, bdtr(below, np.ceil(trials[small]).astype(int), share[small])
+            below >= np.ceil(trials[small]),
+            1.0,
+            bdtr(below, np.ceil(trials[small]).astype(int), share[small]),
         )
         largest[small] = np.sum(1.0 - cdf**count, axis=0)
     return np.maximum(np.minimum(largest, trials), mean)
@@ -162,9 +164,7 @@ class ExpertLoad:
         if law not in ROUTING_LAWS:
             raise InputError(what="routing law", given=law, allowed=", ".join(ROUTING_LAWS))
         if not 1 <= ep <= num_experts:
-            raise InputError(
-                what="ep", given=ep, allowed=f"1 to {num_experts} (experts)", nearest=str(num_experts)
-            )
+            raise InputError(what="ep", given=ep, allowed=f"1 to {num_experts} (experts)", nearest=str(num_experts))
         octaves = int(np.ceil(np.log2(max_tokens)))
         log_tokens = np.linspace(0.0, octaves, octaves * _GRID_PER_OCTAVE + 1)
         tokens = np.exp2(log_tokens)

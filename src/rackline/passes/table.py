@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from rackline.passes.breakdown import PassTime, break_down
 from rackline.passes.calibration import Calibration, OperationCalibration, StepPolicy
 from rackline.passes.evaluate import TimeTable
 from rackline.passes.features import ONE, Array, Batch, ExpertLaw, FloatLike
+
+if TYPE_CHECKING:
+    from rackline.passes.compile import StepFunction
 
 Resource = Literal["compute", "hbm", "scale_up", "scale_out"]
 RESOURCES: tuple[Resource, ...] = ("compute", "hbm", "scale_up", "scale_out")
@@ -158,6 +161,12 @@ class PassTable:
     def time(self, batch: Batch, policy: StepPolicy | None = None) -> PassTime:
         """Break one pass down row by row. Raises InputError when the table or batch has more than one point."""
         return break_down(self, batch, policy or self.calibration.step_policy)
+
+    def compile(self, policy: StepPolicy | None = None) -> StepFunction:
+        """One scalar function of the features, for simulators. Raises InputError for several layouts."""
+        from rackline.passes.compile import compile_table
+
+        return compile_table(self, policy)
 
     def layout(self, index: int) -> PassTable:
         """The scalar table of one layout of several."""

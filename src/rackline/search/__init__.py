@@ -1,7 +1,9 @@
 """Search over layouts, precisions, modes and batches under constraints."""
 
+from rackline.search.candidate import Candidate
 from rackline.search.pareto import pareto_front
-from rackline.search.plan import Candidate, Plan, Rejected, plan
+from rackline.search.plan import Plan, plan
+from rackline.search.rejected import Rejected
 from rackline.search.space import BATCH_GRID, Constraints, default_modes, default_precisions
 
 __all__ = [

@@ -118,9 +118,7 @@ class Space:
                         two_batch_overlap=overlap,
                         threads=self.threads,
                     )
-                state = steady_state(
-                    engine, self.workload, mode, b, decode_s=decode[overlap], threads=self.threads
-                )
+                state = steady_state(engine, self.workload, mode, b, decode_s=decode[overlap], threads=self.threads)
                 free = self.free_bytes(precision, mode.max_batched_tokens)
                 rate = per_replica / state.tpot_s / chips
                 if overlap:

@@ -34,9 +34,7 @@ class ClusterNeed:
         return {"cluster": self.cluster, "num_chips": self.num_chips, "reason": self.reason}
 
 
-def best_free_bytes(
-    model: AnyModel, on: Cluster, workload: Workload, memory_fraction: float
-) -> tuple[float, str]:
+def best_free_bytes(model: AnyModel, on: Cluster, workload: Workload, memory_fraction: float) -> tuple[float, str]:
     """Most bytes left on the fullest chip with one request a rank, over all layouts and default precisions.
 
     Returns:
@@ -67,9 +65,7 @@ def best_free_bytes(
 
 def smallest_cluster(model: AnyModel, workload: Workload, memory_fraction: float = 0.9) -> ClusterNeed:
     """The cluster of the catalogue with the least memory on which one request fits."""
-    known = sorted(
-        (cluster(name) for name in names("clusters")), key=lambda c: c.num_chips * c.chip.hbm_bytes
-    )
+    known = sorted((cluster(name) for name in names("clusters")), key=lambda c: c.num_chips * c.chip.hbm_bytes)
     for option in known:
         free, label = best_free_bytes(model, option, workload, memory_fraction)
         if free >= 0:

@@ -14,72 +14,15 @@ from rackline.hardware import Cluster
 from rackline.parallel import Deployment, Layout, LayoutGrid, MemoryUse, Precision, Routing, enumerate_layouts
 from rackline.passes import Batch, Calibration, PassTime
 from rackline.passes.features import Array
+from rackline.search.candidate import Candidate, plan_points, price_per_chip_s
 from rackline.search.evaluate import Block, Space
 from rackline.search.fits import ClusterNeed, smallest_cluster
 from rackline.search.floors import Floors, floors
 from rackline.search.pareto import pareto_front
+from rackline.search.points import Points
 from rackline.search.rejected import Rejected, nearest_rejected
 from rackline.search.space import BATCH_GRID, Constraints, default_modes, default_precisions
-from rackline.serving.steady import Engine, steady_state
 from rackline.serving.workload import Mode, Workload
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """One way to serve, with its numbers.
-
-    Args:
-        layout: with dp filled up to the chips of the cluster.
-        batch_size: sequences in flight on one replica, over all its ranks and micro-batches [sequences].
-        tpot_s, ttft_s: means of the steady state [s].
-        output_tokens_per_s_per_chip: over the chips in use [tokens/s].
-        usd_per_mtok: all cost over output tokens [USD per million]; chip-hours per million without a price.
-        usd_per_mtok_input, usd_per_mtok_output: the same cost, split by the time that prompts and outputs take.
-        free_bytes: left on the fullest chip [bytes].
-    """
-
-    layout: Layout
-    precision: Precision
-    mode: Mode
-    batch_size: int
-    sequences_per_rank: int
-    tpot_s: float
-    ttft_s: float
-    output_tokens_per_s_per_chip: float
-    usd_per_mtok: float
-    usd_per_mtok_input: float
-    usd_per_mtok_output: float
-    prefill_utilisation: float
-    free_bytes: float
-
-    @property
-    def num_chips(self) -> int:
-        """Chips of all replicas."""
-        return self.layout.num_chips
-
-    @property
-    def tokens_per_s_per_user(self) -> float:
-        """1 / tpot [tokens/s]."""
-        return 1.0 / self.tpot_s
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "layout": self.layout.as_dict(),
-            "precision": self.precision.as_dict(),
-            "mode": self.mode.as_dict(),
-            "batch_size": self.batch_size,
-            "num_chips": self.num_chips,
-            "tpot_s": self.tpot_s,
-            "ttft_s": self.ttft_s,
-            "tokens_per_s_per_user": self.tokens_per_s_per_user,
-            "output_tokens_per_s_per_chip": self.output_tokens_per_s_per_chip,
-            "usd_per_mtok": self.usd_per_mtok,
-            "usd_per_mtok_input": self.usd_per_mtok_input,
-            "usd_per_mtok_output": self.usd_per_mtok_output,
-            "prefill_utilisation": self.prefill_utilisation,
-            "free_bytes": self.free_bytes,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +32,7 @@ class Plan:
     Args:
         best: cheapest candidate that keeps every limit; None when there is none, see `reason`.
         pareto: front of tokens/s/user against cost, of all that fit, fastest first.
-        ranked: cheapest candidate of each layout and precision that keeps the limits, cheapest first.
+        ranked: cheapest candidate of each tp, pp, moe_tp and precision that keeps the limits, cheapest first.
         rejected: nearest candidate for each reason of rejection.
         candidates_evaluated: points whose times were computed.
         combinations: distinct layout × precision × mode among them.
@@ -194,12 +137,6 @@ def plan(
     return search.answer()
 
 
-def price_per_chip_s(cluster: Cluster) -> tuple[float, bool]:
-    """USD per chip-second and True; or chip-hours per chip-second and False when there is no price."""
-    price = cluster.usd_per_chip_hour
-    return (price / 3600.0, True) if price is not None else (1.0 / 3600.0, False)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
     space: Space
@@ -209,24 +146,24 @@ class _Search:
     def answer(self) -> Plan:
         blocks = list(self.space.blocks())
         per_chip_s, priced = price_per_chip_s(self.space.cluster)
-        flat = _Flat.of(blocks, per_chip_s, self.limits)
-        front = pareto_front(np.where(flat.serves, 1.0 / flat.tpot_s, np.nan), flat.cost)
-        kept = np.flatnonzero(flat.serves & flat.meets)
-        order = kept[np.argsort(flat.cost[kept], kind="stable")]
-        ranked = self._one_per_layout(flat, blocks, order)
+        points = Points.of(blocks, per_chip_s, self.limits)
+        front = pareto_front(np.where(points.serves, 1.0 / points.tpot_s, np.nan), points.cost)
+        kept = np.flatnonzero(points.serves & points.meets)
+        order = kept[np.argsort(points.cost[kept], kind="stable")]
+        ranked = self._one_per_style(points, blocks, order)
         best = self._refined(ranked[0], per_chip_s) if ranked else None
         rejected = nearest_rejected(
-            cost=flat.cost,
-            tpot_s=flat.tpot_s,
-            ttft_s=flat.ttft_s,
-            free_bytes=flat.free_bytes,
-            utilisation=flat.utilisation,
+            cost=points.cost,
+            tpot_s=points.tpot_s,
+            ttft_s=points.ttft_s,
+            free_bytes=points.free_bytes,
+            utilisation=points.utilisation,
             limits=self.limits,
             best_cost=best.usd_per_mtok if best else np.inf,
-            describe=lambda index: self._candidate(flat, blocks, index).as_dict(),
-            short=lambda index: self._short(flat, blocks, index),
+            describe=lambda index: self._candidate(points, blocks, index).as_dict(),
+            short=lambda index: self._short(points, blocks, index),
         )
-        reason, need = ("", None) if best else self._why_nothing(flat, blocks)
+        reason, need = ("", None) if best else self._why_nothing(points, blocks)
         details = self._details(best) if best else (None, None, None, None)
         return Plan(
             model=self.space.model,
@@ -239,10 +176,10 @@ class _Search:
             best_prefill=details[1],
             memory=details[2],
             floors=details[3],
-            pareto=tuple(self._candidate(flat, blocks, int(i)) for i in front),
+            pareto=tuple(self._candidate(points, blocks, int(i)) for i in front),
             ranked=tuple(ranked),
             rejected=tuple(rejected),
-            candidates_evaluated=int(np.count_nonzero(flat.evaluated)),
+            candidates_evaluated=int(np.count_nonzero(points.evaluated)),
             combinations=self.space.combinations,
             priced=priced,
             reason=reason,
@@ -255,8 +192,8 @@ class _Search:
             ),
         )
 
-    def _candidate(self, flat: _Flat, blocks: list[Block], index: int) -> Candidate:
-        block, row, column = flat.locate(index)
+    def _candidate(self, points: Points, blocks: list[Block], index: int) -> Candidate:
+        block, row, column = points.locate(index)
         chosen, layout = blocks[block], self.options[row]
         per_rank = int(self.space.batches[column])
         return Candidate(
@@ -265,34 +202,35 @@ class _Search:
             mode=chosen.mode,
             batch_size=per_rank * layout.attention_dp * layout.pp,
             sequences_per_rank=per_rank,
-            tpot_s=float(flat.tpot_s[index]),
-            ttft_s=float(flat.ttft_s[index]),
-            output_tokens_per_s_per_chip=float(flat.rate[index]),
-            usd_per_mtok=float(flat.cost[index]),
-            usd_per_mtok_input=float(flat.cost[index] * flat.prefill_cost_share[index])
+            tpot_s=float(points.tpot_s[index]),
+            ttft_s=float(points.ttft_s[index]),
+            output_tokens_per_s_per_chip=float(points.rate[index]),
+            usd_per_mtok=float(points.cost[index]),
+            usd_per_mtok_input=float(points.cost[index] * points.prefill_cost_share[index])
             * self.space.workload.output_len
             / self.space.workload.input_len,
-            usd_per_mtok_output=float(flat.cost[index] * (1.0 - flat.prefill_cost_share[index])),
-            prefill_utilisation=float(flat.utilisation[index]),
-            free_bytes=float(flat.free_bytes[index]),
+            usd_per_mtok_output=float(points.cost[index] * (1.0 - points.prefill_cost_share[index])),
+            prefill_utilisation=float(points.utilisation[index]),
+            free_bytes=float(points.free_bytes[index]),
         )
 
-    def _short(self, flat: _Flat, blocks: list[Block], index: int) -> str:
-        found = self._candidate(flat, blocks, index)
+    def _short(self, points: Points, blocks: list[Block], index: int) -> str:
+        found = self._candidate(points, blocks, index)
         return (
             f"{replace(found.layout, dp=1).label()} · {found.precision.short()} · {found.mode.label()} · "
             f"batch {found.batch_size}"
         )
 
-    def _one_per_layout(self, flat: _Flat, blocks: list[Block], order: Array, most: int = 10) -> list[Candidate]:
-        seen: set[tuple[int, str]] = set()
+    def _one_per_style(self, points: Points, blocks: list[Block], order: Array, most: int = 10) -> list[Candidate]:
+        seen: set[tuple[int, int, int, str]] = set()
         ranked: list[Candidate] = []
         for index in order[:20000]:
-            block, row, _ = flat.locate(int(index))
-            key = (row, blocks[block].precision.label)
+            block, row, _ = points.locate(int(index))
+            layout = self.options[row]
+            key = (layout.tp, layout.pp, layout.moe_tp, blocks[block].precision.label)
             if key not in seen:
                 seen.add(key)
-                ranked.append(self._candidate(flat, blocks, int(index)))
+                ranked.append(self._candidate(points, blocks, int(index)))
             if len(ranked) == most:
                 break
         return ranked
@@ -313,7 +251,14 @@ class _Search:
         above = self.space.batches[self.space.batches > at]
         stop = int(above[0]) if above.size else at + 1
         tries = np.unique(np.linspace(at, stop - 1, num=min(stop - at, 64)).astype(int)).astype(float)
-        found = plan_points(self._deployment(candidate), candidate, tries, self.space, per_chip_s)
+        found = plan_points(
+            self._deployment(candidate),
+            candidate,
+            tries,
+            self.space.workload,
+            self.limits.memory_fraction,
+            per_chip_s,
+        )
         good = [
             option
             for option in found
@@ -358,127 +303,28 @@ class _Search:
             floors(deployment, workload, best.tpot_s, best.usd_per_mtok_output, per_chip_s),
         )
 
-    def _why_nothing(self, flat: _Flat, blocks: list[Block]) -> tuple[str, ClusterNeed | None]:
+    def _why_nothing(self, points: Points, blocks: list[Block]) -> tuple[str, ClusterNeed | None]:
         space = self.space
-        if not np.any(flat.free_bytes >= 0):
-            tightest = int(np.nanargmax(flat.free_bytes))
-            candidate = self._candidate(flat, blocks, tightest)
+        if not np.any(points.free_bytes >= 0):
+            tightest = int(np.nanargmax(points.free_bytes))
+            candidate = self._candidate(points, blocks, tightest)
             has = space.cluster.chip.hbm_bytes * self.limits.memory_fraction
             needs = has - candidate.free_bytes
             need = smallest_cluster(space.model, space.workload, self.limits.memory_fraction)
             return (
                 f"{space.model.name} fits nowhere on {space.cluster.name}: at best "
-                f"({self._short(flat, blocks, tightest)}) a chip needs {needs / 1e9:.0f} GB, "
+                f"({self._short(points, blocks, tightest)}) a chip needs {needs / 1e9:.0f} GB, "
                 f"has {has / 1e9:.0f} GB"
             ), need
-        serves = flat.serves
+        serves = points.serves
         if not np.any(serves):
             return "no batch that fits can be kept full: prefill is slower than decoding frees slots", None
-        fastest = int(np.nanargmin(np.where(serves, flat.tpot_s, np.nan)))
+        fastest = int(np.nanargmin(np.where(serves, points.tpot_s, np.nan)))
         parts = [
-            f"nothing that fits keeps the limits; fastest tpot {flat.tpot_s[fastest] * 1e3:.3g} ms "
-            f"({self._short(flat, blocks, fastest)})"
+            f"nothing that fits keeps the limits; fastest tpot {points.tpot_s[fastest] * 1e3:.3g} ms "
+            f"({self._short(points, blocks, fastest)})"
         ]
         if self.limits.ttft_s is not None:
-            soonest = int(np.nanargmin(np.where(serves, flat.ttft_s, np.nan)))
-            parts.append(
-                f"soonest ttft {flat.ttft_s[soonest] * 1e3:.3g} ms ({self._short(flat, blocks, soonest)})"
-            )
+            soonest = int(np.nanargmin(np.where(serves, points.ttft_s, np.nan)))
+            parts.append(f"soonest ttft {points.ttft_s[soonest] * 1e3:.3g} ms ({self._short(points, blocks, soonest)})")
         return "; ".join(parts), None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Flat:
-    """All blocks end to end, one value a point."""
-
-    shape: tuple[int, int]
-    tpot_s: Array
-    ttft_s: Array
-    cost: Array
-    rate: Array
-    free_bytes: Array
-    utilisation: Array
-    prefill_cost_share: Array
-    evaluated: Array
-    serves: Array
-    meets: Array
-
-    @classmethod
-    def of(cls, blocks: list[Block], per_chip_s: float, limits: Constraints) -> _Flat:
-        shape = blocks[0].output_tokens_per_s_per_chip.shape
-
-        def join(arrays: list[Array]) -> Array:
-            return np.concatenate([np.broadcast_to(array, shape).ravel() for array in arrays])
-
-        rate = join([block.output_tokens_per_s_per_chip for block in blocks])
-        free = join([block.free_bytes for block in blocks])
-        tpot = join([block.state.tpot_s for block in blocks])
-        ttft = join([block.state.ttft_s for block in blocks])
-        utilisation = join([block.state.prefill_utilisation for block in blocks])
-        evaluated = np.isfinite(rate)
-        serves = evaluated & (free >= 0) & (utilisation < 1.0)
-        meets = np.ones_like(serves)
-        if limits.tpot_s is not None:
-            meets &= tpot <= limits.tpot_s
-        if limits.ttft_s is not None:
-            meets &= ttft <= limits.ttft_s
-        return cls(
-            shape=(shape[0], shape[1]),
-            tpot_s=tpot,
-            ttft_s=ttft,
-            cost=per_chip_s / rate * 1e6,
-            rate=rate,
-            free_bytes=np.where(evaluated, free, np.nan),
-            utilisation=utilisation,
-            prefill_cost_share=join([block.state.prefill_cost_share for block in blocks]),
-            evaluated=evaluated,
-            serves=serves,
-            meets=meets,
-        )
-
-    def locate(self, index: int) -> tuple[int, int, int]:
-        """(block, layout row, batch column) of a point."""
-        block, rest = divmod(index, self.shape[0] * self.shape[1])
-        row, column = divmod(rest, self.shape[1])
-        return block, row, column
-
-
-def plan_points(
-    deployment: Deployment, like: Candidate, per_rank: Array, space: Space, per_chip_s: float
-) -> list[Candidate]:
-    """Candidates of one deployment at other batches."""
-    layout = deployment.layout
-    engine = Engine(
-        table=deployment.table(),
-        attention_dp=float(layout.attention_dp),
-        pipeline_stretch=deployment.pipeline_stretch,
-    )
-    state = steady_state(engine, space.workload, like.mode, per_rank)
-    found: list[Candidate] = []
-    for index, count in enumerate(per_rank.astype(int)):
-        batch_size = int(count) * layout.attention_dp * layout.pp
-        rate = batch_size / float(state.tpot_s[index]) / layout.chips_per_replica
-        cost = per_chip_s / rate * 1e6
-        share = float(state.prefill_cost_share[index])
-        free = deployment.memory(
-            sequences=float(batch_size),
-            context_len=space.workload.final_context,
-            batched_tokens=float(like.mode.max_batched_tokens),
-            memory_fraction=space.memory_fraction,
-        ).free
-        found.append(
-            replace(
-                like,
-                batch_size=batch_size,
-                sequences_per_rank=int(count),
-                tpot_s=float(state.tpot_s[index]),
-                ttft_s=float(state.ttft_s[index]),
-                output_tokens_per_s_per_chip=rate,
-                usd_per_mtok=cost,
-                usd_per_mtok_input=cost * share * space.workload.output_len / space.workload.input_len,
-                usd_per_mtok_output=cost * (1.0 - share),
-                prefill_utilisation=float(state.prefill_utilisation[index]),
-                free_bytes=float(free),
-            )
-        )
-    return found

@@ -100,10 +100,7 @@ def _reason(
     if name == "memory":
         return f"memory: {-free_bytes[index] / 1e9:.3g} GB too much on the fullest chip"
     if name == "prefill":
-        return (
-            f"prefill: prompts need {utilisation[index]:.3g} of the room in each pass, "
-            "so the batch never fills"
-        )
+        return f"prefill: prompts need {utilisation[index]:.3g} of the room in each pass, so the batch never fills"
     if name == "tpot" and limits.tpot_s is not None:
         return f"tpot: {tpot_s[index] * 1e3:.3g} ms, limit {limits.tpot_s * 1e3:.3g} ms"
     limit = limits.ttft_s or 0.0

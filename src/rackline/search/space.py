@@ -42,9 +42,7 @@ class Constraints:
             if value is not None and not value > 0:
                 raise InputError(what=name, given=value, allowed="more than 0 s", nearest="0.03")
         if not 0.0 < self.memory_fraction <= 1.0:
-            raise InputError(
-                what="memory_fraction", given=self.memory_fraction, allowed="above 0 to 1", nearest="0.9"
-            )
+            raise InputError(what="memory_fraction", given=self.memory_fraction, allowed="above 0 to 1", nearest="0.9")
 
 
 def default_precisions(model: AnyModel, chip: Chip) -> list[Precision]:
@@ -52,7 +50,17 @@ def default_precisions(model: AnyModel, chip: Chip) -> list[Precision]:
 
     Each with the KV cache in bf16 and in fp8.
     """
-    widths = {"fp32": 4, "bf16": 3, "fp16": 3, "int8": 2, "fp8": 2, "mxfp8": 2, "int4": 1, "fp4": 1, "mxfp4": 1}
+    widths = {
+        "fp32": 4,
+        "bf16": 3,
+        "fp16": 3,
+        "int8": 2,
+        "fp8": 2,
+        "mxfp8": 2,
+        "int4": 1,
+        "fp4": 1,
+        "mxfp4": 1,
+    }
     native = widths.get(model.native_precision, 3)
     labels = ["native"]
     if native >= 3 and chip.supports("fp8"):

@@ -64,9 +64,7 @@ class Engine:
         policy = "overlap" if two_batch_overlap else self.table.calibration.step_policy
         return self.table.time_table(policy)
 
-    def seconds(
-        self, batch: Batch, times: TimeTable, *, two_batch_overlap: bool, threads: int = 1
-    ) -> Array:
+    def seconds(self, batch: Batch, times: TimeTable, *, two_batch_overlap: bool, threads: int = 1) -> Array:
         """Time of a pass of one rank; `batch.group_tokens` is filled in here [s].
 
         Two-batch overlap runs two half batches whose compute and communication overlap: twice the half's time.

@@ -30,9 +30,7 @@ class Workload:
     def __post_init__(self) -> None:
         for name, value, least in (("input_len", self.input_len, 1), ("output_len", self.output_len, 2)):
             if not value >= least:
-                raise InputError(
-                    what=name, given=value, allowed=f"at least {least} tokens", nearest=str(least)
-                )
+                raise InputError(what=name, given=value, allowed=f"at least {least} tokens", nearest=str(least))
         if not 0.0 <= self.cache_hit < 1.0:
             raise InputError(what="cache_hit", given=self.cache_hit, allowed="0 to below 1", nearest="0")
 

@@ -57,9 +57,7 @@ def checked(
         np.broadcast_shapes(*(array.shape for array in arrays))
     except ValueError:
         shapes = {name: array.shape for name, array in zip(values, arrays, strict=True)}
-        raise InputError(
-            what="shapes", given=shapes, allowed="shapes that broadcast together", where=where
-        ) from None
+        raise InputError(what="shapes", given=shapes, allowed="shapes that broadcast together", where=where) from None
     return tuple(arrays)
 
 

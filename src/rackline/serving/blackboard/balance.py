@@ -31,9 +31,7 @@ def balance_batch(ridge: Num, total_over_active: Num) -> Num:
     2400.0
     """
     (r,) = checked("balance_batch", ridge=ridge)
-    (sparsity,) = checked(
-        "balance_batch", at_least_one=("total_over_active",), total_over_active=total_over_active
-    )
+    (sparsity,) = checked("balance_batch", at_least_one=("total_over_active",), total_over_active=total_over_active)
     return plain(r * sparsity)
 
 
@@ -88,9 +86,7 @@ def balance_batch_with_kv(
     return plain(np.divide(numerator, left, out=out, where=left > 0.0))
 
 
-def crossover_context(
-    active_params: Num, kv_bytes_per_token: Num, flop_per_s: Num, hbm_bytes_per_s: Num
-) -> Num:
+def crossover_context(active_params: Num, kv_bytes_per_token: Num, flop_per_s: Num, hbm_bytes_per_s: Num) -> Num:
     """Context at which reading a sequence's KV cache takes as long as its weight products.
 
     L* = 2 * N_active * hbm_bytes_per_s / (flop_per_s * kv_bytes_per_token)
@@ -249,9 +245,7 @@ def sparse_read_tokens(context_len: Num, block_tokens: Num | float = 1.0) -> Num
     return plain(np.minimum(c, np.sqrt(n * c)))
 
 
-def attention_flop_per_context_token(
-    num_layers: Num, num_q_heads: Num, qk_head_dim: Num, v_head_dim: Num
-) -> Num:
+def attention_flop_per_context_token(num_layers: Num, num_q_heads: Num, qk_head_dim: Num, v_head_dim: Num) -> Num:
     """FLOP that one new token spends on each token of its context.
 
     slope = 2 * num_layers * num_q_heads * (qk_head_dim + v_head_dim)

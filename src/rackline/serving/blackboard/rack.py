@@ -78,9 +78,7 @@ def chip_memory(
     return ChipMemory(weights_bytes=plain(weights), kv_bytes=plain(kv), total_bytes=plain(weights + kv))
 
 
-def scale_up_over_scale_out_time(
-    scale_up_over_scale_out: Num, active_experts: Num, layers_per_stage: Num
-) -> Num:
+def scale_up_over_scale_out_time(scale_up_over_scale_out: Num, active_experts: Num, layers_per_stage: Num) -> Num:
     """Time of the traffic inside a rack over the time of the hop to the next rack of a pipeline.
 
     t_up / t_out = active_experts * layers_per_stage * 2 / (W_up / W_out)

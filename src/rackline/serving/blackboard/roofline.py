@@ -39,9 +39,7 @@ def dimensionless_ridge(flop_per_s: Num, hbm_bytes_per_s: Num, weight_bytes: Num
     return plain(f / 2.0 * b / w)
 
 
-def compute_s(
-    batch_size: Num, active_params: Num, flop_per_s: Num, tokens_per_sequence: Num | float = 1.0
-) -> Num:
+def compute_s(batch_size: Num, active_params: Num, flop_per_s: Num, tokens_per_sequence: Num | float = 1.0) -> Num:
     """Time of the weight products of one pass.
 
     t_compute = 2 * B * n * N_active / flop_per_s
@@ -76,9 +74,7 @@ def compute_s(
     return plain(2.0 * b * t * n / f)
 
 
-def weight_fetch_s(
-    total_params: Num, weight_bytes: Num, hbm_bytes_per_s: Num, num_chips: Num | float = 1.0
-) -> Num:
+def weight_fetch_s(total_params: Num, weight_bytes: Num, hbm_bytes_per_s: Num, num_chips: Num | float = 1.0) -> Num:
     """Time to read all weights once with the memory of all chips of a scale-up domain.
 
     t_weights = N_total * weight_bytes / (S * hbm_bytes_per_s)
@@ -217,9 +213,7 @@ def pass_s(
     >>> round(pass_s(2400.0, 700e9, 37e9, 0.5, 100e3, 2048.0, 720e15, 576e12), 6)
     0.001461
     """
-    memory = memory_s(
-        batch_size, total_params, weight_bytes, context_len, kv_bytes_per_token, hbm_bytes_per_s
-    )
+    memory = memory_s(batch_size, total_params, weight_bytes, context_len, kv_bytes_per_token, hbm_bytes_per_s)
     return plain(np.maximum(compute_s(batch_size, active_params, flop_per_s), memory))
 
 

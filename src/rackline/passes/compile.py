@@ -1,0 +1,109 @@
+"""A pass table as one scalar function, for simulators: about a microsecond a call.
+
+The table's rates are put in once, zero coefficients are dropped, and what is left is written out as one Python
+expression. Features come in as sums over the batch, so that sequences of unlike context are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rackline.errors import InputError
+from rackline.passes.calibration import StepPolicy
+from rackline.passes.evaluate import Stream, TimeTable
+from rackline.passes.features import EXPERT_TOKENS, EXPERTS_TOUCHED, GROUP_TOKENS, ONE, Array
+from rackline.passes.routing import ExpertLoad
+
+if TYPE_CHECKING:
+    from rackline.passes.table import PassTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFunction:
+    """A compiled pass.
+
+    Args:
+        parameters: features that the call takes, in order; each may be given by name, missing ones are 0.
+        source: the expression, for reading.
+        call: the function itself; use it directly in hot loops.
+    """
+
+    parameters: tuple[str, ...]
+    source: str
+    call: Callable[..., float]
+
+    def __call__(self, **features: float) -> float:
+        """Time of the pass [s] from features by their table names ("kv_tokens:full"); unused names are ignored."""
+        return self.call(*(features.get(name, 0.0) for name in self.parameters))
+
+
+def compile_table(table: PassTable, policy: StepPolicy | None = None) -> StepFunction:
+    """Compile a table of one layout. Raises InputError for a table of several."""
+    if table.num_layouts is not None:
+        raise InputError(
+            what="table", given=f"{table.num_layouts} layouts", allowed="one layout; take table.layout(index)"
+        )
+    times = table.time_table(policy)
+    load = table.experts
+    derived = {EXPERT_TOKENS, EXPERTS_TOUCHED} if load is not None else set[str]()
+    inputs = [name for name in times.feature_names if name != ONE and name not in derived]
+    if load is not None and GROUP_TOKENS not in inputs:
+        inputs.append(GROUP_TOKENS)
+    variables = {name: _variable(name) for name in times.feature_names} | {name: _variable(name) for name in inputs}
+    lines = [f"def step_s({', '.join(f'{variables[name]}=0.0' for name in inputs)}):"]
+    scope: dict[str, Any] = {"log2": math.log2}
+    if isinstance(load, ExpertLoad):
+        scope |= {"loads": load.tokens_per_token.tolist(), "touches": load.touched.tolist()}
+        per_octave = (len(load.log_tokens) - 1) / float(load.log_tokens[-1])
+        lines += [
+            f"    position = log2({variables[GROUP_TOKENS]}) * {per_octave!r} "
+            f"if {variables[GROUP_TOKENS]} > 1.0 else 0.0",
+            f"    index = min(int(position), {len(load.log_tokens) - 2})",
+            "    part = min(position - index, 1.0)",
+            f"    {variables[EXPERT_TOKENS]} = {variables[GROUP_TOKENS]} * "
+            "(loads[index] + part * (loads[index + 1] - loads[index]))",
+            f"    {variables[EXPERTS_TOUCHED]} = min({variables[GROUP_TOKENS]}, 1.0) * "
+            "(touches[index] + part * (touches[index + 1] - touches[index]))",
+        ]
+    expressions = [_stream(stream, times, variables) for stream in times.streams]
+    total = expressions[0] if len(expressions) == 1 else f"max({', '.join(expressions)})"
+    lines.append(f"    return {times.host_s!r} + {total}")
+    source = "\n".join(lines)
+    exec(compile(source, "<pass table>", "exec"), scope)
+    return StepFunction(parameters=tuple(inputs), source=source, call=scope["step_s"])
+
+
+def _variable(name: str) -> str:
+    return "one" if name == ONE else "".join(c if c.isalnum() else "_" for c in name)
+
+
+def _linear(coefficients: Array, times: TimeTable, variables: dict[str, str]) -> str:
+    terms: list[str] = []
+    for name, value in zip(times.feature_names, coefficients.tolist(), strict=True):
+        if value:
+            terms.append(repr(value) if name == ONE else f"{value!r} * {variables[name]}")
+    return " + ".join(terms) or "0.0"
+
+
+def _stream(stream: Stream, times: TimeTable, variables: dict[str, str]) -> str:
+    parts = [_linear(stream.linear[0, 0], times, variables)]
+    parts += [f"abs({_linear(row, times, variables)})" for row in stream.difference[0]]
+    for choice in stream.choices:
+        options: list[str] = []
+        for index in range(choice.linear.shape[1]):
+            option = _linear(choice.linear[0, index], times, variables)
+            gap = choice.difference[0, index]
+            if np.any(gap):
+                option += f" + abs({_linear(gap, times, variables)})"
+            ramp = float(choice.ramp[0, index, 0])
+            if ramp:
+                overhead = _linear(choice.overhead[0, index], times, variables)
+                option = f"({option}) + {ramp!r} * (({overhead}) * max(({option}) - ({overhead}), 0.0)) ** 0.5"
+            options.append(option)
+        parts.append(options[0] if len(options) == 1 else f"min({', '.join(options)})")
+    return "(" + " + ".join(parts) + ")"

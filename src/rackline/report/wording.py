@@ -1,0 +1,159 @@
+"""Short texts that all reports share: resources, bars, money, layouts, how far to trust the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from rackline.passes import Calibration
+from rackline.units import (
+    format_bytes,
+    format_count,
+    format_flop_rate,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_usd,
+)
+
+RESOURCE_NAMES = {
+    "compute": "compute",
+    "hbm": "HBM",
+    "scale_up": "scale-up",
+    "scale_out": "scale-out",
+    "overhead": "overhead",
+}
+RESOURCE_STYLES = {
+    "compute": "blue",
+    "hbm": "yellow",
+    "scale_up": "magenta",
+    "scale_out": "red",
+    "overhead": "bright_black",
+}
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def resource_text(resource: str) -> Text:
+    """Name of a resource in its colour."""
+    return Text(RESOURCE_NAMES.get(resource, resource), style=RESOURCE_STYLES.get(resource, ""))
+
+
+def bar(fraction: float, width: int = 12) -> str:
+    """A bar of block characters; anything above 0 shows at least an eighth of a cell.
+
+    Args:
+        fraction: share of the full width, 0 to 1; values outside are cut.
+        width: cells of a full bar.
+
+    >>> bar(0.5, 4)
+    '██  '
+    """
+    eighths = round(min(max(fraction, 0.0), 1.0) * width * 8)
+    if fraction > 0:
+        eighths = max(eighths, 1)
+    whole, rest = divmod(eighths, 8)
+    return ("█" * whole + (_EIGHTHS[rest] if rest else "")).ljust(width)
+
+
+def share(part: float, whole: float) -> float:
+    """Part over whole; 0 for an empty whole."""
+    return part / whole if whole else 0.0
+
+
+def percent(fraction: float) -> str:
+    """Whole percent, and one digit below ten.
+
+    >>> percent(0.423), percent(0.0123)
+    ('42 %', '1.2 %')
+    """
+    value = fraction * 100.0
+    return f"{value:.1f} %" if abs(value) < 9.95 else f"{value:.0f} %"
+
+
+def money(amount: float, priced: bool = True) -> str:
+    """Dollars; chip-hours where the cluster has no price.
+
+    >>> money(0.5), money(0.5, priced=False)
+    ('$0.500', '0.500 chip-h')
+    """
+    if priced:
+        return format_usd(amount)
+    return f"{format_usd(amount).replace('$', '')} chip-h"
+
+
+def money_name(priced: bool) -> str:
+    """What a cost is counted in."""
+    return "$" if priced else "chip-hours"
+
+
+def seconds(value: float) -> str:
+    """Time with unit; an empty cell for 0."""
+    return format_seconds(value) if value else "-"
+
+
+def flop(value: float) -> str:
+    """An amount of arithmetic."""
+    return format_flop_rate(value).removesuffix("/s") if value else "-"
+
+
+def size(value: float) -> str:
+    """An amount of bytes; an empty cell for 0."""
+    return format_bytes(value) if value else "-"
+
+
+def trust(calibration: Calibration) -> Text:
+    """One line that says how far the numbers may be off."""
+    line = Text(f"calibration {calibration.name} ({calibration.evidence}): ")
+    if calibration.name == "unit":
+        line.append("ideal roofline, a bound and not a prediction", style="yellow")
+    elif calibration.evidence == "assumed":
+        line.append("not fitted: expect tens of percent", style="bold yellow")
+    else:
+        line.append(calibration.description or f"stack {calibration.stack}")
+    return line
+
+
+def of_key(key: str, value: float) -> str:
+    """Write a catalogue number with the unit that its key names.
+
+    >>> of_key("levels.scale_up.latency_s", 1e-6), of_key("peak_flop_per_s.bf16", 989e12)
+    ('1.00 us', '989 TFLOP/s')
+    """
+    last = key.rsplit(".", 1)[-1]
+    if "flop_per_s" in key:
+        return format_flop_rate(value)
+    if "bytes_per_s" in last:
+        return format_rate(value)
+    if "bytes" in last:
+        return format_bytes(value)
+    if last.startswith("usd_per"):
+        return f"{format_usd(value)}/h"
+    if last.startswith("power_w"):
+        return f"{value:,.0f} W"
+    if last.endswith("_s") or last == "host_s_per_step":
+        return format_seconds(value)
+    if last.endswith("params"):
+        return format_count(value)
+    if last in ("rounding",):
+        return format_percent(value)
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.3g}"
+
+
+def spread_over(values: Sequence[float], count: int) -> list[int]:
+    """Indices of at most `count` values that lie evenly over the range; the first and the last are kept.
+
+    Args:
+        values: falling or rising positions, such as logarithms.
+
+    >>> spread_over([0.0, 0.1, 0.2, 1.0], 3)
+    [0, 2, 3]
+    """
+    if len(values) <= count:
+        return list(range(len(values)))
+    first, last = values[0], values[-1]
+    picked: set[int] = set()
+    for step in range(count):
+        wanted = first + (last - first) * step / (count - 1)
+        picked.add(min(range(len(values)), key=lambda index: abs(values[index] - wanted)))
+    return sorted(picked)

@@ -1,0 +1,122 @@
+"""One way to serve, with its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rackline.hardware import Cluster
+from rackline.parallel import Deployment, Layout, Precision
+from rackline.passes.features import Array
+from rackline.serving.steady import Engine, steady_state
+from rackline.serving.workload import Mode, Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One way to serve, with its numbers.
+
+    Args:
+        layout: with dp filled up to the chips of the cluster.
+        batch_size: sequences in flight on one replica, over all its ranks and micro-batches [sequences].
+        tpot_s, ttft_s: means of the steady state [s].
+        output_tokens_per_s_per_chip: over the chips in use [tokens/s].
+        usd_per_mtok: all cost over output tokens [USD per million]; chip-hours per million without a price.
+        usd_per_mtok_input, usd_per_mtok_output: the same cost, split by the time that prompts and outputs take.
+        free_bytes: left on the fullest chip [bytes].
+    """
+
+    layout: Layout
+    precision: Precision
+    mode: Mode
+    batch_size: int
+    sequences_per_rank: int
+    tpot_s: float
+    ttft_s: float
+    output_tokens_per_s_per_chip: float
+    usd_per_mtok: float
+    usd_per_mtok_input: float
+    usd_per_mtok_output: float
+    prefill_utilisation: float
+    free_bytes: float
+
+    @property
+    def num_chips(self) -> int:
+        """Chips of all replicas."""
+        return self.layout.num_chips
+
+    @property
+    def tokens_per_s_per_user(self) -> float:
+        """1 / tpot [tokens/s]."""
+        return 1.0 / self.tpot_s
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "layout": self.layout.as_dict(),
+            "precision": self.precision.as_dict(),
+            "mode": self.mode.as_dict(),
+            "batch_size": self.batch_size,
+            "num_chips": self.num_chips,
+            "tpot_s": self.tpot_s,
+            "ttft_s": self.ttft_s,
+            "tokens_per_s_per_user": self.tokens_per_s_per_user,
+            "output_tokens_per_s_per_chip": self.output_tokens_per_s_per_chip,
+            "usd_per_mtok": self.usd_per_mtok,
+            "usd_per_mtok_input": self.usd_per_mtok_input,
+            "usd_per_mtok_output": self.usd_per_mtok_output,
+            "prefill_utilisation": self.prefill_utilisation,
+            "free_bytes": self.free_bytes,
+        }
+
+
+def price_per_chip_s(cluster: Cluster) -> tuple[float, bool]:
+    """USD per chip-second and True; or chip-hours per chip-second and False when there is no price."""
+    price = cluster.usd_per_chip_hour
+    return (price / 3600.0, True) if price is not None else (1.0 / 3600.0, False)
+
+
+def plan_points(
+    deployment: Deployment,
+    like: Candidate,
+    per_rank: Array,
+    workload: Workload,
+    memory_fraction: float,
+    per_chip_s: float,
+) -> list[Candidate]:
+    """Candidates of one deployment at other batches."""
+    layout = deployment.layout
+    engine = Engine(
+        table=deployment.table(),
+        attention_dp=float(layout.attention_dp),
+        pipeline_stretch=deployment.pipeline_stretch,
+    )
+    state = steady_state(engine, workload, like.mode, per_rank)
+    found: list[Candidate] = []
+    for index, count in enumerate(per_rank.astype(int)):
+        batch_size = int(count) * layout.attention_dp * layout.pp
+        rate = batch_size / float(state.tpot_s[index]) / layout.chips_per_replica
+        cost = per_chip_s / rate * 1e6
+        share = float(state.prefill_cost_share[index])
+        free = deployment.memory(
+            sequences=float(batch_size),
+            context_len=workload.final_context,
+            batched_tokens=float(like.mode.max_batched_tokens),
+            memory_fraction=memory_fraction,
+        ).free
+        found.append(
+            replace(
+                like,
+                batch_size=batch_size,
+                sequences_per_rank=int(count),
+                tpot_s=float(state.tpot_s[index]),
+                ttft_s=float(state.ttft_s[index]),
+                output_tokens_per_s_per_chip=rate,
+                usd_per_mtok=cost,
+                usd_per_mtok_input=cost * share * workload.output_len / workload.input_len,
+                usd_per_mtok_output=cost * (1.0 - share),
+                prefill_utilisation=float(state.prefill_utilisation[index]),
+                free_bytes=float(free),
+            )
+        )
+    return found

@@ -1,0 +1,189 @@
+"""Capacity: how long a context and how many requests fit, layout by layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rackline.arch import AnyModel
+from rackline.errors import InputError
+from rackline.hardware import Cluster
+from rackline.parallel import Layout, LayoutGrid, Precision, enumerate_layouts, memory_use
+from rackline.parallel.memory import kv_bytes_per_sequence
+from rackline.passes.features import Array, as_array
+
+LONGEST_CONTEXT = 2.0**33
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityRow:
+    """One layout of one replica.
+
+    Args:
+        weights_bytes: on the fullest chip [bytes].
+        kv_room_bytes: left for KV on the fullest chip; negative when the weights do not fit [bytes].
+        kv_bytes_per_sequence: of one sequence at the asked context, on a chip [bytes].
+        max_context: longest context of a single sequence a rank; infinite where every layer is windowed [tokens].
+        max_concurrency: sequences of the asked context on one replica [sequences].
+        total_concurrency: the same on all replicas that the cluster holds [sequences].
+        reason: why nothing fits; empty when something does.
+    """
+
+    layout: Layout
+    weights_bytes: float
+    kv_room_bytes: float
+    kv_bytes_per_sequence: float
+    max_context: float
+    max_concurrency: int
+    total_concurrency: int
+    reason: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data; an unbounded context is null."""
+        return {
+            "layout": self.layout.as_dict(),
+            "weights_bytes": self.weights_bytes,
+            "kv_room_bytes": self.kv_room_bytes,
+            "kv_bytes_per_sequence": self.kv_bytes_per_sequence,
+            "max_context": self.max_context if np.isfinite(self.max_context) else None,
+            "max_concurrency": self.max_concurrency,
+            "total_concurrency": self.total_concurrency,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What fits, most concurrency first.
+
+    Args:
+        context_len: the asked context [tokens].
+        concurrency: the asked requests on the cluster, None when only counted [requests].
+        rows: every layout that was looked at.
+    """
+
+    model: str
+    cluster: str
+    precision: Precision
+    context_len: float
+    concurrency: int | None
+    memory_fraction: float
+    rows: tuple[CapacityRow, ...]
+
+    @property
+    def fitting(self) -> tuple[CapacityRow, ...]:
+        """Rows that hold what was asked."""
+        least = max(self.concurrency or 1, 1)
+        return tuple(row for row in self.rows if row.total_concurrency >= least)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "model": self.model,
+            "cluster": self.cluster,
+            "precision": self.precision.as_dict(),
+            "context_len": self.context_len,
+            "concurrency": self.concurrency,
+            "memory_fraction": self.memory_fraction,
+            "fits": bool(self.fitting),
+            "rows": [row.as_dict() for row in self.rows],
+        }
+
+
+def capacity(
+    model: AnyModel,
+    cluster: Cluster,
+    precision: Precision,
+    *,
+    context_len: float = 8192.0,
+    concurrency: int | None = None,
+    memory_fraction: float = 0.9,
+    batched_tokens: float = 8192.0,
+    layouts: Sequence[Layout] | None = None,
+) -> Capacity:
+    """Largest context and concurrency of every layout at a memory fraction.
+
+    Args:
+        context_len: context that each counted request holds [tokens].
+        batched_tokens: largest pass of a rank, for its activations [tokens].
+
+    Raises:
+        InputError: context or fraction out of range.
+    """
+    if not context_len >= 1:
+        raise InputError(what="context", given=context_len, allowed="at least 1 token", nearest="1")
+    if not 0 < memory_fraction <= 1:
+        raise InputError(what="memory fraction", given=memory_fraction, allowed="above 0 to 1", nearest="0.9")
+    options = list(layouts) if layouts is not None else enumerate_layouts(model, cluster.num_chips)
+    grid = LayoutGrid.of(options)
+    pp, ranks = as_array(grid.pp), as_array(grid.attention_dp)
+    use = memory_use(
+        model,
+        grid,
+        precision,
+        cluster.chip,
+        sequences_per_rank=pp,
+        context_len=0.0,
+        batched_tokens=batched_tokens,
+        memory_fraction=memory_fraction,
+    )
+    shape = (len(options),)
+    room = np.broadcast_to(as_array(use.free), shape)
+    weights = np.broadcast_to(as_array(use.weight_total), shape)
+    per_sequence = np.broadcast_to(as_array(kv_bytes_per_sequence(model, grid, precision, context_len)), shape)
+    count = np.floor(np.maximum(room, 0.0) / per_sequence) * ranks
+    longest = _longest_context(model, grid, precision, room)
+    rows = [
+        _row(options[i], cluster, weights[i], room[i], per_sequence[i], longest[i], int(count[i]))
+        for i in range(len(options))
+    ]
+    rows.sort(key=lambda row: (-row.total_concurrency, row.layout.chips_per_replica, row.layout.pp))
+    return Capacity(
+        model=model.name,
+        cluster=cluster.name,
+        precision=precision,
+        context_len=context_len,
+        concurrency=concurrency,
+        memory_fraction=memory_fraction,
+        rows=tuple(rows),
+    )
+
+
+def _row(
+    layout: Layout,
+    cluster: Cluster,
+    weights: float,
+    room: float,
+    per_sequence: float,
+    longest: float,
+    count: int,
+) -> CapacityRow:
+    replicas = max(1, cluster.num_chips // layout.chips_per_replica)
+    reason = ""
+    if room < 0:
+        reason = f"weights, activations and runtime exceed the usable memory by {-room / 1e9:.3g} GB a chip"
+    elif count == 0:
+        reason = f"one request needs {per_sequence / 1e9:.3g} GB of KV a chip, {room / 1e9:.3g} GB are left"
+    return CapacityRow(
+        layout=layout,
+        weights_bytes=float(weights),
+        kv_room_bytes=float(room),
+        kv_bytes_per_sequence=float(per_sequence),
+        max_context=float(longest),
+        max_concurrency=count,
+        total_concurrency=count * replicas,
+        reason=reason,
+    )
+
+
+def _longest_context(model: AnyModel, grid: LayoutGrid, precision: Precision, room: Array) -> Array:
+    """Bisect in powers of two, then to one token; KV grows with context but for windows."""
+    low, high = np.zeros(len(grid)), np.full(len(grid), LONGEST_CONTEXT)
+    for _ in range(40):
+        middle = np.floor((low + high) / 2.0)
+        fits = as_array(kv_bytes_per_sequence(model, grid, precision, middle)) <= room
+        low, high = np.where(fits, middle, low), np.where(fits, high, middle)
+    return np.where(low >= LONGEST_CONTEXT - 2.0, np.inf, low)

@@ -1,0 +1,244 @@
+"""Step time and cost of one deployment over batch: the optimum, the balance points, fast and slow mode.
+
+The same questions as the closed forms of `rackline.serving.blackboard`, answered from a deployment's pass table by
+bracketing, so that they hold for any architecture, calibration and policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from rackline.errors import InputError
+from rackline.parallel import Deployment
+from rackline.passes import UNIT, Batch, StepPolicy
+from rackline.passes.features import Array
+
+_LARGEST = 1.0e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCurve:
+    """Decode steps of one replica.
+
+    Args:
+        batch_size: sequences on one replica (a pipeline micro-batch) [sequences], shape (points,).
+        step_s: time of a decode step [s].
+        usd_per_mtok: rent of the replica over its tokens [USD per million], NaN without a price.
+        tokens_per_s_per_chip, tokens_per_s_per_user: [tokens/s].
+    """
+
+    batch_size: Array
+    step_s: Array
+    usd_per_mtok: Array
+    tokens_per_s_per_chip: Array
+    tokens_per_s_per_user: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeChoice:
+    """Another batch of the same deployment and what it trades.
+
+    Args:
+        batch_size: [sequences].
+        speed_ratio: tokens/s of a user over the normal batch.
+        price_ratio: cost of a token over the normal batch.
+        reason: why the wanted ratio cannot be had; empty when it can.
+    """
+
+    batch_size: float
+    speed_ratio: float
+    price_ratio: float
+    reason: str = ""
+
+
+def decode_batch(deployment: Deployment, batch_size: Array | float, context_len: float) -> Batch:
+    """The decode batch of one rank when a replica holds `batch_size` sequences."""
+    per_rank = np.ceil(np.asarray(batch_size, dtype=float) / deployment.layout.attention_dp)
+    return Batch(
+        decode_sequences=per_rank,
+        context_len=context_len,
+        group_tokens=np.asarray(batch_size, dtype=float),
+    )
+
+
+def batch_curve(
+    deployment: Deployment,
+    context_len: float,
+    batch_size: Array | None = None,
+    policy: StepPolicy | None = None,
+) -> BatchCurve:
+    """Decode step and cost over batch.
+
+    Args:
+        context_len: cached tokens of each sequence [tokens].
+        batch_size: points; default 61 from 1 to 16384 in equal ratios [sequences].
+    """
+    points = np.unique(np.rint(np.geomspace(1, 16384, 61))) if batch_size is None else np.asarray(batch_size)
+    step = deployment.table().seconds(decode_batch(deployment, points, context_len), policy)
+    step = step * deployment.pipeline_stretch
+    chips = deployment.layout.chips_per_replica
+    rate = points * deployment.layout.pp / step
+    price = deployment.cluster.usd_per_chip_hour
+    usd = chips * price / 3600.0 / rate * 1e6 if price is not None else np.full_like(step, np.nan)
+    return BatchCurve(
+        batch_size=points,
+        step_s=step,
+        usd_per_mtok=usd,
+        tokens_per_s_per_chip=rate / chips,
+        tokens_per_s_per_user=1.0 / step,
+    )
+
+
+def _step(deployment: Deployment, context_len: float, policy: StepPolicy | None) -> Callable[[float], float]:
+    times = deployment.table().time_table(policy)
+    table = deployment.table()
+    ranks = deployment.layout.attention_dp
+
+    def seconds(batch_size: float) -> float:
+        batch = Batch(decode_sequences=max(batch_size / ranks, 1.0), context_len=context_len, group_tokens=batch_size)
+        return float(times.seconds(table.features(batch))) * deployment.pipeline_stretch
+
+    return seconds
+
+
+def mode_at_speed(
+    deployment: Deployment,
+    normal_batch: float,
+    speed_ratio: float,
+    context_len: float,
+    policy: StepPolicy | None = None,
+) -> ModeChoice:
+    """The largest batch that is `speed_ratio` times as fast as the normal one (below 1: a slow mode).
+
+    Raises:
+        InputError: ratio or batch not positive.
+    """
+    _positive("normal_batch", normal_batch)
+    _positive("speed_ratio", speed_ratio)
+    step = _step(deployment, context_len, policy)
+    normal = step(normal_batch)
+    wanted = normal / speed_ratio
+    fastest = step(1.0)
+    if fastest > wanted:
+        return ModeChoice(
+            batch_size=1.0,
+            speed_ratio=normal / fastest,
+            price_ratio=fastest / (normal / normal_batch),
+            reason=f"latency floor: batch 1 is only {normal / fastest:.3g} times as fast",
+        )
+    batch = _bisect(lambda b: step(b) - wanted, 1.0, _LARGEST)
+    return ModeChoice(
+        batch_size=batch,
+        speed_ratio=normal / step(batch),
+        price_ratio=(step(batch) / batch) / (normal / normal_batch),
+    )
+
+
+def mode_at_price(
+    deployment: Deployment,
+    normal_batch: float,
+    price_ratio: float,
+    context_len: float,
+    policy: StepPolicy | None = None,
+) -> ModeChoice:
+    """The batch whose tokens cost `price_ratio` times the normal batch's (below 1: a slow mode).
+
+    Raises:
+        InputError: ratio or batch not positive.
+    """
+    _positive("normal_batch", normal_batch)
+    _positive("price_ratio", price_ratio)
+    step = _step(deployment, context_len, policy)
+    normal = step(normal_batch)
+    per_token = normal / normal_batch * price_ratio
+    cheapest = step(_LARGEST) / _LARGEST
+    if cheapest >= per_token:
+        return ModeChoice(
+            batch_size=np.inf,
+            speed_ratio=0.0,
+            price_ratio=cheapest / (normal / normal_batch),
+            reason=f"cost floor: no batch is cheaper than {cheapest / (normal / normal_batch):.3g} times",
+        )
+    if step(1.0) <= per_token:
+        return ModeChoice(
+            batch_size=1.0,
+            speed_ratio=normal / step(1.0),
+            price_ratio=step(1.0) / (normal / normal_batch),
+            reason="batch 1 costs less than that",
+        )
+    batch = _bisect(lambda b: per_token - step(b) / b, 1.0, _LARGEST)
+    return ModeChoice(
+        batch_size=batch,
+        speed_ratio=normal / step(batch),
+        price_ratio=(step(batch) / batch) / (normal / normal_batch),
+    )
+
+
+def balance_batch(deployment: Deployment, context_len: float = 0.0) -> float:
+    """Batch at which compute takes as long as memory under the blackboard (lecture C20, with KV C23).
+
+    Args:
+        context_len: 0 leaves KV out [tokens].
+
+    Returns:
+        Sequences on one replica; infinite when KV reads outgrow compute at every batch.
+    """
+    return _balance(deployment, lambda batch: (batch, context_len), 1.0)
+
+
+def crossover_context(deployment: Deployment, batch_size: float = 1.0e7) -> float:
+    """Context at which a large batch's KV reads take as long as its compute, L* (lecture C15) [tokens].
+
+    Infinite where attention reads a bounded number of tokens or its own FLOP grow as fast.
+    """
+    return _balance(deployment, lambda context: (batch_size, context), 1.0, rising="memory")
+
+
+def _balance(
+    deployment: Deployment,
+    point: Callable[[float], tuple[float, float]],
+    start: float,
+    rising: str = "compute",
+) -> float:
+    table = deployment.table().with_calibration(UNIT)
+    ranks = deployment.layout.attention_dp
+
+    def gap(value: float) -> float:
+        batch_size, context_len = point(value)
+        parts = table.time(
+            Batch(
+                decode_sequences=max(batch_size / ranks, 1e-9),
+                context_len=context_len,
+                group_tokens=batch_size,
+            ),
+            "blackboard",
+        ).by_resource
+        ahead = parts["compute"] - parts["hbm"]
+        return ahead if rising == "compute" else -ahead
+
+    if gap(_LARGEST) <= 0:
+        return float("inf")
+    if gap(start) >= 0:
+        return start
+    return _bisect(gap, start, _LARGEST)
+
+
+def _bisect(function: Callable[[float], float], low: float, high: float) -> float:
+    """Root of a rising function between two points, to 1e-9 in ratio."""
+    for _ in range(200):
+        middle = (low * high) ** 0.5
+        if function(middle) > 0:
+            high = middle
+        else:
+            low = middle
+        if high / low < 1.0 + 1e-9:
+            break
+    return low
+
+
+def _positive(what: str, given: float) -> None:
+    if not (given > 0 and np.isfinite(given)):
+        raise InputError(what=what, given=given, allowed="a finite number above 0", nearest="1")

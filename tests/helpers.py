@@ -1,0 +1,114 @@
+"""Builders that the tests of the engine share; each named object is built once."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from rackline import arch
+from rackline.catalog import ModelRecord
+from rackline.hardware import Cluster
+from rackline.hardware import cluster as load_cluster
+from rackline.parallel import (
+    Deployment,
+    Layout,
+    LayoutGrid,
+    Precision,
+    Routing,
+    build_table,
+    enumerate_layouts,
+    expert_law,
+    parse_layout,
+    precision,
+)
+from rackline.passes import UNIT, Calibration, PassTable
+from rackline.passes import calibration as load_calibration
+
+
+@cache
+def model(name: str) -> Any:
+    """A model of the catalogue."""
+    return arch.model(name)
+
+
+@cache
+def cluster(name: str) -> Cluster:
+    """A cluster of the catalogue."""
+    return load_cluster(name)
+
+
+@cache
+def numbers(name: str) -> Calibration:
+    """A calibration of the catalogue, or the unit one."""
+    return UNIT if name == "unit" else load_calibration(name)
+
+
+@cache
+def layouts(model_name: str, num_chips: int) -> tuple[Layout, ...]:
+    """All layouts of a model on at most that many chips."""
+    return tuple(enumerate_layouts(model(model_name), num_chips))
+
+
+@cache
+def types(label: str, model_name: str, cluster_name: str) -> Precision:
+    """Data types of a label for a model on the chip of a cluster."""
+    return precision(label, model(model_name), cluster(cluster_name).chip)
+
+
+def deploy(
+    model_name: str,
+    layout: str | Layout = "tp=1",
+    *,
+    on: str = "gb200-nvl72",
+    label: str = "bf16",
+    calibration: str = "assumed",
+    routing: Routing | None = None,
+) -> Deployment:
+    """A deployment by names."""
+    chosen = parse_layout(layout, model(model_name)) if isinstance(layout, str) else layout
+    return Deployment(
+        model=model(model_name),
+        cluster=cluster(on),
+        layout=chosen,
+        precision=types(label, model_name, on),
+        calibration=numbers(calibration),
+        routing=routing or Routing(),
+    )
+
+
+@cache
+def grid_table(
+    model_name: str, on: str, num_chips: int, label: str = "bf16", calibration: str = "assumed"
+) -> PassTable:
+    """The table of all layouts of a model on at most that many chips of a cluster."""
+    grid = LayoutGrid.of(list(layouts(model_name, num_chips)))
+    law = expert_law(model(model_name), grid, Routing())
+    return build_table(
+        model(model_name),
+        cluster(on),
+        grid,
+        types(label, model_name, on),
+        numbers(calibration),
+        Routing(),
+        experts=law,
+    )
+
+
+def record(data: dict[str, Any]) -> ModelRecord:
+    """A model record from plain data, with one source for all of its numbers."""
+    sources = [{"fields": ["*"], "kind": "assumed", "citation": "made up for a test"}]
+    filled = {"full_name": data["name"], **data, "sources": sources}
+    return ModelRecord.model_validate(filled, strict=False)
+
+
+def gqa_model(**changes: Any) -> Any:
+    """A small dense model; keyword arguments replace keys of the architecture."""
+    architecture: dict[str, Any] = {
+        "num_layers": 4,
+        "d_model": 512,
+        "vocab_size": 1024,
+        "attention": {"kind": "gqa", "num_q_heads": 8, "num_kv_heads": 2, "head_dim": 64},
+        "ffn": {"kind": "swiglu", "d_ff": 1024},
+    }
+    architecture.update(changes)
+    return arch.build_model(record({"name": "small", "architecture": architecture}))
