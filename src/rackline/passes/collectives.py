@@ -111,10 +111,11 @@ def reduce_scatter(group: Group) -> CollectiveCost:
 def all_reduce_ring(group: Group) -> CollectiveCost:
     """Reduce-scatter and all-gather: 2 (n - 1)/n of the buffer each way, 2 (n - 1) steps."""
     half = all_gather(group)
+    twice = scaled_cost(half, 2.0)
     return CollectiveCost(
         algorithm="ring",
-        scale_up_bytes=2 * as_array(half.scale_up_bytes),
-        scale_out_bytes=2 * as_array(half.scale_out_bytes),
+        scale_up_bytes=twice.scale_up_bytes,
+        scale_out_bytes=twice.scale_out_bytes,
         scale_up_steps=2 * as_array(half.scale_up_steps),
         scale_out_steps=2 * as_array(half.scale_out_steps),
     )
@@ -172,6 +173,39 @@ def all_to_all(group: Group) -> CollectiveCost:
         scale_out_bytes=(size - inside) / size,
         scale_up_steps=1.0 * (inside > 1),
         scale_out_steps=1.0 * (outside > 1),
+    )
+
+
+def forwarded_all_to_all(group: Group, ranks: FloatLike, domains: FloatLike) -> CollectiveCost:
+    """Each token crosses the slow level once per distinct domain and is copied to its ranks inside it.
+
+    Args:
+        ranks: distinct ranks that a token goes to [count]; the buffer is one copy of every token of the chip.
+        domains: distinct scale-up domains that hold them [count].
+
+    Returns:
+        Bytes per byte of the chip's own tokens: domains (1 - 1/D) outside, ranks (1 - 1/n) inside.
+
+    Sources: DeepEP normal kernels, README (NVLink and RDMA forwarding); lecture C47 (share (R - 1)/R crosses).
+    """
+    inside, outside = as_array(group.inside), as_array(group.outside)
+    return CollectiveCost(
+        algorithm="forwarded",
+        scale_up_bytes=ranks * (inside - 1) / inside,
+        scale_out_bytes=domains * (outside - 1) / outside,
+        scale_up_steps=1.0 * (inside > 1),
+        scale_out_steps=1.0 * (outside > 1),
+    )
+
+
+def scaled_cost(cost: CollectiveCost, factor: FloatLike) -> CollectiveCost:
+    """The same steps for `factor` times the bytes."""
+    return CollectiveCost(
+        algorithm=cost.algorithm,
+        scale_up_bytes=cost.scale_up_bytes * factor,
+        scale_out_bytes=cost.scale_out_bytes * factor,
+        scale_up_steps=cost.scale_up_steps,
+        scale_out_steps=cost.scale_out_steps,
     )
 
 

@@ -1,0 +1,336 @@
+"""The answer of `plan` for people: what to run, why, how far from the limits, what else there is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from rackline.parallel import MemoryUse
+from rackline.report.breakdown import pass_table, plain_table, resources_line
+from rackline.report.terminal_plot import Series, log_plot
+from rackline.report.wording import bar, money, money_name, percent, share, spread_over, trust
+from rackline.search import Candidate, Plan
+from rackline.units import format_bytes, format_count, format_seconds
+
+FRONT_ROWS = 12
+
+
+def plan_report(plan: Plan, *, width: int, elapsed_s: float) -> Group:
+    """Everything that `rackline plan` prints.
+
+    Args:
+        width: columns of the terminal.
+        elapsed_s: wall time of the search [s].
+    """
+    parts: list[RenderableType] = [_headline(plan)]
+    if plan.best is None:
+        parts += _nothing(plan)
+    else:
+        parts += [_key_numbers(plan, plan.best, width), *_memory(plan), *_passes(plan, plan.best, width)]
+        parts += _floors(plan)
+    if plan.pareto:
+        parts += [_front_table(plan, width), front_plot(plan, width)]
+    if len(plan.ranked) > 1 and plan.best is not None:
+        parts.append(_ranked(plan, width))
+    if plan.rejected:
+        parts.append(_rejected(plan, width))
+    parts.append(_footer(plan, elapsed_s))
+    spaced: list[RenderableType] = []
+    for part in parts:
+        spaced += [part, Text("")]
+    return Group(*spaced[:-1])
+
+
+def replica_label(candidate: Candidate) -> str:
+    """The layout of one replica, without the number of replicas."""
+    return replace(candidate.layout, dp=1).label()
+
+
+def _request(plan: Plan) -> str:
+    work, limits = plan.workload, plan.constraints
+    text = f"{format_count(work.input_len)} tokens in, {format_count(work.output_len)} out"
+    if work.cache_hit:
+        text += f", {percent(work.cache_hit)} of the prompt cached"
+    if limits.tpot_s is not None:
+        text += f", tpot ≤ {format_seconds(limits.tpot_s)}"
+    if limits.ttft_s is not None:
+        text += f", ttft ≤ {format_seconds(limits.ttft_s)}"
+    return text
+
+
+def _headline(plan: Plan) -> Panel:
+    body = Text()
+    best = plan.best
+    if best is None:
+        body.append("Nothing fits. ", style="bold red")
+        body.append(plan.reason)
+        return Panel(body, title=_title(plan), title_align="left", border_style="red")
+    body.append(f"{replica_label(best)}", style="bold green")
+    body.append(f" · {best.precision.short()} · {best.mode.label()}\n")
+    body.append(f"batch {best.batch_size:,}", style="bold")
+    body.append(f" a replica ({best.sequences_per_rank:,} a rank) on {best.layout.chips_per_replica} chips; ")
+    replicas = best.layout.dp
+    body.append(f"{replicas} replica{'s' if replicas > 1 else ''}", style="bold")
+    body.append(f" use {best.num_chips} of {plan.cluster.num_chips} chips")
+    for note in best.precision.notes:
+        body.append(f"\n{note}", style="yellow")
+    return Panel(body, title=_title(plan), title_align="left", subtitle=_request(plan), subtitle_align="left")
+
+
+def _title(plan: Plan) -> str:
+    return f"{plan.model.name} on {plan.cluster.name} ({plan.cluster.num_chips} × {plan.cluster.chip.name})"
+
+
+def _key_numbers(plan: Plan, best: Candidate, width: int) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for _ in range(4 if width >= 100 else 2):
+        table.add_column(style="dim", no_wrap=True) if len(table.columns) % 2 == 0 else table.add_column(no_wrap=True)
+    limits = plan.constraints
+    unit = money_name(plan.priced)
+    whole = best.output_tokens_per_s_per_chip * best.num_chips
+    cells = [
+        ("time per output token", _against(best.tpot_s, limits.tpot_s)),
+        (f"{unit} per M input tokens", Text(money(best.usd_per_mtok_input, plan.priced), style="bold")),
+        ("time to first token", _against(best.ttft_s, limits.ttft_s)),
+        (f"{unit} per M output tokens", Text(money(best.usd_per_mtok_output, plan.priced), style="bold")),
+        ("tokens/s per user", Text(f"{best.tokens_per_s_per_user:.3g}", style="bold")),
+        (f"{unit} per M output, all-in", Text(money(best.usd_per_mtok, plan.priced), style="bold")),
+        ("output tokens/s per chip", Text(f"{best.output_tokens_per_s_per_chip:,.0f}", style="bold")),
+        ("price of a chip", _price(plan)),
+        ("output tokens/s, all chips", Text(format_count(whole))),
+        ("requests in flight", Text(f"{best.batch_size * best.layout.dp:,}")),
+    ]
+    pairs = len(table.columns) // 2
+    order = cells if pairs == 2 else cells[::2] + cells[1::2]
+    for start in range(0, len(order), pairs):
+        table.add_row(*(cell for pair in order[start : start + pairs] for cell in pair))
+    return table
+
+
+def _price(plan: Plan) -> Text:
+    price = plan.cluster.usd_per_chip_hour
+    if price is None:
+        return Text("none known: costs are chip-hours; set --price", style="yellow")
+    return Text(f"{money(price)} an hour")
+
+
+def _against(value: float, limit: float | None) -> Text:
+    text = Text(format_seconds(value), style="bold")
+    if limit is not None:
+        text.append(f"  ({percent(share(value, limit))} of the limit)", style="not bold dim")
+    return text
+
+
+def _memory(plan: Plan) -> list[RenderableType]:
+    return [memory_table(plan.memory, "memory of the fullest chip")] if plan.memory is not None else []
+
+
+def memory_table(memory: MemoryUse, title: str) -> Table:
+    """What the fullest chip holds, by kind."""
+    table = plain_table(f"{title}: {format_bytes(memory.total)}")
+    table.add_column("holds", no_wrap=True)
+    table.add_column("bytes", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    weights = sorted(memory.weights.items(), key=lambda item: -float(item[1]))
+    rows = [(f"weights: {kind.replace('_', ' ')}", float(value), "blue") for kind, value in weights if float(value) > 0]
+    rows += [
+        ("KV cache", float(memory.kv_cache), "yellow"),
+        ("activations", float(memory.activations), "magenta"),
+        ("runtime", memory.runtime, "bright_black"),
+        ("free", float(memory.free), "green" if float(memory.free) >= 0 else "red"),
+        ("kept clear", memory.total - memory.usable, "bright_black"),
+    ]
+    for name, value, style in rows:
+        part = share(value, memory.total)
+        shown = format_bytes(value) if abs(value) > 0 else "-"
+        table.add_row(name, shown, percent(part), Text(bar(part, 24), style=style))
+    return table
+
+
+def _passes(plan: Plan, best: Candidate, width: int) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    chunk = min(plan.workload.new_tokens, float(best.mode.max_batched_tokens))
+    titles = (
+        f"decode step: {best.sequences_per_rank:,} sequences a rank at {format_count(plan.workload.mean_context)} context",
+        f"prefill pass: {format_count(chunk)} new tokens a rank",
+    )
+    for time, title in zip((plan.best_decode, plan.best_prefill), titles, strict=True):
+        if time is None:
+            continue
+        if best.mode.two_batch_overlap:
+            title += "; rows of the whole batch, before overlap"
+        parts.append(Group(pass_table(time, f"{title}: {format_seconds(time.seconds)}", width=width), resources_line(time)))
+    return parts
+
+
+def _floors(plan: Plan) -> list[RenderableType]:
+    floors = plan.floors
+    if floors is None:
+        return []
+    table = plain_table("distance from the floors")
+    for name in ("floor", "at best", "predicted", "times the floor"):
+        table.add_column(name, justify="left" if name == "floor" else "right")
+    best = plan.best
+    if best is None:
+        return []
+    table.add_row(
+        "latency: read the weights once, over all chips of a replica",
+        format_seconds(floors.latency_s),
+        format_seconds(best.tpot_s),
+        f"{floors.latency_ratio:.3g}",
+    )
+    table.add_row(
+        f"cost: a token's own compute or KV reads, {money_name(plan.priced)} per M output",
+        money(floors.usd_per_mtok_output, plan.priced),
+        money(best.usd_per_mtok_output, plan.priced),
+        f"{floors.cost_ratio:.3g}",
+    )
+    return [table]
+
+
+def front_with_best(plan: Plan, count: int) -> list[tuple[Candidate, bool]]:
+    """About `count` candidates of the Pareto front, evenly over the speeds, and the best one among them.
+
+    Returns:
+        (candidate, whether it is the best), fastest first.
+    """
+    logs = [math.log(candidate.tokens_per_s_per_user) for candidate in plan.pareto]
+    picked = [(plan.pareto[index], False) for index in spread_over(logs, count)]
+    if plan.best is not None:
+        picked = [(c, mark) for c, mark in picked if c.tokens_per_s_per_user != plan.best.tokens_per_s_per_user]
+        picked.append((plan.best, True))
+    return sorted(picked, key=lambda item: -item[0].tokens_per_s_per_user)
+
+
+def _front_table(plan: Plan, width: int) -> Table:
+    wide = width >= 110
+    table = plain_table(
+        "Pareto front: speed for one user against cost",
+        caption=f"{len(plan.pareto)} points on the front; the dim ones break a limit of this request",
+    )
+    table.add_column("tok/s/user", justify="right", no_wrap=True)
+    table.add_column(f"{money_name(plan.priced)}/Mtok", justify="right", no_wrap=True)
+    table.add_column("ttft", justify="right", no_wrap=True)
+    table.add_column("batch", justify="right", no_wrap=True)
+    table.add_column("chips", justify="right", no_wrap=True)
+    table.add_column("layout", no_wrap=True, overflow="ellipsis")
+    if wide:
+        table.add_column("precision", no_wrap=True)
+        table.add_column("mode", no_wrap=True, overflow="ellipsis")
+    table.add_column("", no_wrap=True)
+    for candidate, is_best in front_with_best(plan, FRONT_ROWS):
+        cells = [
+            f"{candidate.tokens_per_s_per_user:.3g}",
+            money(candidate.usd_per_mtok, plan.priced).removesuffix(" chip-h"),
+            format_seconds(candidate.ttft_s),
+            f"{candidate.batch_size:,}",
+            f"{candidate.layout.chips_per_replica}×{candidate.layout.dp}",
+            replica_label(candidate),
+        ]
+        if wide:
+            cells += [candidate.precision.short(), candidate.mode.label()]
+        style = "bold green" if is_best else ("" if _keeps(plan, candidate) else "dim")
+        table.add_row(*cells, "◆ best" if is_best else "", style=style)
+    return table
+
+
+def _keeps(plan: Plan, candidate: Candidate) -> bool:
+    limits = plan.constraints
+    return (limits.tpot_s is None or candidate.tpot_s <= limits.tpot_s) and (
+        limits.ttft_s is None or candidate.ttft_s <= limits.ttft_s
+    )
+
+
+def front_plot(plan: Plan, width: int) -> Text:
+    """The front in the terminal, with the limit and the best."""
+    series = [
+        Series(
+            x=[c.tokens_per_s_per_user for c in plan.pareto],
+            y=[c.usd_per_mtok for c in plan.pareto],
+            name="front",
+            joined=True,
+        )
+    ]
+    if plan.best is not None:
+        series.append(
+            Series(
+                x=[plan.best.tokens_per_s_per_user],
+                y=[plan.best.usd_per_mtok],
+                name="best",
+                style="bold green",
+                mark="◆",
+            )
+        )
+    limit = plan.constraints.tpot_s
+    return log_plot(
+        series,
+        width=min(width, 120),
+        height=14,
+        x_title="tokens/s per user",
+        y_title=f"{money_name(plan.priced)} per M output tokens, all-in",
+        x_text=lambda value: f"{value:g}",
+        y_text=lambda value: f"{value:g}",
+        x_line=1.0 / limit if limit else None,
+        x_line_name=f"tpot limit {format_seconds(limit)}: faster is to the right" if limit else "",
+    )
+
+
+def _ranked(plan: Plan, width: int) -> Table:
+    wide = width >= 110
+    table = plain_table("other layouts and precisions that keep the limits, cheapest first")
+    table.add_column(f"{money_name(plan.priced)}/Mtok", justify="right", no_wrap=True)
+    table.add_column("tpot", justify="right", no_wrap=True)
+    table.add_column("ttft", justify="right", no_wrap=True)
+    table.add_column("batch", justify="right", no_wrap=True)
+    table.add_column("chips", justify="right", no_wrap=True)
+    table.add_column("layout", no_wrap=True, overflow="ellipsis")
+    table.add_column("precision", no_wrap=True, overflow="ellipsis")
+    if wide:
+        table.add_column("mode", no_wrap=True, overflow="ellipsis")
+    for candidate in plan.ranked[1:]:
+        cells = [
+            money(candidate.usd_per_mtok, plan.priced).removesuffix(" chip-h"),
+            format_seconds(candidate.tpot_s),
+            format_seconds(candidate.ttft_s),
+            f"{candidate.batch_size:,}",
+            f"{candidate.layout.chips_per_replica}×{candidate.layout.dp}",
+            replica_label(candidate),
+            candidate.precision.short(),
+        ]
+        table.add_row(*cells, *([candidate.mode.label()] if wide else []))
+    return table
+
+
+def _rejected(plan: Plan, width: int) -> Group:
+    lines: list[RenderableType] = [Text("nearest rejected candidates", style="bold italic")]
+    for item in plan.rejected:
+        lines.append(Padding(Text.assemble(("✗ ", "red"), item.reason), (0, 0, 0, 1)))
+        lines.append(Padding(Text(item.what, style="dim"), (0, 0, 0, 3)))
+    return Group(*lines)
+
+
+def _nothing(plan: Plan) -> list[RenderableType]:
+    if plan.need is None:
+        return []
+    name = plan.need.cluster
+    line = Text("smallest cluster of the catalogue that holds it: ")
+    line.append(name if name else "none", style="bold")
+    line.append(f"\n{plan.need.reason}", style="dim")
+    return [line]
+
+
+def _footer(plan: Plan, elapsed_s: float) -> Group:
+    looked = Text(
+        f"looked at {plan.candidates_evaluated:,} candidates ({plan.combinations:,} layout × precision × mode) "
+        f"in {format_seconds(elapsed_s)}",
+        style="dim",
+    )
+    assumed = Text("assumed: " + "; ".join(plan.assumptions[:-1]), style="dim")
+    return Group(looked, assumed, trust(plan.calibration))

@@ -1,0 +1,49 @@
+"""The plan's engine against what DeepSeek V3 servers were published to reach."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARED = ROOT.parent / "shared"
+_SPEC = importlib.util.spec_from_file_location("headline", Path(__file__).with_name("headline.py"))
+assert _SPEC is not None
+assert _SPEC.loader is not None
+headline = importlib.util.module_from_spec(_SPEC)
+sys.modules["headline"] = headline
+_SPEC.loader.exec_module(headline)
+
+
+@pytest.mark.parametrize("case", headline.HEADLINES, ids=lambda case: case.what[:40])
+def test_prediction_is_within_a_third_of_the_published_figure(case) -> None:
+    """With assumed, unfitted numbers; the ratio itself stands in docs/accuracy.md."""
+    assert 0.70 < headline.predict(case) / case.published < 1.35
+
+
+@pytest.mark.parametrize("case", headline.HEADLINES, ids=lambda case: case.what[:40])
+def test_published_figure_is_the_one_in_the_facts(case) -> None:
+    path = SHARED / "facts" / "published_headline_figures.csv"
+    if not path.exists():
+        pytest.skip("the shared facts are not beside this checkout")
+    system, metric, conditions = case.row
+    with path.open(encoding="utf-8") as file:
+        listed = list(csv.DictReader(file))
+    rows = [
+        row
+        for row in listed
+        if row["system"] == system and row["metric"] == metric and row["conditions"].startswith(conditions)
+    ]
+    assert rows, f"no row for {case.row}"
+    per_chip = float(rows[0]["value"]) / (8 if metric.endswith("per_node") else 1)
+    assert per_chip == pytest.approx(case.published)
+
+
+def test_accuracy_page_shows_the_current_table() -> None:
+    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    shown = page.split(headline.BEGIN)[1].split(headline.END)[0].strip()
+    assert shown == headline.table(), "run `uv run python tests/validation/headline.py`"
