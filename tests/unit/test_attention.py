@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import gqa_model, model
 
+from helpers import gqa_model, model
 from rackline.arch import GroupedQueryAttention, MultiHeadLatentAttention, windowed_pairs
 
 GQA = GroupedQueryAttention(num_q_heads=64, num_kv_heads=8, head_dim=128)

@@ -103,13 +103,19 @@ def test_every_cluster_loads_and_its_chip_exists(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", names("calibrations"))
-def test_every_calibration_loads_and_covers_all_classes(name: str) -> None:
+def test_every_calibration_loads(name: str) -> None:
     record = calibration_record(name)
     assert isinstance(record, CalibrationRecord)
-    fallback = {entry.operation_class for entry in record.operation if entry.dtype == "*"}
-    assert fallback == {
-        "gemm", "attention_decode", "attention_prefill", "moe", "elementwise", "embedding", "collective"
-    }  # fmt: skip
+    known = {*names("chips"), "*", *(chip_record(chip).generation for chip in names("chips"))}
+    assert {entry.chip for entry in (*record.operation, *record.collective)} <= known
+
+
+@pytest.mark.parametrize("name", ["unit", "assumed"])
+def test_calibrations_for_all_chips_cover_all_classes(name: str) -> None:
+    record = calibration_record(name)
+    fallback = {entry.operation_class for entry in record.operation if entry.dtype == "*" and entry.chip == "*"}
+    assert fallback >= {"gemm", "attention_decode", "attention_prefill", "moe", "elementwise", "embedding"}
+    assert "collective" in {entry.collective_class for entry in record.collective if entry.chip == "*"}
 
 
 def test_unit_calibration_is_the_roofline() -> None:
@@ -118,8 +124,10 @@ def test_unit_calibration_is_the_roofline() -> None:
     assert record.evidence is Evidence.DERIVED
     assert record.host_s_per_step == 0.0
     for entry in record.operation:
-        assert (entry.overhead_s, entry.exposed, entry.alpha_s, entry.ramp) == (0.0, 0.0, 0.0, 0.0)
-        assert (entry.eta_compute, entry.eta_memory, entry.eta_link) == (1.0, 1.0, 1.0)
+        assert (entry.overhead_s, entry.exposed, entry.quantise_s) == (0.0, 0.0, 0.0)
+        assert (entry.eta_compute, entry.eta_memory) == (1.0, 1.0)
+    for link in record.collective:
+        assert (link.overhead_s, link.alpha_s, link.eta_link, link.ramp) == (0.0, 0.0, 1.0, 0.0)
 
 
 def test_assumed_calibration_has_the_typical_fractions() -> None:
@@ -130,7 +138,7 @@ def test_assumed_calibration_has_the_typical_fractions() -> None:
     # Static scales are fused: the overhead is that of bf16.
     assert gemm.overhead_s == table["gemm", "bf16"].overhead_s == pytest.approx(3.9e-6)
     assert (gemm.eta_compute, gemm.eta_memory, gemm.exposed) == (0.65, 0.76, 0.23)
-    collective = table["collective", "*"]
+    (collective,) = record.collective
     assert (collective.overhead_s, collective.alpha_s, collective.eta_link) == (4e-6, 1e-6, 0.8)
 
 
@@ -342,10 +350,10 @@ def test_calibration_rejects_doubles_and_missing_numbers(tmp_path: Path) -> None
     tail = '[[sources]]\nfields = ["*"]\nkind = "assumed"\ncitation = "made up"\n'
     assert calibration_record(write(tmp_path, head + entry + tail)).operation[0].eta_memory == 1.0
     for broken, words in (
-        (head + entry + entry + tail, "two operation entries"),
+        (head + entry + entry + tail, "two entries for chip"),
         (
             head + entry.replace("eta_memory = 1.0\n", "") + tail,
-            "class gemm needs eta_memory",
+            "eta_memory",
         ),
         (head + entry.replace("eta_memory = 1.0", "eta_memory = 1.2") + tail, "line 13"),
         (head + entry.replace('"gemm"', '"gem"') + tail, "operation.0.class"),

@@ -30,8 +30,8 @@ def gqa(config: dict[str, Any]) -> GqaRecord:
 # ------------------------------------------------------------------------- agreement with the shipped models
 
 CONFIGS = {
-    "deepseek-ai--DeepSeek-R1": ("deepseek-v3", "fp8"),
-    "deepseek-ai--DeepSeek-V3": ("deepseek-v3", "fp8"),
+    "deepseek-ai--DeepSeek-R1": ("deepseek-v3", "fp8_block"),
+    "deepseek-ai--DeepSeek-V3": ("deepseek-v3", "fp8_block"),
     "meta-llama--Llama-4-Maverick-17B-128E-Instruct": ("llama-4-maverick", "bf16"),
     "meta-llama--Llama-4-Scout-17B-16E-Instruct": ("llama-4-scout", "bf16"),
     "meta-llama--Meta-Llama-3.1-405B": ("llama-3.1-405b", "bf16"),
@@ -39,13 +39,13 @@ CONFIGS = {
     "meta-llama--Meta-Llama-3.1-8B": ("llama-3.1-8b", "bf16"),
     "mistralai--Mixtral-8x22B-v0.1": ("mixtral-8x22b", "bf16"),
     "mistralai--Mixtral-8x7B-v0.1": ("mixtral-8x7b", "bf16"),
-    "moonshotai--Kimi-K2-Instruct": ("kimi-k2", "fp8"),
+    "moonshotai--Kimi-K2-Instruct": ("kimi-k2", "fp8_block"),
     "moonshotai--Kimi-K2.5": ("kimi-k2", "int4"),
     "nvidia--Kimi-K2.5-NVFP4": ("kimi-k2", "nvfp4"),
     "openai--gpt-oss-120b": ("gpt-oss-120b", "mxfp4"),
     "openai--gpt-oss-20b": ("gpt-oss-20b", "mxfp4"),
     "Qwen--Qwen3-235B-A22B": ("qwen3-235b-a22b", "bf16"),
-    "Qwen--Qwen3-235B-A22B-FP8": ("qwen3-235b-a22b", "fp8"),
+    "Qwen--Qwen3-235B-A22B-FP8": ("qwen3-235b-a22b", "fp8_block"),
     "Qwen--Qwen3-30B-A3B": ("qwen3-30b-a3b", "bf16"),
     "Qwen--Qwen3-32B": ("qwen3-32b", "bf16"),
     "Qwen--Qwen3-32B-FP8-Static-PerTensor": ("qwen3-32b", "fp8"),
@@ -195,6 +195,7 @@ def test_language_model_is_found_inside_a_wrapper() -> None:
     ("quantization", "label"),
     [
         ({"quant_method": "fp8", "fmt": "e4m3"}, "fp8"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8_block"),
         ({"quant_method": "mxfp4"}, "mxfp4"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
         ({"quant_algo": "FP8"}, "fp8"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import deploy, gqa_model, model
 
+from helpers import deploy, gqa_model, model
 from rackline.passes import Batch
 
 OPEN = ("llama-3.1-70b", "qwen3-235b-a22b", "deepseek-v3", "gpt-oss-120b", "mixtral-8x7b", "palm-540b")

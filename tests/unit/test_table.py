@@ -6,20 +6,26 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import cluster, deploy, grid_table, layouts, numbers
 
+from helpers import cluster, deploy, grid_table, layouts, numbers
 from rackline.errors import InputError
 from rackline.passes import UNIT, Batch, Calibration, OperationCalibration, PassTable, Row
 from rackline.passes import features as f
+from rackline.passes.calibration import CollectiveCalibration
 from rackline.passes.table import feature_names, merge, scaled
 
 CHIP = cluster("dgx-h100").chip
 DECODE = Batch(decode_sequences=16.0, context_len=2000.0)
 
 
-def one_row_table(row: Row, operation: OperationCalibration, **kept: object) -> PassTable:
+def one_row_table(row: Row, given: OperationCalibration | CollectiveCalibration, **kept: object) -> PassTable:
+    known = isinstance(given, OperationCalibration)
     calibration = Calibration(
-        name="test", stack="test", step_policy="serial", operations={(row.op_class, row.dtype): operation}
+        name="test",
+        stack="test",
+        step_policy="serial",
+        operations={(row.op_class, row.dtype): given} if known else {("gemm", "*"): OperationCalibration()},
+        collectives={} if known else {row.op_class: given},
     )
     return PassTable(
         rows=(row,),
@@ -30,6 +36,18 @@ def one_row_table(row: Row, operation: OperationCalibration, **kept: object) -> 
     )
 
 
+REDUCE = Row(
+    name="reduce",
+    group="tensor parallel",
+    op_class="all_reduce_ring",
+    dtype="bf16",
+    scale_up={f.TOKENS: 1e6},
+    scale_out={f.TOKENS: 1e5},
+    launches={f.ONE: 1.0},
+    group_size=16.0,
+    scale_up_steps=4.0,
+    scale_out_steps=2.0,
+)
 GEMM = Row(
     name="gemm",
     group="ffn",
@@ -68,45 +86,67 @@ def test_a_large_batch_is_bound_by_compute_and_an_empty_row_by_overhead() -> Non
 
 
 def test_message_steps_pay_alpha_and_the_outer_latency() -> None:
-    row = Row(
-        name="reduce",
-        group="tensor parallel",
-        op_class="collective",
-        dtype="bf16",
-        scale_up={f.TOKENS: 1e6},
-        scale_out={f.TOKENS: 1e5},
-        launches={f.ONE: 1.0},
-        scale_up_steps=4.0,
-        scale_out_steps=2.0,
-    )
-    table = one_row_table(row, OperationCalibration(overhead_s=3e-6, alpha_s=1e-6, eta_link=0.5))
+    numbers_of_it = CollectiveCalibration(overheads_s=(3e-6,), alpha_s=1e-6, eta_links=(0.5,))
+    table = one_row_table(REDUCE, numbers_of_it)
     up, out = table.cluster.levels  # type: ignore[union-attr]
     overhead = 3e-6 + 4 * 1e-6 + 2 * (1e-6 + out.latency_s - up.latency_s)
     slower = max(16e6 / (0.5 * up.bytes_per_s_each_way), 16e5 / (0.5 * out.bytes_per_s_each_way))
     assert table.time(DECODE).seconds == pytest.approx(overhead + slower, rel=1e-12)
-    # without alpha the lecture's roofline has no latency at all
+    # the lecture's roofline has no latency at all
     assert table.with_calibration(UNIT).time(DECODE, "serial").rows[0].overhead_s == 0.0
 
 
-@pytest.mark.parametrize("exposed", [0.0, 0.4])
 @pytest.mark.parametrize("steps", [0.0, 30.0])
-def test_a_ramp_is_the_same_in_the_breakdown_and_in_bulk(exposed: float, steps: float) -> None:
-    row = Row(
-        name="reduce",
-        group="tensor parallel",
-        op_class="collective",
-        dtype="bf16",
-        scale_up={f.TOKENS: 1e6},
-        scale_out={f.TOKENS: 1e5},
-        launches={f.ONE: 1.0},
-        scale_up_steps=steps,
-    )
-    operation = OperationCalibration(overhead_s=3e-6, alpha_s=1e-6, ramp=0.7, exposed=exposed)
-    table = one_row_table(row, operation)
+def test_a_ramp_is_the_same_in_the_breakdown_and_in_bulk(steps: float) -> None:
+    numbers_of_it = CollectiveCalibration(overheads_s=(3e-6,), alpha_s=1e-6, ramps=(0.7,))
+    table = one_row_table(replace(REDUCE, scale_up_steps=steps), numbers_of_it)
     found = table.time(DECODE)
     assert float(table.seconds(DECODE)) == pytest.approx(found.seconds, rel=1e-12)
-    busy = found.seconds - found.rows[0].overhead_s
-    assert busy > max(found.rows[0].resource_s.values())
+    row, longest = found.rows[0], max(found.rows[0].resource_s.values())
+    expected = row.overhead_s + longest + 0.7 * (row.overhead_s * longest) ** 0.5
+    assert found.seconds == pytest.approx(expected, rel=1e-12)
+
+
+def test_numbers_of_a_collective_lie_between_measured_group_sizes() -> None:
+    measured = CollectiveCalibration(
+        group_sizes=(2, 8), overheads_s=(2e-6, 8e-6), eta_links=(0.6, 0.8), ramps=(0.0, 1.0)
+    )
+    overhead, eta, ramp = measured.at(np.array([1.0, 2.0, 4.0, 8.0, 16.0]))
+    assert overhead.tolist() == pytest.approx([2e-6, 2e-6, 5e-6, 8e-6, 16e-6])
+    assert eta.tolist() == pytest.approx([0.6, 0.6, 0.7, 0.8, 0.8])
+    assert ramp.tolist() == pytest.approx([0.0, 0.0, 0.5, 1.0, 1.0])
+    assert [float(v) for v in CollectiveCalibration().at(64.0)] == [0.0, 1.0, 0.0]
+
+
+def test_a_kernel_that_the_stack_does_not_have_is_not_used() -> None:
+    table = one_row_table(REDUCE, CollectiveCalibration())
+    assert table.rows_in_use() == (REDUCE,)
+    other = replace(table.calibration, collectives={"all_gather": CollectiveCalibration()})
+    assert table.with_calibration(other).rows_in_use() == ()
+    assert table.with_calibration(other).time(DECODE).seconds == 0.0
+    fallback = replace(table.calibration, collectives={"collective": CollectiveCalibration()})
+    assert table.with_calibration(fallback).rows_in_use() == (REDUCE,)
+
+
+def test_helper_kernels_move_their_bytes_as_often_as_the_calibration_says() -> None:
+    row = replace(GEMM, extra={f.TOKENS: 1e6})
+    plain, helped = (one_row_table(row, OperationCalibration(permute=permute)).time(DECODE) for permute in (0.0, 3.0))
+    assert helped.seconds - plain.seconds == pytest.approx(3 * 16 * 1e6 / CHIP.hbm_bytes_per_s)
+
+
+def test_extra_keys_are_paid_by_each_prompt_token() -> None:
+    row = Row(
+        name="core",
+        group="attention",
+        op_class="attention_prefill",
+        dtype="bf16",
+        compute={f.attention_pairs("full"): 100.0},
+        hbm={f.PREFILL_TOKENS: 1.0},
+    )
+    table = one_row_table(row, OperationCalibration(extra_keys=64.0))
+    table = replace(table, kinds={"full": deploy("llama-3.1-8b").model.layer_groups[0].attention})
+    found = table.time(Batch(prefill_sequences=2.0, chunk_tokens=100.0))
+    assert found.rows[0].amounts["compute"] == pytest.approx(2 * 100.0 * (5050 + 64 * 100))
 
 
 def test_a_row_works_on_the_chip_or_on_the_fabric() -> None:
@@ -122,10 +162,7 @@ def test_a_row_works_on_the_chip_or_on_the_fabric() -> None:
 
 
 def test_no_cluster_means_no_fabric_time() -> None:
-    row = Row(
-        name="send", group="x", op_class="collective", dtype="bf16", scale_up={f.TOKENS: 1e9}
-    )
-    table = replace(one_row_table(row, OperationCalibration()), cluster=None)
+    table = replace(one_row_table(REDUCE, CollectiveCalibration()), cluster=None)
     assert table.time(DECODE).seconds == 0.0
 
 
@@ -136,7 +173,7 @@ def test_the_slowest_policy_is_known_by_name() -> None:
 
 
 def test_breakdown_wants_one_layout_and_one_point() -> None:
-    with pytest.raises(InputError, match="batch|points|feature"):
+    with pytest.raises(InputError, match=r"feature tokens: got .2 points., allowed: one point"):
         one_row_table(GEMM, OperationCalibration()).time(Batch(decode_sequences=np.array([1.0, 2.0])))
     with pytest.raises(InputError, match=r"allowed: one layout; take table.layout\(index\)"):
         grid_table("llama-3.1-70b", "dgx-h100", 8).time(DECODE)
@@ -154,16 +191,20 @@ def test_lookup_falls_back_from_type_to_class_to_parent() -> None:
             ("gemm", "bf16"): operation(1.0),
             ("gemm", "fp8"): operation(2.0),
             ("moe", "*"): operation(3.0),
-            ("collective", "bf16"): operation(4.0),
             ("attention_decode", "fp8"): operation(5.0),
         },
+        collectives={"all_gather": CollectiveCalibration(alpha_s=1.0)},
     )
     look = calibration.lookup
     assert look("gemm", "fp8").overhead_s == 2.0
     assert look("gemm", "w4a8", "fp8").overhead_s == 2.0
     assert look("gemm", "int8").overhead_s == 1.0
     assert look("moe", "fp4").overhead_s == 3.0
-    assert look("all_reduce", "bf16").overhead_s == 4.0
+    everywhere = replace(calibration, collectives={"collective": CollectiveCalibration(alpha_s=2.0)})
+    assert calibration.collective("all_gather") == CollectiveCalibration(alpha_s=1.0)
+    assert calibration.collective("all_to_all") is None
+    assert everywhere.collective("all_to_all") == CollectiveCalibration(alpha_s=2.0)
+    assert UNIT.collective("all_to_all") == CollectiveCalibration()
     assert look("mla_decode", "fp8").overhead_s == 5.0
     assert look("embedding", "bf16") == OperationCalibration()
 
@@ -181,9 +222,12 @@ def test_the_assumed_set_says_that_it_is_assumed_and_unit_is_the_roofline() -> N
 @pytest.mark.parametrize("on", ["dgx-h100", "mi300x-8", "tpu-v5e-16", "dgx-a100"])
 def test_the_catalogue_unit_calibration_is_unit(on: str) -> None:
     """calibrations/unit.toml gives the same numbers as the built-in constant."""
-    from rackline.passes import calibration
+    from rackline.catalog import calibration_record
+    from rackline.passes.calibration import calibration_from_record
 
-    by_file = deploy("llama-3.1-8b", on=on).table().with_calibration(calibration("unit"))
+    unit = calibration_from_record(calibration_record("unit"))
+    assert unit.step_policy == "blackboard"
+    by_file = deploy("llama-3.1-8b", on=on).table().with_calibration(unit)
     built_in = deploy("llama-3.1-8b", on=on, calibration="unit").table()
     assert float(by_file.seconds(DECODE)) == float(built_in.seconds(DECODE))
 

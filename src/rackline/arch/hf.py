@@ -125,4 +125,5 @@ def _quantization(q: HfConfig) -> str:
             raise weights.fail("num_bits", "int 4, int 8 or float 8")
         return _BITS[kind]
     known = {**_METHODS, "awq": "", "gptq": "", "compressed-tensors": ""}
-    return q.choice("quant_method", known)
+    label = q.choice("quant_method", known)
+    return "fp8_block" if label == "fp8" and q.values.get("weight_block_size") is not None else label

@@ -13,7 +13,6 @@ from rackline.catalog.base import (
     Count,
     Date,
     Evidence,
-    Fraction,
     Name,
     NonNegative,
     Positive,
@@ -22,6 +21,7 @@ from rackline.catalog.base import (
     SourcedRecord,
     Text,
 )
+from rackline.catalog.calibrations import CalibrationRecord, CollectiveRecord, OperationRecord
 from rackline.catalog.models import (
     AggregateRecord,
     ArchitectureRecord,
@@ -39,6 +39,7 @@ __all__ = [
     "CalibrationRecord",
     "ChipRecord",
     "ClusterRecord",
+    "CollectiveRecord",
     "Evidence",
     "FfnRecord",
     "GqaRecord",
@@ -154,100 +155,4 @@ class ClusterRecord(SourcedRecord):
             raise ValueError(f"levels are scale_up, then at most one scale_out; got {', '.join(names)}")
         if self.num_chips > self.levels[-1].size:
             raise ValueError(f"num_chips {self.num_chips} exceeds the largest level's {self.levels[-1].size}")
-        return self
-
-
-OPERATION_CLASSES = (
-    "gemm",
-    "attention_decode",
-    "attention_prefill",
-    "moe",
-    "elementwise",
-    "embedding",
-    "collective",
-)
-
-
-class OperationRecord(Record):
-    """Calibration of one operation class for one data type.
-
-    The seconds of a row are overhead_s + max(t) + exposed * (sum(t) - max(t)) with t = amount / (eta * peak).
-
-    Args:
-        operation_class: Which rows it is for; ``class`` in the file.
-        dtype: Data type, or "*" for the fallback of the class.
-        overhead_s: Fixed time of one call [s].
-        eta_compute: Reached share of the peak rate [fraction].
-        eta_memory: Reached share of the memory bandwidth [fraction].
-        eta_link: Reached share of the link bandwidth; above 1 where switches reduce in the network.
-        alpha_s: Time of one message step of a collective [s].
-        exposed: Share of the shorter resource times that does not hide behind the longest [fraction].
-        ramp: Slow-down of mid-size messages of a collective [fraction].
-    """
-
-    operation_class: Annotated[
-        Literal[
-            "gemm",
-            "attention_decode",
-            "attention_prefill",
-            "mla_decode",
-            "mla_prefill",
-            "moe",
-            "elementwise",
-            "embedding",
-            "collective",
-            "all_reduce",
-            "all_to_all",
-        ],
-        Field(alias="class"),
-    ]
-    dtype: Literal["bf16", "fp16", "fp8", "fp4", "int8", "fp32", "w8a16", "w4a16", "w4a8", "*"]
-    overhead_s: NonNegative
-    eta_compute: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    eta_memory: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    eta_link: Annotated[float, Field(gt=0.0, le=2.0)] = 1.0
-    alpha_s: NonNegative = 0.0
-    exposed: Fraction = 0.0
-    ramp: NonNegative = 0.0
-
-    @model_validator(mode="after")
-    def _states_what_it_uses(self) -> Self:
-        needed = (
-            ("eta_link", "alpha_s")
-            if self.operation_class in ("collective", "all_reduce", "all_to_all")
-            else ("eta_compute", "eta_memory")
-        )
-        missing = [key for key in needed if key not in self.model_fields_set]
-        if missing:
-            raise ValueError(f"class {self.operation_class} needs {' and '.join(missing)}")
-        return self
-
-
-class CalibrationRecord(SourcedRecord):
-    """How a software stack on some chips falls short of the peaks.
-
-    Args:
-        stack: Serving or training software it stands for; "any" when it is generic.
-        description: What it is and when to use it.
-        evidence: The weakest kind of evidence behind it.
-        step_policy: How the rows of a pass combine: serial, overlap or blackboard.
-        host_s_per_step: Host time that each step adds [s].
-        operation: One entry a class and data type.
-    """
-
-    stack: Text
-    description: Text
-    evidence: Annotated[Evidence, Field(strict=False)]
-    step_policy: Literal["serial", "overlap", "blackboard"]
-    host_s_per_step: NonNegative
-    operation: Annotated[tuple[OperationRecord, ...], Field(min_length=1)]
-
-    @model_validator(mode="after")
-    def _entries_are_unique(self) -> Self:
-        seen: set[tuple[str, str]] = set()
-        for entry in self.operation:
-            key = (entry.operation_class, entry.dtype)
-            if key in seen:
-                raise ValueError(f"two operation entries for class {key[0]}, dtype {key[1]}")
-            seen.add(key)
         return self

@@ -177,6 +177,7 @@ def _router(model: Model, ffn: MoeFfn) -> Projection:
 def experts_row(model: Model, ffn: MoeFfn, *, count: int, layout: Sharding, weights: Weights, chip: Chip) -> Row:
     """Routed experts of the busiest rank: weights of a touched expert once, FLOP per token-expert pair."""
     width = ffn.d_expert / np.asarray(layout.moe_tp, dtype=float)
+    shared = np.asarray(layout.attention_dp) > 1
     elements = ffn.matrices * model.d_model * width
     moved = model.d_model * (storage_bytes(weights.activations) + 2.0) + 2.0 * ffn.matrices * width
     return Row(
@@ -191,6 +192,11 @@ def experts_row(model: Model, ffn: MoeFfn, *, count: int, layout: Sharding, weig
             f.EXPERT_TOKENS: moved * count,
         },
         launches={f.ONE: float(count)},
+        extra={
+            # all chips of the group hold all tokens and sort them; with attention dp only what was sent arrives
+            f.GROUP_TOKENS: np.where(shared, 0.0, 4.0 * ffn.experts_per_token * model.d_model * count),
+            f.EXPERT_TOKENS: np.where(shared, 4.0 * model.d_model * count, 0.0),
+        },
         formula=f"{count} × {ffn.matrices}·{model.d_model}·{_text(width)} weights an expert in {weights.stored}",
     )
 

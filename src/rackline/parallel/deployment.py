@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rackline.arch import AggregateModel, AnyModel, Model
+from rackline.errors import InputError
 from rackline.hardware import Cluster
 from rackline.parallel.blocks import attention_rows, ends_rows, ffn_rows
 from rackline.parallel.exchange import exchange_rows
@@ -54,6 +55,12 @@ class ExpertLoads:
     def _spread(self, group_tokens: FloatLike, what: str) -> Array:
         tokens = as_array(group_tokens)
         tokens = tokens.reshape((1,) * max(0, 2 - tokens.ndim) + tokens.shape)
+        if tokens.shape[0] not in (1, len(self.ep)):
+            raise InputError(
+                what="batch shape",
+                given=tokens.shape,
+                allowed=f"(), (points,) or ({len(self.ep)} layouts, points...)",
+            )
         out = np.empty((len(self.ep), *tokens.shape[1:]))
         for ep, load in self.loads.items():
             mine = self.ep == ep

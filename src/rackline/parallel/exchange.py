@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +16,16 @@ from rackline.passes import features as f
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.passes.routing import distinct_ranks
 from rackline.passes.table import Row
+
+CLASS_OF = {
+    "ring": "all_reduce_ring",
+    "two_shot": "all_reduce_two_shot",
+    "one_shot": "all_reduce_one_shot",
+    "tree": "all_reduce_tree",
+    "direct": "all_to_all",
+    "forwarded": "all_to_all",
+    "gathered": "all_gather",
+}
 
 
 def make_group(cluster: Cluster, size: FloatLike, stride: FloatLike = 1) -> c.Group:
@@ -66,8 +77,9 @@ def collective_rows(
             Row(
                 name=name if len(algorithms) == 1 else f"{name}_{cost.algorithm}",
                 group=where,
-                op_class=op_class,
+                op_class=op_class if len(algorithms) == 1 else CLASS_OF.get(cost.algorithm, op_class),
                 dtype="bf16",
+                group_size=group.size,
                 scale_up=up,
                 scale_out=out if cluster.scale_out is not None else {},
                 launches={f.ONE: active},
@@ -107,7 +119,7 @@ def exchange_rows(model: Model, layout: Sharding, precision: Precision, cluster:
         algorithms=all_reduce_algorithms(cluster),
         buffer={f.TOKENS: 2.0 * d},
         calls=calls,
-        op_class="all_reduce",
+        op_class="all_reduce_ring",
         where="tensor parallel",
         formula=f"2·{model.d_model} B a token after attention and after each block",
     )
@@ -118,7 +130,7 @@ def exchange_rows(model: Model, layout: Sharding, precision: Precision, cluster:
         algorithms=(c.all_gather,),
         buffer={f.LOGIT_ROWS: 2.0 * model.vocab_size},
         calls=1.0,
-        op_class="collective",
+        op_class="all_gather",
         where="tensor parallel",
         formula=f"2·{model.vocab_size} B a logit row",
     )
@@ -147,6 +159,9 @@ def expert_rows(
     spread = as_array(group.outside)
     domains = distinct_ranks(np.minimum(spread, moe.num_experts), moe.num_experts, moe.experts_per_token)
 
+    def gathered(g: c.Group) -> c.CollectiveCost:
+        return replace(c.all_gather(g), algorithm="gathered")  # the sums come back by the mirror image
+
     def direct(g: c.Group) -> c.CollectiveCost:
         return c.scaled_cost(c.all_to_all(g), copies / chips)
 
@@ -154,9 +169,9 @@ def expert_rows(
         return c.scaled_cost(c.forwarded_all_to_all(g, copies, domains), 1.0 / chips)
 
     rows: list[Row] = []
-    for name, size, gathered in (
-        ("dispatch", model.d_model * storage_bytes(precision.expert_activations), c.all_gather),
-        ("combine", 2.0 * model.d_model, c.reduce_scatter),
+    for name, size in (
+        ("dispatch", model.d_model * storage_bytes(precision.expert_activations)),
+        ("combine", 2.0 * model.d_model),
     ):
         rows += collective_rows(
             name,
@@ -183,8 +198,9 @@ def pipeline_row(model: Model, layout: Sharding, cluster: Cluster) -> Row:
     return Row(
         name="pipeline_send",
         group="pipeline",
-        op_class="collective",
+        op_class="all_to_all",
         dtype="bf16",
+        group_size=2.0,
         scale_up={f.TOKENS: hops * size * cost.scale_up_bytes},
         scale_out={f.TOKENS: hops * size * cost.scale_out_bytes} if cluster.scale_out else {},
         launches={f.ONE: hops},

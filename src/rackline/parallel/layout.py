@@ -189,6 +189,14 @@ def check(layout: Layout, model: AnyModel, num_chips: int | None = None) -> None
     )
 
 
+def _usual(chips: int) -> bool:
+    """Whether a group size is of the form 2^a 3^b, as racks and nodes are."""
+    for factor in (2, 3):
+        while chips % factor == 0:
+            chips //= factor
+    return chips == 1
+
+
 def enumerate_layouts(model: AnyModel, num_chips: int, max_pp: int = 8) -> list[Layout]:
     """All possible layouts of one replica on at most `num_chips` chips (dp = 1).
 
@@ -209,6 +217,8 @@ def enumerate_layouts(model: AnyModel, num_chips: int, max_pp: int = 8) -> list[
                 continue
             for attention_dp in range(1, num_chips // (tp * pp) + 1):
                 group = tp * attention_dp
+                if not _usual(group) and group * pp != num_chips:
+                    continue
                 found.extend(
                     Layout(tp=tp, pp=pp, ep=ep, moe_tp=group // ep, attention_dp=attention_dp)
                     for ep in range(1, group + 1)

@@ -101,7 +101,7 @@ def weight_bytes(model: AnyModel, layout: Sharding, precision: Precision) -> dic
             add("shared_experts", layers * cut * expert)
     table = model.vocab_size * d / tp * other
     # the first stage holds the embedding, the last the head: with pp > 1 the fullest chip has one of the two
-    add("embedding", table)
+    add("embedding", table + model.learned_positions * d * other)
     if not model.tied_embeddings:
         add("head", np.where(pp > 1, 0.0, table))
     return held

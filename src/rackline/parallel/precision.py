@@ -15,14 +15,15 @@ STORAGE_BYTES = {
     "bf16": 2.0,
     "fp16": 2.0,
     "fp8": 1.0,
+    "fp8_block": 1.0 + 4 / 128**2,
     "int8": 1.0,
     "mxfp8": 1.0 + 1 / 32,
     "fp4": 0.5 + 1 / 16,
     "mxfp4": 0.5 + 1 / 32,
     "int4": 0.5 + 2 / 128,
 }
-COMPUTE_DTYPE = {"mxfp8": "fp8", "mxfp4": "fp4", "int4": "fp4"}
-LABELS = ("bf16", "fp8", "fp4", "mxfp4", "int8", "int8-weights", "int4")
+COMPUTE_DTYPE = {"mxfp8": "fp8", "fp8_block": "fp8", "mxfp4": "fp4", "int4": "fp4"}
+LABELS = ("bf16", "fp8", "fp8_block", "fp4", "mxfp4", "int8", "int8-weights", "int4")
 LABEL_ALIASES = {
     "fp16": "bf16",
     "nvfp4": "fp4",
@@ -86,11 +87,12 @@ def storage_bytes(dtype: str) -> float:
 
 
 def operation_dtype(weights: str, activations: str) -> str:
-    """Key of a calibration: the common type, or "w4a16" and the like for mixed products."""
-    if COMPUTE_DTYPE.get(weights, weights) == COMPUTE_DTYPE.get(activations, activations):
-        return COMPUTE_DTYPE.get(weights, weights)
-    bits = {name: round(8 * size) for name, size in STORAGE_BYTES.items()}
-    return f"w{min(bits[weights], 16)}a{min(bits[activations], 16)}".replace("w5", "w4").replace("a5", "a4")
+    """Key of a calibration: the common type, or "int4_bf16" and the like for mixed products.
+
+    >>> operation_dtype("fp8", "fp8"), operation_dtype("mxfp4", "bf16")
+    ('fp8', 'mxfp4_bf16')
+    """
+    return weights if weights == activations else f"{weights}_{activations}"
 
 
 def compute_dtype(activations: str, chip: Chip) -> str:
@@ -137,16 +139,18 @@ def _from_label(base: str, model: AnyModel) -> Precision:
     moe = isinstance(model, Model) and model.is_moe
     if base == "bf16":
         return Precision(label=base)
-    if base == "fp8" and model.native_precision != "mxfp4":
+    if base in ("fp8", "fp8_block") and model.native_precision != "mxfp4":
+        # checkpoints released with block scales keep them
+        stored = "fp8_block" if "fp8_block" in (base, model.native_precision) else "fp8"
         return Precision(
             label=base,
-            linear_weights="fp8",
-            expert_weights="fp8",
-            activations="fp8",
-            expert_activations="fp8",
+            linear_weights=stored,
+            expert_weights=stored,
+            activations=stored,
+            expert_activations=stored,
             kv_cache=kv,
         )
-    if base in ("mxfp4", "fp8") or (base == "fp4" and model.native_precision == "mxfp4"):
+    if base in ("mxfp4", "fp8", "fp8_block") or (base == "fp4" and model.native_precision == "mxfp4"):
         return Precision(
             label=base,
             linear_weights="bf16" if moe else "mxfp4",
@@ -211,7 +215,8 @@ def _fit_to_chip(chosen: Precision, chip: Chip) -> Precision:
     notes: list[str] = []
     for name in ("activations", "expert_activations", "attention"):
         dtype = getattr(chosen, name)
-        if compute_dtype(dtype, chip) in chip.peak_flop_per_s:
+        needed = "fp4" if dtype in ("mxfp8", "mxfp4") else dtype  # block-scaled units came with fp4
+        if chip.supports(compute_dtype(needed, chip)):
             continue
         options = [option for option in wider.get(dtype, ()) if chip.supports(option)]
         replacement = options[0] if options else "bf16"

@@ -25,6 +25,7 @@ class RowTime:
         overhead_s: launches and message steps [s].
         seconds: the one line [s].
         binds: the longest resource, or "overhead".
+        evidence, origin: of the calibration numbers that timed it.
         used: False for an alternative that a faster kernel replaced; its seconds do not count.
     """
 
@@ -41,6 +42,7 @@ class RowTime:
     used: bool
     formula: str
     evidence: str
+    origin: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,8 @@ class PassTime:
                     "overhead_s": row.overhead_s,
                     "seconds": row.seconds,
                     "binds": row.binds,
+                    "evidence": row.evidence,
+                    "origin": row.origin,
                 }
                 for row in self.rows
                 if row.used
@@ -116,7 +120,8 @@ def break_down(table: PassTable, batch: Batch, policy: StepPolicy) -> PassTime:
         if np.size(value) != 1:
             raise InputError(what=f"feature {name}", given=f"{np.size(value)} points", allowed="one point")
         features[name] = float(np.asarray(value).reshape(()))
-    rows = _mark_alternatives([_row_time(table, row, features) for row in table.rows], table.rows, policy)
+    in_use = table.rows_in_use()
+    rows = _mark_alternatives([_row_time(table, row, features) for row in in_use], in_use, policy)
     by_resource = {
         resource: sum(row.resource_s.get(resource, 0.0) for row in rows if row.used)
         for resource in ("compute", "hbm", "scale_up", "scale_out")
@@ -154,16 +159,17 @@ def _row_time(table: PassTable, row: Row, features: dict[str, float]) -> RowTime
     amounts: dict[str, float] = {}
     resource_s: dict[str, float] = {}
     for resource in ("compute", "hbm", "scale_up", "scale_out"):
-        entries = row.amounts(resource)
+        entries = table.work(row, resource)
         if entries:
             amount = sum(float(value) * features.get(name, 0.0) for name, value in entries.items())
             amounts[resource] = amount
-            resource_s[resource] = amount / table.rate(row, resource)
-    numbers = table.numbers(row)
+            resource_s[resource] = amount / float(table.rate(row, resource))
+    evidence, origin = table.origin(row)
     overhead = sum(float(value) * features.get(name, 0.0) for name, value in table.overhead_s(row).items())
     longest = max(resource_s.values(), default=0.0)
     rest = sum(resource_s.values()) - longest
-    seconds = overhead + longest + numbers.exposed * rest + numbers.ramp * (overhead * longest) ** 0.5
+    seconds = overhead + longest + table.exposed(row) * rest
+    seconds += float(table.ramp(row)) * (overhead * longest) ** 0.5
     binds = max(resource_s, key=lambda resource: resource_s[resource]) if resource_s else "overhead"
     return RowTime(
         name=row.name,
@@ -178,8 +184,14 @@ def _row_time(table: PassTable, row: Row, features: dict[str, float]) -> RowTime
         binds="overhead" if overhead > longest else binds,
         used=True,
         formula=row.formula,
-        evidence=numbers.evidence,
+        evidence=evidence,
+        origin=origin,
     )
+
+
+def _rank(time: RowTime, policy: StepPolicy) -> float:
+    """What alternatives are compared by: the blackboard counts wire time only."""
+    return max(time.resource_s.values(), default=0.0) if policy == "blackboard" else time.seconds
 
 
 def _mark_alternatives(times: list[RowTime], rows: tuple[Row, ...], policy: StepPolicy) -> tuple[RowTime, ...]:
@@ -190,8 +202,7 @@ def _mark_alternatives(times: list[RowTime], rows: tuple[Row, ...], policy: Step
         if not row.choice:
             continue
         kept = best.setdefault(row.choice, index)
-        # the blackboard counts bytes only: it keeps the first kernel, the one with the fewest bytes
-        if policy != "blackboard" and times[index].seconds < times[kept].seconds:
+        if _rank(times[index], policy) < _rank(times[kept], policy):
             best[row.choice] = index
     return tuple(
         time if not row.choice or best[row.choice] == index else replace(time, used=False)

@@ -21,12 +21,12 @@ from rackline.passes.features import Array, FloatLike, as_array
 if TYPE_CHECKING:
     from rackline.passes.table import PassTable, Row
 
-CHUNK_POINTS = 8192
+CHUNK_VALUES = 2**18  # layouts × points that are worked on at a time: fits the cache and bounds the memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternatives:
-    """Kernels for one job, of which the fastest runs; arrays are (layouts, kernels, features), ramp (1, kernels, 1)."""
+    """Kernels for one job, of which the fastest runs; (layouts, kernels, features), ramp (layouts, kernels, 1)."""
 
     linear: Array
     difference: Array
@@ -82,17 +82,18 @@ class TimeTable:
         """Put peaks, efficiencies and overheads into the coefficients."""
         from rackline.passes.table import feature_names
 
-        names = feature_names(table.rows)
+        rows = table.rows_in_use()
+        names = feature_names(rows)
         layouts = table.num_layouts or 1
         if policy == "blackboard":
             streams = _resource_streams(table, names, layouts)
         elif policy == "overlap":
-            labels = sorted({row.stream for row in table.rows})
+            labels = sorted({row.stream for row in rows})
             streams = tuple(
-                _stream(table, [row for row in table.rows if row.stream == label], names, layouts) for label in labels
+                _stream(table, [row for row in rows if row.stream == label], names, layouts) for label in labels
             )
         elif policy == "serial":
-            streams = (_stream(table, list(table.rows), names, layouts),)
+            streams = (_stream(table, list(rows), names, layouts),)
         else:
             raise InputError(what="step policy", given=policy, allowed="blackboard, serial, overlap")
         return cls(
@@ -134,9 +135,10 @@ class TimeTable:
             flat = [_by_layout(value, shape) for value in values]
             result = np.empty((self.num_layouts, points))
         streams = tuple(_select(stream, columns) for stream in self.streams)
+        step = max(64, min(8192, CHUNK_VALUES // (self.num_layouts or 1)))
 
         def work(start: int) -> None:
-            stop = min(start + CHUNK_POINTS, points)
+            stop = min(start + step, points)
             depth = max(value.shape[0] for value in flat)
             block = np.empty((depth, len(used), stop - start))
             for index, value in enumerate(flat):
@@ -147,7 +149,7 @@ class TimeTable:
                 slowest = np.maximum(slowest, other)
             result[:, start:stop] = slowest + self.host_s
 
-        _run(work, range(0, points, CHUNK_POINTS), threads)
+        _run(work, range(0, points, step), threads)
         if self.num_layouts is None:
             return result.reshape(shape)
         return result.reshape((self.num_layouts, *shape[1:]))
@@ -190,7 +192,7 @@ def _select(stream: Stream, columns: list[int]) -> Stream:
 def _lane(table: PassTable, row: Row, resource: str, names: tuple[str, ...], layouts: int) -> Array:
     """Seconds of one resource per unit of each feature: (layouts, features)."""
     lane = np.zeros((layouts, len(names)))
-    amounts = row.amounts(resource)  # type: ignore[arg-type]
+    amounts = table.work(row, resource)  # type: ignore[arg-type]
     if amounts:
         rate = table.rate(row, resource)  # type: ignore[arg-type]
         for name, value in amounts.items():
@@ -211,7 +213,7 @@ def _row_terms(table: PassTable, row: Row, names: tuple[str, ...], layouts: int)
     pair = ("scale_up", "scale_out") if row.is_fabric else ("compute", "hbm")
     first = _lane(table, row, pair[0], names, layouts)
     second = _lane(table, row, pair[1], names, layouts)
-    exposed = table.numbers(row).exposed
+    exposed = table.exposed(row)
     overhead = _overhead(table, row, names, layouts)
     linear = (1 + exposed) / 2 * (first + second) + overhead
     return linear, (1 - exposed) / 2 * (first - second), overhead
@@ -220,11 +222,11 @@ def _row_terms(table: PassTable, row: Row, names: tuple[str, ...], layouts: int)
 def _stream(table: PassTable, rows: list[Row], names: tuple[str, ...], layouts: int) -> Stream:
     linear = np.zeros((layouts, 1, len(names)))
     difference: list[Array] = []
-    choices: dict[str, list[tuple[Array, Array, Array, float]]] = {}
+    choices: dict[str, list[tuple[Array, Array, Array, Array]]] = {}
     for row in rows:
         row_linear, row_difference, overhead = _row_terms(table, row, names, layouts)
-        ramp = table.numbers(row).ramp
-        if row.choice or ramp:
+        ramp = np.broadcast_to(as_array(table.ramp(row)), (layouts,))
+        if row.choice or np.any(ramp):
             choices.setdefault(row.choice or row.name, []).append((row_linear, row_difference, overhead, ramp))
             continue
         one_sided = np.all(row_difference >= 0, axis=1) | np.all(row_difference <= 0, axis=1)
@@ -241,7 +243,7 @@ def _stream(table: PassTable, rows: list[Row], names: tuple[str, ...], layouts: 
                 linear=np.stack([term[0] for term in terms], axis=1),
                 difference=np.stack([term[1] for term in terms], axis=1),
                 overhead=np.stack([term[2] for term in terms], axis=1),
-                ramp=np.array([term[3] for term in terms])[None, :, None],
+                ramp=np.stack([term[3] for term in terms], axis=1)[:, :, None],
             )
             for terms in choices.values()
         ),
@@ -249,26 +251,32 @@ def _stream(table: PassTable, rows: list[Row], names: tuple[str, ...], layouts: 
 
 
 def _resource_streams(table: PassTable, names: tuple[str, ...], layouts: int) -> tuple[Stream, ...]:
-    """Blackboard: one stream a resource, the sum of its lane over the rows; overheads count in each."""
-    fixed = np.zeros((layouts, 1, len(names)))
-    for row in _first_choices(table.rows):
-        fixed[:, 0, :] += _overhead(table, row, names, layouts)
-    streams: list[Stream] = []
-    for resource in ("compute", "hbm", "scale_up", "scale_out"):
-        linear = fixed.copy()
-        for row in _first_choices(table.rows):
-            linear[:, 0, :] += _lane(table, row, resource, names, layouts)
-        streams.append(Stream(linear=linear, difference=np.zeros((layouts, 0, len(names))), choices=()))
-    return tuple(streams)
+    """Blackboard: one stream a resource, the sum of its lane over the rows; overheads count in each.
 
-
-def _first_choices(rows: tuple[Row, ...]) -> list[Row]:
-    """One kernel of each choice: the first, which is the one with the fewest bytes."""
-    seen: set[str] = set()
-    kept: list[Row] = []
-    for row in rows:
-        if row.choice and row.choice in seen:
-            continue
-        seen.add(row.choice)
-        kept.append(row)
-    return kept
+    Of alternative kernels each layout takes the one with the shortest wire time.
+    """
+    resources = ("compute", "hbm", "scale_up", "scale_out")
+    lanes = {resource: np.zeros((layouts, len(names))) for resource in resources}
+    fixed = np.zeros((layouts, len(names)))
+    groups: dict[str, list[Row]] = {}
+    for index, row in enumerate(table.rows_in_use()):
+        groups.setdefault(row.choice or f"#{index}", []).append(row)
+    for rows in groups.values():
+        wire = np.stack(
+            [
+                np.maximum(
+                    _lane(table, row, "scale_up", names, layouts), _lane(table, row, "scale_out", names, layouts)
+                )
+                for row in rows
+            ]
+        ).sum(axis=2)
+        best = np.argmin(wire, axis=0)
+        for number, row in enumerate(rows):
+            chosen = (best == number)[:, None]
+            fixed += chosen * _overhead(table, row, names, layouts)
+            for resource in resources:
+                lanes[resource] += chosen * _lane(table, row, resource, names, layouts)
+    none = np.zeros((layouts, 0, len(names)))
+    return tuple(
+        Stream(linear=(lanes[resource] + fixed)[:, None, :], difference=none, choices=()) for resource in resources
+    )

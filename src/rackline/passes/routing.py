@@ -80,6 +80,25 @@ def power_law_shares(num_experts: int, exponent: float) -> Array:
     return weights / weights.sum()
 
 
+def power_law_picks(num_experts: int, experts_per_token: int, exponent: float) -> Array:
+    """Probability that a token uses each expert: k times its share, never above 1, summing to k.
+
+    What popular experts cannot take is spread over the others in proportion to their shares.
+
+    >>> power_law_picks(8, 2, 3.0).sum().round(6), power_law_picks(8, 2, 3.0)[0]
+    (np.float64(2.0), np.float64(1.0))
+    """
+    shares = power_law_shares(num_experts, exponent)
+    full = np.zeros(num_experts, dtype=bool)
+    while True:
+        left = experts_per_token - full.sum()
+        picks = np.where(full, 1.0, left * shares / shares[~full].sum() if left > 0 else 0.0)
+        over = (picks > 1.0) & ~full
+        if not np.any(over):
+            return picks
+        full |= over
+
+
 def normal_maximum(count: int) -> float:
     """Expected largest of `count` independent standard normal variables.
 
@@ -169,26 +188,21 @@ class ExpertLoad:
         log_tokens = np.linspace(0.0, octaves, octaves * _GRID_PER_OCTAVE + 1)
         tokens = np.exp2(log_tokens)
         local = float(np.ceil(num_experts / ep))
-        if law == "power_law":
-            picks = np.minimum(power_law_shares(num_experts, exponent) * experts_per_token, 1.0)
-        else:
-            picks = np.full(num_experts, experts_per_token / num_experts)
-        with np.errstate(divide="ignore"):
-            used = -np.expm1(tokens[:, None] * np.log1p(-picks)[None, :])
-        used_mean = used.mean(axis=1)
-        if law == "balanced":
-            touched = used_mean * num_experts / ep
+        picks = power_law_picks(num_experts, experts_per_token, exponent)
+        if law == "power_law" and exponent > 0 and ep > 1:
+            tokens = np.unique(np.rint(tokens))
+            log_tokens = np.log2(tokens)
+            load, touched = _drawn(picks, ep, tokens)
+        elif law == "balanced" or ep == 1:
             load = np.full_like(tokens, experts_per_token / ep)
+            touched = experts_touched_mean(num_experts, experts_per_token, tokens) / ep
+            if law == "power_law":
+                touched = (1.0 - (1.0 - picks[None, :]) ** tokens[:, None]).sum(axis=1)
         else:
-            trials = np.full_like(tokens, local)
-            touched = largest_of(ep, used_mean * local, trials)
-            mean_load = tokens * picks.sum() * local / num_experts
-            busiest = largest_of(ep, mean_load, tokens * min(experts_per_token, local))
-            # popular experts meet on one rank: spread of the rank sums over random placements
-            unlike = local * (1.0 - (local - 1.0) / max(num_experts - 1.0, 1.0)) if ep > 1 else 0.0
-            touched = _widen(touched, used_mean * local, used.std(axis=1) * np.sqrt(unlike), ep)
-            touched = np.minimum(touched, local)
-            busiest = _widen(busiest, mean_load, tokens * picks.std() * np.sqrt(unlike), ep)
+            used = experts_touched_mean(num_experts, experts_per_token, tokens) / num_experts
+            touched = np.minimum(largest_of(ep, used * local, np.full_like(tokens, local)), local)
+            mean = tokens * experts_per_token * local / num_experts
+            busiest = largest_of(ep, mean, tokens * min(experts_per_token, local))
             load = np.minimum(busiest / tokens, min(experts_per_token, local))
         return cls(
             num_experts=num_experts,
@@ -215,7 +229,29 @@ class ExpertLoad:
         return np.log2(np.maximum(tokens, 1.0))
 
 
-def _widen(largest: Array, mean: Array, placement_std: Array, ep: int) -> Array:
-    """Add the spread of placement to the spread of chance, in quadrature."""
-    extra = normal_maximum(ep) * placement_std
-    return mean + np.sqrt((largest - mean) ** 2 + extra**2)
+def _drawn(picks: Array, ep: int, tokens: Array) -> tuple[Array, Array]:
+    """Popular experts placed at random: mean over seeded draws of the busiest rank.
+
+    Tokens are added step by step along the grid, so that both results rise with tokens.
+
+    Args:
+        picks: probability that a token uses each expert, shape (experts,).
+        tokens: rising whole numbers, shape (grid,).
+
+    Returns:
+        (token-expert pairs per token, touched experts) of the busiest rank, each of shape (grid,).
+    """
+    rng = np.random.default_rng(0)
+    draws, experts = 256, len(picks)
+    slots = ep * int(np.ceil(experts / ep))
+    places = rng.permuted(np.tile(np.arange(slots), (draws, 1)), axis=1)[:, :experts]
+    ranks = places % ep + ep * np.arange(draws)[:, None]
+    counts = np.zeros((draws, experts))
+    load, touched = np.empty(len(tokens)), np.empty(len(tokens))
+    for index, step in enumerate(np.diff(tokens, prepend=0.0).astype(int)):
+        counts += rng.binomial(step, np.broadcast_to(picks, counts.shape))
+        sums = np.bincount(ranks.ravel(), weights=counts.ravel(), minlength=draws * ep)
+        used = np.bincount(ranks.ravel(), weights=(counts > 0).ravel(), minlength=draws * ep)
+        load[index] = sums.reshape(draws, ep).max(axis=1).mean() / tokens[index]
+        touched[index] = used.reshape(draws, ep).max(axis=1).mean()
+    return load, touched

@@ -12,9 +12,15 @@ from rackline.arch import Attention
 from rackline.errors import InputError
 from rackline.hardware import Chip, Cluster
 from rackline.passes.breakdown import PassTime, break_down
-from rackline.passes.calibration import Calibration, OperationCalibration, StepPolicy
+from rackline.passes.calibration import (
+    UNIT_COLLECTIVE,
+    Calibration,
+    CollectiveCalibration,
+    OperationCalibration,
+    StepPolicy,
+)
 from rackline.passes.evaluate import TimeTable
-from rackline.passes.features import ONE, Array, Batch, ExpertLaw, FloatLike
+from rackline.passes.features import ONE, PREFILL_TOKENS, Array, Batch, ExpertLaw, FloatLike
 
 if TYPE_CHECKING:
     from rackline.passes.compile import StepFunction
@@ -37,6 +43,8 @@ class Row:
         hbm, scale_up, scale_out: feature → bytes per unit of the feature.
         compute_dtype: data type of the multiply, when it is not `dtype`.
         launches: feature → kernel or collective launches in the pass [count].
+        extra: feature → bytes that helper kernels move around a mixture of experts; `permute` of them count.
+        group_size: ranks of a collective [count].
         scale_up_steps, scale_out_steps: message steps in sequence in the pass [count].
         stream: rows of one stream follow each other; streams overlap under the `overlap` policy.
         choice: rows with the same non-empty choice are kernels for one job; the fastest is used.
@@ -53,6 +61,8 @@ class Row:
     scale_out: Amounts = field(default_factory=dict[str, FloatLike])
     compute_dtype: str = ""
     launches: Amounts = field(default_factory=dict[str, FloatLike])
+    extra: Amounts = field(default_factory=dict[str, FloatLike])
+    group_size: FloatLike = 1.0
     scale_up_steps: FloatLike = 0.0
     scale_out_steps: FloatLike = 0.0
     stream: str = "compute"
@@ -83,7 +93,9 @@ class Row:
 
     def features(self) -> set[str]:
         """Features that any entry uses."""
-        return {name for resource in RESOURCES for name in self.amounts(resource)} | set(self.launches)
+        return (
+            {name for resource in RESOURCES for name in self.amounts(resource)} | set(self.launches) | set(self.extra)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,31 +125,67 @@ class PassTable:
         """The same rows under other numbers."""
         return replace(self, calibration=calibration)
 
+    def rows_in_use(self) -> tuple[Row, ...]:
+        """Rows whose kernel the calibration knows; alternatives that the stack does not have fall away."""
+        return tuple(
+            row for row in self.rows if not row.is_fabric or self.calibration.collective(row.op_class) is not None
+        )
+
     def numbers(self, row: Row) -> OperationCalibration:
-        """Calibration numbers of a row."""
+        """Calibration numbers of a row that works on the chip."""
         return self.calibration.lookup(row.op_class, row.dtype, row.compute_dtype)
 
-    def rate(self, row: Row, resource: Resource) -> float:
+    def fabric_numbers(self, row: Row) -> tuple[Array, Array, Array, CollectiveCalibration]:
+        """(overhead, eta_link, ramp) at the row's group size, and where they come from."""
+        found = self.calibration.collective(row.op_class) or UNIT_COLLECTIVE
+        return (*found.at(row.group_size), found)
+
+    def exposed(self, row: Row) -> float:
+        """Share of the shorter resource that shows; the levels of the fabric work side by side."""
+        return 0.0 if row.is_fabric else self.numbers(row).exposed
+
+    def ramp(self, row: Row) -> FloatLike:
+        """Slowness of mid-size messages, 0 for kernels."""
+        return self.fabric_numbers(row)[2] if row.is_fabric else 0.0
+
+    def origin(self, row: Row) -> tuple[str, str]:
+        """(evidence, where the numbers of a row come from)."""
+        found = self.fabric_numbers(row)[3] if row.is_fabric else self.numbers(row)
+        return found.evidence, found.origin
+
+    def rate(self, row: Row, resource: Resource) -> FloatLike:
         """Reached rate of a resource for a row [FLOP/s or bytes/s]."""
-        numbers = self.numbers(row)
         if resource == "compute":
-            return numbers.eta_compute * self.chip.flop_per_s(row.compute_dtype or row.dtype)
+            return self.numbers(row).eta_compute * self.chip.flop_per_s(row.compute_dtype or row.dtype)
         if resource == "hbm":
-            return numbers.eta_memory * self.chip.hbm_bytes_per_s
+            return self.numbers(row).eta_memory * self.chip.hbm_bytes_per_s
         if self.cluster is None:
             return np.inf
         level = self.cluster.scale_up if resource == "scale_up" else self.cluster.scale_out
-        return np.inf if level is None else numbers.eta_link * level.bytes_per_s_each_way
+        return np.inf if level is None else self.fabric_numbers(row)[1] * level.bytes_per_s_each_way
+
+    def work(self, row: Row, resource: Resource) -> Amounts:
+        """Coefficients of a resource with the calibration's extra work: keys that each prefill query also pays."""
+        amounts = row.amounts(resource)
+        keys = 0.0 if row.is_fabric else self.numbers(row).extra_keys
+        if resource != "compute" or not keys:
+            return amounts
+        pairs = {name: value for name, value in amounts.items() if name.startswith("attention_pairs:")}
+        return merge(amounts, *({PREFILL_TOKENS: keys * value} for value in pairs.values()))
 
     def overhead_s(self, row: Row) -> dict[str, FloatLike]:
-        """Launches and message steps of a row: feature → seconds per unit [s]."""
-        numbers = self.numbers(row)
-        steps = row.scale_up_steps * numbers.alpha_s
-        if numbers.alpha_s > 0 and self.cluster is not None and self.cluster.scale_out is not None:
+        """Launches, message steps and helper kernels of a row: feature → seconds per unit [s]."""
+        if not row.is_fabric:
+            numbers = self.numbers(row)
+            helpers = scaled(row.extra, numbers.permute / self.chip.hbm_bytes_per_s)
+            return merge(scaled(row.launches, numbers.overhead_s), helpers if numbers.permute else {})
+        overhead, _, _, found = self.fabric_numbers(row)
+        steps = row.scale_up_steps * found.alpha_s
+        if self.cluster is not None and self.cluster.scale_out is not None and self.calibration.operations:
             # beyond the domain a step takes the extra latency of the outer level
             extra = self.cluster.scale_out.latency_s - self.cluster.scale_up.latency_s
-            steps = steps + row.scale_out_steps * (numbers.alpha_s + max(extra, 0.0))
-        return merge(scaled(row.launches, numbers.overhead_s), {ONE: steps})
+            steps = steps + row.scale_out_steps * (found.alpha_s + max(extra, 0.0))
+        return merge(scaled(row.launches, overhead), {ONE: steps})
 
     def time_table(self, policy: StepPolicy | None = None) -> TimeTable:
         """Resolve rates and efficiencies: the form that evaluates millions of points."""
@@ -188,6 +236,8 @@ class PassTable:
                 scale_up=pick_all(row.scale_up),
                 scale_out=pick_all(row.scale_out),
                 launches=pick_all(row.launches),
+                extra=pick_all(row.extra),
+                group_size=pick(row.group_size),
                 scale_up_steps=pick(row.scale_up_steps),
                 scale_out_steps=pick(row.scale_out_steps),
             )

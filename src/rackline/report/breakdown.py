@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from rich import box
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from rackline.passes import PassTime, RowTime
-from rackline.report.wording import RESOURCE_STYLES, bar, flop, percent, resource_text, seconds, share, size
+from rackline.report.wording import RESOURCE_STYLES, Unit, bar, flop, percent, resource_text, share, size
 from rackline.units import format_seconds
 
 
@@ -23,7 +24,7 @@ def plain_table(title: str = "", *, caption: str = "") -> Table:
         box=box.SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,
-        padding=(0, 1),
+        padding=(0, 1, 0, 0),
         header_style="dim",
     )
 
@@ -43,109 +44,142 @@ def pass_table(time: PassTime, title: str, *, width: int, least_share: float = 0
     """Rows in use sorted by seconds, with their share and what binds.
 
     Args:
-        width: columns of the terminal; the amounts and the resources are left out below 110.
-        least_share: rows below this share of the pass are added up in the last line.
+        width: columns of the terminal; the amounts are left out below 110.
+        least_share: rows below this share of the pass are added up in one line.
     """
     wide = width >= 110
-    table = plain_table(title)
-    table.add_column("operation", overflow="ellipsis", no_wrap=True)
+    unit = Unit.of(time.seconds)
+    table = plain_table(f"{title} (times in {unit.name})")
+    table.add_column("operation", overflow="ellipsis", no_wrap=True, max_width=28 if wide else 20)
     if wide:
-        for name in ("FLOP", "HBM", "link"):
+        for name in ("FLOP", "HBM bytes", "link bytes"):
             table.add_column(name, justify="right", no_wrap=True)
-    for name in ("compute", "HBM", "link", "overhead"):
-        table.add_column(f"t {name}" if wide else name, justify="right", no_wrap=True)
-    table.add_column("seconds", justify="right", style="bold", no_wrap=True)
+    for name in ("compute", "HBM", "link", "fixed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("total", justify="right", style="bold", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    if width >= 80:
+        table.add_column("", no_wrap=True)
     table.add_column("binds", no_wrap=True)
     total = sum(row.seconds for row in time.rows if row.used)
     used = sorted((row for row in time.rows if row.used and row.seconds > 0), key=lambda row: -row.seconds)
     shown = [row for row in used if row.seconds >= least_share * total]
     rest = [row for row in used if row.seconds < least_share * total]
     most = max((row.seconds for row in used), default=1.0)
+
+    def add(name: str, cells: list[str], row_s: float, binds: str, part: float | None) -> None:
+        bars = [_bar(share(row_s, most), 14 if wide else 4, binds)] if part is not None else [Text()]
+        table.add_row(
+            name,
+            *(cells or [""] * (7 if wide else 4)),
+            unit.text(row_s),
+            percent(part) if part is not None else "",
+            *(bars if width >= 80 else []),
+            resource_text(binds),
+        )
+
     for row in shown:
-        cells: list[str | Text] = [row.name]
-        if wide:
-            cells += [flop(row.amounts.get("compute", 0.0)), size(row.amounts.get("hbm", 0.0)), size(link(row.amounts))]
-        cells += [
-            seconds(row.resource_s.get("compute", 0.0)),
-            seconds(row.resource_s.get("hbm", 0.0)),
-            seconds(link(row.resource_s)),
-            seconds(row.overhead_s),
-            format_seconds(row.seconds),
-            percent(share(row.seconds, total)),
-            Text(bar(share(row.seconds, most), 14 if wide else 6), style=RESOURCE_STYLES.get(row.binds, "")),
-            resource_text(row.binds),
-        ]
-        table.add_row(*cells)
-    blank = [""] * (7 if wide else 4)
+        amounts = [flop(row.amounts.get("compute", 0.0)), size(row.amounts.get("hbm", 0.0)), size(link(row.amounts))]
+        cells = [*(amounts if wide else []), *_times(row, unit)]
+        add(row.name, cells, row.seconds, row.binds, share(row.seconds, total))
     if rest:
         left = sum(row.seconds for row in rest)
-        table.add_row(f"{len(rest)} smaller rows", *blank, format_seconds(left), percent(share(left, total)), "", "")
+        add(f"{len(rest)} smaller", [], left, "", share(left, total))
     if time.host_s:
-        table.add_row("host", *blank, format_seconds(time.host_s), "", "", "")
+        add("host", [], time.host_s, "", None)
     table.add_section()
-    how = {"serial": "sum of rows", "overlap": "streams overlap", "blackboard": "longest resource"}[time.policy]
-    table.add_row(f"pass ({how})", *blank, format_seconds(time.seconds), "", "", resource_text(time.binds))
+    how = {"serial": "sum of rows", "overlap": "streams overlap", "blackboard": "longest"}[time.policy]
+    add(f"pass ({how})", [], time.seconds, time.binds, None)
     return table
 
 
-def comparison_table(time: PassTime, ideal: PassTime, *, width: int) -> Table:
-    """Every row in use beside the same row on the blackboard (unit calibration), in the order of the layers."""
-    wide = width >= 110
-    table = plain_table(
-        f"row by row: {time.calibration} calibration, {time.policy} policy; beside it the blackboard (ideal roofline)"
-    )
-    table.add_column("operation", overflow="ellipsis", no_wrap=True)
+def _bar(fraction: float, cells: int, binds: str) -> Text:
+    return Text(bar(fraction, cells), style=RESOURCE_STYLES.get(binds, ""))
+
+
+def _times(row: RowTime, unit: Unit) -> list[str]:
+    times = row.resource_s
+    each = (times.get("compute", 0.0), times.get("hbm", 0.0), link(times), row.overhead_s)
+    return [unit.text(value) for value in each]
+
+
+def comparison(time: PassTime, ideal: PassTime, *, width: int) -> Group:
+    """Every row in the order of the layers, and beside it the same row on the blackboard (unit calibration).
+
+    One table where the terminal is wide, else one table of the pass and one of the comparison.
+    """
+    title = f"{time.calibration} calibration, {time.policy} policy"
+    if width >= 110:
+        return Group(_layer_table(time, ideal, f"{title}, beside the blackboard", wide=True))
+    return Group(_layer_table(time, None, title, wide=False), Text(), _side_by_side(time, ideal))
+
+
+def _layer_table(time: PassTime, ideal: PassTime | None, title: str, *, wide: bool) -> Table:
+    unit = Unit.of(time.seconds)
+    table = plain_table(f"{title} (times in {unit.name})")
+    table.add_column("operation", overflow="ellipsis", no_wrap=True, max_width=28 if wide else 22)
     if wide:
-        for name in ("type", "FLOP", "HBM", "link"):
-            table.add_column(name, justify="left" if name == "type" else "right", no_wrap=True)
-        for name in ("compute", "HBM", "link", "overhead"):
-            table.add_column(f"t {name}", justify="right", no_wrap=True)
-    table.add_column("seconds", justify="right", style="bold", no_wrap=True)
+        table.add_column("type", no_wrap=True)
+        for name in ("FLOP", "HBM bytes", "link bytes"):
+            table.add_column(name, justify="right", no_wrap=True)
+    for name in ("compute", "HBM", "link", "fixed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("total", justify="right", style="bold", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
-    if not wide:
-        table.add_column("", no_wrap=True)
+    table.add_column("binds", no_wrap=True)
+    if ideal is not None:
+        table.add_column("blackboard", justify="right", style="cyan", no_wrap=True)
+        table.add_column("binds", no_wrap=True)
+    total = sum(row.seconds for row in time.rows if row.used)
+    for row, other in zip(time.rows, (ideal or time).rows, strict=True):
+        if not (row.used and row.seconds) and not (ideal and other.used and other.seconds):
+            continue
+        amounts = [flop(row.amounts.get("compute", 0.0)), size(row.amounts.get("hbm", 0.0)), size(link(row.amounts))]
+        cells: list[str | Text] = [row.dtype, *amounts] if wide else []
+        cells += _times(row, unit)
+        cells += [unit.text(row.seconds), percent(share(row.seconds, total))] if row.used else ["unused", ""]
+        cells.append(resource_text(row.binds) if row.used else "")
+        if ideal is not None:
+            cells += [unit.text(other.seconds), resource_text(other.binds)] if other.used else ["unused", ""]
+        table.add_row(row.name, *cells)
+    blank = [""] * (8 if wide else 4)
+    if time.host_s:
+        table.add_row("host", *blank, unit.text(time.host_s))
+    table.add_section()
+    last = [unit.text(ideal.seconds), resource_text(ideal.binds)] if ideal is not None else []
+    table.add_row("pass", *blank, unit.text(time.seconds), "", resource_text(time.binds), *last)
+    return table
+
+
+def _side_by_side(time: PassTime, ideal: PassTime) -> Table:
+    unit = Unit.of(time.seconds)
+    table = plain_table(f"beside the blackboard: ideal roofline (times in {unit.name})")
+    table.add_column("operation", overflow="ellipsis", no_wrap=True, max_width=22)
+    table.add_column("total", justify="right", style="bold", no_wrap=True)
+    table.add_column("", no_wrap=True)
     table.add_column("binds", no_wrap=True)
     table.add_column("blackboard", justify="right", style="cyan", no_wrap=True)
+    table.add_column("", no_wrap=True)
     table.add_column("binds", no_wrap=True)
-    total = sum(row.seconds for row in time.rows if row.used)
-    most = max((row.seconds for row in time.rows if row.used), default=1.0)
+    most = max((row.seconds for row in (*time.rows, *ideal.rows) if row.used), default=1.0)
     for row, other in zip(time.rows, ideal.rows, strict=True):
         if not (row.used and row.seconds) and not (other.used and other.seconds):
             continue
-        table.add_row(row.name, *_comparison_cells(row, other, total, most, wide))
+        cells: list[str | Text] = []
+        for one in (row, other):
+            if one.used:
+                cells += [
+                    unit.text(one.seconds),
+                    _bar(share(one.seconds, most), 8, one.binds),
+                    resource_text(one.binds),
+                ]
+            else:
+                cells += ["unused", "", ""]
+        table.add_row(row.name, *cells)
     table.add_section()
-    blank = [""] * (8 if wide else 0)
-    table.add_row(
-        "pass",
-        *blank,
-        format_seconds(time.seconds),
-        "",
-        *([] if wide else [""]),
-        resource_text(time.binds),
-        format_seconds(ideal.seconds),
-        resource_text(ideal.binds),
-    )
+    ends = [cell for one in (time, ideal) for cell in (unit.text(one.seconds), "", resource_text(one.binds))]
+    table.add_row("pass", *ends)
     return table
-
-
-def _comparison_cells(row: RowTime, other: RowTime, total: float, most: float, wide: bool) -> list[str | Text]:
-    cells: list[str | Text] = []
-    if wide:
-        amounts, times = row.amounts, row.resource_s
-        cells += [row.dtype, flop(amounts.get("compute", 0.0)), size(amounts.get("hbm", 0.0)), size(link(amounts))]
-        cells += [seconds(times.get("compute", 0.0)), seconds(times.get("hbm", 0.0)), seconds(link(times))]
-        cells += [seconds(row.overhead_s)]
-    if row.used:
-        cells += [seconds(row.seconds), percent(share(row.seconds, total))]
-        if not wide:
-            cells.append(Text(bar(share(row.seconds, most), 8), style=RESOURCE_STYLES.get(row.binds, "")))
-        cells.append(resource_text(row.binds))
-    else:
-        cells += ["not used", ""] + ([] if wide else [""]) + [""]
-    cells += [seconds(other.seconds), resource_text(other.binds)] if other.used else ["not used", ""]
-    return cells
 
 
 def link(values: dict[str, float]) -> float:

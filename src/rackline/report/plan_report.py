@@ -14,7 +14,7 @@ from rich.text import Text
 from rackline.parallel import MemoryUse
 from rackline.report.breakdown import pass_table, plain_table, resources_line
 from rackline.report.terminal_plot import Series, log_plot
-from rackline.report.wording import bar, money, money_name, percent, share, spread_over, trust
+from rackline.report.wording import bar, money, money_name, percent, share, short_count, spread_over, trust
 from rackline.search import Candidate, Plan
 from rackline.units import format_bytes, format_count, format_seconds
 
@@ -32,14 +32,15 @@ def plan_report(plan: Plan, *, width: int, elapsed_s: float) -> Group:
     if plan.best is None:
         parts += _nothing(plan)
     else:
-        parts += [_key_numbers(plan, plan.best, width), *_memory(plan), *_passes(plan, plan.best, width)]
+        numbers = Group(_key_numbers(plan, plan.best, width), *_tpot_parts(plan, plan.best))
+        parts += [numbers, *_memory(plan), *_passes(plan, plan.best, width)]
         parts += _floors(plan)
     if plan.pareto:
         parts += [_front_table(plan, width), front_plot(plan, width)]
     if len(plan.ranked) > 1 and plan.best is not None:
         parts.append(_ranked(plan, width))
     if plan.rejected:
-        parts.append(_rejected(plan, width))
+        parts.append(_rejected(plan))
     parts.append(_footer(plan, elapsed_s))
     spaced: list[RenderableType] = []
     for part in parts:
@@ -54,7 +55,7 @@ def replica_label(candidate: Candidate) -> str:
 
 def _request(plan: Plan) -> str:
     work, limits = plan.workload, plan.constraints
-    text = f"{format_count(work.input_len)} tokens in, {format_count(work.output_len)} out"
+    text = f"{short_count(work.input_len)} tokens in, {short_count(work.output_len)} out"
     if work.cache_hit:
         text += f", {percent(work.cache_hit)} of the prompt cached"
     if limits.tpot_s is not None:
@@ -68,16 +69,27 @@ def _headline(plan: Plan) -> Panel:
     body = Text()
     best = plan.best
     if best is None:
-        body.append("Nothing fits. ", style="bold red")
-        body.append(plan.reason)
-        return Panel(body, title=_title(plan), title_align="left", border_style="red")
+        body.append("Nothing fits. " if plan.need is not None else "No answer. ", style="bold red")
+        body.append(f"{plan.reason[:1].upper()}{plan.reason[1:]}")
+        return Panel(
+            body,
+            title=_title(plan),
+            title_align="left",
+            subtitle=_request(plan),
+            subtitle_align="left",
+            border_style="red",
+        )
     body.append(f"{replica_label(best)}", style="bold green")
     body.append(f" · {best.precision.short()} · {best.mode.label()}\n")
     body.append(f"batch {best.batch_size:,}", style="bold")
-    body.append(f" a replica ({best.sequences_per_rank:,} a rank) on {best.layout.chips_per_replica} chips; ")
+    micro = " and micro-batch" if best.layout.pp > 1 else ""
+    split = best.layout.attention_dp * best.layout.pp > 1
+    body.append(f" a replica ({best.sequences_per_rank:,} a rank{micro})" if split else " a replica")
+    chips = best.layout.chips_per_replica
+    body.append(f" on {chips} chip{'s' if chips > 1 else ''}; ")
     replicas = best.layout.dp
-    body.append(f"{replicas} replica{'s' if replicas > 1 else ''}", style="bold")
-    body.append(f" use {best.num_chips} of {plan.cluster.num_chips} chips")
+    body.append("1 replica uses" if replicas == 1 else f"{replicas} replicas use", style="bold")
+    body.append(f" {best.num_chips} of {plan.cluster.num_chips} chips")
     for note in best.precision.notes:
         body.append(f"\n{note}", style="yellow")
     return Panel(body, title=_title(plan), title_align="left", subtitle=_request(plan), subtitle_align="left")
@@ -89,7 +101,7 @@ def _title(plan: Plan) -> str:
 
 def _key_numbers(plan: Plan, best: Candidate, width: int) -> Table:
     table = Table.grid(padding=(0, 2))
-    for _ in range(4 if width >= 100 else 2):
+    for _ in range(4 if width >= (100 if plan.priced else 120) else 2):
         table.add_column(style="dim", no_wrap=True) if len(table.columns) % 2 == 0 else table.add_column(no_wrap=True)
     limits = plan.constraints
     unit = money_name(plan.priced)
@@ -99,7 +111,7 @@ def _key_numbers(plan: Plan, best: Candidate, width: int) -> Table:
         (f"{unit} per M input tokens", Text(money(best.usd_per_mtok_input, plan.priced), style="bold")),
         ("time to first token", _against(best.ttft_s, limits.ttft_s)),
         (f"{unit} per M output tokens", Text(money(best.usd_per_mtok_output, plan.priced), style="bold")),
-        ("tokens/s per user", Text(f"{best.tokens_per_s_per_user:.3g}", style="bold")),
+        ("tokens/s per user", Text(format_count(best.tokens_per_s_per_user), style="bold")),
         (f"{unit} per M output, all-in", Text(money(best.usd_per_mtok, plan.priced), style="bold")),
         ("output tokens/s per chip", Text(f"{best.output_tokens_per_s_per_chip:,.0f}", style="bold")),
         ("price of a chip", _price(plan)),
@@ -113,10 +125,20 @@ def _key_numbers(plan: Plan, best: Candidate, width: int) -> Table:
     return table
 
 
+def _tpot_parts(plan: Plan, best: Candidate) -> list[RenderableType]:
+    """Of what the time per output token is made, where the decode step below is the one that runs."""
+    step = plan.best_decode
+    if step is None or best.mode.two_batch_overlap or best.layout.pp > 1:
+        return []
+    prompts = best.tpot_s - step.seconds
+    text = f"of {format_seconds(best.tpot_s)} a token, {format_seconds(step.seconds)} are the decode step, "
+    return [Text(f"{text}{format_seconds(max(prompts, 0.0))} wait for the prompts of other requests", style="dim")]
+
+
 def _price(plan: Plan) -> Text:
     price = plan.cluster.usd_per_chip_hour
     if price is None:
-        return Text("none known: costs are chip-hours; set --price", style="yellow")
+        return Text("none: costs are chip-hours, see --price", style="yellow")
     return Text(f"{money(price)} an hour")
 
 
@@ -158,15 +180,17 @@ def _passes(plan: Plan, best: Candidate, width: int) -> list[RenderableType]:
     parts: list[RenderableType] = []
     chunk = min(plan.workload.new_tokens, float(best.mode.max_batched_tokens))
     titles = (
-        f"decode step: {best.sequences_per_rank:,} sequences a rank at {format_count(plan.workload.mean_context)} context",
-        f"prefill pass: {format_count(chunk)} new tokens a rank",
+        f"decode step: {best.sequences_per_rank:,} sequences a rank, context {short_count(plan.workload.mean_context)}",
+        f"prefill pass: {short_count(chunk)} new tokens a rank",
     )
     for time, title in zip((plan.best_decode, plan.best_prefill), titles, strict=True):
         if time is None:
             continue
         if best.mode.two_batch_overlap:
             title += "; rows of the whole batch, before overlap"
-        parts.append(Group(pass_table(time, f"{title}: {format_seconds(time.seconds)}", width=width), resources_line(time)))
+        parts.append(
+            Group(pass_table(time, f"{title}: {format_seconds(time.seconds)}", width=width), resources_line(time))
+        )
     return parts
 
 
@@ -181,10 +205,16 @@ def _floors(plan: Plan) -> list[RenderableType]:
     if best is None:
         return []
     table.add_row(
-        "latency: read the weights once, over all chips of a replica",
+        "latency: one sequence alone on the replica, at peak rates",
         format_seconds(floors.latency_s),
         format_seconds(best.tpot_s),
         f"{floors.latency_ratio:.3g}",
+    )
+    table.add_row(
+        "latency: every weight read once, over all chips of a replica",
+        format_seconds(floors.full_read_s),
+        format_seconds(best.tpot_s),
+        f"{best.tpot_s / floors.full_read_s:.3g}",
     )
     table.add_row(
         f"cost: a token's own compute or KV reads, {money_name(plan.priced)} per M output",
@@ -210,35 +240,40 @@ def front_with_best(plan: Plan, count: int) -> list[tuple[Candidate, bool]]:
 
 
 def _front_table(plan: Plan, width: int) -> Table:
-    wide = width >= 110
     table = plain_table(
         "Pareto front: speed for one user against cost",
-        caption=f"{len(plan.pareto)} points on the front; the dim ones break a limit of this request",
+        caption=f"{len(plan.pareto)} points on the front; ◆ the best, ✗ breaks a limit of this request",
     )
-    table.add_column("tok/s/user", justify="right", no_wrap=True)
-    table.add_column(f"{money_name(plan.priced)}/Mtok", justify="right", no_wrap=True)
-    table.add_column("ttft", justify="right", no_wrap=True)
-    table.add_column("batch", justify="right", no_wrap=True)
-    table.add_column("chips", justify="right", no_wrap=True)
-    table.add_column("layout", no_wrap=True, overflow="ellipsis")
-    if wide:
-        table.add_column("precision", no_wrap=True)
-        table.add_column("mode", no_wrap=True, overflow="ellipsis")
     table.add_column("", no_wrap=True)
+    table.add_column("tok/s/user", justify="right", no_wrap=True)
+    for name in (f"{money_name(plan.priced)}/Mtok", "ttft", "batch", "chips"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("layout · precision · mode" if width >= 110 else "layout")
     for candidate, is_best in front_with_best(plan, FRONT_ROWS):
-        cells = [
-            f"{candidate.tokens_per_s_per_user:.3g}",
-            money(candidate.usd_per_mtok, plan.priced).removesuffix(" chip-h"),
-            format_seconds(candidate.ttft_s),
-            f"{candidate.batch_size:,}",
-            f"{candidate.layout.chips_per_replica}×{candidate.layout.dp}",
-            replica_label(candidate),
-        ]
-        if wide:
-            cells += [candidate.precision.short(), candidate.mode.label()]
-        style = "bold green" if is_best else ("" if _keeps(plan, candidate) else "dim")
-        table.add_row(*cells, "◆ best" if is_best else "", style=style)
+        keeps = is_best or _keeps(plan, candidate)
+        table.add_row(
+            "◆" if is_best else "" if keeps else "✗",
+            format_count(candidate.tokens_per_s_per_user),
+            *_candidate_cells(plan, candidate),
+            _what(candidate, width) if width >= 110 else replica_label(candidate),
+            style="bold green" if is_best else "" if keeps else "dim",
+        )
     return table
+
+
+def _what(candidate: Candidate, width: int) -> str:
+    mode = f" · {candidate.mode.label()}" if width >= 110 else ""
+    return f"{replica_label(candidate)} · {candidate.precision.short()}{mode}"
+
+
+def _candidate_cells(plan: Plan, candidate: Candidate) -> list[str]:
+    """Cost, ttft, batch, chips of a replica × replicas."""
+    return [
+        money(candidate.usd_per_mtok, plan.priced).removesuffix(" chip-h"),
+        format_seconds(candidate.ttft_s),
+        f"{candidate.batch_size:,}",
+        f"{candidate.layout.chips_per_replica}×{candidate.layout.dp}",
+    ]
 
 
 def _keeps(plan: Plan, candidate: Candidate) -> bool:
@@ -283,32 +318,16 @@ def front_plot(plan: Plan, width: int) -> Text:
 
 
 def _ranked(plan: Plan, width: int) -> Table:
-    wide = width >= 110
     table = plain_table("other layouts and precisions that keep the limits, cheapest first")
-    table.add_column(f"{money_name(plan.priced)}/Mtok", justify="right", no_wrap=True)
-    table.add_column("tpot", justify="right", no_wrap=True)
-    table.add_column("ttft", justify="right", no_wrap=True)
-    table.add_column("batch", justify="right", no_wrap=True)
-    table.add_column("chips", justify="right", no_wrap=True)
-    table.add_column("layout", no_wrap=True, overflow="ellipsis")
-    table.add_column("precision", no_wrap=True, overflow="ellipsis")
-    if wide:
-        table.add_column("mode", no_wrap=True, overflow="ellipsis")
+    for name in ("tpot", f"{money_name(plan.priced)}/Mtok", "ttft", "batch", "chips"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("layout · precision · mode" if width >= 110 else "layout · precision")
     for candidate in plan.ranked[1:]:
-        cells = [
-            money(candidate.usd_per_mtok, plan.priced).removesuffix(" chip-h"),
-            format_seconds(candidate.tpot_s),
-            format_seconds(candidate.ttft_s),
-            f"{candidate.batch_size:,}",
-            f"{candidate.layout.chips_per_replica}×{candidate.layout.dp}",
-            replica_label(candidate),
-            candidate.precision.short(),
-        ]
-        table.add_row(*cells, *([candidate.mode.label()] if wide else []))
+        table.add_row(format_seconds(candidate.tpot_s), *_candidate_cells(plan, candidate), _what(candidate, width))
     return table
 
 
-def _rejected(plan: Plan, width: int) -> Group:
+def _rejected(plan: Plan) -> Group:
     lines: list[RenderableType] = [Text("nearest rejected candidates", style="bold italic")]
     for item in plan.rejected:
         lines.append(Padding(Text.assemble(("✗ ", "red"), item.reason), (0, 0, 0, 1)))

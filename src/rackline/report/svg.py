@@ -29,7 +29,10 @@ def check_plot_path(path: str) -> Path:
     file = Path(path)
     if file.suffix.lower() not in ENDINGS:
         raise InputError(
-            what="--plot", given=path, allowed="a file ending in .html, .svg or .png", nearest=f"{file.stem or 'plot'}.svg"
+            what="--plot",
+            given=path,
+            allowed="a file ending in .html, .svg or .png",
+            nearest=f"{file.stem or 'plot'}.svg",
         )
     if not file.parent.is_dir():
         raise InputError(what="--plot", given=path, allowed="a file in a folder that exists")
@@ -70,7 +73,7 @@ def _png_writer(path: str) -> Any:
 def figure_html(figure: Figure, svg: str) -> str:
     """A page that needs nothing else: the SVG, and the figure's data for other programs."""
     title = escape(str(figure["layout"]["title"]["text"]))
-    data = json.dumps(figure, allow_nan=False).replace("</", "<\\/")
+    data = json.dumps(figure, allow_nan=False).replace("<", "\\u003c")
     return (
         f'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title>\n'
         "<style>body{font-family:system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}"
@@ -140,8 +143,9 @@ def _tick(value: float) -> str:
 
 def _titles(layout: dict[str, Any]) -> list[str]:
     middle_x, middle_y = (LEFT + WIDTH - RIGHT) / 2, (TOP + HEIGHT - BOTTOM) / 2
+    below = escape(layout["xaxis"]["title"]["text"])
     return [
-        f'<text x="{middle_x}" y="{HEIGHT - 18}" text-anchor="middle">{escape(layout["xaxis"]["title"]["text"])}</text>',
+        f'<text x="{middle_x}" y="{HEIGHT - 18}" text-anchor="middle">{below}</text>',
         f'<text transform="translate(20 {middle_y}) rotate(-90)" text-anchor="middle">'
         f"{escape(layout['yaxis']['title']['text'])}</text>",
     ]

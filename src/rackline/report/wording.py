@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.text import Text
 
@@ -87,14 +89,58 @@ def money_name(priced: bool) -> str:
     return "$" if priced else "chip-hours"
 
 
-def seconds(value: float) -> str:
-    """Time with unit; an empty cell for 0."""
-    return format_seconds(value) if value else "-"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """One unit of time for a whole table, so that its columns compare at a glance."""
+
+    name: str
+    seconds: float
+
+    @classmethod
+    def of(cls, longest_s: float) -> Unit:
+        """Seconds, milliseconds or microseconds, such that the longest time is at least 1."""
+        for name, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+            if longest_s >= factor:
+                return cls(name=name, seconds=factor)
+        return cls(name="ns", seconds=1e-9)
+
+    def text(self, value: float) -> str:
+        """Three significant digits, three decimals at most; "-" for 0.
+
+        >>> Unit.of(0.02).text(0.0123456), Unit.of(0.02).text(11.7e-6)
+        ('12.3', '0.012')
+        """
+        scaled = value / self.seconds
+        if scaled == 0.0:
+            return "-"
+        if scaled < 0.0005:
+            return "0.000"
+        decimals = 0 if scaled >= 99.95 else 1 if scaled >= 9.995 else 2 if scaled >= 0.9995 else 3
+        return f"{scaled:.{decimals}f}"
+
+
+def short_count(value: float) -> str:
+    """A count that people chose, without zeros at its end.
+
+    >>> short_count(4000), short_count(4500), short_count(128)
+    ('4k', '4.5k', '128')
+    """
+    return re.sub(r"(\.\d*?)0+(?=[a-zA-Z]|$)", r"\1", format_count(value)).replace(".k", "k").replace(".M", "M")
 
 
 def flop(value: float) -> str:
     """An amount of arithmetic."""
     return format_flop_rate(value).removesuffix("/s") if value else "-"
+
+
+def tera(value: float) -> str:
+    """A rate in units of 1e12.
+
+    >>> tera(1.979e15), tera(98.9e12)
+    ('1,979', '98.9')
+    """
+    scaled = value / 1e12
+    return f"{scaled:,.0f}" if scaled >= 99.95 else f"{scaled:.3g}"
 
 
 def size(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,7 +60,7 @@ class Candidate:
             "batch_size": self.batch_size,
             "num_chips": self.num_chips,
             "tpot_s": self.tpot_s,
-            "ttft_s": self.ttft_s,
+            "ttft_s": self.ttft_s if math.isfinite(self.ttft_s) else None,
             "tokens_per_s_per_user": self.tokens_per_s_per_user,
             "output_tokens_per_s_per_chip": self.output_tokens_per_s_per_chip,
             "usd_per_mtok": self.usd_per_mtok,

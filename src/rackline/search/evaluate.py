@@ -122,7 +122,7 @@ class Space:
                 free = self.free_bytes(precision, mode.max_batched_tokens)
                 rate = per_replica / state.tpot_s / chips
                 if overlap:
-                    rate = np.where(exchanging[:, None], rate, np.nan)
+                    rate = np.where(exchanging[:, None] & (b >= 2), rate, np.nan)  # one sequence has no halves
                 yield Block(
                     precision=precision,
                     mode=mode,

@@ -14,6 +14,7 @@ from rackline.parallel import LayoutGrid, enumerate_layouts, memory_use
 from rackline.passes.features import as_array
 from rackline.search.space import default_precisions
 from rackline.serving.workload import Workload
+from rackline.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +74,8 @@ def smallest_cluster(model: AnyModel, workload: Workload, memory_fraction: float
             return ClusterNeed(
                 cluster=option.name,
                 num_chips=option.num_chips,
-                reason=f"{option.name} has {total / 1e12:.3g} TB on {option.num_chips} chips; with {label} "
-                f"{free / 1e9:.3g} GB stay free on the fullest chip",
+                reason=f"{option.name} has {format_bytes(total)} on {option.num_chips} chips; with {label} "
+                f"{format_bytes(free)} stay free on the fullest chip",
             )
     largest = known[-1]
     free, label = best_free_bytes(model, largest, workload, memory_fraction)
@@ -82,5 +83,5 @@ def smallest_cluster(model: AnyModel, workload: Workload, memory_fraction: float
         cluster=None,
         num_chips=0,
         reason=f"no cluster of the catalogue is large enough; {largest.name} comes nearest "
-        f"({label}: {-free / 1e9:.3g} GB too much on the fullest chip)",
+        f"({label}: {format_bytes(-free)} too much on the fullest chip)",
     )

@@ -1,4 +1,4 @@
-"""The floors of a deployment: no batch is faster than reading the weights, none cheaper than its own work."""
+"""The floors of a deployment: no batch is faster than one sequence alone, none cheaper than its own work."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ class Floors:
     """Blackboard limits of one deployment, and how far above them it runs.
 
     Args:
-        latency_s: all weights of a replica over the bandwidth of its chips (lecture C09) [s].
+        latency_s: blackboard step of a single sequence, which reads only the experts that it uses [s].
+        full_read_s: all weights of a replica over the bandwidth of its chips (lecture C09), the floor of a batch that
+            touches every expert [s].
         usd_per_mtok_output: price of a token's own compute or KV reads, whichever is longer (C11).
         latency_ratio, cost_ratio: predicted over floor.
     """
 
     latency_s: float
+    full_read_s: float
     usd_per_mtok_output: float
     latency_ratio: float
     cost_ratio: float
@@ -32,6 +35,7 @@ class Floors:
         """Plain data."""
         return {
             "latency_s": self.latency_s,
+            "full_read_s": self.full_read_s,
             "usd_per_mtok_output": self.usd_per_mtok_output,
             "latency_ratio": self.latency_ratio,
             "cost_ratio": self.cost_ratio,
@@ -49,8 +53,10 @@ def floors(
     """
     whole = sum(float(v) for v in weight_bytes(deployment.model, Layout(), deployment.precision).values())
     chips = deployment.layout.chips_per_replica
-    latency_s = whole / (chips * deployment.cluster.chip.hbm_bytes_per_s)
+    full_read_s = whole / (chips * deployment.cluster.chip.hbm_bytes_per_s)
     table = deployment.table().with_calibration(UNIT)
+    alone = Batch(decode_sequences=1.0, context_len=workload.mean_context, group_tokens=1.0)
+    latency_s = float(table.seconds(alone))
     ranks = deployment.layout.attention_dp
     step = float(
         table.seconds(
@@ -65,6 +71,7 @@ def floors(
     usd = per_token * chips * per_chip_s * 1e6
     return Floors(
         latency_s=latency_s,
+        full_read_s=full_read_s,
         usd_per_mtok_output=usd,
         latency_ratio=tpot_s / latency_s,
         cost_ratio=usd_per_mtok_output / usd,

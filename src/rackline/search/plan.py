@@ -23,6 +23,7 @@ from rackline.search.points import Points
 from rackline.search.rejected import Rejected, nearest_rejected
 from rackline.search.space import BATCH_GRID, Constraints, default_modes, default_precisions
 from rackline.serving.workload import Mode, Workload
+from rackline.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +148,12 @@ class _Search:
         blocks = list(self.space.blocks())
         per_chip_s, priced = price_per_chip_s(self.space.cluster)
         points = Points.of(blocks, per_chip_s, self.limits)
+        if not np.any(points.evaluated):
+            raise InputError(
+                what="modes",
+                given=", ".join(mode.label() for mode in self.space.modes),
+                allowed="a mode without two-batch overlap, or a layout whose attention-dp ranks exchange tokens",
+            )
         front = pareto_front(np.where(points.serves, 1.0 / points.tpot_s, np.nan), points.cost)
         kept = np.flatnonzero(points.serves & points.meets)
         order = kept[np.argsort(points.cost[kept], kind="stable")]
@@ -313,8 +320,8 @@ class _Search:
             need = smallest_cluster(space.model, space.workload, self.limits.memory_fraction)
             return (
                 f"{space.model.name} fits nowhere on {space.cluster.name}: at best "
-                f"({self._short(points, blocks, tightest)}) a chip needs {needs / 1e9:.0f} GB, "
-                f"has {has / 1e9:.0f} GB"
+                f"({self._short(points, blocks, tightest)}) a chip needs {format_bytes(needs)}, "
+                f"has {format_bytes(has)}"
             ), need
         serves = points.serves
         if not np.any(serves):

@@ -10,6 +10,7 @@ import numpy as np
 
 from rackline.passes.features import Array
 from rackline.search.space import Constraints
+from rackline.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,7 @@ def _reason(
     limits: Constraints,
 ) -> str:
     if name == "memory":
-        return f"memory: {-free_bytes[index] / 1e9:.3g} GB too much on the fullest chip"
+        return f"memory: {format_bytes(-free_bytes[index])} too much on the fullest chip"
     if name == "prefill":
         return f"prefill: prompts need {utilisation[index]:.3g} of the room in each pass, so the batch never fills"
     if name == "tpot" and limits.tpot_s is not None:

@@ -76,8 +76,10 @@ def default_precisions(model: AnyModel, chip: Chip) -> list[Precision]:
 
 
 def default_modes(model: AnyModel) -> list[Mode]:
-    """Schedulers worth looking at: chunked prefill with two budgets, prefill first; each also overlapped."""
+    """Schedulers worth looking at: chunked prefill with four budgets, prefill first; each also overlapped."""
     plain = [
+        Mode(admission="chunked", max_batched_tokens=512),
+        Mode(admission="chunked", max_batched_tokens=1024),
         Mode(admission="chunked", max_batched_tokens=2048),
         Mode(admission="chunked", max_batched_tokens=8192),
         Mode(admission="prefill_first", max_batched_tokens=16384),

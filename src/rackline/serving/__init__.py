@@ -1,6 +1,14 @@
 """Serving: workloads, the steady state of continuous batching, curves over batch, capacity, closed forms."""
 
 from rackline.serving.capacity import Capacity, CapacityRow, capacity
+from rackline.serving.closed_loop import (
+    ClosedLoop,
+    PeakThroughput,
+    StaticBatch,
+    closed_loop,
+    max_throughput,
+    static_batch,
+)
 from rackline.serving.curve import (
     BatchCurve,
     ModeChoice,
@@ -17,16 +25,22 @@ __all__ = [
     "BatchCurve",
     "Capacity",
     "CapacityRow",
+    "ClosedLoop",
     "Engine",
     "Mode",
     "ModeChoice",
+    "PeakThroughput",
+    "StaticBatch",
     "SteadyState",
     "Workload",
     "balance_batch",
     "batch_curve",
     "capacity",
+    "closed_loop",
     "crossover_context",
+    "max_throughput",
     "mode_at_price",
     "mode_at_speed",
+    "static_batch",
     "steady_state",
 ]

@@ -4,8 +4,11 @@ One attention-dp rank decodes b sequences. A request ends every (output_len - 1)
 
     r = b / (output_len - 1)              prompts arrive a step
     p = max(1 - exp(-r), r · n / room)    share of steps that carry prompt tokens, n new tokens a prompt
-    tpot = t_decode + p · (t_mixed - t_decode)        chunked: prompts and decodes share a pass
-    tpot = t_decode + p · t_prefill                   prefill first: decoding waits
+    q = 1 - (1 - p)^ranks                 share of steps in which any attention-dp rank carries prompt tokens
+    tpot = t_decode + q · (t_mixed - t_decode)        chunked: prompts and decodes share a pass
+    tpot = t_decode + q · t_prefill                   prefill first: decoding waits
+
+Attention-dp ranks step together: the busiest one has the prompt tokens of p, the experts see the ranks' mean.
 
 room is max_batched_tokens (less the b decodes when they share the pass). With p at 1 a chunked engine cannot prefill
 as fast as slots get free: such a batch never fills.
@@ -29,7 +32,7 @@ class SteadyState:
     Args:
         decode_s: step without prompt tokens [s].
         mixed_s: step (or extra pass) with prompt tokens [s].
-        prefill_share: p, share of steps with prompt tokens.
+        prefill_share: q, share of steps with prompt tokens on any rank.
         tpot_s: time per output token of one request [s].
         ttft_s: queue and prefill of one request [s].
         prefill_utilisation: load of the prefill path; at 1 the batch cannot be kept full.
@@ -79,7 +82,7 @@ class Engine:
             prefill_sequences=prefill,
             chunk_tokens=batch.chunk_tokens,
             prefix_tokens=batch.prefix_tokens,
-            group_tokens=tokens * self.attention_dp,
+            group_tokens=tokens * self.attention_dp if batch.group_tokens is None else batch.group_tokens * half,
         )
         return times.seconds(self.table.features(work), threads=threads) / half * self.pipeline_stretch
 
@@ -122,18 +125,22 @@ def steady_state(
         share = np.minimum(share, 1.0)
     chunk = np.minimum(new, room)
     carried = np.minimum(arrivals * new / share, room)
+    ranks = as_array(engine.attention_dp)
+    some = np.maximum(-np.expm1(ranks * np.log1p(-np.minimum(share, 1.0 - 1e-12))), share)
+    beside = b if mode.admission == "chunked" else np.zeros_like(b)
     batch = Batch(
-        decode_sequences=b if mode.admission == "chunked" else np.zeros_like(b),
+        decode_sequences=beside,
         context_len=workload.mean_context,
         prefill_sequences=carried / chunk,
         chunk_tokens=chunk,
         prefix_tokens=workload.cached_tokens + (new - chunk) / 2.0,
+        group_tokens=ranks * (beside + carried * share / some),
     )
     mixed_s = engine.seconds(batch, times, two_batch_overlap=overlap, threads=threads)
     extra = mixed_s - decode_s if mode.admission == "chunked" else mixed_s
     extra = np.maximum(extra, 0.0)
-    tpot = decode_s + share * extra
-    cost_share = share * extra / tpot
+    tpot = decode_s + some * extra
+    cost_share = some * extra / tpot
     utilisation = load if mode.admission == "chunked" else cost_share
     passes = np.ceil(new / chunk)
     service = passes * mixed_s
@@ -143,7 +150,7 @@ def steady_state(
     return SteadyState(
         decode_s=decode_s,
         mixed_s=mixed_s,
-        prefill_share=share,
+        prefill_share=some,
         tpot_s=tpot,
         ttft_s=ttft,
         prefill_utilisation=utilisation,

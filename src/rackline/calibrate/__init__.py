@@ -1,0 +1,1 @@
+"""Operation tables → fitted calibrations, with their errors on what was not fitted."""

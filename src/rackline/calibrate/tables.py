@@ -1,0 +1,274 @@
+"""Tables of measured operations: read by their columns, checked, reduced to one row a shape.
+
+A table is a CSV file whose header decides what it measures (`TABLES`). Rows of older versions of a stack are left out
+and counted; of several kernels with one key the fastest is kept, since that is the one a stack picks.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from rackline.errors import InputError, nearest_names
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFormat:
+    """Columns of one kind of table.
+
+    Args:
+        name: what it measures.
+        labels: text columns that tell groups apart, besides chip and stack.
+        sizes: columns that hold positive numbers and make the key of a row.
+        words: text columns that are part of the key.
+        family: sizes (or words) that make a shape family: one is fitted or held out as a whole.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    sizes: tuple[str, ...]
+    words: tuple[str, ...] = ()
+    family: tuple[str, ...] = ()
+
+
+_GQA = ("q_heads", "kv_heads", "head_dim")
+TABLES = (
+    TableFormat(name="gemm", labels=("dtype",), sizes=("m", "n", "k"), family=("n", "k")),
+    TableFormat(
+        name="attention_decode",
+        labels=("dtype", "kv_dtype"),
+        sizes=("batch", "context", *_GQA),
+        family=("batch", *_GQA),
+    ),
+    TableFormat(
+        name="attention_prefill",
+        labels=("dtype", "kv_dtype"),
+        sizes=("batch", "tokens", *_GQA),
+        family=("batch", *_GQA),
+    ),
+    TableFormat(
+        name="mla_decode",
+        labels=("dtype", "kv_dtype"),
+        sizes=("batch", "context", "q_heads"),
+        family=("batch", "q_heads"),
+    ),
+    TableFormat(
+        name="mla_prefill",
+        labels=("dtype", "kv_dtype"),
+        sizes=("batch", "tokens", "q_heads"),
+        family=("batch", "q_heads"),
+    ),
+    TableFormat(
+        name="moe",
+        labels=("dtype",),
+        sizes=("tokens", "d_model", "d_ff", "top_k", "num_experts", "moe_tp", "ep"),
+        words=("distribution",),
+        family=("d_model", "d_ff", "num_experts", "moe_tp", "ep"),
+    ),
+    TableFormat(
+        name="collective",
+        labels=("collective", "num_chips"),
+        sizes=("message_bytes",),
+    ),
+    TableFormat(
+        name="custom_all_reduce",
+        labels=("implementation", "num_chips"),
+        sizes=("message_bytes",),
+    ),
+)
+_IGNORED = ("deepep_low_latency",)  # known table, nothing of it is fitted here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurements:
+    """Rows of one chip, stack and label set of one table, the latest version only.
+
+    Args:
+        table: name of the format.
+        chip, stack, stack_version: what was measured.
+        labels: values of the label columns.
+        columns: sizes by name, shape (rows,).
+        words: text columns by name, one a row.
+        seconds: time of one call [s], shape (rows,).
+        families: family of each row, shape (rows,).
+        older_rows: rows of older versions that were left out [count].
+        slower_rows: rows of slower kernels with the same key [count].
+    """
+
+    table: str
+    chip: str
+    stack: str
+    stack_version: str
+    labels: tuple[str, ...]
+    columns: dict[str, Array]
+    words: dict[str, tuple[str, ...]]
+    seconds: Array
+    families: npt.NDArray[np.int64]
+    older_rows: int = 0
+    slower_rows: int = 0
+
+    @property
+    def key(self) -> str:
+        """One word for messages."""
+        return " ".join((self.table, self.chip, self.stack, *self.labels))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    group: tuple[str, ...]
+    version: str
+    sizes: tuple[float, ...]
+    words: tuple[str, ...]
+    seconds: float
+
+
+def read_tables(paths: Iterable[str | Path], chips: Sequence[str]) -> list[Measurements]:
+    """Read operation tables.
+
+    Args:
+        paths: CSV files.
+        chips: names that the chip column may hold.
+
+    Returns:
+        One entry for each table, chip, stack and label set, sorted.
+
+    Raises:
+        InputError: a file that cannot be read, a missing column, a value that is not a positive number, an unknown
+            chip, a truncated line; says file and line.
+    """
+    rows: dict[str, list[_Row]] = {}
+    known = frozenset(chips)
+    for path in paths:
+        form, read = _read_file(Path(path), known)
+        if form is not None:
+            rows.setdefault(form.name, []).extend(read)
+    if not any(rows.values()):
+        raise InputError(what="operation tables", given=[str(p) for p in paths], allowed="at least one row to fit")
+    out: list[Measurements] = []
+    for form in TABLES:
+        groups: dict[tuple[str, ...], list[_Row]] = {}
+        latest: dict[tuple[str, ...], str] = {}
+        for row in rows.get(form.name, []):
+            groups.setdefault(row.group, []).append(row)
+            stack = row.group[:2]
+            latest[stack] = max(latest.get(stack, row.version), row.version, key=version_key)
+        for group, members in sorted(groups.items()):
+            measured = _group(form, group, members, latest[group[:2]])
+            if measured is not None:
+                out.append(measured)
+    return out
+
+
+def _read_file(path: Path, chips: frozenset[str]) -> tuple[TableFormat | None, list[_Row]]:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.reader(file)
+            header = next(reader, [])
+            form = _format(path, header)
+            if form is None:
+                return None, []
+            return form, [_row(form, header, cells, chips, f"{path}:{reader.line_num}") for cells in reader if cells]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise InputError(what="operation table", given=str(path), allowed=f"a readable CSV file ({reason})") from None
+
+
+def _format(path: Path, header: list[str]) -> TableFormat | None:
+    """The format whose columns the header has; the file's name only chooses which missing column is named."""
+    present = set(header)
+    if {"dispatch_s", "combine_s"} <= present:
+        return None
+    fitting = [form for form in TABLES if not _missing(form, present)]
+    if fitting:
+        return max(fitting, key=lambda form: len(form.labels) + len(form.sizes))
+    named = [form for form in TABLES if form.name == path.stem]
+    closest = named or [min(TABLES, key=lambda form: len(_missing(form, present)) - 0.1 * len(form.sizes))]
+    raise InputError(
+        what=f"columns of a {closest[0].name} table",
+        given=", ".join(header),
+        allowed=f"also {', '.join(_missing(closest[0], present))}",
+        where=f"{path}:1",
+    )
+
+
+def _missing(form: TableFormat, present: set[str]) -> list[str]:
+    needed = ("chip", "stack", "stack_version", *form.labels, *form.sizes, *form.words, "seconds")
+    return [name for name in needed if name not in present]
+
+
+def _row(form: TableFormat, header: list[str], cells: list[str], chips: frozenset[str], where: str) -> _Row:
+    if len(cells) != len(header):
+        raise InputError(what="line", given=f"{len(cells)} values", allowed=f"{len(header)} values", where=where)
+    values = dict(zip(header, cells, strict=True))
+    chip = values["chip"].strip()
+    if chip not in chips:
+        near = nearest_names(chip, chips, 1)
+        raise InputError(
+            what="chip", given=chip, allowed="a chip of the catalogue", where=where, nearest=near[0] if near else None
+        )
+    return _Row(
+        group=(chip, values["stack"], *(values[name] for name in form.labels)),
+        version=values["stack_version"],
+        sizes=tuple(_positive(name, values[name], where) for name in form.sizes),
+        words=tuple(values[name] for name in form.words),
+        seconds=_positive("seconds", values["seconds"], where),
+    )
+
+
+def _positive(name: str, text: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(what=name, given=text, allowed="a number above 0", where=where)
+    return value
+
+
+def version_key(version: str) -> tuple[tuple[int, int, str], ...]:
+    """Sort key of a version: numbers by value, a release candidate before its release.
+
+    >>> sorted(["1.3.0rc20", "1.3.0", "1.3.0rc3", "0.24.0"], key=version_key)
+    ['0.24.0', '1.3.0rc3', '1.3.0rc20', '1.3.0']
+    """
+    parts = re.findall(r"\d+|[a-z]+", version.lower())
+    key = [(1, int(part), "") if part.isdigit() else (2 if part == "post" else -1, 0, part) for part in parts]
+    return (*key, (0, 0, ""))
+
+
+def _group(form: TableFormat, group: tuple[str, ...], rows: list[_Row], latest: str) -> Measurements | None:
+    """Rows of the latest version of the stack in this table, one a key; None if there are none."""
+    kept = [row for row in rows if row.version == latest]
+    if not kept:
+        return None
+    fastest: dict[tuple[tuple[float, ...], tuple[str, ...]], float] = {}
+    for row in kept:
+        key = (row.sizes, row.words)
+        fastest[key] = min(row.seconds, fastest.get(key, math.inf))
+    keys = sorted(fastest)
+    columns = {name: np.array([sizes[i] for sizes, _ in keys]) for i, name in enumerate(form.sizes)}
+    places = [form.sizes.index(name) for name in form.family]
+    numbering: dict[tuple[float, ...], int] = {}
+    families = [numbering.setdefault(tuple(sizes[i] for i in places), len(numbering)) for sizes, _ in keys]
+    return Measurements(
+        table=form.name,
+        chip=group[0],
+        stack=group[1],
+        stack_version=latest,
+        labels=group[2:],
+        columns=columns,
+        words={name: tuple(words[i] for _, words in keys) for i, name in enumerate(form.words)},
+        seconds=np.array([fastest[key] for key in keys]),
+        families=np.array(families, dtype=np.int64),
+        older_rows=len(rows) - len(kept),
+        slower_rows=len(kept) - len(keys),
+    )

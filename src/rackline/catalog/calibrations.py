@@ -1,0 +1,141 @@
+"""Records of calibrations: how a software stack falls short of the peaks of each chip."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from rackline.catalog.base import CountOrZero, Evidence, Fraction, NonNegative, Record, SourcedRecord, Text
+
+KernelClass = Literal[
+    "gemm",
+    "attention_decode",
+    "attention_prefill",
+    "mla_decode",
+    "mla_prefill",
+    "moe",
+    "elementwise",
+    "embedding",
+]
+CollectiveClass = Literal[
+    "collective",
+    "all_reduce_ring",
+    "all_reduce_one_shot",
+    "all_reduce_two_shot",
+    "all_reduce_tree",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+]
+Efficiency = Annotated[float, Field(gt=0.0, le=1.0)]
+
+
+class FitRecord(Record):
+    """What every entry says of itself.
+
+    Args:
+        chip: Chip name, generation, or "*" for all chips.
+        evidence: "measured" for a fit of this chip's and stack's own table, "derived" for a parent.
+        rows: Measured rows behind the fit [count].
+        median_error, p90_error: On the shapes that the fit did not see, absolute and relative [fraction].
+        family_median_error, family_p90_error: On whole families of shapes that the fit did not see [fraction].
+        ideal_median_error: The same for the peaks alone [fraction].
+        stack_version: Version that was measured.
+        note: What a reader must know.
+    """
+
+    chip: Text = "*"
+    evidence: Annotated[Evidence, Field(strict=False)] = Evidence.ASSUMED
+    rows: CountOrZero = 0
+    median_error: NonNegative | None = None
+    p90_error: NonNegative | None = None
+    family_median_error: NonNegative | None = None
+    family_p90_error: NonNegative | None = None
+    ideal_median_error: NonNegative | None = None
+    stack_version: Text | None = None
+    note: Text | None = None
+
+
+class OperationRecord(FitRecord):
+    """One kernel class and data type.
+
+    seconds = overhead + max(a, b) + exposed min(a, b), a = FLOP / (eta_compute peak), b = bytes / (eta_memory peak).
+
+    Args:
+        operation_class: Which rows it is for; ``class`` in the file.
+        dtype: Data types of the operands (see docs/precision.md), "*" for the fallback of the class.
+        overhead_s: Fixed time of one launch [s].
+        eta_compute, eta_memory: Reached share of the peak rate [fraction].
+        exposed: Share of the shorter time that does not hide behind the longer [fraction].
+        quantise_s: Fixed time of a separate quantisation of the activations; serving stacks fuse it [s].
+        extra_keys: Keys that each query of a prefill pays beyond its own [count].
+        permute: Passes of the routed tokens through memory before and after the experts [count].
+        imbalance: Share of time that popular experts add over the routing law [fraction].
+    """
+
+    operation_class: Annotated[KernelClass, Field(alias="class")]
+    dtype: Text
+    overhead_s: NonNegative
+    eta_compute: Efficiency
+    eta_memory: Efficiency
+    exposed: Fraction = 0.0
+    quantise_s: NonNegative = 0.0
+    extra_keys: NonNegative = 0.0
+    permute: NonNegative = 0.0
+    imbalance: NonNegative = 0.0
+
+
+class CollectiveRecord(FitRecord):
+    """One collective on groups of one size.
+
+    seconds = overhead + alpha steps + bytes / (eta_link rate) + ramp sqrt(overhead bytes / (eta_link rate))
+
+    Args:
+        collective_class: Which rows it is for; ``class`` in the file.
+        group_size: Ranks; 0 for any [count].
+        overhead_s: Fixed time of one call [s].
+        alpha_s: Time of one message step, where the algorithm's steps are counted [s].
+        eta_link: Reached share of the link bandwidth; above 1 where switches reduce in the network.
+        ramp: Slowness of mid-size messages.
+    """
+
+    collective_class: Annotated[CollectiveClass, Field(alias="class")]
+    group_size: CountOrZero = 0
+    overhead_s: NonNegative
+    alpha_s: NonNegative = 0.0
+    eta_link: Annotated[float, Field(gt=0.0, le=2.0)]
+    ramp: NonNegative = 0.0
+
+
+class CalibrationRecord(SourcedRecord):
+    """How a software stack on some chips falls short of the peaks.
+
+    Args:
+        stack: Serving or training software it stands for; "any" when it is generic.
+        description: What it is and when to use it.
+        evidence: The weakest kind of evidence behind it.
+        step_policy: How the rows of a pass combine: serial, overlap or blackboard.
+        host_s_per_step: Host time that each step adds [s].
+        operation: One entry a chip, class and data type.
+        collective: One entry a chip, class and group size.
+    """
+
+    stack: Text
+    description: Text
+    evidence: Annotated[Evidence, Field(strict=False)]
+    step_policy: Literal["serial", "overlap", "blackboard"]
+    host_s_per_step: NonNegative = 0.0
+    operation: tuple[OperationRecord, ...] = ()
+    collective: tuple[CollectiveRecord, ...] = ()
+
+    @model_validator(mode="after")
+    def _entries_are_unique(self) -> Self:
+        seen: set[tuple[str, str, str]] = set()
+        keys = [(e.chip, e.operation_class, e.dtype) for e in self.operation]
+        keys += [(e.chip, e.collective_class, f"group_size {e.group_size}") for e in self.collective]
+        for key in keys:
+            if key in seen:
+                raise ValueError(f"two entries for chip {key[0]}, class {key[1]}, {key[2]}")
+            seen.add(key)
+        return self

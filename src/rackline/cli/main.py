@@ -1,0 +1,178 @@
+"""The command line: `rackline COMMAND ...`. Commands are loaded when they are called."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+from cyclopts.exceptions import UnknownCommandError, UnknownOptionError
+
+from rackline.cli.screen import screen
+from rackline.errors import RacklineError, nearest_names
+
+_COMMANDS = {
+    "plan": "The cheapest way to serve a model on a cluster under latency limits.",
+    "explain": "One pass row by row: formula, numbers put in, seconds, what binds.",
+    "fit": "What fits: weights per chip, room for KV, largest context and concurrency by layout.",
+    "chips": "List the chips, or show one with the sources of its numbers.",
+    "clusters": "List the clusters, or show one with the sources of its numbers.",
+    "models": "List the models, or show one: parameters, FLOP and KV cache of a token.",
+}
+
+_EXAMPLES = {
+    "": """Examples:
+
+    rackline plan deepseek-v3 --on gb200-nvl72 \\
+      --input 4k --output 1k --tpot 30ms --ttft 2s
+    rackline explain llama-3.1-70b --on dgx-h100 --batch 64 --context 8k
+    rackline models meta-llama/Llama-3.1-70B
+
+Each command has --help, and --json for programs.
+Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
+""",
+    "plan": """Examples:
+
+    rackline plan deepseek-v3 --on gb200-nvl72 \\
+      --input 4k --output 1k --tpot 30ms --ttft 2s
+    rackline plan llama-3.1-70b --on dgx-h100 \\
+      --input 1k --output 500 --precision fp8 --layout tp=4
+    rackline plan gpt-oss-120b --on dgx-b200 \\
+      --input 8k --output 1k --set hbm_bytes_per_s=20TB/s
+    rackline plan ./config.json --on dgx-h200 --input 4k --output 1k --json
+""",
+    "explain": """Examples:
+
+    rackline explain llama-3.1-70b --on dgx-h100 --batch 64 --context 8k
+    rackline explain deepseek-v3 --on gb200-nvl72 \\
+      --batch 512 --context 4k --layout attention_dp=8,ep=8
+    rackline explain qwen3-32b --on dgx-h100 \\
+      --batch 0 --context 1 --prefill 4k --trace pass.json
+""",
+    "fit": """Examples:
+
+    rackline fit llama-3.1-70b --on dgx-h100 --context 32k
+    rackline fit deepseek-v3 --on dgx-h200 \\
+      --context 32k --concurrency 64 --precision fp8
+""",
+    "chips": """Examples:
+
+    rackline chips
+    rackline chips h100
+    rackline chips h100 --set hbm_bytes_per_s=20TB/s --json
+""",
+    "clusters": """Examples:
+
+    rackline clusters
+    rackline clusters gb200-nvl72
+""",
+    "models": """Examples:
+
+    rackline models
+    rackline models deepseek-ai/DeepSeek-V3
+    rackline models path/to/config.json --json
+""",
+}
+
+_MODULES = {
+    "plan": "rackline.cli.plan:plan",
+    "explain": "rackline.cli.explain:explain",
+    "fit": "rackline.cli.fit:fit",
+    "chips": "rackline.cli.catalogue:chips",
+    "clusters": "rackline.cli.catalogue:clusters",
+    "models": "rackline.cli.catalogue:models",
+}
+
+
+def build_app() -> App:
+    """The commands and their help; their modules are imported when they are called."""
+    app = App(
+        name="rackline",
+        help="Seconds, bytes, chips and dollars of serving a large language model, from first principles.",
+        help_epilogue=_EXAMPLES[""],
+        help_format="plaintext",
+        version=_version,
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,
+    )
+    for name, module in _MODULES.items():
+        app.command(module, name=name, help=_COMMANDS[name], help_epilogue=_EXAMPLES[name])
+    return app
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status; the entry point of `rackline`.
+
+    Args:
+        arguments: words after `rackline`; those of the process by default.
+
+    Returns:
+        0, also when nothing fits; 2 on bad input, with one line on standard error; 130 when interrupted.
+    """
+    _forgive_encoding()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        app = build_app()
+        app(given, exit_on_error=False, print_error=False, verbose=False, console=screen())
+        sys.stdout.flush()
+    except RacklineError as error:
+        return _refuse(str(error))
+    except CycloptsError as error:
+        return _refuse(_words(error, given))
+    except BrokenPipeError:
+        _drop_output()
+    except KeyboardInterrupt:
+        return 130
+    except OSError as error:
+        place = f": {error.filename}" if error.filename else ""
+        return _refuse(f"{error.strerror or type(error).__name__}{place}")
+    return 0
+
+
+def _refuse(message: str) -> int:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+def _words(error: CycloptsError, given: list[str]) -> str:
+    """What cyclopts has to say, in one line of our form."""
+    command = " ".join(error.command_chain or ())
+    if isinstance(error, UnknownCommandError):
+        word = next((part for part in given if not part.startswith("-")), given[0] if given else "")
+        near = nearest_names(word, _MODULES, 1)
+        nearest = f"; nearest: {near[0]}" if near else ""
+        return f"command: got {word!r}, allowed: {', '.join(_MODULES)}{nearest}"
+    if isinstance(error, UnknownOptionError):
+        word = error.token.keyword or error.token.value
+        names = [name for argument in error.argument_collection for name in argument.names if name.startswith("--")]
+        near = nearest_names(word, names, 1)
+        nearest = f"; nearest: {near[0]}" if near else ""
+        where = f"rackline {command}: " if command else ""
+        return f"{where}option: got {word!r}, allowed: {', '.join(sorted(set(names)))}{nearest}"
+    return f"{str(error).strip()} See: rackline {command} --help".replace("  ", " ")
+
+
+def _forgive_encoding() -> None:
+    """Write a ? where the terminal has no such character, rather than fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _drop_output() -> None:
+    """Whoever read our output has closed it: keep the interpreter from writing the rest at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("rackline")
+
+
+if __name__ == "__main__":
+    sys.exit(run())

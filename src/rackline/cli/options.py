@@ -1,0 +1,301 @@
+"""Texts of the command line → objects of the library. Everything heavy is imported where it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+from cyclopts import Parameter
+
+from rackline.errors import CatalogError, InputError, LayoutError, nearest_names
+from rackline.units import parse_count, parse_fraction, parse_seconds, parse_usd_per_hour
+
+if TYPE_CHECKING:
+    from rackline.arch import AnyModel
+    from rackline.catalog import ModelRecord
+    from rackline.hardware import Cluster
+    from rackline.parallel import Layout, Precision, Routing
+    from rackline.serving.workload import Mode
+
+MOST_TOKENS = 1e9
+MOST_SECONDS = 86400.0
+MOST_USD = 1e6
+
+# Types of options that several commands share. Values are texts: our own parsers read units and judge them.
+Value = Annotated[str, Parameter(allow_leading_hyphen=True)]
+MaybeValue = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
+On = Annotated[str, Parameter(name="--on")]
+Overrides = Annotated[list[str] | None, Parameter(name="--set", negative=())]
+Json = Annotated[bool, Parameter(name="--json", negative=())]
+Several = Annotated[list[str] | None, Parameter(negative=())]
+
+
+def tokens(text: str, name: str, minimum: float = 1.0) -> float:
+    """A count of tokens, such as 4k or 128Ki [tokens]."""
+    return parse_count(text, name=name, minimum=minimum, maximum=MOST_TOKENS)
+
+
+def whole(text: str, name: str, minimum: int = 1, maximum: float = 1e9) -> int:
+    """A whole number of things.
+
+    Raises:
+        InputError: a fraction; else as `parse_count`.
+    """
+    value = parse_count(text, name=name, minimum=minimum, maximum=maximum, zero_allowed=minimum == 0)
+    if not value.is_integer():
+        raise InputError(what=name, given=text, allowed="a whole number", nearest=str(max(minimum, round(value))))
+    return int(value)
+
+
+def latency(text: str | None, name: str) -> float | None:
+    """A time limit, None for no limit [s]."""
+    return None if text is None else parse_seconds(text, name=name, maximum=MOST_SECONDS)
+
+
+def memory_fraction(text: str) -> float:
+    """Share of HBM that a server may use, above 0 to 1."""
+    return parse_fraction(text, name="--memory-fraction", zero_allowed=False)
+
+
+def assignments(texts: Sequence[str] | None) -> dict[str, str]:
+    """Read `--set KEY=VALUE` options; a later one replaces an earlier one.
+
+    Raises:
+        InputError: no "=", an empty key or value.
+    """
+    found: dict[str, str] = {}
+    for text in texts or ():
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not (key and equals and value):
+            raise InputError(what="--set", given=text, allowed="KEY=VALUE, such as hbm_bytes_per_s=20e12")
+        found[key] = value
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """A record whose values may be set: its name on the command line and its keys."""
+
+    name: str
+    keys: tuple[str, ...]
+
+    def find(self, key: str) -> str | None:
+        """The full key of a short one, if there is exactly one ("num_layers" → "architecture.num_layers")."""
+        key = key.removeprefix(f"{self.name}.")
+        if key in self.keys:
+            return key
+        ends = [known for known in self.keys if known.endswith(f".{key}")]
+        return ends[0] if len(ends) == 1 else None
+
+
+def share_out(given: dict[str, str], owners: Sequence[Owner]) -> list[dict[str, object]]:
+    """Give each assignment to the first record that has its key; "chip.KEY" and the like name the record.
+
+    Returns:
+        Overrides of each owner, in their order.
+
+    Raises:
+        CatalogError: a key that none has, with the nearest one.
+    """
+    parts: list[dict[str, object]] = [{} for _ in owners]
+    for key, value in given.items():
+        named = [index for index, owner in enumerate(owners) if key.startswith(f"{owner.name}.")]
+        for index in named or range(len(owners)):
+            full = owners[index].find(key)
+            if full is not None:
+                parts[index][full] = value
+                break
+        else:
+            known = [known for owner in owners for known in owner.keys]
+            short = [known_key.rsplit(".", 1)[-1] for known_key in known]
+            near = nearest_names(key, [*known, *short], 1)
+            raise CatalogError(
+                what="--set",
+                given=f"{key}={value}",
+                allowed=f"a key of the {' or the '.join(owner.name for owner in owners)}",
+                nearest=f"{near[0]}={value}" if near else None,
+            )
+    return parts
+
+
+def read_model_record(name: str, overrides: dict[str, object] | None = None) -> ModelRecord:
+    """The record of a catalogue name, a HF id, a TOML file or a HF config.json, with values replaced."""
+    from rackline.arch import read_hf_config
+    from rackline.catalog import ModelRecord, model_record
+
+    if not name.endswith(".json"):
+        return model_record(name, overrides=overrides)
+    record = read_hf_config(name)
+    if not overrides:
+        return record
+    from rackline.catalog.load import record_from_mapping
+
+    data = record.model_dump(exclude_unset=True, by_alias=True)
+    return record_from_mapping(ModelRecord, data, where=name, overrides=overrides)
+
+
+def read_model_and_cluster(
+    model: str, on: str, *, chips: str | None = None, price: str | None = None, sets: Sequence[str] | None = None
+) -> tuple[AnyModel, Cluster]:
+    """The model and the cluster of a command, with `--set`, `--chips` and `--price` applied."""
+    from rackline.arch import build_model
+    from rackline.catalog import chip_record, cluster_record, resolve_beside, settable_keys
+    from rackline.hardware import cluster
+
+    record = read_model_record(model)
+    given = assignments(sets)
+    on_cluster: dict[str, object] = {}
+    if given:
+        plain = cluster_record(on)
+        chip = chip_record(resolve_beside(plain.chip, on))
+        of_model, of_cluster, of_chip = share_out(
+            given,
+            [
+                Owner(name="model", keys=tuple(settable_keys(record))),
+                Owner(name="cluster", keys=tuple(settable_keys(plain))),
+                Owner(name="chip", keys=tuple(settable_keys(chip))),
+            ],
+        )
+        on_cluster = {**of_cluster, **{f"chip.{key}": value for key, value in of_chip.items()}}
+        if of_model:
+            record = read_model_record(model, of_model)
+    if price is not None:
+        on_cluster["usd_per_chip_hour"] = parse_usd_per_hour(price, name="--price", maximum=MOST_USD)
+    found = cluster(on, on_cluster or None)
+    if chips is not None:
+        found = found.with_num_chips(whole(chips, "--chips"))
+    return build_model(record), found
+
+
+def read_precisions(labels: Sequence[str] | None, model: AnyModel, cluster: Cluster) -> list[Precision] | None:
+    """Precisions by label; None for the default ones."""
+    from rackline.parallel import precision
+
+    return [precision(label, model, cluster.chip) for label in labels] if labels else None
+
+
+def read_modes(labels: Sequence[str] | None, model: AnyModel) -> list[Mode] | None:
+    """Read `--mode ADMISSION[=TOKENS][,overlap]`; None for the default ones.
+
+    Raises:
+        InputError: an unknown admission, or overlap for a model without experts.
+    """
+    from rackline.arch import Model
+    from rackline.serving.workload import Mode
+
+    budgets = {"chunked": 8192, "prefill_first": 16384}
+    found: list[Mode] = []
+    for label in labels or ():
+        head, *extras = [part.strip() for part in label.split(",")]
+        name, equals, budget = head.partition("=")
+        admission = name.strip().replace("-", "_")
+        allowed = "chunked[=TOKENS] or prefill-first[=TOKENS], each also with ,overlap"
+        if admission not in budgets or any(extra != "overlap" for extra in extras):
+            near = nearest_names(admission, budgets, 1)
+            nearest = near[0].replace("_", "-") if near else "chunked"
+            raise InputError(what="--mode", given=label, allowed=allowed, nearest=nearest)
+        if extras and not (isinstance(model, Model) and model.is_moe):
+            raise InputError(
+                what="--mode", given=label, allowed=f"no overlap: {model.name} exchanges no expert tokens", nearest=head
+            )
+        most = whole(budget, "--mode tokens", maximum=MOST_TOKENS) if equals else budgets[admission]
+        found.append(
+            Mode(
+                admission="chunked" if admission == "chunked" else "prefill_first",
+                max_batched_tokens=most,
+                two_batch_overlap=bool(extras),
+            )
+        )
+    return found or None
+
+
+def check_overlap(modes: Sequence[Mode] | None, layouts: Sequence[Layout] | None, cluster: Cluster) -> None:
+    """Two-batch overlap hides the exchange between attention-dp ranks: refuse it where there is only one.
+
+    Raises:
+        InputError: every mode overlaps and no layout has several ranks.
+    """
+    if not modes or not all(mode.two_batch_overlap for mode in modes):
+        return
+    if cluster.num_chips > 1 and (layouts is None or any(layout.attention_dp > 1 for layout in layouts)):
+        return
+    raise InputError(
+        what="--mode",
+        given=modes[0].label(),
+        allowed="no overlap: it needs a layout with attention_dp of at least 2",
+        nearest=modes[0].admission.replace("_", "-"),
+    )
+
+
+def read_layouts(text: str | None, model: AnyModel, cluster: Cluster) -> list[Layout] | None:
+    """Layouts that have the parts that are named ("tp=8" leaves the others free); None for all.
+
+    Raises:
+        LayoutError: there is none, with the nearest one that is possible.
+    """
+    if text is None:
+        return None
+    from rackline.parallel import enumerate_layouts, parse_layout
+    from rackline.parallel.layout import check
+
+    wanted = parse_layout(text, model)
+    if not text.strip(" ,"):
+        raise LayoutError(what="--layout", given=text, allowed="parts such as tp=8,ep=8", nearest="tp=1")
+    named = [part.partition("=")[0].strip().replace("-", "_") for part in text.split(",") if part.strip()]
+    if "dp" in named:
+        raise LayoutError(
+            what="--layout",
+            given=text,
+            allowed="the parts of one replica; all chips are filled with replicas, see --chips",
+        )
+    options = enumerate_layouts(model, cluster.num_chips)
+    matching = [o for o in options if all(getattr(o, name) == getattr(wanted, name) for name in named)]
+    if not matching:
+        check(wanted, model, cluster.num_chips)
+        matching = [wanted]
+    return matching
+
+
+def read_routing(text: str) -> Routing:
+    """Read "uniform", "balanced" or "power-law=EXPONENT".
+
+    Raises:
+        InputError: another law.
+    """
+    from rackline.parallel import Routing
+
+    name, equals, exponent = text.partition("=")
+    law = name.strip().replace("-", "_")
+    if law not in ("balanced", "uniform", "power_law") or (equals and law != "power_law"):
+        near = nearest_names(law, ["balanced", "uniform", "power_law"], 1)
+        raise InputError(
+            what="--routing",
+            given=text,
+            allowed="balanced, uniform or power-law=EXPONENT",
+            nearest=near[0].replace("_", "-") if near else None,
+        )
+    if law != "power_law":
+        return Routing(law="balanced" if law == "balanced" else "uniform")
+    value = parse_count(exponent, name="--routing exponent", maximum=10.0) if equals else 0.5
+    return Routing(law="power_law", exponent=value)
+
+
+def check_file_to_write(text: str | None, option: str) -> Path | None:
+    """A file that is going to be written, in a folder that exists; None stays None.
+
+    Raises:
+        InputError: a folder, or a file in a folder that does not exist.
+    """
+    if text is None:
+        return None
+    path = Path(text)
+    if path.is_dir() or not path.parent.is_dir():
+        raise InputError(what=option, given=text, allowed="a file in a folder that exists")
+    return path
+
+
+def plain(record: Any) -> dict[str, Any]:
+    """A catalogue record as data for JSON."""
+    return cast("dict[str, Any]", record.model_dump(mode="json", by_alias=True, exclude_none=True))

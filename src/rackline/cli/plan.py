@@ -1,0 +1,123 @@
+"""`rackline plan`: the cheapest way to serve a model on a cluster under latency limits."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from rackline.cli.options import (
+    Json,
+    MaybeValue,
+    On,
+    Overrides,
+    Several,
+    Value,
+    check_overlap,
+    latency,
+    memory_fraction,
+    read_layouts,
+    read_model_and_cluster,
+    read_modes,
+    read_precisions,
+    read_routing,
+    tokens,
+)
+from rackline.cli.screen import print_json, progress, screen
+from rackline.units import parse_fraction
+
+
+def plan(
+    model: str,
+    /,
+    *,
+    on: On,
+    input_len: Annotated[Value, Parameter(name="--input")],
+    output_len: Annotated[Value, Parameter(name="--output")],
+    tpot: MaybeValue = None,
+    ttft: MaybeValue = None,
+    chips: MaybeValue = None,
+    precision: Several = None,
+    mode: Several = None,
+    layout: str | None = None,
+    calibration: str = "assumed",
+    memory: Annotated[Value, Parameter(name="--memory-fraction")] = "0.9",
+    cache_hit: Value = "0",
+    routing: str = "uniform",
+    price: MaybeValue = None,
+    sets: Overrides = None,
+    json: Json = False,
+    plot: str | None = None,
+) -> None:
+    """The cheapest way to serve a model on a cluster under latency limits.
+
+    Looks at every layout × precision × scheduler × batch that fits, and explains the best: what binds, what it
+    costs, how far it is from the floors, what else there is, and what was rejected by the least.
+
+    Args:
+        model: catalogue name, Hugging Face id, TOML file or config.json
+        on: cluster: catalogue name or TOML file
+        input_len: prompt tokens of a request, such as 4k
+        output_len: generated tokens of a request, at least 2
+        tpot: largest mean time per output token, such as 30ms
+        ttft: largest mean time to first token, such as 2s
+        chips: chips to use; the cluster's own number by default
+        precision: data types: native, bf16, fp8, fp4, mxfp4, int8, int4, or in parts such as fp8,kv=bf16; may be
+            repeated; all that the chip supports by default
+        mode: scheduler: chunked[=TOKENS] or prefill-first[=TOKENS], each also with ,overlap; may be repeated
+        layout: parts that are fixed, such as tp=8 or attention_dp=8,ep=8; the others stay free
+        calibration: assumed, unit (ideal roofline) or a TOML file
+        memory: share of HBM that the server may use
+        cache_hit: share of the prompt whose KV cache is there already, such as 50%
+        routing: how tokens spread over experts: uniform, balanced or power-law=EXPONENT
+        price: price of a chip, in USD an hour
+        sets: KEY=VALUE replaces a number of the model, cluster or chip, such as hbm_bytes_per_s=20TB/s; may be
+            repeated
+        json: print JSON (SI units) and nothing else
+        plot: write the Pareto front to FILE.html, .svg or .png
+    """
+    from rackline.passes import calibration as find_calibration
+    from rackline.report.svg import check_plot_path
+
+    file = check_plot_path(plot) if plot else None
+    fraction = memory_fraction(memory)
+    request = (tokens(input_len, "--input"), tokens(output_len, "--output", 2.0))
+    hit = parse_fraction(cache_hit, name="--cache-hit", maximum=0.9999)
+    limits = (latency(tpot, "--tpot"), latency(ttft, "--ttft"))
+    found_model, cluster = read_model_and_cluster(model, on, chips=chips, price=price, sets=sets)
+
+    from rackline.search import Constraints
+    from rackline.search import plan as search_plan
+    from rackline.serving.workload import Workload
+
+    workload = Workload(input_len=request[0], output_len=request[1], cache_hit=hit)
+    modes = read_modes(mode, found_model)
+    layouts = read_layouts(layout, found_model, cluster)
+    check_overlap(modes, layouts, cluster)
+    start = time.perf_counter()
+    with progress("looking at layouts, precisions, modes and batches"):
+        answer = search_plan(
+            found_model,
+            cluster,
+            workload,
+            calibration=find_calibration(calibration),
+            constraints=Constraints(tpot_s=limits[0], ttft_s=limits[1], memory_fraction=fraction),
+            precisions=read_precisions(precision, found_model, cluster),
+            modes=modes,
+            layouts=layouts,
+            routing=read_routing(routing),
+        )
+    elapsed_s = time.perf_counter() - start
+    if file is not None:
+        from rackline.report.figures import pareto_figure
+        from rackline.report.svg import write_figure
+
+        write_figure(pareto_figure(answer), file)
+    if json:
+        print_json(answer.as_dict())
+        return
+    from rackline.report.plan_report import plan_report
+
+    out = screen()
+    out.print(plan_report(answer, width=out.width, elapsed_s=elapsed_s))

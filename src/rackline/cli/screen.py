@@ -1,0 +1,81 @@
+"""Where commands write: tables for people or JSON for programs on standard output, progress on standard error."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+_PROGRESS_AFTER_S = 0.7  # what is done sooner needs no progress bar
+
+
+class Screen(Console):
+    """A console on standard output that lets a closed pipe reach `run`, which ends the command quietly."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        """Pass the error on."""
+        raise
+
+
+def screen() -> Screen:
+    """The console of this command; its width is that of the terminal, or COLUMNS."""
+    return Screen(highlight=False, soft_wrap=False)
+
+
+def print_json(data: Mapping[str, Any]) -> None:
+    """Write one JSON object in SI units; a number that is not finite becomes null."""
+    sys.stdout.write(json.dumps(_plain(data), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, str | bool | int | None):
+        return value
+    if isinstance(value, Sequence):
+        return [_plain(item) for item in cast("Sequence[Any]", value)]
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+@contextmanager
+def progress(what: str) -> Generator[None]:
+    """Show a moving bar and the time passed on standard error, if that is a terminal and it takes long."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    shown: list[Progress] = []
+
+    def start() -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        moving = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        moving.add_task(what, total=None)
+        moving.start()
+        shown.append(moving)
+
+    timer = threading.Timer(_PROGRESS_AFTER_S, start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        for moving in shown:
+            moving.stop()

@@ -1,0 +1,258 @@
+"""The catalogue for people: lists of chips, clusters and models, and one of them with the sources of its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rackline.arch import AnyModel, Model
+from rackline.catalog import ChipRecord, ClusterRecord, ModelRecord
+from rackline.catalog.base import SourcedRecord
+from rackline.hardware import Chip
+from rackline.parallel.precision import storage_bytes
+from rackline.report.breakdown import plain_table
+from rackline.report.wording import bar, flop, of_key, percent, share, short_count, tera
+from rackline.units import format_bytes, format_count, format_rate, format_usd
+
+CONTEXTS = (1000, 8000, 32000, 128000)
+KV_TYPES = ("bf16", "fp8", "fp4")
+
+
+def chips_table(chips: Sequence[Chip], *, width: int) -> Table:
+    """All chips: dense peaks, memory, ridge point, price."""
+    table = plain_table("chips", caption="dense peaks in TFLOP/s; ridge point of bf16 in FLOP/byte")
+    table.add_column("name", no_wrap=True)
+    if width >= 110:
+        table.add_column("is", no_wrap=True, overflow="ellipsis")
+    for name in ("bf16", "fp8", "fp4", "HBM", "bandwidth", "ridge", "$/h"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for chip in chips:
+        peaks = [chip.peak_flop_per_s.get(dtype) for dtype in ("bf16", "fp8", "fp4")]
+        table.add_row(
+            chip.name,
+            *([chip.full_name] if width >= 110 else []),
+            *(tera(peak) if peak else "-" for peak in peaks),
+            format_bytes(chip.hbm_bytes),
+            format_rate(chip.hbm_bytes_per_s),
+            f"{chip.ridge_point('bf16'):.0f}" if chip.supports("bf16") else "-",
+            format_usd(chip.usd_per_chip_hour) if chip.usd_per_chip_hour else "-",
+        )
+    return table
+
+
+def clusters_table(records: Sequence[ClusterRecord], *, width: int) -> Table:
+    """All clusters: chips, levels of the fabric, price."""
+    table = plain_table("clusters", caption="link rates are per chip, each way")
+    table.add_column("name", no_wrap=True)
+    if width >= 110:
+        table.add_column("is", no_wrap=True, overflow="ellipsis")
+    table.add_column("chips", justify="right", no_wrap=True)
+    table.add_column("of", no_wrap=True)
+    table.add_column("scale-up", justify="right", no_wrap=True)
+    table.add_column("of", justify="right", no_wrap=True)
+    table.add_column("scale-out", justify="right", no_wrap=True)
+    table.add_column("$/h", justify="right", no_wrap=True)
+    for record in records:
+        up = record.levels[0]
+        out = record.levels[1] if len(record.levels) > 1 else None
+        table.add_row(
+            record.name,
+            *([record.full_name] if width >= 110 else []),
+            str(record.num_chips),
+            record.chip,
+            format_rate(up.bytes_per_s_each_way),
+            f"{up.size} {up.topology}",
+            format_rate(out.bytes_per_s_each_way) if out else "-",
+            format_usd(record.usd_per_chip_hour) if record.usd_per_chip_hour else "-",
+        )
+    return table
+
+
+def models_table(models: Sequence[tuple[ModelRecord, AnyModel]], *, width: int) -> Table:
+    """All models: parameters, layers, KV cache of a token."""
+    table = plain_table("models", caption="KV of one token in bf16; aggregate models as stated")
+    table.add_column("name", no_wrap=True)
+    if width >= 110:
+        table.add_column("is", no_wrap=True, overflow="ellipsis")
+    for name in ("total", "active", "layers"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("attention", no_wrap=True)
+    table.add_column("KV/token", justify="right", no_wrap=True)
+    table.add_column("type", no_wrap=True)
+    for record, model in models:
+        table.add_row(
+            record.name,
+            *([record.full_name] if width >= 110 else []),
+            format_count(model.total_params),
+            format_count(model.active_params),
+            str(model.num_layers) if isinstance(model, Model) else "-",
+            ", ".join(model.attention_kinds()) if isinstance(model, Model) else "aggregate",
+            format_bytes(model.kv_bytes_per_token()),
+            record.native_precision,
+        )
+    return table
+
+
+def record_report(record: SourcedRecord) -> Group:
+    """One record: every number with its evidence and source."""
+    return Group(_head(record), Text(""), *_numbers(record))
+
+
+def _head(record: SourcedRecord) -> Group:
+    lines: list[RenderableType] = [Text.assemble((record.full_name, "bold"), f"  {record.name}")]
+    if record.aliases:
+        lines.append(Text(f"also: {', '.join(record.aliases)}", style="dim"))
+    facts = _facts(record)
+    if facts:
+        lines.append(Text(facts, style="dim"))
+    return Group(*lines)
+
+
+def _numbers(record: SourcedRecord) -> list[RenderableType]:
+    table = plain_table("")
+    table.add_column("number", no_wrap=True)
+    table.add_column("value", justify="right", no_wrap=True)
+    table.add_column("evidence", no_wrap=True)
+    table.add_column("source", justify="right", no_wrap=True)
+    cited: list[str] = []
+    for key, value in record.numbers().items():
+        source = record.source_of(key)
+        if source is None:
+            continue
+        text = ", ".join(part for part in (source.citation, source.url) if part)
+        text += f" (read {source.accessed})" if source.accessed else ""
+        text += f"; {source.note}" if source.note else ""
+        if text not in cited:
+            cited.append(text)
+        style = "yellow" if str(source.kind) == "assumed" else ""
+        table.add_row(key, of_key(key, value), Text(str(source.kind), style=style), f"[{cited.index(text) + 1}]")
+    notes = Table.grid(padding=(0, 1))
+    notes.add_column(justify="right", style="dim", no_wrap=True)
+    notes.add_column(style="dim", overflow="fold")
+    for number, text in enumerate(cited, start=1):
+        notes.add_row(f"[{number}]", text)
+    return [table, Text(""), notes]
+
+
+def _facts(record: SourcedRecord) -> str:
+    if isinstance(record, ChipRecord):
+        return f"{record.vendor}, {record.generation}, {record.released or 'no date'}"
+    if isinstance(record, ClusterRecord):
+        return f"made of {record.chip}"
+    if isinstance(record, ModelRecord):
+        return f"weights in {record.native_precision}, {record.released or 'no date'}"
+    return ""
+
+
+def model_report(record: ModelRecord, model: AnyModel) -> Group:
+    """One model: parameters by kind, FLOP of a token against context, KV cache of a token, then its record."""
+    blank = Text("")
+    parts = [_head(record), blank, _parameters(model), blank, _flop(model), blank, _kv(model), blank]
+    return Group(*parts, *_numbers(record))
+
+
+def model_data(record: ModelRecord, model: AnyModel) -> dict[str, Any]:
+    """The same as plain data, SI units."""
+    count = model.parameters() if isinstance(model, Model) else None
+    return {
+        "total_params": model.total_params,
+        "active_params": model.active_params,
+        "total_over_active": model.total_over_active,
+        "total_params_by_kind": count.total if count else {"all": model.total_params},
+        "active_params_by_kind": count.active if count else {"all": model.active_params},
+        "flop_per_token": [
+            {
+                "context_len": context,
+                "flop": _plain(model.flop_per_token(context)),
+                "by_kind": _flop_kinds(model, context),
+            }
+            for context in CONTEXTS
+        ],
+        "kv_bytes_per_token": _kv_data(model),
+        "native_precision": record.native_precision,
+    }
+
+
+def _kv_data(model: AnyModel) -> dict[str, Any]:
+    if not isinstance(model, Model):
+        stated = model.kv_bytes_per_token()
+        return {"stated": {"total": stated, "by_kind": {"all": stated}}}
+    return {
+        dtype: {"total": model.kv_bytes_per_token(storage_bytes(dtype)), "by_kind": _kv_kinds(model, dtype)}
+        for dtype in KV_TYPES
+    }
+
+
+def _plain(value: Any) -> float:
+    return float(np.asarray(value))
+
+
+def _flop_kinds(model: AnyModel, context: float) -> dict[str, float]:
+    if not isinstance(model, Model):
+        return {"all": _plain(model.flop_per_token(context))}
+    return {kind: _plain(value) for kind, value in model.flop_per_token_by_kind(context).items()}
+
+
+def _kv_kinds(model: Model, dtype: str) -> dict[str, float]:
+    size = storage_bytes(dtype)
+    return {kind: elements * size for kind, elements in model.kv_elements_per_token_by_kind().items()}
+
+
+def _parameters(model: AnyModel) -> Table:
+    table = plain_table(f"parameters of {model.name}")
+    table.add_column("kind", no_wrap=True)
+    for name in ("total", "share", "", "active"):
+        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
+    if isinstance(model, Model):
+        count = model.parameters()
+        for kind, total in sorted(count.total.items(), key=lambda item: -item[1]):
+            part = share(total, count.total_params)
+            active = count.active.get(kind, 0)
+            table.add_row(
+                kind.replace("_", " "),
+                format_count(total) if total else "-",
+                percent(part) if total else "",
+                Text(bar(part, 16), style="blue"),
+                format_count(active) if active else "-",
+            )
+        table.add_section()
+    table.add_row("all", format_count(model.total_params), "", "", format_count(model.active_params), style="bold")
+    table.caption = f"total over active {model.total_over_active:.3g}"
+    return table
+
+
+def _flop(model: AnyModel) -> Table:
+    table = plain_table("FLOP of one decoded token by context")
+    table.add_column("kind", no_wrap=True)
+    for context in CONTEXTS:
+        table.add_column(short_count(context), justify="right", no_wrap=True)
+    kinds = [_flop_kinds(model, context) for context in CONTEXTS]
+    for kind in kinds[0]:
+        table.add_row(kind.replace("_", " "), *(flop(of[kind]) for of in kinds))
+    table.add_section()
+    table.add_row("all", *(flop(sum(of.values())) for of in kinds), style="bold")
+    return table
+
+
+def _kv(model: AnyModel) -> Table:
+    if not isinstance(model, Model):
+        table = plain_table("KV cache that one token adds")
+        table.add_column("as stated", justify="right")
+        table.add_row(format_bytes(model.kv_bytes_per_token()))
+        return table
+    table = plain_table("KV cache that one token adds", caption="a window stops growing at its size")
+    table.add_column("attention", no_wrap=True)
+    for dtype in KV_TYPES:
+        table.add_column(dtype, justify="right", no_wrap=True)
+    kinds = [_kv_kinds(model, dtype) for dtype in KV_TYPES]
+    for kind in kinds[0]:
+        table.add_row(kind, *(format_bytes(of[kind]) for of in kinds))
+    if len(kinds[0]) > 1:
+        table.add_section()
+        table.add_row("all", *(format_bytes(sum(of.values())) for of in kinds), style="bold")
+    return table

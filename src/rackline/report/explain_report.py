@@ -1,0 +1,232 @@
+"""One pass explained: the numbers put in, the rows, the formula and coefficients of each, the blackboard beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from rackline.parallel import Deployment, MemoryUse
+from rackline.passes import UNIT, Batch, PassTable, PassTime, Row, RowTime, StepPolicy
+from rackline.report.breakdown import comparison, plain_table, resources_line
+from rackline.report.wording import flop, short_count, size, trust
+from rackline.units import format_bytes, format_seconds
+
+_RESOURCES = {"compute": "FLOP", "hbm": "HBM", "scale_up": "scale-up", "scale_out": "scale-out"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """One pass of a deployment, under its calibration and on the blackboard.
+
+    Args:
+        layout_choice: how the layout was chosen, for people.
+        batch_size: sequences that decode on one replica [sequences].
+        batch: what one rank works on.
+        table: the rows with their coefficients.
+        time, ideal: the pass under the calibration, and under `blackboard` with unit calibration.
+        memory: what the fullest chip holds.
+    """
+
+    deployment: Deployment
+    layout_choice: str
+    batch_size: int
+    batch: Batch
+    table: PassTable
+    time: PassTime
+    ideal: PassTime
+    memory: MemoryUse
+
+    @classmethod
+    def of(
+        cls,
+        deployment: Deployment,
+        batch: Batch,
+        *,
+        batch_size: int,
+        memory: MemoryUse,
+        layout_choice: str = "given",
+        policy: StepPolicy | None = None,
+    ) -> Explanation:
+        """Evaluate the pass both ways."""
+        table = deployment.table()
+        return cls(
+            deployment=deployment,
+            layout_choice=layout_choice,
+            batch_size=batch_size,
+            batch=batch,
+            table=table,
+            time=table.time(batch, policy),
+            ideal=table.with_calibration(UNIT).time(batch, "blackboard"),
+            memory=memory,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, SI units; every row with its formula, coefficients and amounts."""
+        rows = zip(self.table.rows, self.time.rows, self.ideal.rows, strict=True)
+        return {
+            **self.deployment.as_dict(),
+            "layout_choice": self.layout_choice,
+            "batch_size": self.batch_size,
+            "sequences_per_rank": float(np.asarray(self.batch.decode_sequences)),
+            "context_len": float(np.asarray(self.batch.context_len)),
+            "prefill_tokens": float(np.asarray(self.batch.prefill_tokens)),
+            "memory": self.memory.as_dict(),
+            "fits": bool(float(self.memory.free) >= 0),
+            "seconds": self.time.seconds,
+            "binds": self.time.binds,
+            "policy": self.time.policy,
+            "evidence": self.time.evidence,
+            "host_s": self.time.host_s,
+            "by_resource_s": self.time.by_resource,
+            "by_group_s": self.time.by_group(),
+            "features": self.time.features,
+            "blackboard": {
+                "seconds": self.ideal.seconds,
+                "binds": self.ideal.binds,
+                "by_resource_s": self.ideal.by_resource,
+            },
+            "rows": [_row_data(row, time, ideal) for row, time, ideal in rows if time.used or ideal.used],
+            "assumptions": list(self.time.assumptions),
+        }
+
+
+def _row_data(row: Row, time: RowTime, ideal: RowTime) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "group": row.group,
+        "class": row.op_class,
+        "dtype": row.dtype,
+        "stream": row.stream,
+        "formula": row.formula,
+        "used": time.used,
+        "coefficients": {resource: coefficients(row, resource) for resource in time.amounts},
+        "amounts": time.amounts,
+        "resource_s": time.resource_s,
+        "overhead_s": time.overhead_s,
+        "seconds": time.seconds if time.used else 0.0,
+        "binds": time.binds,
+        "evidence": time.evidence,
+        "blackboard_used": ideal.used,
+        "blackboard_s": ideal.seconds if ideal.used else 0.0,
+        "blackboard_binds": ideal.binds,
+    }
+
+
+def coefficients(row: Row, resource: str) -> dict[str, float]:
+    """Feature → FLOP or bytes per unit of it, of a row of one layout."""
+    amounts = {"compute": row.compute, "hbm": row.hbm, "scale_up": row.scale_up, "scale_out": row.scale_out}
+    return {name: float(np.asarray(value)) for name, value in amounts[resource].items()}
+
+
+def explain_report(explanation: Explanation, *, width: int) -> Group:
+    """Everything that `rackline explain` prints.
+
+    Args:
+        width: columns of the terminal.
+    """
+    parts: list[RenderableType] = [
+        _headline(explanation),
+        _features(explanation.time, width),
+        Group(
+            comparison(explanation.time, explanation.ideal, width=width),
+            resources_line(explanation.time),
+            _totals(explanation),
+        ),
+        _formulas(explanation),
+        trust(explanation.deployment.calibration),
+    ]
+    spaced: list[RenderableType] = []
+    for part in parts:
+        spaced += [part, Text("")]
+    return Group(*spaced[:-1])
+
+
+def _headline(explanation: Explanation) -> Panel:
+    deployment, memory = explanation.deployment, explanation.memory
+    layout = deployment.layout
+    body = Text()
+    body.append(layout.label(), style="bold green")
+    body.append(f" · {deployment.precision.short()} · {layout.num_chips} chips")
+    if explanation.layout_choice != "given":
+        body.append(f"\nlayout not given: {explanation.layout_choice}", style="yellow")
+    sequences = float(np.asarray(explanation.batch.decode_sequences))
+    body.append(f"\n{explanation.batch_size:,} sequences decode on a replica, {sequences:g} on each rank")
+    body.append(f", at {short_count(float(np.asarray(explanation.batch.context_len)))} context")
+    prefill = float(np.asarray(explanation.batch.prefill_tokens))
+    if prefill:
+        body.append(f"; {short_count(prefill)} prompt tokens on each rank")
+    free = float(memory.free)
+    if free < 0:
+        body.append(
+            f"\ndoes not fit: the fullest chip needs {format_bytes(float(memory.used))}, "
+            f"has {format_bytes(memory.usable)} usable",
+            style="bold red",
+        )
+    else:
+        body.append(f"\nthe fullest chip holds {format_bytes(float(memory.used))}, {format_bytes(free)} stay free")
+    for note in deployment.precision.notes:
+        body.append(f"\n{note}", style="yellow")
+    title = f"{deployment.model.name} on {deployment.cluster.name} ({deployment.cluster.chip.name})"
+    return Panel(body, title=title, title_align="left")
+
+
+def _features(time: PassTime, width: int) -> Table:
+    shown = [(name, value) for name, value in time.features.items() if value and name != "1"]
+    pairs = 3 if width >= 110 else 2
+    table = plain_table("numbers put in, busiest rank")
+    table.show_header = False
+    for _ in range(pairs):
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+    for start in range(0, len(shown), pairs):
+        cells = [cell for name, value in shown[start : start + pairs] for cell in (name, _number(value))]
+        table.add_row(*cells)
+    return table
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 or float(value).is_integer() else f"{value:.3g}"
+
+
+def _totals(explanation: Explanation) -> Text:
+    time, ideal = explanation.time, explanation.ideal
+    text = Text(f"{time.policy} {format_seconds(time.seconds)}", style="bold")
+    text.append(f" against blackboard {format_seconds(ideal.seconds)}: ", style="not bold")
+    text.append(f"{time.seconds / ideal.seconds:.3g} times the ideal" if ideal.seconds else "no ideal time")
+    return text
+
+
+def _formulas(explanation: Explanation) -> Group:
+    lines: list[RenderableType] = [Text("where the amounts come from", style="bold italic")]
+    for row, time in zip(explanation.table.rows, explanation.time.rows, strict=True):
+        if not time.used or not time.seconds:
+            continue
+        head = Text(row.name, style="bold")
+        head.append(f"  {row.formula}", style="not bold dim")
+        lines.append(Padding(head, (0, 0, 0, 1)))
+        for resource, amount in time.amounts.items():
+            if not amount:
+                continue
+            lines.append(Padding(_sum(row, resource, amount, explanation.time.features), (0, 0, 0, 3)))
+        if time.overhead_s:
+            lines.append(Padding(Text(f"launches and message steps {format_seconds(time.overhead_s)}"), (0, 0, 0, 3)))
+    return Group(*lines)
+
+
+def _sum(row: Row, resource: str, amount: float, features: dict[str, float]) -> Text:
+    write = flop if resource == "compute" else size
+    terms = [
+        write(value) if name == "1" else f"{write(value)} × {name} {_number(features.get(name, 0.0))}"
+        for name, value in coefficients(row, resource).items()
+        if value and features.get(name, 0.0)
+    ]
+    text = Text(f"{_RESOURCES[resource]} {write(amount)}")
+    text.append(f" = {' + '.join(terms)}" if terms else "", style="dim")
+    return text

@@ -1,0 +1,263 @@
+"""What a case of each kind holds: its keys, which of them are required, and what it may have measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from rackline.errors import nearest_names
+
+Shape = Literal["text", "version", "count", "number", "table", "counts", "detail", "flag"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """The keys of one kind of case.
+
+    Args:
+        required, optional: key → shape of its value, besides the keys that all kinds have.
+        measured: keys of `measured` → the largest plausible value, in SI units.
+        unsupported: why no case of this kind can be predicted yet; empty when it can.
+    """
+
+    required: Mapping[str, Shape]
+    optional: Mapping[str, Shape]
+    measured: Mapping[str, float]
+    unsupported: str = ""
+
+
+_COMMON: dict[str, Shape] = {
+    "id": "text",
+    "kind": "text",
+    "source": "text",
+    "stack": "text",
+    "stack_version": "version",
+    "config": "table",
+    "architecture": "table",
+    "precision_detail": "detail",
+    "layout": "counts",
+    "model": "text",
+    "chip": "text",
+    "num_chips": "count",
+    "precision": "text",
+    "measured": "table",
+}
+_DEPLOYED: dict[str, Shape] = {"chip": "text", "num_chips": "count", "precision": "text"}
+_LENGTHS: dict[str, Shape] = {"input_len": "number", "output_len": "number"}
+_DAY = 86400.0
+_SLOWEST_TOKEN = 10.0  # s; a mean time per token above it is taken for another unit
+
+# Columns of the operation tables; a text column is listed in OP_WORDS.
+_GQA = ("q_heads", "kv_heads", "head_dim")
+OP_COLUMNS: dict[str, tuple[str, ...]] = {
+    "gemm": ("dtype", "m", "n", "k"),
+    "attention_decode": ("dtype", "kv_dtype", "batch", "context", *_GQA),
+    "attention_prefill": ("dtype", "kv_dtype", "batch", "tokens", *_GQA),
+    "mla_decode": ("dtype", "kv_dtype", "batch", "context", "q_heads"),
+    "mla_prefill": ("dtype", "kv_dtype", "batch", "tokens", "q_heads"),
+    "moe": ("dtype", "tokens", "d_model", "d_ff", "top_k", "num_experts", "moe_tp", "ep", "distribution"),
+    "collective": ("collective", "num_chips", "message_bytes"),
+    "custom_all_reduce": ("implementation", "num_chips", "message_bytes"),
+    "deepep_low_latency": ("num_nodes", "d_model", "tokens", "top_k", "num_experts"),
+}
+OP_WORDS = ("dtype", "kv_dtype", "distribution", "collective", "implementation", "kernel")
+_OP_OPTIONAL: dict[str, Shape] = {
+    name: "text" if name in OP_WORDS else "number"
+    for columns in OP_COLUMNS.values()
+    for name in columns
+    if name != "num_chips"
+}
+
+FORMS: dict[str, Form] = {
+    "serve": Form(
+        required={**_DEPLOYED, **_LENGTHS, "concurrency": "count"},
+        optional={"length_distribution": "text", "speculative": "text"},
+        measured={"tpot_s": _SLOWEST_TOKEN, "ttft_s": 3600.0},
+    ),
+    "static-batch": Form(
+        required={**_DEPLOYED, "batch_size": "count", "input_len": "number"},
+        optional={"output_len": "number", "partitioning": "text"},
+        measured={"prefill_s": _DAY, "token_s": _SLOWEST_TOKEN, "total_s": _DAY},
+    ),
+    "max-throughput": Form(required={**_DEPLOYED, **_LENGTHS}, optional={}, measured={"output_tokens_per_s": math.inf}),
+    "op": Form(
+        required={"chip": "text", "op": "text"},
+        optional={**_OP_OPTIONAL, "kernel": "text", "dispatch_s": "number", "combine_s": "number"},
+        measured={"seconds": _DAY},
+    ),
+    "params": Form(
+        required={},
+        optional={},
+        measured={"total_params": math.inf, "active_params": math.inf, "kv_bytes_per_token": math.inf},
+    ),
+    "train": Form(
+        required={**_DEPLOYED, "global_batch": "count", "seq_len": "count"},
+        optional={
+            "micro_batch": "count",
+            "recompute": "text",
+            "num_layers": "count",
+            "num_params": "count",
+            "variant": "text",
+            "fabric": "text",
+            "activation_offload": "flag",
+            "flops_kind": "text",
+        },
+        measured={
+            "step_s": _DAY,
+            "tokens_per_s_per_chip": math.inf,
+            "model_flop_per_s_per_chip": math.inf,
+            "hardware_flop_per_s_per_chip": math.inf,
+        },
+        unsupported="needs the training engine",
+    ),
+    "requests": Form(required={}, optional={}, measured={}, unsupported="needs the simulator"),
+}
+
+_SHAPES = {
+    "text": "a text",
+    "version": "a text",
+    "count": "a whole number of at least 1",
+    "number": "a number above 0",
+    "table": "an object",
+    "counts": "an object of whole numbers of at least 1",
+    "detail": "an object or a text such as kv=bf16",
+    "flag": "true or false",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Why a case cannot be used: which key, what was given, what is allowed."""
+
+    what: str
+    given: object
+    allowed: str
+    nearest: str = ""
+
+    def __str__(self) -> str:
+        """One line in the form of our errors."""
+        near = f"; nearest: {self.nearest}" if self.nearest else ""
+        return f"{self.what}: got {_shown(self.given)}, allowed: {self.allowed}{near}"
+
+
+def _shown(given: object) -> str:
+    text = repr(given)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def is_number(value: object) -> bool:
+    """A finite number above 0, and not true or false."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+
+
+def fits(value: object, shape: Shape) -> bool:
+    """Say whether a value has the shape of its key."""
+    if shape == "text":
+        return isinstance(value, str) and bool(value.strip())
+    if shape == "version":
+        return isinstance(value, str | int | float)
+    if shape == "count":
+        return is_number(value) and float(cast("float", value)).is_integer()
+    if shape == "number":
+        return is_number(value)
+    if shape == "flag":
+        return isinstance(value, bool)
+    if shape == "detail":
+        return isinstance(value, str | dict)
+    if not isinstance(value, dict):
+        return False
+    entries = cast("dict[str, object]", value)
+    return shape == "table" or all(isinstance(v, str) or fits(v, "count") for v in entries.values())
+
+
+def find_problem(data: Mapping[str, object]) -> Problem | None:
+    """The first thing that is wrong with a case, or None.
+
+    Args:
+        data: the parsed JSON object of one line.
+    """
+    kind = data.get("kind")
+    if not isinstance(kind, str) or kind not in FORMS:
+        near = nearest_names(kind, FORMS, 1) if isinstance(kind, str) else []
+        given = kind if "kind" in data else "no such key"
+        return Problem(what="kind", given=given, allowed=", ".join(FORMS), nearest="".join(near))
+    form = FORMS[kind]
+    shapes = known_keys(kind)
+    for key in ("id", *form.required):
+        if data.get(key) is None:
+            return Problem(what=key, given="nothing", allowed=f"{_SHAPES[shapes[key]]} (required for {kind})")
+    for key, value in data.items():
+        if key in shapes and value is not None and not fits(value, shapes[key]):
+            return Problem(what=key, given=value, allowed=_SHAPES[shapes[key]])
+    if kind not in ("op", "requests") and not any(data.get(k) for k in ("model", "config", "architecture")):
+        return Problem(what="model", given="nothing", allowed="a name, or config, or architecture")
+    return _measured_problem(data, form) or _kind_problem(kind, data)
+
+
+def known_keys(kind: str) -> dict[str, Shape]:
+    """All keys that a kind reads, with the shapes of their values."""
+    return {**_COMMON, **FORMS[kind].required, **FORMS[kind].optional}
+
+
+def _measured_problem(data: Mapping[str, object], form: Form) -> Problem | None:
+    if not form.measured:
+        return None
+    measured = data.get("measured")
+    allowed = ", ".join(form.measured)
+    if not isinstance(measured, dict):
+        return Problem(what="measured", given="nothing", allowed=f"an object with any of {allowed}")
+    table = cast("dict[str, object]", measured)
+    for key, value in table.items():
+        if key not in form.measured:
+            meant = next((known for known in form.measured if _same_quantity(key, known)), None)
+            if meant is not None:
+                return Problem(what=f"measured.{key}", given=key, allowed=f"{meant}, in SI units", nearest=meant)
+            continue
+        if not is_number(value):
+            return Problem(what=f"measured.{key}", given=value, allowed="a plain number above 0, in SI units")
+        limit = form.measured[key]
+        if float(cast("float", value)) > limit:
+            return Problem(
+                what=f"measured.{key}", given=value, allowed=f"at most {limit:g}, in SI units (another unit?)"
+            )
+    if not any(key in form.measured for key in table):
+        return Problem(what="measured", given=", ".join(table) or "nothing", allowed=f"any of {allowed}")
+    return None
+
+
+_UNITS = ("_s", "_ms", "_us", "_ns", "_min", "_h", "_seconds", "_per_s", "_per_min", "_per_hour", "")
+
+
+def _same_quantity(key: str, known: str) -> bool:
+    """Say whether two keys name one quantity in different units: tpot_ms and tpot_s, seconds and milliseconds."""
+    if known == "seconds":
+        return key in ("s", "ms", "us", "milliseconds", "microseconds", "latency_ms", "time_ms", "time_us")
+    ending = "_per_s" if known.endswith("_per_s") else "_s" if known.endswith("_s") else None
+    return ending is not None and key.lower() in {known.removesuffix(ending) + unit for unit in _UNITS}
+
+
+def _kind_problem(kind: str, data: Mapping[str, object]) -> Problem | None:
+    if kind == "op":
+        op = str(data["op"])
+        if op not in OP_COLUMNS:
+            near = nearest_names(op, OP_COLUMNS, 1)
+            return Problem(what="op", given=op, allowed=", ".join(OP_COLUMNS), nearest="".join(near))
+        missing = next((name for name in OP_COLUMNS[op] if data.get(name) is None), None)
+        return (missing and Problem(what=missing, given="nothing", allowed=f"a value (required for {op})")) or None
+    measured = cast("dict[str, float]", data.get("measured"))
+    output_len = cast("float | None", data.get("output_len"))
+    if kind == "static-batch":
+        if output_len is None and ("token_s" in measured or "total_s" in measured):
+            return Problem(what="output_len", given="nothing", allowed="a number above 0, for token_s and total_s")
+        parts = measured.get("prefill_s", 0.0) + ((output_len or 1.0) - 1.0) * measured.get("token_s", 0.0)
+        if "total_s" in measured and parts > 1.5 * measured["total_s"]:
+            return Problem(
+                what="measured.total_s",
+                given=measured["total_s"],
+                allowed="about prefill_s + (output_len - 1) token_s, all in seconds",
+            )
+    elif kind in ("serve", "max-throughput") and output_len is not None and output_len < 2:
+        return Problem(what="output_len", given=output_len, allowed="at least 2 tokens")
+    return None

@@ -1,0 +1,79 @@
+"""From case files to a scoreboard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rackline.errors import RacklineError
+from rackline.validate.cases import Case, CaseSet, Unsupported, read_cases
+from rackline.validate.predict import Predictor, request_s
+from rackline.validate.resolve import Resolver
+from rackline.validate.scoreboard import Score, Scoreboard, group_of
+from rackline.validate.worst import worst_cases
+
+
+def validate(paths: Iterable[str | Path], calibration: str = "auto") -> Scoreboard:
+    """Predict all cases of some files and compare.
+
+    Args:
+        paths: case files.
+        calibration: "auto" (each case's own stack), a stack, "unit" or a file.
+
+    Raises:
+        InputError: a file that cannot be read.
+        UnknownNameError, CatalogError: the calibration.
+    """
+    return score_cases(read_cases(paths), calibration)
+
+
+def score_cases(found: CaseSet, calibration: str = "auto") -> Scoreboard:
+    """Predict cases that are read already; see `validate`."""
+    if calibration != "auto":
+        from rackline.passes import calibration as find_calibration
+
+        find_calibration(calibration)  # a wrong name is the caller's mistake, not that of each case
+    predictor = Predictor(resolver=Resolver(calibration_name=calibration))
+    scores: list[Score] = []
+    unsupported = list(found.unsupported)
+    for case, values in _predicted(predictor, found.cases):
+        if isinstance(values, Unsupported):
+            unsupported.append(values)
+        else:
+            scores += scores_of(case, values)
+    by_id = {case.case_id: case for case in found.cases}
+    return Scoreboard(
+        calibration=calibration,
+        num_cases=len(found.cases) + len(found.unsupported),
+        scores=tuple(scores),
+        unsupported=tuple(unsupported),
+        unknown_keys=found.unknown_keys,
+        worst=worst_cases(predictor, by_id, scores),
+    )
+
+
+def _predicted(predictor: Predictor, cases: Sequence[Case]) -> Iterable[tuple[Case, dict[str, float] | Unsupported]]:
+    operations = [case for case in cases if case.kind == "op"]
+    if operations:
+        from rackline.validate.op import predict_operations
+
+        yield from predict_operations(predictor.resolver, operations)
+    for case in cases:
+        if case.kind == "op":
+            continue
+        try:
+            yield case, predictor.predict(case)
+        except RacklineError as error:
+            yield case, Unsupported.of(case, str(error), bad_input=True)
+
+
+def scores_of(case: Case, values: dict[str, float]) -> list[Score]:
+    """One score a measured key; for a served request also the sum of its parts."""
+    measured = dict(case.measured)
+    if case.kind == "serve" and {"tpot_s", "ttft_s"} <= set(measured):
+        measured["request_s"] = request_s(case, measured["tpot_s"], measured["ttft_s"])
+    groups = group_of(case)
+    return [
+        Score(case_id=case.case_id, metric=key, measured=value, predicted=values[key], groups=groups)
+        for key, value in measured.items()
+    ]

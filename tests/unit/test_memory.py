@@ -1,0 +1,161 @@
+"""What each chip holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from helpers import cluster, deploy, layouts, model, types
+from rackline.parallel import Layout, LayoutGrid, max_sequences, memory_use
+from rackline.parallel.memory import activation_bytes, kv_bytes_per_sequence, weight_bytes
+
+OPEN = (
+    "llama-3.1-70b",
+    "llama-3.1-8b",
+    "qwen3-235b-a22b",
+    "deepseek-v3",
+    "gpt-oss-120b",
+    "palm-540b",
+    "gpt-3-175b",
+    "gemma-3-27b",
+)
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_one_chip_holds_all_parameters(name: str) -> None:
+    m = model(name)
+    held = sum(float(v) for v in weight_bytes(m, Layout(), types("bf16", name, "gb200-nvl72")).values())
+    assert held == pytest.approx(2.0 * m.total_params, rel=1e-3)  # biases and small norms are left out
+
+
+def test_known_sizes() -> None:
+    """Llama-3.1-70B in bf16 is 141 GB of safetensors; 8 chips hold an eighth each."""
+    p = types("bf16", "llama-3.1-70b", "dgx-h100")
+    held = sum(float(v) for v in weight_bytes(model("llama-3.1-70b"), Layout(tp=8), p).values())
+    assert held == pytest.approx(141.1e9 / 8, rel=1e-3)
+
+
+def test_parts_sum_to_used_and_used_plus_free_is_usable() -> None:
+    d = deploy("deepseek-v3", "attention_dp=32,ep=32", label="fp8")
+    use = d.memory(sequences=3200, context_len=5000.0, batched_tokens=8192.0, memory_fraction=0.85)
+    data = use.as_dict()
+    parts = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "runtime_bytes", "free_bytes")
+    assert sum(float(data[key]) for key in parts) == pytest.approx(0.85 * d.cluster.chip.hbm_bytes)  # type: ignore[arg-type]
+    assert sum(data["weights_by_kind_bytes"].values()) == pytest.approx(data["weights_bytes"])  # type: ignore[attr-defined]
+    assert float(use.used) + float(use.free) == pytest.approx(use.usable)
+    assert use.total == d.cluster.chip.hbm_bytes
+
+
+def test_a_part_of_a_sequence_per_rank_is_a_whole_one() -> None:
+    d = deploy("deepseek-v3", "attention_dp=32,ep=32", label="fp8")
+    few, full = (d.memory(sequences=n, context_len=4000.0, batched_tokens=2048.0).kv_cache for n in (1, 32))
+    assert float(few) == float(full) == pytest.approx(70272.0 * 4000)
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        ("llama-3.1-70b", "tp=8"),
+        ("llama-3.1-70b", "tp=4,pp=2"),
+        ("deepseek-v3", "attention_dp=32,ep=32"),
+        ("deepseek-v3", "tp=8,ep=8"),
+        ("qwen3-235b-a22b", "tp=4,attention_dp=2,ep=8"),
+        ("gpt-oss-120b", "tp=2"),
+    ],
+)
+def test_max_sequences_fit_and_one_more_on_each_rank_does_not(name: str, layout: str) -> None:
+    d = deploy(name, layout, label="native")
+    need = {"context_len": 5000.0, "batched_tokens": 8192.0}
+    most = d.max_sequences(**need)
+    assert most > 0
+    assert most % d.layout.attention_dp == 0
+    assert float(d.memory(sequences=most, **need).free) >= 0.0
+    assert float(d.memory(sequences=most + d.layout.attention_dp, **need).free) < 0.0
+
+
+def test_nothing_fits_where_the_weights_do_not() -> None:
+    d = deploy("llama-3.1-405b", "tp=8", on="dgx-h100")
+    assert d.max_sequences(context_len=100.0, batched_tokens=128.0) == 0
+    assert float(d.memory(sequences=1, context_len=100.0, batched_tokens=128.0).free) < 0
+
+
+def test_kv_does_not_shrink_beyond_the_kv_heads() -> None:
+    p = types("bf16", "llama-3.1-70b", "gb200-nvl72")
+    grid = LayoutGrid.of([Layout(tp=tp) for tp in (1, 2, 8, 16, 64)])
+    per_sequence = np.asarray(kv_bytes_per_sequence(model("llama-3.1-70b"), grid, p, 1000.0))
+    whole = model("llama-3.1-70b").kv_bytes(1000.0)
+    np.testing.assert_allclose(per_sequence, whole / np.array([1, 2, 8, 8, 8]), rtol=1e-12)
+
+
+def test_windows_hold_only_themselves() -> None:
+    p = types("bf16", "gpt-oss-120b", "gb200-nvl72")
+    held = kv_bytes_per_sequence(model("gpt-oss-120b"), Layout(), p, np.array([128.0, 1128.0]))
+    full = model("gpt-oss-120b").kv_elements_per_token_by_kind()["full"]
+    assert np.diff(np.asarray(held))[0] == pytest.approx(1000.0 * 2.0 * full)
+
+
+def test_pipeline_stages_hold_their_layers() -> None:
+    p = types("bf16", "llama-3.1-70b", "dgx-h100")
+    one = weight_bytes(model("llama-3.1-70b"), Layout(), p)
+    four = weight_bytes(model("llama-3.1-70b"), Layout(pp=4), p)
+    assert float(four["ffn"]) == pytest.approx(float(one["ffn"]) / 4)
+    assert float(four["head"]) == 0.0
+    assert float(four["embedding"]) == float(one["embedding"])
+    # 80 layers on 3 stages: the fullest has 27
+    three = weight_bytes(model("llama-3.1-70b"), Layout(pp=3), p)
+    assert float(three["ffn"]) == pytest.approx(float(one["ffn"]) * 27 / 80)
+
+
+def test_activations_grow_with_the_pass_and_logits_with_the_sequences() -> None:
+    m, layout = model("llama-3.1-70b"), Layout(tp=8)
+    base = activation_bytes(m, layout, np.array([1024.0, 2048.0]), 0.0)
+    assert np.asarray(base)[1] == pytest.approx(2 * np.asarray(base)[0])
+    logits = np.asarray(activation_bytes(m, layout, 0.0, 8.0))
+    assert float(logits) == pytest.approx(8 * 4 * 128256 / 8)
+    # at least the residual stream and its normalised copy
+    assert float(np.asarray(base)[0]) > 1024 * 2 * 2 * 8192
+
+
+def test_aggregate_models_are_cut_evenly() -> None:
+    m = model("lecture-frontier")
+    p = types("fp4", "lecture-frontier", "gb200-nvl72")
+    use = memory_use(
+        m,
+        Layout(tp=72),
+        p,
+        cluster("gb200-nvl72").chip,
+        sequences_per_rank=10.0,
+        context_len=1000.0,
+        batched_tokens=100.0,
+    )
+    assert float(use.weight_total) == pytest.approx(m.total_params * 9 / 16 / 72)
+    assert float(use.kv_cache) == pytest.approx(m.kv_bytes(1000.0) * 10 / 72)
+
+
+def test_a_grid_is_its_layouts() -> None:
+    found = list(layouts("deepseek-v3", 16))
+    p = types("fp8", "deepseek-v3", "dgx-h200")
+    chip = cluster("dgx-h200").chip
+    need = {"sequences_per_rank": 4.0, "context_len": 3000.0, "batched_tokens": 2048.0}
+    together = memory_use(model("deepseek-v3"), LayoutGrid.of(found), p, chip, **need)
+    free = np.broadcast_to(np.asarray(together.free), (len(found),))
+    for index in range(0, len(found), 11):
+        alone = memory_use(model("deepseek-v3"), found[index], p, chip, **need)
+        assert float(alone.free) == pytest.approx(free[index], rel=1e-12)
+
+
+def test_max_sequences_of_all_layouts_of_a_node_fit() -> None:
+    p = types("native", "gpt-oss-120b", "dgx-h100")
+    m, chip = model("gpt-oss-120b"), cluster("dgx-h100").chip
+    for layout in layouts("gpt-oss-120b", 8):
+        most = max_sequences(m, layout, p, chip, context_len=2000.0, batched_tokens=4096.0)
+        use = memory_use(
+            m,
+            layout,
+            p,
+            chip,
+            sequences_per_rank=most / layout.attention_dp,
+            context_len=2000.0,
+            batched_tokens=4096.0,
+        )
+        assert most == 0 or float(use.free) >= 0

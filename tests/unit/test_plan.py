@@ -1,0 +1,416 @@
+"""The plan against brute force, and its answers when nothing fits."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from helpers import cluster, deploy, layouts, model, numbers, types
+from rackline.errors import InputError
+from rackline.parallel import Layout, Routing
+from rackline.search import BATCH_GRID, Constraints, Plan, default_modes, default_precisions, plan
+from rackline.search.fits import best_free_bytes
+from rackline.search.floors import floors
+from rackline.serving.steady import Engine, steady_state
+from rackline.serving.workload import Mode, Workload
+
+WORK = Workload(input_len=2000, output_len=500)
+SMALL_BATCHES = np.array([1, 2, 3, 4])
+SMALL_MODES = [
+    Mode(admission="chunked", max_batched_tokens=2048),
+    Mode(admission="prefill_first", max_batched_tokens=4096, two_batch_overlap=True),
+]
+SMALL_LAYOUTS = [
+    Layout(tp=8, ep=8),
+    Layout(tp=4, ep=4, pp=2),
+    Layout(tp=2, attention_dp=4, ep=8),
+    Layout(attention_dp=8, ep=4, moe_tp=2),
+    Layout(tp=2, ep=2),
+]
+
+
+@cache
+def small_plan(tpot_s: float | None = 0.02, ttft_s: float | None = 1.0) -> Plan:
+    return plan(
+        model("qwen3-235b-a22b"),
+        cluster("dgx-h200"),
+        WORK,
+        calibration=numbers("assumed"),
+        constraints=Constraints(tpot_s=tpot_s, ttft_s=ttft_s),
+        precisions=[types(label, "qwen3-235b-a22b", "dgx-h200") for label in ("bf16", "fp8")],
+        modes=SMALL_MODES,
+        layouts=SMALL_LAYOUTS,
+        batches=SMALL_BATCHES,
+    )
+
+
+@cache
+def every_point() -> tuple[dict[str, object], ...]:
+    """The same space, one scalar deployment at a time."""
+    points: list[dict[str, object]] = []
+    price = cluster("dgx-h200").usd_per_chip_hour
+    assert price is not None
+    for layout, label, mode, batch in itertools.product(SMALL_LAYOUTS, ("bf16", "fp8"), SMALL_MODES, SMALL_BATCHES):
+        if mode.two_batch_overlap and (layout.attention_dp == 1 or batch == 1):
+            continue  # no exchange between ranks to overlap, or no two halves
+        d = deploy("qwen3-235b-a22b", layout, on="dgx-h200", label=label)
+        engine = Engine(
+            table=d.table(),
+            attention_dp=float(layout.attention_dp),
+            pipeline_stretch=d.pipeline_stretch,
+        )
+        state = steady_state(engine, WORK, mode, float(batch))
+        sequences = int(batch) * layout.attention_dp * layout.pp
+        free = d.memory(
+            sequences=sequences,
+            context_len=WORK.final_context,
+            batched_tokens=float(mode.max_batched_tokens),
+        ).free
+        rate = sequences / float(state.tpot_s) / layout.chips_per_replica
+        points.append(
+            {
+                "layout": layout,
+                "label": label,
+                "mode": mode,
+                "batch": int(batch),
+                "tpot_s": float(state.tpot_s),
+                "ttft_s": float(state.ttft_s),
+                "cost": price / 3600.0 / rate * 1e6,
+                "free": float(free),
+                "utilisation": float(state.prefill_utilisation),
+            }
+        )
+    return tuple(points)
+
+
+def test_every_point_was_looked_at() -> None:
+    found = small_plan()
+    assert found.candidates_evaluated == len(every_point())
+    combinations = {(p["layout"], p["label"], p["mode"]) for p in every_point()}
+    assert found.combinations == len(combinations)
+
+
+@pytest.mark.parametrize(("tpot_s", "ttft_s"), [(None, None), (0.02, 1.0), (0.014, None), (0.02, 0.25), (0.009, None)])
+def test_best_is_the_cheapest_of_brute_force(tpot_s: float | None, ttft_s: float | None) -> None:
+    found = small_plan(tpot_s, ttft_s)
+    good = [
+        p
+        for p in every_point()
+        if p["free"] >= 0  # type: ignore[operator]
+        and p["utilisation"] < 1  # type: ignore[operator]
+        and (tpot_s is None or p["tpot_s"] <= tpot_s)  # type: ignore[operator]
+        and (ttft_s is None or p["ttft_s"] <= ttft_s)  # type: ignore[operator]
+    ]
+    if not good:
+        assert found.best is None
+        assert found.reason
+        return
+    cheapest = min(good, key=lambda p: p["cost"])  # type: ignore[arg-type, return-value]
+    assert found.best is not None
+    assert found.best.usd_per_mtok == pytest.approx(cheapest["cost"], rel=1e-9)
+    assert found.best.tpot_s == pytest.approx(cheapest["tpot_s"], rel=1e-9)
+    assert found.best.ttft_s == pytest.approx(cheapest["ttft_s"], rel=1e-9)
+    assert found.best.free_bytes == pytest.approx(cheapest["free"], rel=1e-9)
+    assert found.best.sequences_per_rank == cheapest["batch"]
+    assert found.best.precision.label == cheapest["label"]
+    assert found.best.mode == cheapest["mode"]
+
+
+def test_the_front_is_that_of_brute_force() -> None:
+    fits = [p for p in every_point() if p["free"] >= 0 and p["utilisation"] < 1]  # type: ignore[operator]
+
+    def beaten(p: dict[str, object]) -> bool:
+        return any(
+            q["tpot_s"] <= p["tpot_s"] and q["cost"] <= p["cost"] and q is not p  # type: ignore[operator]
+            for q in fits
+        )
+
+    expected = sorted((p["tpot_s"], p["cost"]) for p in fits if not beaten(p))
+    found = [(c.tpot_s, c.usd_per_mtok) for c in small_plan().pareto]
+    assert np.array(found) == pytest.approx(np.array(expected), rel=1e-9)
+
+
+def test_ranked_starts_with_the_best_and_keeps_the_limits() -> None:
+    found = small_plan()
+    assert found.ranked
+    costs = [c.usd_per_mtok for c in found.ranked]
+    assert costs == sorted(costs)
+    assert all(c.tpot_s <= 0.02 and c.ttft_s <= 1.0 and c.free_bytes >= 0 for c in found.ranked)
+    keys = [(c.layout, c.precision.label) for c in found.ranked]
+    assert len(set(keys)) == len(keys)
+
+
+@cache
+def full_plan(on: str = "gb200-nvl72") -> Plan:
+    return plan(
+        model("deepseek-v3"),
+        cluster(on),
+        Workload(input_len=4000, output_len=1000),
+        calibration=numbers("assumed"),
+        constraints=Constraints(tpot_s=0.03, ttft_s=2.0),
+    )
+
+
+def test_the_main_job_is_exhaustive() -> None:
+    found = full_plan()
+    assert found.candidates_evaluated >= 100_000
+    assert found.combinations >= 2_000
+    num = len(layouts("deepseek-v3", 72))
+    overlapping = sum(layout.attention_dp > 1 for layout in layouts("deepseek-v3", 72))
+    precisions = len(default_precisions(model("deepseek-v3"), cluster("gb200-nvl72").chip))
+    assert found.combinations == precisions * (5 * num + 5 * overlapping)
+    # a batch of one sequence has no halves to overlap
+    alone = precisions * 5 * overlapping
+    assert found.candidates_evaluated == found.combinations * len(BATCH_GRID) - alone
+    assert len(default_modes(model("deepseek-v3"))) == 10
+
+
+def test_the_best_keeps_every_limit_and_fills_the_rack() -> None:
+    found = full_plan()
+    best = found.best
+    assert best is not None
+    assert best.tpot_s <= 0.03
+    assert best.ttft_s <= 2.0
+    assert best.free_bytes >= 0
+    assert best.prefill_utilisation < 1
+    assert best.num_chips <= 72 < best.num_chips + best.layout.chips_per_replica
+    assert best.batch_size == best.sequences_per_rank * best.layout.attention_dp * best.layout.pp
+    rate = best.batch_size / best.tpot_s / best.layout.chips_per_replica
+    assert best.output_tokens_per_s_per_chip == pytest.approx(rate)
+    price = cluster("gb200-nvl72").usd_per_chip_hour
+    assert price is not None
+    assert best.usd_per_mtok == pytest.approx(price / 3600 / rate * 1e6)
+    # the bill of one request, prompt and answer at their prices, is all that its output tokens cost
+    request = 4000 * best.usd_per_mtok_input + 1000 * best.usd_per_mtok_output
+    assert request == pytest.approx(1000 * best.usd_per_mtok)
+
+
+def test_refining_the_batch_never_costs_more_than_the_grid() -> None:
+    found = full_plan()
+    assert found.best is not None
+    assert found.best.usd_per_mtok <= found.ranked[0].usd_per_mtok
+    assert found.best.sequences_per_rank >= found.ranked[0].sequences_per_rank
+
+
+def test_details_belong_to_the_best() -> None:
+    found = full_plan()
+    assert found.best is not None
+    assert found.best_decode is not None
+    assert found.best_prefill is not None
+    assert found.memory is not None
+    assert found.floors is not None
+    assert found.best_decode.seconds <= found.best.tpot_s
+    assert float(found.memory.free) == pytest.approx(found.best.free_bytes)
+    assert found.floors.latency_ratio > 1
+    assert found.floors.cost_ratio > 1
+    assert found.floors.latency_ratio * found.floors.latency_s == pytest.approx(found.best.tpot_s)
+
+
+def test_the_front_trades_speed_for_cost() -> None:
+    front = full_plan().pareto
+    assert len(front) > 5
+    speed = [c.tokens_per_s_per_user for c in front]
+    cost = [c.usd_per_mtok for c in front]
+    assert speed == sorted(speed, reverse=True)
+    assert cost == sorted(cost, reverse=True)
+    assert all(c.free_bytes >= 0 and c.prefill_utilisation < 1 for c in front)
+
+
+@pytest.mark.parametrize("which", ["full", "small", "tight"])
+def test_rejected_break_exactly_the_limit_that_is_named(which: str) -> None:
+    found = {
+        "full": full_plan,
+        "small": small_plan,
+        "tight": lambda: small_plan(0.014, 0.25),
+    }[which]()
+    limits = found.constraints
+    assert limits.tpot_s is not None
+    assert limits.ttft_s is not None
+    named = {rejected.reason.split(":")[0] for rejected in found.rejected}
+    assert named
+    for rejected in found.rejected:
+        data = rejected.candidate
+        broken = {
+            "memory": data["free_bytes"] < 0,
+            "tpot": data["tpot_s"] > limits.tpot_s,
+            "prefill": data["prefill_utilisation"] >= 1,
+            "ttft": data["prefill_utilisation"] < 1 and data["ttft_s"] > limits.ttft_s,
+        }
+        assert [name for name, value in broken.items() if value] == [rejected.reason.split(":")[0]]
+        assert rejected.excess > 0
+        assert "\n" not in rejected.reason
+
+
+def test_the_nearest_rejected_is_the_nearest_of_brute_force() -> None:
+    found = small_plan(0.014, None)
+    assert found.best is not None
+    over = [
+        p["tpot_s"] / 0.014 - 1  # type: ignore[operator]
+        for p in every_point()
+        if p["free"] >= 0  # type: ignore[operator]
+        and p["utilisation"] < 1  # type: ignore[operator]
+        and p["tpot_s"] > 0.014  # type: ignore[operator]
+        and p["cost"] < found.best.usd_per_mtok  # type: ignore[operator]
+    ]
+    (rejected,) = (r for r in found.rejected if r.reason.startswith("tpot"))
+    assert rejected.excess == pytest.approx(min(over), rel=1e-9)
+
+
+def test_fits_nowhere_names_a_cluster_that_does() -> None:
+    found = plan(
+        model("llama-3.1-405b"),
+        cluster("l40s-8"),
+        WORK,
+        calibration=numbers("assumed"),
+    )
+    assert found.best is None
+    assert found.pareto == found.ranked == ()
+    assert "llama-3.1-405b fits nowhere on l40s-8" in found.reason
+    assert "a chip needs" in found.reason
+    need = found.need
+    assert need is not None
+    assert need.cluster is not None
+    assert need.num_chips == cluster(need.cluster).num_chips
+    free, _ = best_free_bytes(model("llama-3.1-405b"), cluster(need.cluster), WORK, 0.9)
+    assert free >= 0
+    again = plan(model("llama-3.1-405b"), cluster(need.cluster), WORK, calibration=numbers("assumed"))
+    assert again.best is not None
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
+def test_limits_that_nothing_keeps_say_what_is_possible() -> None:
+    found = small_plan(1e-4, 1.0)
+    assert found.best is None
+    assert found.need is None
+    assert "fastest tpot" in found.reason
+    assert "soonest ttft" in found.reason
+    assert found.pareto
+
+
+def test_no_price_counts_chip_hours() -> None:
+    kept = {
+        "calibration": numbers("assumed"),
+        "layouts": [Layout(tp=8)],
+        "precisions": [types("bf16", "llama-3.1-70b", "dgx-h100")],
+    }
+    free = replace(cluster("dgx-h100"), usd_per_chip_hour=None)
+    unpriced = plan(model("llama-3.1-70b"), free, WORK, **kept)  # type: ignore[arg-type]
+    priced = plan(model("llama-3.1-70b"), cluster("dgx-h100"), WORK, **kept)  # type: ignore[arg-type]
+    assert not unpriced.priced
+    assert priced.priced
+    assert unpriced.best is not None
+    assert priced.best is not None
+    price = cluster("dgx-h100").usd_per_chip_hour
+    assert priced.best.usd_per_mtok == pytest.approx(unpriced.best.usd_per_mtok * price)
+
+
+def test_aggregate_models_are_planned() -> None:
+    found = plan(model("lecture-frontier"), cluster("gb200-nvl72"), WORK, calibration=numbers("unit"))
+    assert found.best is not None
+    assert found.combinations == 72 * len(
+        default_precisions(model("lecture-frontier"), cluster("gb200-nvl72").chip)
+    ) * len(default_modes(model("lecture-frontier")))
+
+
+def test_an_empty_space_is_refused() -> None:
+    with pytest.raises(InputError, match=r"layouts: got 0, allowed: at least one layout of llama-3.1-70b"):
+        plan(model("llama-3.1-70b"), cluster("dgx-h100"), WORK, calibration=numbers("assumed"), layouts=[])
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        ({"tpot_s": 0.0}, "tpot_s: got 0.0, allowed: more than 0 s; nearest: 0.03"),
+        ({"ttft_s": -1.0}, "ttft_s: got -1.0"),
+        ({"tpot_s": float("nan")}, "tpot_s: got nan"),
+        ({"memory_fraction": 0.0}, "memory_fraction: got 0.0, allowed: above 0 to 1"),
+        ({"memory_fraction": 1.1}, "memory_fraction: got 1.1"),
+    ],
+)
+def test_bad_limits(kept: dict[str, float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Constraints(**kept)
+
+
+def test_plain_data_has_the_keys_that_programs_rely_on() -> None:
+    data = json.loads(json.dumps(full_plan().as_dict(), allow_nan=False))
+    assert {"candidates_evaluated", "best", "pareto", "rejected"} <= set(data)
+    needed = {
+        "layout",
+        "batch_size",
+        "num_chips",
+        "tpot_s",
+        "ttft_s",
+        "output_tokens_per_s_per_chip",
+        "usd_per_mtok_input",
+        "usd_per_mtok_output",
+        "memory",
+        "binding",
+    }
+    assert needed <= set(data["best"])
+
+
+def test_batch_grid_is_distinct_and_whole() -> None:
+    assert len(set(BATCH_GRID.tolist())) == len(BATCH_GRID)
+    assert BATCH_GRID[0] == 1
+    assert np.all(np.diff(BATCH_GRID) > 0)
+
+
+def test_skewed_routing_costs_more() -> None:
+    kept = {
+        "calibration": numbers("assumed"),
+        "layouts": [Layout(attention_dp=32, ep=32)],
+        "precisions": [types("fp8", "deepseek-v3", "gb200-nvl72")],
+        "constraints": Constraints(tpot_s=0.05),
+    }
+    costs: list[float] = []
+    for routing in (Routing(law="balanced"), Routing(law="uniform"), Routing(law="power_law", exponent=0.5)):
+        found = plan(model("deepseek-v3"), cluster("gb200-nvl72"), WORK, routing=routing, **kept)  # type: ignore[arg-type]
+        assert found.best is not None
+        costs.append(found.best.usd_per_mtok)
+    assert costs == sorted(costs)
+    assert costs[0] < costs[2]
+
+
+def test_json_holds_no_infinity() -> None:
+    """A batch that never fills has no ttft; strict JSON has no word for infinity."""
+    found = plan(
+        model("llama-3.1-70b"),
+        cluster("dgx-h200"),
+        Workload(input_len=20000, output_len=100),
+        calibration=numbers("assumed"),
+        constraints=Constraints(tpot_s=0.2),
+        modes=[Mode(admission="chunked", max_batched_tokens=2048)],
+    )
+    assert any(rejected.reason.startswith("prefill") for rejected in found.rejected)
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "on"),
+    [("llama-3.1-70b", "dgx-h200"), ("gpt-oss-120b", "dgx-b200"), ("deepseek-v3", "gb200-nvl72")],
+)
+def test_no_candidate_of_the_front_is_below_a_floor(name: str, on: str) -> None:
+    """A small batch of a mixture of experts reads only the experts that it touches: its floor is not all weights."""
+    work = Workload(input_len=4000, output_len=1000)
+    found = plan(
+        model(name),
+        cluster(on),
+        work,
+        calibration=numbers("assumed"),
+        layouts=layouts(name, 8),
+        batches=np.array([1, 2, 4, 16, 64, 256]),
+    )
+    price = cluster(on).usd_per_chip_hour
+    assert price is not None
+    assert found.pareto
+    for candidate in found.pareto:
+        d = replace(deploy(name, candidate.layout, on=on), precision=candidate.precision)
+        bound = floors(d, work, candidate.tpot_s, candidate.usd_per_mtok_output, price / 3600.0)
+        assert bound.latency_ratio >= 1.0, candidate.layout.label()
+        assert bound.cost_ratio >= 1.0, candidate.layout.label()

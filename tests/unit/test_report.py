@@ -1,0 +1,201 @@
+"""Reports: texts, the terminal plot, figures, SVG and traces, on small inputs."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from rackline import arch
+from rackline.errors import InputError
+from rackline.hardware import cluster
+from rackline.parallel import Deployment, Layout, precision
+from rackline.passes import Batch, PassTime, calibration
+from rackline.report import wording
+from rackline.report.breakdown import pass_table, resources_line
+from rackline.report.figures import pareto_figure
+from rackline.report.plan_report import front_with_best, plan_report
+from rackline.report.svg import check_plot_path, figure_html, figure_svg
+from rackline.report.terminal_plot import LogAxis, Series, log_plot
+from rackline.report.trace import chrome_trace
+from rackline.search import Constraints, Plan, plan
+from rackline.serving.workload import Workload
+
+
+@pytest.fixture(scope="module")
+def small_plan() -> Plan:
+    return plan(
+        arch.model("llama-3.1-8b"),
+        cluster("dgx-h100"),
+        Workload(input_len=1000, output_len=200),
+        calibration=calibration("assumed"),
+        constraints=Constraints(tpot_s=0.02),
+    )
+
+
+@pytest.fixture(scope="module")
+def small_pass() -> PassTime:
+    model, rack = arch.model("llama-3.1-8b"), cluster("dgx-h100")
+    deployment = Deployment(
+        model=model,
+        cluster=rack,
+        layout=Layout(tp=2),
+        precision=precision("bf16", model, rack.chip),
+        calibration=calibration("assumed"),
+    )
+    return deployment.table().time(Batch(decode_sequences=8.0, context_len=1000.0))
+
+
+def test_bar_is_monotone_and_never_overflows() -> None:
+    lengths = [len(wording.bar(step / 100, 10).rstrip()) for step in range(-5, 130)]
+    assert lengths == sorted(lengths)
+    assert max(lengths) == 10
+    assert wording.bar(1e-9, 10).strip(), "what is there is seen"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "-"), (1e-9, "0.000"), (0.0123456, "12.3"), (0.9996, "1000"), (9.9999e-3, "10.0")]
+)
+def test_unit_writes_three_digits(value: float, text: str) -> None:
+    assert wording.Unit.of(0.02).text(value) == text
+
+
+def test_spread_keeps_both_ends() -> None:
+    values = [float(v) for v in range(100)]
+    picked = wording.spread_over(values, 12)
+    assert picked[0] == 0
+    assert picked[-1] == 99
+    assert len(picked) == 12
+    assert wording.spread_over([1.0, 2.0], 12) == [0, 1]
+
+
+def test_log_axis_ticks_lie_inside() -> None:
+    for values in ([1.0, 1.1], [0.003, 700.0], [5.0], [1e-9, 1e9]):
+        axis = LogAxis.around(values)
+        for most in (2, 5, 9):
+            ticks = axis.ticks(most)
+            assert all(axis.low <= tick <= axis.high for tick in ticks)
+            assert len(ticks) <= most
+        assert all(0 < axis.place(value) < 1 for value in values)
+
+
+def plot_of(*series: Series, width: int = 60, x_line: float | None = None) -> list[str]:
+    text = log_plot(
+        series,
+        width=width,
+        height=10,
+        x_title="x",
+        y_title="y",
+        x_text=lambda value: f"{value:g}",
+        y_text=lambda value: f"{value:g}",
+        x_line=x_line,
+        x_line_name="limit",
+    )
+    return text.plain.splitlines()
+
+
+def test_plot_puts_marks_where_they_belong() -> None:
+    lines = plot_of(Series(x=[1.0, 100.0], y=[100.0, 1.0], name="ends", mark="◆"))
+    rows = [index for index, line in enumerate(lines[1:11]) if "◆" in line]
+    columns = [line.index("◆") for line in lines[1:11] if "◆" in line]
+    assert rows[0] < rows[1], "the larger y is higher"
+    assert columns[0] < columns[1], "the larger x is further right"
+    assert all(len(line) <= 60 for line in lines)
+
+
+def test_plot_of_one_point_and_a_limit() -> None:
+    lines = plot_of(Series(x=[10.0], y=[1.0], name="front", joined=True), x_line=20.0)
+    assert sum("┊" in line for line in lines) >= 10
+    assert any("⠀" < character <= "⣿" for line in lines for character in line)
+
+
+def test_plot_without_points_is_empty() -> None:
+    assert plot_of(Series(x=[], y=[], name="none")) == []
+
+
+def test_pass_table_shows_the_longest_row_first(small_pass: PassTime) -> None:
+    table = pass_table(small_pass, "decode", width=120)
+    first = max((row for row in small_pass.rows if row.used), key=lambda row: row.seconds)
+    assert next(iter(table.columns[0].cells)) == first.name
+    assert "alone" in resources_line(small_pass).plain
+
+
+def test_front_holds_the_best_once_and_both_ends(small_plan: Plan) -> None:
+    rows = front_with_best(small_plan, 8)
+    assert sum(is_best for _, is_best in rows) == 1
+    speeds = [candidate.tokens_per_s_per_user for candidate, _ in rows]
+    assert speeds == sorted(speeds, reverse=True)
+    assert speeds[0] == small_plan.pareto[0].tokens_per_s_per_user
+    assert 8 <= len(rows) <= 9
+
+
+def test_report_is_built_for_any_width(small_plan: Plan) -> None:
+    from rich.console import Console
+
+    for width in (60, 80, 100, 140, 200):
+        console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+        console.print(plan_report(small_plan, width=width, elapsed_s=0.1))
+        text = console.export_text()
+        console.file.close()
+        assert max(len(line) for line in text.splitlines()) <= width
+        assert "llama-3.1-8b on dgx-h100" in text
+
+
+def test_figure_is_data_of_the_front(small_plan: Plan) -> None:
+    figure = pareto_figure(small_plan)
+    json.dumps(figure, allow_nan=False)
+    front = figure["data"][0]
+    assert front["x"] == [candidate.tokens_per_s_per_user for candidate in small_plan.pareto]
+    assert figure["layout"]["xaxis"]["type"] == "log"
+    assert figure["layout"]["shapes"][0]["x0"] == pytest.approx(50.0)
+    marked = sum(len(trace["x"]) for trace in figure["data"] if trace["name"] in ("keeps the limits", "breaks a limit"))
+    assert marked == len(small_plan.pareto)
+
+
+def test_svg_is_well_formed_and_inside_its_frame(small_plan: Plan) -> None:
+    root = ElementTree.fromstring(figure_svg(pareto_figure(small_plan)))
+    width, height = (float(value) for value in root.attrib["viewBox"].split()[2:])
+    for circle in root.findall(".//{*}circle"):
+        assert 0 <= float(circle.attrib["cx"]) <= width
+        assert 0 <= float(circle.attrib["cy"]) <= height
+    texts = [element.text for element in root.iter() if element.tag.endswith("text")]
+    assert "tokens/s per user" in texts
+    assert "tpot limit 20.0 ms" in texts
+
+
+def test_html_escapes_what_it_shows(small_plan: Plan) -> None:
+    figure = pareto_figure(small_plan)
+    figure["layout"]["title"]["text"] = "</script><b>"
+    page = figure_html(figure, figure_svg(figure))
+    assert "<b>" not in page
+    assert page.count("</script>") == 1
+
+
+def test_plot_path_must_be_a_known_format(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nearest: front\.svg"):
+        check_plot_path("front.gif")
+    with pytest.raises(InputError, match="folder"):
+        check_plot_path(str(tmp_path / "none" / "front.svg"))
+    assert check_plot_path(str(tmp_path / "front.SVG")) == tmp_path / "front.SVG"
+
+
+@pytest.mark.parametrize("policy", ["serial", "overlap", "blackboard"])
+def test_trace_ends_with_the_pass(policy: str) -> None:
+    model, rack = arch.model("llama-3.1-8b"), cluster("dgx-h100")
+    deployment = Deployment(
+        model=model,
+        cluster=rack,
+        layout=Layout(tp=2),
+        precision=precision("bf16", model, rack.chip),
+        calibration=calibration("unit" if policy == "blackboard" else "assumed"),
+    )
+    time = deployment.table().time(Batch(decode_sequences=8.0, context_len=1000.0), policy)  # type: ignore[arg-type]
+    events = [e for e in chrome_trace({"pass": time})["traceEvents"] if e["ph"] == "X"]
+    assert max(e["ts"] + e["dur"] for e in events) == pytest.approx(time.seconds * 1e6)
+    assert all(e["dur"] > 0 and e["ts"] >= 0 for e in events)
+    by_thread: dict[int, float] = {}
+    for event in sorted(events, key=lambda e: (e["tid"], e["ts"])):
+        assert event["ts"] >= by_thread.get(event["tid"], 0.0) - 1e-6, "events of a thread do not overlap"
+        by_thread[event["tid"]] = event["ts"] + event["dur"]
