@@ -4,6 +4,7 @@ from rackline.arch.attention import Attention, GroupedQueryAttention, MultiHeadL
 from rackline.arch.build import build_model, model
 from rackline.arch.ffn import DenseFfn, MoeFfn
 from rackline.arch.hf import read_hf_config, record_from_hf
+from rackline.arch.linear import GatedDeltaAttention
 from rackline.arch.model import AggregateModel, AnyModel, LayerGroup, Model, ParameterCount
 from rackline.arch.shapes import Dim, Projection
 
@@ -13,6 +14,7 @@ __all__ = [
     "Attention",
     "DenseFfn",
     "Dim",
+    "GatedDeltaAttention",
     "GroupedQueryAttention",
     "LayerGroup",
     "Model",

@@ -46,6 +46,10 @@ class Attention(Protocol):
         """KV cache elements that one token leaves on each of tp chips, per layer [elements]."""
         ...
 
+    def state_elements(self, tp: IntLike) -> FloatLike:
+        """Recurrent state of one sequence on each of tp chips, per layer [elements]; 0 for softmax attention."""
+        ...
+
     def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
         """Tokens of KV that one decoded token reads at this context [tokens]."""
         ...
@@ -62,6 +66,16 @@ class Attention(Protocol):
     @property
     def prefill_flop_per_pair(self) -> float:
         """FLOP of one query head against one key when prefilling [FLOP]."""
+        ...
+
+    @property
+    def state_flop_per_token(self) -> float:
+        """FLOP of one head on the state for one decoded token [FLOP]."""
+        ...
+
+    @property
+    def chunk_flop_per_token(self) -> float:
+        """FLOP of one head for one prompt token beside the pairs [FLOP]."""
         ...
 
     @property
@@ -115,6 +129,7 @@ class GroupedQueryAttention:
     output_bias: bool = False
     qk_norm: bool = False
     sinks: bool = False
+    output_gate: bool = False
 
     @property
     def kind(self) -> str:
@@ -124,12 +139,13 @@ class GroupedQueryAttention:
     def projections(self, d_model: int) -> tuple[Projection, ...]:
         """Fused q, k, v and the output projection."""
         q = Dim(size=self.num_q_heads * self.head_dim, units=self.num_q_heads)
+        queries = (q, q) if self.output_gate else (q,)  # the gate is projected like a query
         kv = Dim(size=2 * self.num_kv_heads * self.head_dim, units=self.num_kv_heads)
         if self.num_kv_heads == 1:  # a single head cannot be spread: every chip keeps it
             kv = Dim(size=kv.size)
         model = Dim(size=d_model)
         return (
-            Projection(name="qkv", d_in=(model,), d_out=(q, kv), bias=self.bias),
+            Projection(name="qkv", d_in=(model,), d_out=(*queries, kv), bias=self.bias),
             Projection(name="attention_out", d_in=(q,), d_out=(model,), bias=self.output_bias),
         )
 
@@ -144,6 +160,20 @@ class GroupedQueryAttention:
     def kv_elements_per_token(self, tp: IntLike) -> FloatLike:
         """2 (key and value) * head_dim * KV heads on the chip; heads are copied when tp exceeds them."""
         return 2.0 * self.head_dim * np.ceil(self.num_kv_heads / np.asarray(tp))
+
+    def state_elements(self, tp: IntLike) -> FloatLike:
+        """0: no recurrent state."""
+        return np.zeros_like(np.asarray(tp, dtype=float))
+
+    @property
+    def state_flop_per_token(self) -> float:
+        """0."""
+        return 0.0
+
+    @property
+    def chunk_flop_per_token(self) -> float:
+        """0."""
+        return 0.0
 
     def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
         """All of the context, or the window."""
@@ -235,6 +265,20 @@ class MultiHeadLatentAttention:
     def kv_elements_per_token(self, tp: IntLike) -> FloatLike:
         """The latent and the rotary key, copied on every chip of the tp group."""
         return (self.kv_lora_rank + self.qk_rope_head_dim) * np.ones_like(np.asarray(tp, dtype=float))
+
+    def state_elements(self, tp: IntLike) -> FloatLike:
+        """0: no recurrent state."""
+        return np.zeros_like(np.asarray(tp, dtype=float))
+
+    @property
+    def state_flop_per_token(self) -> float:
+        """0."""
+        return 0.0
+
+    @property
+    def chunk_flop_per_token(self) -> float:
+        """0."""
+        return 0.0
 
     def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
         """All of the context."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from rackline.arch.attention import Attention, GroupedQueryAttention, MultiHeadLatentAttention
 from rackline.arch.ffn import DenseFfn, MoeFfn
 from rackline.arch.hf import read_hf_config
+from rackline.arch.linear import GatedDeltaAttention
 from rackline.arch.model import AggregateModel, AnyModel, LayerGroup, Model
 from rackline.catalog import ArchitectureRecord, GqaRecord, ModelRecord, model_record
 from rackline.errors import CatalogError
@@ -78,6 +79,14 @@ def _attention(arch: ArchitectureRecord, index: int) -> Attention:
             qk_rope_head_dim=spec.qk_rope_head_dim,
             v_head_dim=spec.v_head_dim,
         )
+    if spec.pattern and arch.linear and spec.pattern[index % len(spec.pattern)] == "linear":
+        return GatedDeltaAttention(
+            num_key_heads=arch.linear.num_key_heads,
+            num_value_heads=arch.linear.num_value_heads,
+            key_head_dim=arch.linear.key_head_dim,
+            value_head_dim=arch.linear.value_head_dim,
+            conv_kernel=arch.linear.conv_kernel,
+        )
     windowed = spec.pattern[index % len(spec.pattern)] == "window" if spec.pattern else spec.window is not None
     return GroupedQueryAttention(
         num_q_heads=spec.num_q_heads,
@@ -88,6 +97,7 @@ def _attention(arch: ArchitectureRecord, index: int) -> Attention:
         output_bias=spec.output_bias,
         qk_norm=spec.qk_norm,
         sinks=spec.sinks,
+        output_gate=spec.output_gate,
     )
 
 

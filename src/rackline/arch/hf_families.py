@@ -135,6 +135,37 @@ def _qwen3_moe(c: HfConfig) -> Table:
     return {**_qwen3(c), "moe": {**moe, **_every(c, c.count("decoder_sparse_step", default=1))}}
 
 
+def _qwen3_5_moe(c: HfConfig) -> Table:
+    """Gated delta layers with full attention in between; every layer a mixture of experts with a gated shared one."""
+    if c.values.get("mlp_only_layers"):
+        raise c.fail("mlp_only_layers", "an empty list (dense layers at free places are not supported)")
+    step = c.count("full_attention_interval")
+    layers = c.count("num_hidden_layers")
+    given = c.values.get("layer_types")
+    pattern = ["full" if (index + 1) % step == 0 else "linear" for index in range(step)]
+    if given is not None:
+        named = ["full_attention" if kind == "full" else "linear_attention" for kind in pattern]
+        if given != [named[index % step] for index in range(layers)]:
+            raise c.fail("layer_types", f"full attention in every layer whose number is divisible by {step}")
+    attention = _gqa(c, bias=False, output_bias=False, qk_norm=True)
+    shared = c.count("shared_expert_intermediate_size")
+    width = c.count("moe_intermediate_size")
+    moe = {**_experts(c, "num_experts", width), "num_shared_experts": 1, "d_shared": shared, "shared_gate": True}
+    return {
+        **_stack(c),
+        "attention": {**attention, "pattern": pattern, "output_gate": bool(c.values.get("attn_output_gate", False))},
+        "ffn": _ffn(c, width),
+        "moe": moe,
+        "linear": {
+            "num_key_heads": c.count("linear_num_key_heads"),
+            "num_value_heads": c.count("linear_num_value_heads"),
+            "key_head_dim": c.count("linear_key_head_dim"),
+            "value_head_dim": c.count("linear_value_head_dim"),
+            "conv_kernel": c.count("linear_conv_kernel_dim"),
+        },
+    }
+
+
 def _deepseek_v3(c: HfConfig) -> Table:
     if c.flag("attention_bias", default=False):
         raise c.fail("attention_bias", "false (latent attention has no biases)")
@@ -246,6 +277,7 @@ FAMILIES: dict[str, Callable[[HfConfig], Table]] = {
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
+    "qwen3_5_moe_text": _qwen3_5_moe,
     "deepseek_v3": _deepseek_v3,
     "kimi_k2": _deepseek_v3,
     "gpt_oss": _gpt_oss,
@@ -257,5 +289,6 @@ WRAPPERS: dict[str, tuple[str, ...]] = {
     "kimi_k25": ("kimi_k2", "deepseek_v3"),
     "gemma3": ("gemma3_text",),
     "llama4": ("llama4_text",),
+    "qwen3_5_moe": ("qwen3_5_moe_text",),
 }
 """Families that keep their language model in text_config, and what it may be."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from rackline.arch.attention import Attention
 from rackline.arch.ffn import DenseFfn, MoeFfn
+from rackline.arch.linear import STATE_BYTES
 from rackline.arch.shapes import FloatLike
 
 
@@ -164,7 +165,7 @@ class Model:
             held = np.asarray(context_len, dtype=float)
             if group.attention.window is not None:
                 held = np.minimum(held, group.attention.window)
-            total = total + per_token * held
+            total = total + per_token * held + group.count * float(group.attention.state_elements(1)) * STATE_BYTES
         return total
 
     def flop_per_token_by_kind(self, context_len: FloatLike) -> dict[str, FloatLike]:
@@ -176,7 +177,8 @@ class Model:
         for group in self.layer_groups:
             attention = group.attention
             key = f"attention_core_{attention.kind}"
-            per_layer = attention.num_q_heads * attention.decode_flop_per_pair * attention.kv_read_tokens(context_len)
+            per_head = attention.decode_flop_per_pair * attention.kv_read_tokens(context_len)
+            per_layer = attention.num_q_heads * (per_head + attention.state_flop_per_token)
             split[key] = split.get(key, 0.0) + group.count * per_layer
         return split
 

@@ -17,7 +17,6 @@ from rackline.calibrate.tables import Array
 from rackline.errors import InputError
 
 _DRAWS = 48
-TILE_TOKENS = 128.0
 
 
 def power_law_loads(
@@ -66,8 +65,8 @@ def _settle(row: Array, pairs: int, most: int) -> None:
 @lru_cache(maxsize=4096)
 def busiest_rank(
     num_tokens: int, num_experts: int, experts_per_token: int, ep: int, exponent: float | None
-) -> tuple[float, float, float]:
-    """Pairs, touched experts and expert tiles of the timed rank.
+) -> tuple[float, float]:
+    """Pairs and touched experts of the timed rank.
 
     Args:
         num_tokens: of the whole expert-parallel group [tokens].
@@ -75,26 +74,21 @@ def busiest_rank(
         exponent: of the skewed distribution; None is balanced.
 
     Returns:
-        Token-expert pairs [count], distinct experts [count], tiles of TILE_TOKENS rows over its experts [count].
+        Token-expert pairs [count], distinct experts [count].
 
     >>> busiest_rank(1024, 64, 4, 8, None)
-    (512.0, 8.0, 8.0)
+    (512.0, 8.0)
     """
     local = num_experts // ep
     if exponent is None:
         pairs = num_tokens * experts_per_token / ep
-        touched = min(float(local), max(1.0, pairs))
-        return pairs, touched, touched * math.ceil(pairs / touched / TILE_TOKENS)
+        return pairs, min(float(local), max(1.0, pairs))
     rng = np.random.default_rng(20261121)
     loads = power_law_loads(num_tokens, num_experts, experts_per_token, exponent, rng, _DRAWS)
     ranks = loads.reshape(_DRAWS, ep, local)
     busiest = ranks.sum(axis=2).argmax(axis=1)
     timed = ranks[np.arange(_DRAWS), busiest]
-    return (
-        float(timed.sum(axis=1).mean()),
-        float((timed > 0).sum(axis=1).mean()),
-        float(np.ceil(timed / TILE_TOKENS).sum(axis=1).mean()),
-    )
+    return float(timed.sum(axis=1).mean()), float((timed > 0).sum(axis=1).mean())
 
 
 def routing_exponent(distribution: str) -> float | None:
@@ -113,13 +107,13 @@ def routing_exponent(distribution: str) -> float | None:
     raise InputError(what="distribution", given=distribution, allowed="balanced, power_law_1.2 or another exponent")
 
 
-def expert_load(columns: dict[str, Array], distributions: tuple[str, ...]) -> tuple[Array, Array, Array]:
-    """`busiest_rank` of each row of a MoE table: pairs, touched experts, tiles, each of shape (rows,)."""
+def expert_load(columns: dict[str, Array], distributions: tuple[str, ...]) -> tuple[Array, Array]:
+    """`busiest_rank` of each row of a MoE table: pairs and touched experts, each of shape (rows,)."""
     found = [
         busiest_rank(int(tokens), int(experts), int(top_k), int(ep), routing_exponent(word))
         for tokens, experts, top_k, ep, word in zip(
             columns["tokens"], columns["num_experts"], columns["top_k"], columns["ep"], distributions, strict=True
         )
     ]
-    pairs, touched, tiles = np.array(found, dtype=np.float64).T
-    return pairs, touched, tiles
+    pairs, touched = np.array(found, dtype=np.float64).T
+    return pairs, touched

@@ -8,6 +8,7 @@ from rackline.catalog.load import (
     names,
     resolve_beside,
     settable_keys,
+    stack_record,
 )
 from rackline.catalog.schema import (
     AggregateRecord,
@@ -28,6 +29,7 @@ from rackline.catalog.schema import (
     PublishedRecord,
     Source,
 )
+from rackline.catalog.stacks import StackRecord
 
 __all__ = [
     "AggregateRecord",
@@ -47,6 +49,7 @@ __all__ = [
     "PeakRates",
     "PublishedRecord",
     "Source",
+    "StackRecord",
     "calibration_record",
     "chip_record",
     "cluster_record",
@@ -54,4 +57,5 @@ __all__ = [
     "names",
     "resolve_beside",
     "settable_keys",
+    "stack_record",
 ]

@@ -21,6 +21,7 @@ from rackline.catalog.base import SourcedRecord
 from rackline.catalog.lines import line_of
 from rackline.catalog.overrides import apply_overrides, keys_of_table, settable_keys
 from rackline.catalog.schema import CalibrationRecord, ChipRecord, ClusterRecord, ModelRecord
+from rackline.catalog.stacks import StackRecord
 from rackline.errors import CatalogError, UnknownNameError, nearest_names
 
 __all__ = [
@@ -32,12 +33,19 @@ __all__ = [
     "record_from_mapping",
     "resolve_beside",
     "settable_keys",
+    "stack_record",
 ]
 
-Kind = Literal["chips", "clusters", "models", "calibrations"]
+Kind = Literal["chips", "clusters", "models", "calibrations", "stacks"]
 R = TypeVar("R", bound=SourcedRecord)
 
-_SINGULAR = {"chips": "chip", "clusters": "cluster", "models": "model", "calibrations": "calibration"}
+_SINGULAR = {
+    "chips": "chip",
+    "clusters": "cluster",
+    "models": "model",
+    "calibrations": "calibration",
+    "stacks": "stack",
+}
 _CANONICAL = re.compile(r"^[a-z0-9][a-z0-9._-]*$")
 _MODEL_PREFIXES = ("meta-",)
 _MODEL_SUFFIXES = ("-instruct", "-hf", "-fp8", "-nvfp4")
@@ -74,6 +82,11 @@ def model_record(name: str, overrides: Mapping[str, object] | None = None) -> Mo
 def calibration_record(name: str, overrides: Mapping[str, object] | None = None) -> CalibrationRecord:
     """Read one calibration; arguments and errors as in `chip_record`."""
     return _record("calibrations", CalibrationRecord, name, overrides)
+
+
+def stack_record(name: str, overrides: Mapping[str, object] | None = None) -> StackRecord:
+    """Read one serving stack; arguments and errors as in `chip_record`."""
+    return _record("stacks", StackRecord, name, overrides)
 
 
 @functools.cache

@@ -33,6 +33,7 @@ class GqaRecord(Record):
         pattern: Kinds of consecutive layers, repeated over the stack; absent means all "full", or all
             "window" if window is given.
         sinks: Whether each query head has a learned attention sink.
+        output_gate: Whether a gate as wide as the queries is projected for the output.
     """
 
     kind: Literal["gqa"] = "gqa"
@@ -43,8 +44,9 @@ class GqaRecord(Record):
     output_bias: bool = False
     qk_norm: bool = False
     window: Count | None = None
-    pattern: Annotated[tuple[Literal["window", "full"], ...], Field(min_length=1)] | None = None
+    pattern: Annotated[tuple[Literal["window", "full", "linear"], ...], Field(min_length=1)] | None = None
     sinks: bool = False
+    output_gate: bool = False
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
@@ -53,6 +55,23 @@ class GqaRecord(Record):
         if self.pattern is not None and "window" in self.pattern and self.window is None:
             raise ValueError("pattern has window layers, but window is missing")
         return self
+
+
+class LinearRecord(Record):
+    """Gated delta rule of the "linear" layers of a pattern.
+
+    Args:
+        num_key_heads, num_value_heads: Heads [count].
+        key_head_dim, value_head_dim: Width of a head; the state is their product per value head [elements].
+        conv_kernel: Taps of the short convolution [count].
+    """
+
+    kind: Literal["gated_delta"] = "gated_delta"
+    num_key_heads: Count
+    num_value_heads: Count
+    key_head_dim: Count
+    value_head_dim: Count
+    conv_kernel: Count
 
 
 class MlaRecord(Record):
@@ -137,7 +156,15 @@ class ArchitectureRecord(Record):
     attention: Annotated[GqaRecord | MlaRecord, Field(discriminator="kind")]
     ffn: FfnRecord
     moe: MoeRecord | None = None
+    linear: LinearRecord | None = None
     mtp_layers: CountOrZero = 0
+
+    @model_validator(mode="after")
+    def _linear_layers_are_described(self) -> Self:
+        pattern = self.attention.pattern if isinstance(self.attention, GqaRecord) else None
+        if ("linear" in (pattern or ())) != (self.linear is not None):
+            raise ValueError("[architecture.linear] and a pattern with linear layers belong together")
+        return self
 
     @model_validator(mode="after")
     def _dense_layers_fit(self) -> Self:

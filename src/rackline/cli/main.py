@@ -18,6 +18,7 @@ _COMMANDS = {
     "plan": "The cheapest way to serve a model on a cluster under latency limits.",
     "explain": "One pass row by row: formula, numbers put in, seconds, what binds.",
     "fit": "What fits: weights per chip, room for KV, largest context and concurrency by layout.",
+    "validate": "Predict measured cases and print how far off the predictions are.",
     "chips": "List the chips, or show one with the sources of its numbers.",
     "clusters": "List the clusters, or show one with the sources of its numbers.",
     "models": "List the models, or show one: parameters, FLOP and KV cache of a token.",
@@ -58,6 +59,13 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
     rackline fit deepseek-v3 --on dgx-h200 \\
       --context 32k --concurrency 64 --precision fp8
 """,
+    "validate": """Examples:
+
+    rackline validate cases.jsonl --plot parity.html
+    rackline validate cases.jsonl --calibration unit --json
+    rackline validate --import vllm result.json --chip h100-sxm \\
+      --num-chips 4 --layout tp=4 --precision fp8 -o cases.jsonl
+""",
     "chips": """Examples:
 
     rackline chips
@@ -81,6 +89,7 @@ _MODULES = {
     "plan": "rackline.cli.plan:plan",
     "explain": "rackline.cli.explain:explain",
     "fit": "rackline.cli.fit:fit",
+    "validate": "rackline.cli.validate:validate",
     "chips": "rackline.cli.catalogue:chips",
     "clusters": "rackline.cli.catalogue:clusters",
     "models": "rackline.cli.catalogue:models",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rackline.arch import Attention, Model, MoeFfn, Projection
+from rackline.arch.linear import STATE_BYTES
 from rackline.hardware import Chip
 from rackline.parallel.layout import Sharding
 from rackline.parallel.precision import Precision, compute_dtype, operation_dtype, storage_bytes
@@ -106,6 +107,8 @@ def decode_core(attention: Attention, *, count: int, tp: FloatLike, precision: P
     heads = np.ceil(attention.num_q_heads / tp)
     kv_bytes = attention.kv_elements_per_token(tp) * storage_bytes(precision.kv_cache)
     per_sequence = heads * attention.decode_io_elements * 2.0 + kv_bytes  # q in, output out, new KV written
+    state = attention.state_elements(tp)
+    per_sequence = per_sequence + 2.0 * STATE_BYTES * state  # read and written
     kv = f.kv_tokens(attention.kind)
     return Row(
         name=f"attention_decode_{attention.kind}",
@@ -113,7 +116,10 @@ def decode_core(attention: Attention, *, count: int, tp: FloatLike, precision: P
         op_class="mla_decode" if attention.kind == "mla" else "attention_decode",
         dtype=precision.kv_cache,
         compute_dtype=compute_dtype(precision.attention, chip),
-        compute={kv: heads * attention.decode_flop_per_pair * count},
+        compute={
+            kv: heads * attention.decode_flop_per_pair * count,
+            f.DECODE_SEQUENCES: heads * attention.state_flop_per_token * count,
+        },
         hbm={kv: kv_bytes * count, f.DECODE_SEQUENCES: per_sequence * count},
         launches={f.HAS_DECODE: float(count)},
         formula=f"{count} × {_text(kv_bytes)} B/KV token, {_text(heads)} heads × "
@@ -135,7 +141,10 @@ def prefill_core(attention: Attention, *, count: int, tp: FloatLike, precision: 
         op_class="mla_prefill" if attention.kind == "mla" else "attention_prefill",
         dtype=precision.attention,
         compute_dtype=compute_dtype(precision.attention, chip),
-        compute={pairs: heads * attention.prefill_flop_per_pair * count},
+        compute={
+            pairs: heads * attention.prefill_flop_per_pair * count,
+            f.PREFILL_TOKENS: heads * attention.chunk_flop_per_token * count,
+        },
         hbm={f.PREFILL_TOKENS: per_token * count, f.CHUNK_PREFIX_TOKENS: kv_bytes * count},
         launches={f.HAS_PREFILL: float(count)},
         formula=f"{count} × {_text(heads)} heads × {_text(attention.prefill_flop_per_pair)} FLOP/pair, causal",

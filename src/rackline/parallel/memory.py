@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rackline.arch import AggregateModel, AnyModel, DenseFfn
+from rackline.arch.linear import STATE_BYTES
 from rackline.hardware import Chip
 from rackline.parallel.layout import Layout, Sharding
 from rackline.parallel.precision import Precision, storage_bytes
@@ -122,7 +123,9 @@ def kv_bytes_per_sequence(model: AnyModel, layout: Sharding, precision: Precisio
         held = as_array(context_len)
         if group.attention.window is not None:
             held = np.minimum(held, group.attention.window)
-        total = total + group.count * share * group.attention.kv_elements_per_token(tp) * size * held
+        attention = group.attention
+        per_layer = attention.kv_elements_per_token(tp) * size * held + attention.state_elements(tp) * STATE_BYTES
+        total = total + group.count * share * per_layer
     return total
 
 

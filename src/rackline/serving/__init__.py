@@ -18,10 +18,12 @@ from rackline.serving.curve import (
     mode_at_price,
     mode_at_speed,
 )
+from rackline.serving.stack import IDEAL, Stack, stack
 from rackline.serving.steady import Engine, SteadyState, steady_state
 from rackline.serving.workload import Mode, Workload
 
 __all__ = [
+    "IDEAL",
     "BatchCurve",
     "Capacity",
     "CapacityRow",
@@ -30,6 +32,7 @@ __all__ = [
     "Mode",
     "ModeChoice",
     "PeakThroughput",
+    "Stack",
     "StaticBatch",
     "SteadyState",
     "Workload",
@@ -41,6 +44,7 @@ __all__ = [
     "max_throughput",
     "mode_at_price",
     "mode_at_speed",
+    "stack",
     "static_batch",
     "steady_state",
 ]

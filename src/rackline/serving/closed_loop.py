@@ -16,9 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rackline.arch import Model
 from rackline.errors import InputError
 from rackline.parallel import Deployment
 from rackline.passes import Batch
+from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.steady import Engine, steady_state
 from rackline.serving.workload import Mode, Workload
 
@@ -66,12 +68,15 @@ class PeakThroughput:
     bound: str
 
 
-def engine_of(deployment: Deployment) -> Engine:
-    """The engine of a deployment."""
+def engine_of(deployment: Deployment, stack: Stack = IDEAL) -> Engine:
+    """The engine of a deployment under a stack."""
+    model = deployment.model
     return Engine(
         table=deployment.table(),
         attention_dp=float(deployment.layout.attention_dp),
         pipeline_stretch=deployment.pipeline_stretch,
+        num_layers=model.num_layers if isinstance(model, Model) else 0,
+        stack=stack,
     )
 
 
@@ -119,7 +124,9 @@ def closed_loop(
     state = steady_state(engine, workload, mode, points)
     steps = workload.output_len - 1.0
     rate = points / (steps * state.tpot_s)
-    in_flight = points + rate * state.ttft_s
+    burst = engine.stack.burst_share * max(wanted * layout.pp - 1.0, 0.0) * state.prompt_s
+    waiting = state.ttft_s + burst
+    in_flight = points + rate * waiting
     if in_flight[-1] <= wanted:
         tpot, decoding = float(state.tpot_s[-1]), most
         request = wanted / float(rate[-1])
@@ -129,7 +136,7 @@ def closed_loop(
         bound = "concurrency"
         decoding = float(np.interp(wanted, in_flight, points))
         tpot = float(np.interp(decoding, points, state.tpot_s))
-        ttft = float(np.interp(decoding, points, state.ttft_s))
+        ttft = float(np.interp(decoding, points, waiting))
         request = ttft + steps * tpot
         decode = float(np.interp(decoding, points, state.decode_s))
     return ClosedLoop(
@@ -160,7 +167,8 @@ def static_batch(
     def pass_s(batch: Batch) -> float:
         return float(engine.seconds(batch, times, two_batch_overlap=False))
 
-    prefill = pass_s(Batch(prefill_sequences=per_rank, chunk_tokens=input_len))
+    prompts = pass_s(Batch(prefill_sequences=per_rank, chunk_tokens=input_len))
+    prefill = engine.stack.first_token_s + float(engine.with_prompts_s(0.0, prompts))
     token = 0.0
     if output_len > 1:
         token = pass_s(Batch(decode_sequences=per_rank, context_len=input_len + output_len / 2.0))

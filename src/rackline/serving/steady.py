@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rackline.passes import Batch, PassTable, TimeTable
-from rackline.passes.features import Array, FloatLike, as_array
+from rackline.passes.features import ONE, Array, FloatLike, as_array
+from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.workload import Mode, Workload
 
 
@@ -35,6 +36,7 @@ class SteadyState:
         prefill_share: q, share of steps with prompt tokens on any rank.
         tpot_s: time per output token of one request [s].
         ttft_s: queue and prefill of one request [s].
+        prompt_s: time that one prompt costs in passes that are full of prompts [s].
         prefill_utilisation: load of the prefill path; at 1 the batch cannot be kept full.
         prefill_cost_share: share of the engine's time that prompts cost.
     """
@@ -44,31 +46,45 @@ class SteadyState:
     prefill_share: Array
     tpot_s: Array
     ttft_s: Array
+    prompt_s: Array
     prefill_utilisation: Array
     prefill_cost_share: Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """A pass table with what the steady state needs of the layout.
+    """A pass table with what the steady state needs of the layout and the stack.
 
     Args:
         table: of one layout or of many.
         attention_dp: ranks that hold different sequences [count].
         pipeline_stretch: slowest over mean pipeline stage.
+        num_layers: of the model [count].
+        stack: what runs around the kernels.
     """
 
     table: PassTable
     attention_dp: FloatLike
     pipeline_stretch: FloatLike = 1.0
+    num_layers: int = 0
+    stack: Stack = IDEAL
 
     def time_table(self, two_batch_overlap: bool) -> TimeTable:
         """Rates put in, under the policy of the mode."""
         policy = "overlap" if two_batch_overlap else self.table.calibration.step_policy
         return self.table.time_table(policy)
 
+    def skew_s(self) -> FloatLike:
+        """Time that ranks wait for each other in one pass: rank_skew_s · log2(ranks) an all-reduce [s]."""
+        for row in self.table.rows:
+            if row.choice == "all_reduce" or row.name == "all_reduce":
+                calls = as_array(row.launches.get(ONE, 0.0))
+                waits = self.stack.rank_skew_s * calls * np.log2(np.maximum(as_array(row.group_size), 1.0))
+                return waits[:, None] if waits.ndim else float(waits)
+        return 0.0
+
     def seconds(self, batch: Batch, times: TimeTable, *, two_batch_overlap: bool, threads: int = 1) -> Array:
-        """Time of a pass of one rank; `batch.group_tokens` is filled in here [s].
+        """Time of a pass of one rank [s]; without `group_tokens` all ranks carry the same.
 
         Two-batch overlap runs two half batches whose compute and communication overlap: twice the half's time.
         """
@@ -84,7 +100,21 @@ class Engine:
             prefix_tokens=batch.prefix_tokens,
             group_tokens=tokens * self.attention_dp if batch.group_tokens is None else batch.group_tokens * half,
         )
-        return times.seconds(self.table.features(work), threads=threads) / half * self.pipeline_stretch
+        device = times.seconds(self.table.features(work), threads=threads) / half
+        return (device + self.skew_s()) * self.pipeline_stretch
+
+    def with_prompts_s(self, decode_s: FloatLike, mixed_s: FloatLike) -> Array:
+        """A pass that carries prompts, as the stack runs it: slower prompt work, and no CUDA graph [s].
+
+        The prompt part is stretched; the launches of an eager pass are a floor with a rounded corner (fourth powers).
+
+        Args:
+            decode_s: the same pass without its prompts, 0 when prompts have a pass of their own [s].
+            mixed_s: the pass by its kernels [s].
+        """
+        stretched = np.maximum(mixed_s - decode_s, 0.0) * self.stack.prefill_slowdown + decode_s
+        floor = self.num_layers * self.stack.eager_s_per_layer
+        return (stretched**4 + floor**4) ** 0.25 if floor else as_array(stretched)
 
 
 def steady_state(
@@ -118,7 +148,7 @@ def steady_state(
     room = float(mode.max_batched_tokens) - (b if mode.admission == "chunked" else 0.0)
     room = np.maximum(room, 1.0)
     new = workload.new_tokens
-    arrivals = b / (workload.output_len - 1.0)
+    arrivals = b / (workload.output_len - 1.0) * (1.0 - engine.stack.synchrony)
     load = arrivals * new / room
     share = np.maximum(-np.expm1(-arrivals), load)
     if mode.admission == "chunked":
@@ -137,8 +167,12 @@ def steady_state(
         group_tokens=ranks * (beside + carried * share / some),
     )
     mixed_s = engine.seconds(batch, times, two_batch_overlap=overlap, threads=threads)
-    extra = mixed_s - decode_s if mode.admission == "chunked" else mixed_s
-    extra = np.maximum(extra, 0.0)
+    if mode.admission == "chunked":
+        mixed_s = engine.with_prompts_s(decode_s, mixed_s)
+        extra = np.maximum(mixed_s - decode_s, 0.0)
+    else:
+        mixed_s = engine.with_prompts_s(0.0, mixed_s)
+        extra = mixed_s
     tpot = decode_s + some * extra
     cost_share = some * extra / tpot
     utilisation = load if mode.admission == "chunked" else cost_share
@@ -146,13 +180,21 @@ def steady_state(
     service = passes * mixed_s
     with np.errstate(divide="ignore", invalid="ignore"):
         waiting = np.where(utilisation < 1.0, utilisation / (2.0 * (1.0 - utilisation)), np.inf)
-    ttft = 0.5 * tpot + service * (1.0 + waiting)
+    ttft = engine.stack.first_token_s + 0.5 * tpot + service * (1.0 + waiting)
+    whole = np.minimum(new, float(mode.max_batched_tokens))
+    full = Batch(
+        prefill_sequences=mode.max_batched_tokens / whole,
+        chunk_tokens=whole,
+        prefix_tokens=workload.cached_tokens + (new - whole) / 2.0,
+    )
+    full_s = engine.with_prompts_s(0.0, engine.seconds(full, times, two_batch_overlap=overlap, threads=threads))
     return SteadyState(
         decode_s=decode_s,
         mixed_s=mixed_s,
         prefill_share=some,
         tpot_s=tpot,
         ttft_s=ttft,
+        prompt_s=full_s * new / mode.max_batched_tokens,
         prefill_utilisation=utilisation,
         prefill_cost_share=cost_share,
     )

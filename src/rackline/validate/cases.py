@@ -122,13 +122,13 @@ def read_cases(paths: Iterable[str | Path]) -> CaseSet:
     """Read case files.
 
     Args:
-        paths: files with one JSON object a line, or a `runs.json` of real server runs.
+        paths: files with one JSON object a line, operation tables (.csv), or a `runs.json` of real server runs.
 
     Returns:
         Every line, either as a case or as an unsupported one with its reason.
 
     Raises:
-        InputError: a file that cannot be read at all.
+        InputError: a file that cannot be read at all, or no case in any file.
     """
     cases: list[Case] = []
     unsupported: list[Unsupported] = []
@@ -138,10 +138,17 @@ def read_cases(paths: Iterable[str | Path]) -> CaseSet:
         if path.suffix == ".json" and _looks_like_runs(text):
             unsupported += _runs(path, text)
             continue
-        for number, line in enumerate(text.split("\n"), start=1):
-            if line.strip():
-                found = read_line(line, f"{path.name}, line {number}", unknown)
-                (cases if isinstance(found, Case) else unsupported).append(found)  # type: ignore[arg-type]
+        if path.suffix == ".csv":
+            from rackline.validate.op_table import read_op_table
+
+            found = read_op_table(path, text, unknown)
+        else:
+            lines = enumerate(text.split("\n"), start=1)
+            found = [read_line(line, f"{path.name}, line {n}", unknown) for n, line in lines if line.strip()]
+        cases += [case for case in found if isinstance(case, Case)]
+        unsupported += [case for case in found if isinstance(case, Unsupported)]
+    if not cases and not unsupported:
+        raise InputError(what="case files", given="no case", allowed="at least one JSON object on a line")
     return CaseSet(cases=tuple(cases), unsupported=tuple(unsupported), unknown_keys=unknown)
 
 
@@ -188,11 +195,15 @@ def read_line(line: str, where: str, unknown_keys: dict[str, int] | None = None)
     if not isinstance(data, dict):
         problem = Problem(what="line", given=type(data).__name__, allowed="one whole JSON object")
         return Unsupported(case_id=where, kind="unknown", where=where, cause=str(problem), bad_input=True)
-    table = cast("dict[str, object]", data)
-    problem = find_problem(table)
+    return case_from(cast("dict[str, object]", data), where, {} if unknown_keys is None else unknown_keys)
+
+
+def case_from(data: Mapping[str, object], where: str, unknown_keys: dict[str, int]) -> Case | Unsupported:
+    """Check plain data and make a case of it; unknown keys are counted into `unknown_keys`."""
+    problem = find_problem(data)
     if problem is not None:
-        return _rejected(table, where, str(problem))
-    case = _case(table, where, {} if unknown_keys is None else unknown_keys)
+        return _rejected(data, where, str(problem))
+    case = _case(data, where, unknown_keys)
     cause = FORMS[case.kind].unsupported
     return Unsupported.of(case, cause) if cause else case
 

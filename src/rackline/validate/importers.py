@@ -130,9 +130,11 @@ class _Reader:
         near = nearest_names(key, [name for name in self.values if name != key], 1)
         given = self.values.get(key)
         shown = "no such key" if key not in self.values else "null" if given is None else given
+        if isinstance(given, list | dict):
+            shown = "a JSON array" if isinstance(given, list) else "a JSON object"
         return InputError(
             what=f"{key} of a result of {self.form}",
-            given=shown if not isinstance(shown, list | dict) else f"a JSON {type(shown).__name__}",
+            given=shown,
             allowed=allowed,
             where=self.where,
             nearest=near[0] if near else None,

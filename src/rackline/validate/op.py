@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 import numpy as np
 
 from rackline.calibrate.amounts import Amounts, amounts
+from rackline.calibrate.line import seconds as line_seconds
 from rackline.calibrate.tables import TABLES, Measurements
 from rackline.errors import InputError, RacklineError, nearest_names
 from rackline.hardware import Chip
@@ -65,24 +67,22 @@ def op_seconds(resolver: Resolver, cases: Sequence[Case]) -> list[float]:
     elif op in ("collective", "custom_all_reduce"):
         seconds = _collective(resolver, chip, numbers, cases, columns["message_bytes"])
     else:
-        seconds = kernel_seconds(amounts(_measurements(op, cases, columns), chip), numbers)
+        work = amounts(_measurements(op, cases, columns), chip)
+        seconds = kernel_seconds(work, numbers)
     return [float(value) for value in np.broadcast_to(seconds, (len(cases),))]
 
 
 def kernel_seconds(work: Amounts, numbers: Calibration) -> Array:
-    """The line of a kernel: overhead + max(a, b) + exposed min(a, b), with the helpers that the tables include [s].
+    """Time of kernels with the numbers of a calibration [s].
 
     A separate quantisation and the sorting of rows by expert are part of the measured operation; passes leave the
     first out, because serving stacks fuse it.
     """
-    c = numbers.lookup(work.op_class, work.dtype)
-    a = (work.flop + c.extra_keys * work.extra_flop) / (c.eta_compute * work.flop_per_s)
-    b = work.hbm_bytes / (c.eta_memory * work.hbm_bytes_per_s)
-    line = np.maximum(a, b) + c.exposed * np.minimum(a, b)
-    quantise = c.quantise_s + work.quantise_bytes / (c.eta_memory * work.hbm_bytes_per_s)
-    sort = c.permute * work.permute_bytes / work.hbm_bytes_per_s
-    separate = np.any(work.quantise_bytes) and c.quantise_s > 0
-    return (c.overhead_s + (quantise if separate else 0.0) + line + sort) * (1.0 + c.imbalance * work.skewed)
+    found = asdict(numbers.lookup(work.op_class, work.dtype))
+    values = {name: value for name, value in found.items() if isinstance(value, float)}
+    if not values["quantise_s"]:
+        del values["quantise_s"]
+    return line_seconds(values, work)
 
 
 def _column(cases: Sequence[Case], name: str) -> Array:

@@ -34,7 +34,7 @@ def scoreboard_report(board: Scoreboard, *, elapsed_s: float | None = None, widt
     parts: list[RenderableType] = [head, Text("")]
     if board.metrics:
         parts += [_metrics(board), Text("")]
-    for by in GROUPED_BY:
+    for by in GROUPED_BY[1:]:  # the measured keys tell the kinds apart already
         table = _groups(board, by)
         if table is not None:
             parts += [table, Text("")]
@@ -49,15 +49,15 @@ def scoreboard_report(board: Scoreboard, *, elapsed_s: float | None = None, widt
 
 
 def _stats_columns(table: Table) -> None:
-    for name in ("n", "predicted", "median", "p90", "within 20 %", "bias"):
+    for name in ("predicted", "median", "p90", "≤ 20 %", "bias"):
         table.add_column(name, justify="right", no_wrap=True)
 
 
 def _stats_cells(stats: Stats) -> list[str | Text]:
     missing = stats.supported < stats.n
+    count = f"{stats.supported:,}/{stats.n:,}" if missing else f"{stats.n:,}"
     return [
-        f"{stats.n:,}",
-        Text(f"{stats.supported:,}", style="yellow" if missing else ""),
+        Text(count, style="yellow" if missing else ""),
         Text(_percent(stats.median_abs_error), style=_style(stats.median_abs_error)),
         _percent(stats.p90_abs_error),
         _percent(stats.share_within_20),
@@ -72,7 +72,8 @@ def _style(error: float) -> str:
 def _percent(fraction: float, *, signed: bool = False) -> str:
     if not math.isfinite(fraction):
         return "-"
-    return f"{100 * fraction:+.1f} %" if signed else f"{100 * fraction:.1f} %"
+    digits = 0 if abs(fraction) >= 0.995 else 1
+    return f"{100 * fraction:+,.{digits}f} %" if signed else f"{100 * fraction:,.{digits}f} %"
 
 
 def _metrics(board: Scoreboard) -> Table:
@@ -85,9 +86,9 @@ def _metrics(board: Scoreboard) -> Table:
 
 
 def _groups(board: Scoreboard, by: str) -> Table | None:
-    groups = [group for group in board.groups if group.by == by]
-    names = {group.group for group in groups}
-    if len(names) < 2:
+    """Groups that have predictions, the largest first; none where there is only one."""
+    groups = [group for group in board.groups if group.by == by and group.stats.supported]
+    if len({group.group for group in groups}) < 2:
         return None
     table = plain_table(f"by {by}")
     table.add_column("measured", no_wrap=True)
@@ -97,11 +98,17 @@ def _groups(board: Scoreboard, by: str) -> Table | None:
     for metric in dict.fromkeys(group.metric for group in groups):
         rows = [group for group in groups if group.metric == metric]
         hidden += max(len(rows) - _MOST_GROUPS, 0)
-        for group in rows[:_MOST_GROUPS]:
-            table.add_row(metric, group.group, *_stats_cells(group.stats))
+        for index, group in enumerate(rows[:_MOST_GROUPS]):
+            name = _bare(group.group) if by == "model" else group.group
+            table.add_row("" if index else metric, name, *_stats_cells(group.stats))
     if hidden:
         table.caption = f"{hidden} smaller groups; --json has all"
     return table
+
+
+def _bare(name: str) -> str:
+    """A name without its organisation."""
+    return name.rsplit("/", 1)[-1] if name.count("/") == 1 else name
 
 
 def _unsupported(board: Scoreboard) -> Table:

@@ -41,14 +41,14 @@ def score_cases(found: CaseSet, calibration: str = "auto") -> Scoreboard:
             unsupported.append(values)
         else:
             scores += scores_of(case, values)
-    by_id = {case.case_id: case for case in found.cases}
+    by_place = {(case.case_id, case.where): case for case in found.cases}
     return Scoreboard(
         calibration=calibration,
         num_cases=len(found.cases) + len(found.unsupported),
         scores=tuple(scores),
         unsupported=tuple(unsupported),
         unknown_keys=found.unknown_keys,
-        worst=worst_cases(predictor, by_id, scores),
+        worst=worst_cases(predictor, by_place, scores),
     )
 
 
@@ -74,6 +74,13 @@ def scores_of(case: Case, values: dict[str, float]) -> list[Score]:
         measured["request_s"] = request_s(case, measured["tpot_s"], measured["ttft_s"])
     groups = group_of(case)
     return [
-        Score(case_id=case.case_id, metric=key, measured=value, predicted=values[key], groups=groups)
+        Score(
+            case_id=case.case_id,
+            where=case.where,
+            metric=key,
+            measured=value,
+            predicted=values[key],
+            groups=groups,
+        )
         for key, value in measured.items()
     ]

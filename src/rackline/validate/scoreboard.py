@@ -20,11 +20,13 @@ class Score:
     """One predicted value beside its measured one.
 
     Args:
+        where: file and line of its case.
         metric: key of `measured`, or request_s.
         groups: value of each of GROUPED_BY.
     """
 
     case_id: str
+    where: str
     metric: str
     measured: float
     predicted: float

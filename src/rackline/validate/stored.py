@@ -98,8 +98,8 @@ _TITLES = {
 def markdown(stored: Mapping[str, Any]) -> str:
     """A stored scoreboard as Markdown tables."""
     lines = [
-        f"{stored['supported']:,} of {stored['cases']:,} cases are supported. Error is |predicted / measured − 1|, bias "
-        "is median(predicted / measured) − 1; calibration "
+        f"{stored['supported']:,} of {stored['cases']:,} cases are supported. Error is |predicted / measured − 1|, "
+        "bias is median(predicted / measured) − 1; calibration "
         + ("of each case's own stack." if stored["calibration"] == "auto" else f"{stored['calibration']}."),
         "",
         f"| measured {_HEAD}",

@@ -11,28 +11,27 @@ from rackline.validate.predict import Predictor
 from rackline.validate.scoreboard import Score
 
 MOST = 10
-# A request's time adds up its parts, which are scored as well; of one case only the worst value is listed.
 
 
 def worst_scores(scores: Sequence[Score], most: int = MOST) -> list[Score]:
     """The values that are furthest off, at most one a case, furthest first."""
-    found: dict[str, Score] = {}
+    found: dict[tuple[str, str], Score] = {}
     for score in sorted(scores, key=lambda score: -score.log_ratio):
         if len(found) == most:
             break
-        found.setdefault(score.case_id, score)
+        found.setdefault((score.case_id, score.where), score)
     return list(found.values())
 
 
 def worst_cases(
-    predictor: Predictor, cases: Mapping[str, Case], scores: Sequence[Score], most: int = MOST
+    predictor: Predictor, cases: Mapping[tuple[str, str], Case], scores: Sequence[Score], most: int = MOST
 ) -> tuple[dict[str, Any], ...]:
     """Plain data of the worst cases: what was measured and predicted, and where the time goes in their passes.
 
     Args:
-        cases: by id.
+        cases: by id and place.
     """
-    return tuple(_entry(predictor, cases[score.case_id], score) for score in worst_scores(scores, most))
+    return tuple(_entry(predictor, cases[score.case_id, score.where], score) for score in worst_scores(scores, most))
 
 
 def _entry(predictor: Predictor, case: Case, score: Score) -> dict[str, Any]:

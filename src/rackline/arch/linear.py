@@ -1,0 +1,114 @@
+"""Linear attention: a recurrent state of constant size instead of a KV cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rackline.arch.shapes import Dim, FloatLike, IntLike, Projection
+
+CHUNK = 64  # tokens that the chunkwise form works on together (flash-linear-attention's default)
+STATE_BYTES = 4.0  # the state is kept in fp32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedDeltaAttention:
+    """Gated delta rule (Qwen3-Next, Qwen3.5): per value head a state of key_head_dim × value_head_dim.
+
+    A decoded token reads and writes the state once; a prompt is worked on in chunks, so that its FLOP grow linearly.
+    Source: Yang et al., Gated Delta Networks, arXiv:2412.06464, section 3.3 (chunkwise form).
+    """
+
+    num_key_heads: int
+    num_value_heads: int
+    key_head_dim: int
+    value_head_dim: int
+    conv_kernel: int
+
+    @property
+    def kind(self) -> str:
+        """ "gated_delta"."""
+        return "gated_delta"
+
+    @property
+    def num_q_heads(self) -> int:
+        """Value heads, which tensor parallelism spreads."""
+        return self.num_value_heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Key heads."""
+        return self.num_key_heads
+
+    @property
+    def window(self) -> int | None:
+        """None."""
+        return None
+
+    def projections(self, d_model: int) -> tuple[Projection, ...]:
+        """Fused query, key, value and output gate; decay and step size; output."""
+        keys = Dim(size=self.num_key_heads * self.key_head_dim, units=self.num_key_heads)
+        values = Dim(size=self.num_value_heads * self.value_head_dim, units=self.num_value_heads)
+        rates = Dim(size=2 * self.num_value_heads, units=self.num_value_heads)
+        model = Dim(size=d_model)
+        return (
+            Projection(name="linear_in", d_in=(model,), d_out=(keys, keys, values, values, rates)),
+            Projection(name="linear_out", d_in=(values,), d_out=(model,)),
+        )
+
+    def expansion(self) -> Projection | None:
+        """None."""
+        return None
+
+    def extra_params(self) -> int:
+        """Short convolution, decay and step biases, output norm."""
+        channels = 2 * self.num_key_heads * self.key_head_dim + self.num_value_heads * self.value_head_dim
+        return channels * self.conv_kernel + 2 * self.num_value_heads + self.value_head_dim
+
+    def kv_elements_per_token(self, tp: IntLike) -> FloatLike:
+        """0: nothing is cached per token."""
+        return np.zeros_like(np.asarray(tp, dtype=float))
+
+    def state_elements(self, tp: IntLike) -> FloatLike:
+        """State of one sequence on each of tp chips, per layer [elements]."""
+        return np.ceil(self.num_value_heads / np.asarray(tp)) * self.key_head_dim * self.value_head_dim
+
+    def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
+        """0."""
+        return 0.0 * np.asarray(context_len, dtype=float)
+
+    def attention_pairs(self, chunk_tokens: FloatLike, prefix_tokens: FloatLike) -> FloatLike:
+        """0: no pairs of tokens."""
+        return 0.0 * np.asarray(chunk_tokens, dtype=float)
+
+    @property
+    def decode_flop_per_pair(self) -> float:
+        """0."""
+        return 0.0
+
+    @property
+    def prefill_flop_per_pair(self) -> float:
+        """0."""
+        return 0.0
+
+    @property
+    def state_flop_per_token(self) -> float:
+        """FLOP of one value head for one decoded token: read-out, prediction and update of the state."""
+        return 6.0 * self.key_head_dim * self.value_head_dim
+
+    @property
+    def chunk_flop_per_token(self) -> float:
+        """FLOP of one value head for one prompt token: the state once a chunk, the chunk's own tokens pairwise."""
+        within = 2.0 * CHUNK * (2.0 * self.key_head_dim + self.value_head_dim)
+        return self.state_flop_per_token + within
+
+    @property
+    def decode_io_elements(self) -> float:
+        """Query, key, value in, output out, per value head."""
+        return 2.0 * self.key_head_dim + 2.0 * self.value_head_dim
+
+    @property
+    def prefill_io_elements(self) -> tuple[float, float]:
+        """As in decode, and the state once a chunk."""
+        return self.decode_io_elements + 2.0 * self.key_head_dim * self.value_head_dim / CHUNK, 0.0

@@ -1,0 +1,56 @@
+"""A serving stack: what an engine does around its kernels, and the defaults of its scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rackline.catalog import StackRecord, stack_record
+from rackline.serving.workload import Admission, Mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """Numbers of a stack beside its kernels; see `rackline.catalog.StackRecord` for their meaning."""
+
+    name: str = "ideal"
+    admission: Admission = "chunked"
+    max_batched_tokens: int = 8192
+    max_num_seqs: int = 2048
+    memory_fraction: float = 0.9
+    rank_skew_s: float = 0.0
+    prefill_slowdown: float = 1.0
+    eager_s_per_layer: float = 0.0
+    routing_exponent: float = 0.0
+    first_token_s: float = 0.0
+    burst_share: float = 0.0
+    synchrony: float = 0.0
+
+    def mode(self) -> Mode:
+        """The scheduler that the stack starts with."""
+        return Mode(admission=self.admission, max_batched_tokens=self.max_batched_tokens)
+
+
+IDEAL = Stack()
+
+
+def stack(name: str) -> Stack:
+    """Load a stack by name or file. Raises UnknownNameError, CatalogError as the catalogue."""
+    return stack_from_record(stack_record(name))
+
+
+def stack_from_record(record: StackRecord) -> Stack:
+    """Build the object of a validated record."""
+    return Stack(
+        name=record.name,
+        admission=record.admission,
+        max_batched_tokens=record.max_batched_tokens,
+        max_num_seqs=record.max_num_seqs,
+        memory_fraction=record.memory_fraction,
+        rank_skew_s=record.rank_skew_s,
+        prefill_slowdown=record.prefill_slowdown,
+        eager_s_per_layer=record.eager_s_per_layer,
+        routing_exponent=record.routing_exponent,
+        first_token_s=record.first_token_s,
+        burst_share=record.burst_share,
+        synchrony=record.synchrony,
+    )

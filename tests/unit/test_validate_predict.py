@@ -1,0 +1,303 @@
+"""From a case to its deployment and prediction: names, layouts, precisions, kinds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackline.errors import InputError, LayoutError, UnknownNameError
+from rackline.parallel import Layout
+from rackline.validate import Case, validate
+from rackline.validate.cases import read_line
+from rackline.validate.predict import Predictor, request_s, workload_of
+from rackline.validate.resolve import Resolver, architecture_record, layouts_of, stack_name
+
+SHAPE: dict[str, Any] = {
+    "num_layers": 24,
+    "d_model": 2048,
+    "num_q_heads": 16,
+    "d_ff": 8192,
+    "vocab_size": 50_000,
+    "attention": "mha",
+    "ffn": "gelu",
+}
+SERVE: dict[str, Any] = {
+    "id": "a",
+    "kind": "serve",
+    "model": "meta-llama/Llama-3.1-8B-Instruct",
+    "chip": "h100-sxm",
+    "num_chips": 2,
+    "stack": "vllm",
+    "precision": "fp8",
+    "layout": {"tp": 2},
+    "input_len": 1000,
+    "output_len": 101,
+    "concurrency": 8,
+    "measured": {"tpot_s": 0.006, "ttft_s": 0.05},
+}
+
+
+def case(**changes: Any) -> Case:
+    data = {key: value for key, value in {**SERVE, **changes}.items() if value is not ...}
+    found = read_line(json.dumps(data), "cases.jsonl, line 1")
+    assert isinstance(found, Case), found
+    return found
+
+
+def layout_of(**changes: Any) -> Layout:
+    item = case(**changes)
+    (found,) = layouts_of(item, Resolver().model(item))
+    return found
+
+
+def predict(**changes: Any) -> dict[str, float]:
+    return Predictor(resolver=Resolver(calibration_name="unit")).predict(case(**changes))
+
+
+# ---------------------------------------------------------------------------------------------- deployments
+
+
+def test_hugging_face_id_resolves_by_the_alias_rules() -> None:
+    assert Resolver().model(case()).name == "llama-3.1-8b"
+
+
+def test_unknown_names_say_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match=r"nearest: .*llama-3\.1-8b"):
+        Resolver().model(case(model="llama-3.1-9b"))
+    with pytest.raises(UnknownNameError, match="h100-sxm"):
+        Resolver().deployments(case(chip="h100-smx"))
+
+
+def test_inline_architecture_is_used_as_it_stands() -> None:
+    model = Resolver().model(case(model="GPT-1.3B", architecture=SHAPE))
+    assert model.total_params == pytest.approx(24 * 12 * 2048**2 + 50_000 * 2048, rel=2e-3)
+    attention = model.layer_groups[0].attention  # type: ignore[union-attr]
+    assert (attention.num_kv_heads, attention.head_dim) == (16, 128)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"colour": 1}, "architecture: got 'colour'"),
+        ({"num_layers": None}, "num_layers"),
+        ({"attention": "mamba"}, "architecture.attention: got 'mamba'"),
+        ({"attention": "gqa"}, "num_kv_heads"),
+    ],
+)
+def test_unusable_architecture_names_the_key(change: dict[str, Any], expected: str) -> None:
+    with pytest.raises(InputError, match=expected):
+        architecture_record({**SHAPE, **change}, "mine", "here")
+
+
+def test_inline_config_is_read_as_a_hugging_face_config() -> None:
+    config = {
+        "model_type": "llama",
+        "num_hidden_layers": 2,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 512,
+        "vocab_size": 1000,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+    }
+    assert Resolver().model(case(model="mine", config=config)).num_layers == 2  # type: ignore[union-attr]
+
+
+def test_replicas_fill_up_the_chips() -> None:
+    assert layout_of(num_chips=8, layout={"tp": 2, "pp": 2}) == Layout(tp=2, pp=2, dp=2)
+
+
+def test_dense_models_ignore_the_expert_parts_and_attention_dp_counts_as_replicas() -> None:
+    assert layout_of(num_chips=4, layout={"tp": 2, "ep": 4, "moe_tp": 3, "attention_dp": 2}) == Layout(tp=2, dp=2)
+
+
+def test_moe_tp_follows_from_the_other_parts() -> None:
+    mixtral = {"model": "mistralai/Mixtral-8x7B-v0.1", "num_chips": 8}
+    assert layout_of(**mixtral, layout={"tp": 4, "attention_dp": 2, "ep": 4}) == Layout(
+        tp=4, attention_dp=2, ep=4, moe_tp=2
+    )
+    assert layout_of(**mixtral, layout={"tp": 8}) == Layout(tp=8, moe_tp=8)
+
+
+def test_missing_ep_of_a_throughput_case_leaves_all_values_open() -> None:
+    item = case(model="mistralai/Mixtral-8x7B-v0.1", num_chips=4, layout={"tp": 4}, kind="max-throughput",
+                measured={"output_tokens_per_s": 1.0})  # fmt: skip
+    found = layouts_of(item, Resolver().model(item))
+    assert [(layout.ep, layout.moe_tp) for layout in found] == [(1, 4), (2, 2), (4, 1)]
+
+
+@pytest.mark.parametrize(
+    ("layout", "num_chips", "expected"),
+    [
+        ({"tp": 3}, 8, "3 chips a replica to divide num_chips=8"),
+        ({"tq": 2}, 8, "nearest: tp"),
+        ({"tp": "two"}, 8, "layout.tp: got 'two'"),
+    ],
+)
+def test_impossible_layout_says_why(layout: dict[str, Any], num_chips: int, expected: str) -> None:
+    with pytest.raises(LayoutError, match=expected):
+        layout_of(layout=layout, num_chips=num_chips)
+
+
+def test_chips_are_joined_by_the_cluster_that_holds_them_as_it_is() -> None:
+    resolver = Resolver()
+    h100, gb200 = resolver.chip("h100-sxm"), resolver.chip("gb200")
+    assert resolver.cluster(h100, 4).name == "dgx-h100"
+    assert resolver.cluster(h100, 64).name == "h100-96"
+    assert resolver.cluster(gb200, 4).scale_up.size == 72
+    with pytest.raises(InputError, match="num_chips: got 64, allowed: at most 8"):
+        resolver.cluster(resolver.chip("l40s"), 64)
+
+
+def test_shared_kv_head_lets_query_heads_be_padded() -> None:
+    item = case(model="palm-540b", chip="tpu-v4", num_chips=64, layout={"tp": 64}, precision="bf16")
+    (deployment,) = Resolver().deployments(item)
+    assert deployment.model.num_q_heads == 64  # type: ignore[union-attr]
+
+
+def test_precision_detail_replaces_parts_of_the_label() -> None:
+    (deployment,) = Resolver().deployments(case(precision_detail={"kv": "bf16"}))
+    assert (deployment.precision.linear_weights, deployment.precision.kv_cache) == ("fp8", "bf16")
+
+
+def test_stacks_are_known_by_several_names() -> None:
+    assert stack_name("TensorRT-LLM") == stack_name("trt") == "trtllm"
+    assert stack_name("FasterTransformer") == "fastertransformer"
+
+
+# ---------------------------------------------------------------------------------------------- predictions
+
+
+def test_serve_predicts_both_times_and_their_sum() -> None:
+    found = predict()
+    assert found["tpot_s"] > 0
+    assert found["request_s"] == pytest.approx(found["ttft_s"] + 100 * found["tpot_s"])
+
+
+def test_random_lengths_are_shorter_than_nominal() -> None:
+    item = case(length_distribution="uniform_0.8_1.0")
+    assert workload_of(item).input_len == pytest.approx(900)
+    assert request_s(item, tpot_s=0.01, ttft_s=1.0) == pytest.approx(1.0 + (0.9 * 101 - 1) * 0.01)
+    with pytest.raises(InputError, match="length_distribution"):
+        predict(length_distribution="zipf")
+
+
+def test_speculation_is_not_modelled() -> None:
+    assert predict(speculative="unknown") == predict(speculative="none")
+    with pytest.raises(InputError, match="speculative: got 'eagle'"):
+        predict(speculative="eagle")
+
+
+def test_static_batch_total_is_prefill_and_steps() -> None:
+    found = predict(kind="static-batch", batch_size=4, measured={"total_s": 1.0})
+    assert found["total_s"] == pytest.approx(found["prefill_s"] + 100 * found["token_s"])
+
+
+def test_throughput_takes_the_best_of_the_open_layouts() -> None:
+    base = {"kind": "max-throughput", "model": "mistralai/Mixtral-8x7B-v0.1", "num_chips": 4,
+            "measured": {"output_tokens_per_s": 1.0}}  # fmt: skip
+    each = [predict(**base, layout={"tp": 4, "ep": ep})["output_tokens_per_s"] for ep in (1, 2, 4)]
+    assert predict(**base, layout={"tp": 4})["output_tokens_per_s"] == pytest.approx(max(each))
+
+
+def test_params_are_those_of_the_model() -> None:
+    found = predict(kind="params", measured={"total_params": 8.03e9})
+    assert found["total_params"] == pytest.approx(8.03e9, rel=1e-3)
+    assert found["kv_bytes_per_token"] == 32 * 2 * 8 * 128  # fp8
+    bare = predict(kind="params", chip=..., precision=..., num_chips=..., measured={"total_params": 8.03e9})
+    assert bare["kv_bytes_per_token"] == 2 * 32 * 2 * 8 * 128
+
+
+OPS = {
+    "gemm": {"dtype": "bfloat16", "m": 4096, "n": 8192, "k": 8192},
+    "attention_decode": {"dtype": "bfloat16", "kv_dtype": "fp8", "batch": 64, "context": 4096, "q_heads": 32,
+                         "kv_heads": 8, "head_dim": 128},
+    "attention_prefill": {"dtype": "bfloat16", "kv_dtype": "bfloat16", "batch": 1, "tokens": 8192, "q_heads": 32,
+                          "kv_heads": 8, "head_dim": 128},
+    "mla_decode": {"dtype": "bfloat16", "kv_dtype": "bfloat16", "batch": 64, "context": 4096, "q_heads": 128},
+    "mla_prefill": {"dtype": "bfloat16", "kv_dtype": "bfloat16", "batch": 1, "tokens": 4096, "q_heads": 128},
+    "moe": {"dtype": "bfloat16", "tokens": 4096, "d_model": 4096, "d_ff": 14336, "top_k": 2, "num_experts": 8,
+            "moe_tp": 1, "ep": 1, "distribution": "balanced"},
+    "collective": {"collective": "all_reduce", "num_chips": 8, "message_bytes": 1 << 30},
+    "custom_all_reduce": {"implementation": "vllm_graph", "num_chips": 8, "message_bytes": 1 << 20},
+    "deepep_low_latency": {"num_nodes": 1, "d_model": 7168, "tokens": 128, "top_k": 8, "num_experts": 256},
+}  # fmt: skip
+
+
+def op_line(op: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "id": op,
+        "kind": "op",
+        "op": op,
+        "chip": "h100-sxm",
+        "stack": "vllm",
+        "measured": {"seconds": 1e-3},
+        **OPS[op],
+        **changes,
+    }
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_operation_has_a_prediction(op: str, tmp_path: Path) -> None:
+    path = tmp_path / "ops.jsonl"
+    path.write_text(json.dumps(op_line(op)))
+    board = validate([path], "unit")
+    assert [score.metric for score in board.scores] == ["seconds"]
+    assert 1e-7 < board.scores[0].predicted < 1e-1
+
+
+def test_ideal_operations_are_the_roofline(tmp_path: Path) -> None:
+    path = tmp_path / "ops.jsonl"
+    path.write_text("\n".join(json.dumps(op_line(op)) for op in ("gemm", "collective")))
+    seconds = {score.groups["op"]: score.predicted for score in validate([path], "unit").scores}
+    chip = Resolver().chip("h100-sxm")
+    assert seconds["gemm"] == pytest.approx(2 * 4096 * 8192**2 / chip.flop_per_s("bf16"))
+    link = Resolver().cluster(chip, 8).scale_up.bytes_per_s_each_way
+    assert seconds["collective"] == pytest.approx(2 * 7 / 8 * 2**30 / link)
+
+
+def test_one_bad_operation_does_not_take_its_table_along(tmp_path: Path) -> None:
+    path = tmp_path / "ops.jsonl"
+    bad = op_line("moe", distribution="unheard-of", id="bad")
+    path.write_text("\n".join(json.dumps(line) for line in (op_line("moe"), bad, op_line("gemm", dtype="fp3", id="x"))))
+    board = validate([path], "unit")
+    assert [score.case_id for score in board.scores][:1] == ["moe"]
+    reasons = {case.case_id: case.reason for case in board.unsupported}
+    assert "fp3" in reasons["x"]
+    assert reasons["x"].startswith("ops.jsonl, line 3: ")
+
+
+# ---------------------------------------------------------------------------------------------- whole files
+
+
+def test_bad_cases_are_counted_and_the_rest_scored(tmp_path: Path) -> None:
+    path = tmp_path / "cases.jsonl"
+    lines = [SERVE, {**SERVE, "id": "b", "model": "nobody/knows"}, {**SERVE, "id": "c", "chip": "h900"}]
+    lines.append({**SERVE, "id": "d", "precision": "fp3"})
+    path.write_text("\n".join(json.dumps(line) for line in lines))
+    board = validate([path], "unit")
+    assert board.num_cases == 4
+    assert {score.case_id for score in board.scores} == {"a"}
+    assert [case.case_id for case in board.unsupported] == ["b", "c", "d"]
+    assert all(case.reason.startswith("cases.jsonl, line ") for case in board.unsupported)
+    assert board.metrics["tpot_s"].n == 4
+    assert board.worst[0]["passes"]["decode"]["seconds"] > 0
+
+
+def test_cases_of_one_id_keep_their_own_prediction(tmp_path: Path) -> None:
+    path = tmp_path / "cases.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in (SERVE, {**SERVE, "concurrency": 64})))
+    board = validate([path], "unit")
+    assert len({score.predicted for score in board.scores if score.metric == "tpot_s"}) == 2
+    assert {entry["where"] for entry in board.worst} == {"cases.jsonl, line 1", "cases.jsonl, line 2"}
+
+
+def test_unknown_calibration_is_an_error_of_the_caller(tmp_path: Path) -> None:
+    path = tmp_path / "cases.jsonl"
+    path.write_text(json.dumps(SERVE))
+    with pytest.raises(UnknownNameError, match="calibration"):
+        validate([path], "vlm")
