@@ -74,7 +74,11 @@ def test_unknown_keys_are_ignored_and_counted(tmp_path: Path) -> None:
         ({"kind": ...}, "kind: got 'no such key'"),
         ({"num_chips": 1.5}, "num_chips: got 1.5, allowed: a whole number of at least 1"),
         ({"num_chips": True}, "num_chips: got True"),
-        ({"input_len": "1k"}, "input_len: got '1k', allowed: a number above 0"),
+        ({"input_len": "1k"}, "input_len: got '1k', allowed: a number of tokens above 0"),
+        ({"input_len": 1e12}, "input_len: got 1000000000000.0"),
+        ({"concurrency": 10**400}, "concurrency: got 1000"),
+        ({"measured": {"tpot_s": float("nan")}}, "measured.tpot_s: got nan"),
+        ({"measured": {"ttft_s": float("inf")}}, "measured.ttft_s: got inf"),
         ({"input_len": -3}, "input_len: got -3"),
         ({"output_len": 1}, "output_len: got 1, allowed: at least 2 tokens"),
         ({"layout": {"tp": 0}}, "layout: got {'tp': 0}"),
@@ -141,7 +145,8 @@ def test_line_separators_inside_a_text_do_not_split_it(tmp_path: Path) -> None:
 
 
 def test_kinds_that_wait_for_an_engine_say_so(tmp_path: Path) -> None:
-    train = {**SERVE, "kind": "train", "global_batch": 8, "seq_len": 4096, "measured": {"step_s": 2.0}}
+    train = {**SERVE, "kind": "train", "global_batch": 8, "seq_len": 4096, "num_params": 10**11}
+    train["measured"] = {"step_s": 2.0}
     runs = write(tmp_path, '{"runs": {"one": {}, "two": {}}}', name="runs.json")
     found = read_cases([write(tmp_path, train), runs])
     assert [(case.kind, case.reason) for case in found.unsupported] == [

@@ -10,6 +10,7 @@ import pytest
 
 from rackline.errors import InputError, LayoutError, UnknownNameError
 from rackline.parallel import Layout
+from rackline.serving.stack import Stack
 from rackline.validate import Case, validate
 from rackline.validate.cases import read_line
 from rackline.validate.predict import Predictor, request_s, workload_of
@@ -301,3 +302,12 @@ def test_unknown_calibration_is_an_error_of_the_caller(tmp_path: Path) -> None:
     path.write_text(json.dumps(SERVE))
     with pytest.raises(UnknownNameError, match="calibration"):
         validate([path], "vlm")
+
+
+def test_stacks_can_be_replaced_and_the_ideal_roofline_has_none_of_their_extras() -> None:
+    slow = Stack(name="vllm", first_token_s=1.0)
+    plain = Predictor(resolver=Resolver(stacks={"vllm": Stack(name="vllm")}))
+    late = Predictor(resolver=Resolver(stacks={"vllm": slow}))
+    assert late.predict(case())["ttft_s"] > plain.predict(case())["ttft_s"] + 0.9
+    ideal = Predictor(resolver=Resolver(calibration_name="unit", stacks={"vllm": slow}))
+    assert ideal.predict(case())["ttft_s"] < plain.predict(case())["ttft_s"]

@@ -8,7 +8,7 @@ product, the keys of a query), and the `tiles` of work per core.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -92,21 +92,19 @@ class Amounts:
 
     def take(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Amounts:
         """The chosen rows."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Amounts(**{k: v if isinstance(v, str) else v[rows] for k, v in values.items()})
+        return replace(self, **{name: getattr(self, name)[rows] for name in _ARRAYS})
 
     def ideal_s(self) -> Array:
         """Time of the ideal roofline [s]: max(flop / peak, bytes / bandwidth)."""
         return np.maximum(self.compute_s, self.memory_s)
 
 
+_ARRAYS = tuple(f.name for f in fields(Amounts) if f.name not in ("op_class", "dtype"))
+
+
 def joined(parts: Sequence[Amounts]) -> Amounts:
     """Rows of several tables of one class, one after the other."""
-    values: dict[str, object] = {}
-    for f in fields(Amounts):
-        first = getattr(parts[0], f.name)
-        values[f.name] = first if isinstance(first, str) else np.concatenate([getattr(p, f.name) for p in parts])
-    return Amounts(**values)  # type: ignore[arg-type]
+    return replace(parts[0], **{name: np.concatenate([getattr(p, name) for p in parts]) for name in _ARRAYS})
 
 
 def amounts(measured: Measurements, chip: Chip) -> Amounts:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rackline.calibrate.evaluate import Errors, random_half
-from rackline.calibrate.fit import SOFT_L1_SCALE, Values
+from rackline.calibrate.fit import Values
+from rackline.calibrate.line import robust_fit
 from rackline.calibrate.tables import Array, Measurements
 
 RING_CLASSES = {
@@ -204,8 +205,6 @@ def _fit(
     parent: Mapping[str, float],
     pull: float,
 ) -> Values:
-    from scipy.optimize import least_squares
-
     names = list(parent)
     centre = np.log([parent[name] for name in names])
     tops = np.array([np.log(_MOST_ETA) if name.startswith("eta") else 5.0 for name in names])
@@ -217,5 +216,4 @@ def _fit(
     def residuals(coded: Array) -> Array:
         return np.concatenate([np.log(model(values_of(coded))[mask]) - log_measured, root * (coded - centre)])
 
-    found = least_squares(residuals, centre, loss="soft_l1", f_scale=SOFT_L1_SCALE, max_nfev=80)
-    return values_of(found.x)
+    return values_of(robust_fit(residuals, centre))

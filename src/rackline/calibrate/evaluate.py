@@ -53,9 +53,7 @@ def median_and_p90(predicted_s: Array, measured_s: Array) -> tuple[float, float]
     return float(np.median(error)), float(np.quantile(error, 0.9))
 
 
-def evaluate(
-    groups: Sequence[Group], predictor: Callable[[list[Group]], Callable[[Group], Array]]
-) -> list[Errors]:
+def evaluate(groups: Sequence[Group], predictor: Callable[[list[Group]], Callable[[Group], Array]]) -> list[Errors]:
     """Refit on halves and test on the rest; the parents of a fit are refitted too, so that nothing leaks.
 
     Args:

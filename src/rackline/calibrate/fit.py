@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rackline.calibrate.amounts import Amounts, joined
-from rackline.calibrate.line import Term, decode, encode, seconds, terms_of
+from rackline.calibrate.line import Term, decode, encode, robust_fit, seconds, terms_of
 from rackline.calibrate.tables import Array
 
 # Pull towards the parent, per parameter, in rows of a size: (log-error scale)² units. Chosen by held-out error among
@@ -27,7 +27,6 @@ PULL = {
     "moe": 0.03,
 }
 _PARENT_PULL = 0.01
-SOFT_L1_SCALE = 0.1
 FEWEST_ROWS = 10
 _MOST_POOLED = 2400
 
@@ -65,9 +64,7 @@ class Group:
         """The chosen rows."""
         from dataclasses import replace
 
-        return replace(
-            self, work=self.work.take(rows), measured_s=self.measured_s[rows], families=self.families[rows]
-        )
+        return replace(self, work=self.work.take(rows), measured_s=self.measured_s[rows], families=self.families[rows])
 
 
 Values = dict[str, float]
@@ -116,8 +113,6 @@ def fit_line(
     Returns:
         Values by name, the fixed ones included.
     """
-    from scipy.optimize import least_squares
-
     known = dict(fixed or {})
     free = [term for term in terms if term.name not in known]
     centre = encode(free, parent)
@@ -128,8 +123,7 @@ def fit_line(
         values = {**known, **decode(free, np.clip(coded, -60.0, 30.0))}
         return np.concatenate([np.log(seconds(values, work)) - log_measured, root * (coded - centre)])
 
-    found = least_squares(residuals, centre, loss="soft_l1", f_scale=SOFT_L1_SCALE, max_nfev=80)
-    return {**known, **decode(free, found.x)}
+    return {**known, **decode(free, robust_fit(residuals, centre))}
 
 
 def fit_class(

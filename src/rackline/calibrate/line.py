@@ -8,8 +8,9 @@ Times and counts are fitted as logarithms, shares as logits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from rackline.calibrate.amounts import Amounts
 from rackline.calibrate.tables import Array
 
 CACHE_OVER_MEMORY = 4.0  # rate of the last-level cache over that of the memory, about 3 to 5 on these chips
+
+SOFT_L1_SCALE = 0.1  # log error beyond which a row counts in proportion instead of squared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,3 +125,20 @@ def encode(terms: Sequence[Term], values: Mapping[str, float]) -> Array:
 def decode(terms: Sequence[Term], coded: Array) -> dict[str, float]:
     """Transformed space → values by name."""
     return {term.name: term.decode(x) for term, x in zip(terms, coded, strict=True)}
+
+
+def robust_fit(residuals: Callable[[Array], Array], start: Array) -> Array:
+    """Minimise sum soft_l1(residual / 0.1), from `start`.
+
+    Args:
+        residuals: of log times, shape (rows,), as a function of the parameters in transformed space.
+        start: parameters to begin with, shape (terms,).
+
+    Returns:
+        Parameters, shape (terms,).
+    """
+    from scipy import optimize
+
+    solve = cast("Callable[..., Any]", optimize.least_squares)  # pyright: ignore[reportUnknownMemberType]
+    found = solve(residuals, start, loss="soft_l1", f_scale=SOFT_L1_SCALE, max_nfev=80)
+    return np.asarray(found.x, dtype=np.float64)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -89,9 +90,9 @@ def calibrate(
 
     if processes > 1 and total > 1:
         with ProcessPoolExecutor(max_workers=processes) as pool:
-            waiting = {pool.submit(_class, group, dict(chips)): name for name, group in work}
+            waiting: dict[Future[Any], str] = {pool.submit(_class, group, dict(chips)): name for name, group in work}
             if ring:
-                waiting |= {pool.submit(calibrate_collectives, ring, dict(links)): "collective"}
+                waiting[pool.submit(calibrate_collectives, ring, dict(links))] = "collective"
             for future in as_completed(waiting):
                 finished(waiting[future], future.result())
     else:

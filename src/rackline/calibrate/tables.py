@@ -172,7 +172,7 @@ def _read_file(path: Path, chips: frozenset[str]) -> tuple[TableFormat | None, l
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.reader(file)
-            header = next(reader, [])
+            header = next(reader, list[str]())
             form = _format(path, header)
             if form is None:
                 return None, []

@@ -60,7 +60,8 @@ class FitRecord(Record):
 class OperationRecord(FitRecord):
     """One kernel class and data type.
 
-    seconds = overhead + max(a, b) + exposed min(a, b), a = FLOP / (eta_compute peak), b = bytes / (eta_memory peak).
+    seconds = overhead + max(a, b) + exposed min(a, b) + depth_s depth + tile_s tiles / cores,
+    a = FLOP / (eta_compute peak), b = bytes / (eta_memory peak).
 
     Args:
         operation_class: Which rows it is for; ``class`` in the file.
@@ -68,6 +69,11 @@ class OperationRecord(FitRecord):
         overhead_s: Fixed time of one launch [s].
         eta_compute, eta_memory: Reached share of the peak rate [fraction].
         exposed: Share of the shorter time that does not hide behind the longer [fraction].
+        depth_s: Time for each element that a kernel goes through in order, however many cores it has: of the reduction
+            of a product, of the cached or new tokens of one sequence in attention [s].
+        tile_s: Time for each tile of work on one core: a sequence and KV head in decode, 128 queries of a head in
+            prefill, 128 rows and columns of a product of an expert [s].
+        cached: Share of the last-level cache that a repeated call finds filled; passes leave it out [fraction].
         quantise_s: Fixed time of a separate quantisation of the activations; serving stacks fuse it [s].
         extra_keys: Keys that each query of a prefill pays beyond its own [count].
         permute: Passes of the routed tokens through memory before and after the experts [count].
@@ -80,6 +86,9 @@ class OperationRecord(FitRecord):
     eta_compute: Efficiency
     eta_memory: Efficiency
     exposed: Fraction = 0.0
+    depth_s: NonNegative = 0.0
+    tile_s: NonNegative = 0.0
+    cached: Fraction = 0.0
     quantise_s: NonNegative = 0.0
     extra_keys: NonNegative = 0.0
     permute: NonNegative = 0.0

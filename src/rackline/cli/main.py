@@ -19,6 +19,7 @@ _COMMANDS = {
     "explain": "One pass row by row: formula, numbers put in, seconds, what binds.",
     "fit": "What fits: weights per chip, room for KV, largest context and concurrency by layout.",
     "validate": "Predict measured cases and print how far off the predictions are.",
+    "calibrate": "Fit calibrations to tables of measured operations, with their errors.",
     "chips": "List the chips, or show one with the sources of its numbers.",
     "clusters": "List the clusters, or show one with the sources of its numbers.",
     "models": "List the models, or show one: parameters, FLOP and KV cache of a token.",
@@ -66,6 +67,12 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
     rackline validate --import vllm result.json --chip h100-sxm \\
       --num-chips 4 --layout tp=4 --precision fp8 -o cases.jsonl
 """,
+    "calibrate": """Examples:
+
+    rackline calibrate gemm.csv moe.csv collective.csv -o calibration.toml
+    rackline plan llama-3.1-70b --on dgx-h100 \\
+      --input 1k --output 500 --calibration ./calibration.toml
+""",
     "chips": """Examples:
 
     rackline chips
@@ -90,6 +97,7 @@ _MODULES = {
     "explain": "rackline.cli.explain:explain",
     "fit": "rackline.cli.fit:fit",
     "validate": "rackline.cli.validate:validate",
+    "calibrate": "rackline.cli.calibrate:calibrate",
     "chips": "rackline.cli.catalogue:chips",
     "clusters": "rackline.cli.catalogue:clusters",
     "models": "rackline.cli.catalogue:models",

@@ -22,6 +22,7 @@ from rackline.passes.table import Row
 # Launches of small kernels a layer: two norms with their residual additions, rotary embedding with the cache
 # write, the activation function. vLLM, SGLang and TensorRT-LLM fuse to about this many.
 SMALL_KERNELS_PER_LAYER = 4.0
+TILE = 128.0  # rows and columns of a tile of work on one core
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,7 @@ def gemm_row(
         compute=dict.fromkeys(used, flop),
         hbm={f.ONE: d_in * d_out * count * storage_bytes(weights.stored), **dict.fromkeys(used, moved)},
         launches={f.ONE: float(count)},
+        depth={f.ONE: d_in * count},
         formula=f"{count} × 2·{_text(d_in)}·{_text(d_out)} FLOP/token; weights in {weights.stored}",
     )
 
@@ -115,13 +117,21 @@ def decode_core(attention: Attention, *, count: int, tp: FloatLike, precision: P
         group="attention",
         op_class="mla_decode" if attention.kind == "mla" else "attention_decode",
         dtype=precision.kv_cache,
-        compute_dtype=compute_dtype(precision.attention, chip),
+        # kernels for an fp8 latent multiply in fp8 where the chip can
+        compute_dtype=compute_dtype(
+            "fp8"
+            if attention.kind == "mla" and precision.kv_cache == "fp8" and chip.supports("fp8")
+            else precision.attention,
+            chip,
+        ),
         compute={
             kv: heads * attention.decode_flop_per_pair * count,
             f.DECODE_SEQUENCES: heads * attention.state_flop_per_token * count,
         },
         hbm={kv: kv_bytes * count, f.DECODE_SEQUENCES: per_sequence * count},
         launches={f.HAS_DECODE: float(count)},
+        depth={f.max_context(attention.kind): float(count)},
+        tiles={f.DECODE_SEQUENCES: np.ceil(attention.num_kv_heads / tp) * count},
         formula=f"{count} × {_text(kv_bytes)} B/KV token, {_text(heads)} heads × "
         f"{_text(attention.decode_flop_per_pair)} FLOP",
     )
@@ -139,7 +149,7 @@ def prefill_core(attention: Attention, *, count: int, tp: FloatLike, precision: 
         name=f"attention_prefill_{attention.kind}",
         group="attention",
         op_class="mla_prefill" if attention.kind == "mla" else "attention_prefill",
-        dtype=precision.attention,
+        dtype=operation_dtype(precision.attention, precision.kv_cache),
         compute_dtype=compute_dtype(precision.attention, chip),
         compute={
             pairs: heads * attention.prefill_flop_per_pair * count,
@@ -147,6 +157,8 @@ def prefill_core(attention: Attention, *, count: int, tp: FloatLike, precision: 
         },
         hbm={f.PREFILL_TOKENS: per_token * count, f.CHUNK_PREFIX_TOKENS: kv_bytes * count},
         launches={f.HAS_PREFILL: float(count)},
+        depth={f.CHUNK_TOKENS: float(count)},
+        tiles={f.PREFILL_TOKENS: heads / TILE * count},
         formula=f"{count} × {_text(heads)} heads × {_text(attention.prefill_flop_per_pair)} FLOP/pair, causal",
     )
 
@@ -201,6 +213,10 @@ def experts_row(model: Model, ffn: MoeFfn, *, count: int, layout: Sharding, weig
             f.EXPERT_TOKENS: moved * count,
         },
         launches={f.ONE: float(count)},
+        tiles={
+            f.EXPERTS_TOUCHED: (2.0 * width + model.d_model) / TILE * count,
+            f.EXPERT_TOKENS: (2.0 * width + model.d_model) / TILE**2 * count,
+        },
         extra={
             # all chips of the group hold all tokens and sort them; with attention dp only what was sent arrives
             f.GROUP_TOKENS: np.where(shared, 0.0, 4.0 * ffn.experts_per_token * model.d_model * count),

@@ -28,6 +28,9 @@ class OperationCalibration:
         overhead_s: per launch [s].
         eta_compute, eta_memory: share of the peak that is reached, 0 to 1.
         exposed: share of the shorter resource that does not hide behind the longer, 0 to 1.
+        depth_s: per element that is gone through in order (reduction, tokens of one sequence) [s].
+        tile_s: per tile of work on one core [s].
+        cached: share of the last-level cache that a repeated call finds filled, which passes leave out.
         quantise_s: a separate quantisation of the activations, which passes leave out [s].
         extra_keys: keys that each query of a prefill pays beyond its own [count].
         permute: passes of routed tokens through memory around the experts [count].
@@ -41,6 +44,9 @@ class OperationCalibration:
     eta_compute: float = 1.0
     eta_memory: float = 1.0
     exposed: float = 0.0
+    depth_s: float = 0.0
+    tile_s: float = 0.0
+    cached: float = 0.0
     quantise_s: float = 0.0
     extra_keys: float = 0.0
     permute: float = 0.0
@@ -220,6 +226,9 @@ def _operation(entry: OperationRecord, stack: str) -> OperationCalibration:
         eta_compute=entry.eta_compute,
         eta_memory=entry.eta_memory,
         exposed=entry.exposed,
+        depth_s=entry.depth_s,
+        tile_s=entry.tile_s,
+        cached=entry.cached,
         quantise_s=entry.quantise_s,
         extra_keys=entry.extra_keys,
         permute=entry.permute,

@@ -24,6 +24,7 @@ CHUNK_PREFIX_TOKENS = "chunk_prefix_tokens"
 GROUP_TOKENS = "group_tokens"
 EXPERT_TOKENS = "expert_tokens"
 EXPERTS_TOUCHED = "experts_touched"
+CHUNK_TOKENS = "chunk_tokens"
 HAS_DECODE = "has_decode"
 HAS_PREFILL = "has_prefill"
 
@@ -36,6 +37,11 @@ def kv_tokens(kind: str) -> str:
 def attention_pairs(kind: str) -> str:
     """Name of the feature: query-key pairs of the prefill chunks, of one attention kind."""
     return f"attention_pairs:{kind}"
+
+
+def max_context(kind: str) -> str:
+    """Name of the feature: cached tokens that the longest sequence reads, of one attention kind."""
+    return f"max_context:{kind}"
 
 
 class ReadLaw(Protocol):
@@ -107,11 +113,14 @@ class Batch:
         if np.any(np.asarray(self.decode_sequences)):
             found[HAS_DECODE] = np.minimum(np.asarray(self.decode_sequences, dtype=float), 1.0)
             for label, kind in kinds.items():
-                found[kv_tokens(label)] = self.decode_sequences * kind.kv_read_tokens(self.context_len)
+                read = kind.kv_read_tokens(self.context_len)
+                found[kv_tokens(label)] = self.decode_sequences * read
+                found[max_context(label)] = found[HAS_DECODE] * read
             if not kinds:
                 found[kv_tokens("all")] = self.decode_sequences * self.context_len
         if not self.is_decode_only:
             found[HAS_PREFILL] = np.minimum(np.asarray(self.prefill_tokens, dtype=float), 1.0)
+            found[CHUNK_TOKENS] = found[HAS_PREFILL] * self.chunk_tokens
             found[PREFILL_TOKENS] = self.prefill_tokens
             found[CHUNK_PREFIX_TOKENS] = self.prefill_sequences * self.prefix_tokens
             for label, kind in kinds.items():

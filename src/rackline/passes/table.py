@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Resource = Literal["compute", "hbm", "scale_up", "scale_out"]
 RESOURCES: tuple[Resource, ...] = ("compute", "hbm", "scale_up", "scale_out")
 Amounts = Mapping[str, FloatLike]
+CORES_WHEN_UNKNOWN = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,8 @@ class Row:
         compute_dtype: data type of the multiply, when it is not `dtype`.
         launches: feature → kernel or collective launches in the pass [count].
         extra: feature → bytes that helper kernels move around a mixture of experts; `permute` of them count.
+        depth: feature → elements that the kernel goes through in order, however many cores it has [count].
+        tiles: feature → tiles of work that the cores share [count].
         group_size: ranks of a collective [count].
         scale_up_steps, scale_out_steps: message steps in sequence in the pass [count].
         stream: rows of one stream follow each other; streams overlap under the `overlap` policy.
@@ -62,6 +65,8 @@ class Row:
     compute_dtype: str = ""
     launches: Amounts = field(default_factory=dict[str, FloatLike])
     extra: Amounts = field(default_factory=dict[str, FloatLike])
+    depth: Amounts = field(default_factory=dict[str, FloatLike])
+    tiles: Amounts = field(default_factory=dict[str, FloatLike])
     group_size: FloatLike = 1.0
     scale_up_steps: FloatLike = 0.0
     scale_out_steps: FloatLike = 0.0
@@ -93,9 +98,8 @@ class Row:
 
     def features(self) -> set[str]:
         """Features that any entry uses."""
-        return (
-            {name for resource in RESOURCES for name in self.amounts(resource)} | set(self.launches) | set(self.extra)
-        )
+        parts = (*(self.amounts(resource) for resource in RESOURCES), self.launches, self.extra, self.depth, self.tiles)
+        return {name for part in parts for name in part}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,8 +181,12 @@ class PassTable:
         """Launches, message steps and helper kernels of a row: feature → seconds per unit [s]."""
         if not row.is_fabric:
             numbers = self.numbers(row)
-            helpers = scaled(row.extra, numbers.permute / self.chip.hbm_bytes_per_s)
-            return merge(scaled(row.launches, numbers.overhead_s), helpers if numbers.permute else {})
+            return merge(
+                scaled(row.launches, numbers.overhead_s),
+                scaled(row.extra, numbers.permute / self.chip.hbm_bytes_per_s),
+                scaled(row.depth, numbers.depth_s),
+                scaled(row.tiles, numbers.tile_s / (self.chip.cores or CORES_WHEN_UNKNOWN)),
+            )
         overhead, _, _, found = self.fabric_numbers(row)
         steps = row.scale_up_steps * found.alpha_s
         if self.cluster is not None and self.cluster.scale_out is not None and self.calibration.operations:
@@ -237,6 +245,8 @@ class PassTable:
                 scale_out=pick_all(row.scale_out),
                 launches=pick_all(row.launches),
                 extra=pick_all(row.extra),
+                depth=pick_all(row.depth),
+                tiles=pick_all(row.tiles),
                 group_size=pick(row.group_size),
                 scale_up_steps=pick(row.scale_up_steps),
                 scale_out_steps=pick(row.scale_out_steps),

@@ -9,7 +9,7 @@ from typing import Literal, cast
 
 from rackline.errors import nearest_names
 
-Shape = Literal["text", "version", "count", "number", "table", "counts", "detail", "flag"]
+Shape = Literal["text", "version", "count", "length", "number", "table", "counts", "detail", "flag"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Form:
 
 
 _COMMON: dict[str, Shape] = {
-    "id": "text",
+    "id": "version",
     "kind": "text",
     "source": "text",
     "stack": "text",
@@ -45,7 +45,9 @@ _COMMON: dict[str, Shape] = {
     "measured": "table",
 }
 _DEPLOYED: dict[str, Shape] = {"chip": "text", "num_chips": "count", "precision": "text"}
-_LENGTHS: dict[str, Shape] = {"input_len": "number", "output_len": "number"}
+_LENGTHS: dict[str, Shape] = {"input_len": "length", "output_len": "length"}
+LARGEST = 1e30
+_MOST = 1e9  # tokens, chips, requests
 _DAY = 86400.0
 _SLOWEST_TOKEN = 10.0  # s; a mean time per token above it is taken for another unit
 
@@ -77,8 +79,8 @@ FORMS: dict[str, Form] = {
         measured={"tpot_s": _SLOWEST_TOKEN, "ttft_s": 3600.0},
     ),
     "static-batch": Form(
-        required={**_DEPLOYED, "batch_size": "count", "input_len": "number"},
-        optional={"output_len": "number", "partitioning": "text"},
+        required={**_DEPLOYED, "batch_size": "count", "input_len": "length"},
+        optional={"output_len": "length", "partitioning": "text"},
         measured={"prefill_s": _DAY, "token_s": _SLOWEST_TOKEN, "total_s": _DAY},
     ),
     "max-throughput": Form(required={**_DEPLOYED, **_LENGTHS}, optional={}, measured={"output_tokens_per_s": math.inf}),
@@ -98,7 +100,7 @@ FORMS: dict[str, Form] = {
             "micro_batch": "count",
             "recompute": "text",
             "num_layers": "count",
-            "num_params": "count",
+            "num_params": "number",
             "variant": "text",
             "fabric": "text",
             "activation_offload": "flag",
@@ -119,6 +121,7 @@ _SHAPES = {
     "text": "a text",
     "version": "a text",
     "count": "a whole number of at least 1",
+    "length": "a number of tokens above 0",
     "number": "a number above 0",
     "table": "an object",
     "counts": "an object of whole numbers of at least 1",
@@ -149,7 +152,7 @@ def _shown(given: object) -> str:
 
 def is_number(value: object) -> bool:
     """A finite number above 0, and not true or false."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= LARGEST
 
 
 def fits(value: object, shape: Shape) -> bool:
@@ -158,8 +161,10 @@ def fits(value: object, shape: Shape) -> bool:
         return isinstance(value, str) and bool(value.strip())
     if shape == "version":
         return isinstance(value, str | int | float)
+    if shape == "length":
+        return is_number(value) and cast("float", value) <= _MOST
     if shape == "count":
-        return is_number(value) and float(cast("float", value)).is_integer()
+        return is_number(value) and cast("float", value) <= _MOST and float(cast("float", value)).is_integer()
     if shape == "number":
         return is_number(value)
     if shape == "flag":

@@ -10,16 +10,12 @@ from rackline.errors import InputError
 from rackline.parallel import Deployment
 from rackline.parallel.precision import storage_bytes
 from rackline.passes import Batch, PassTime
-from rackline.serving import Engine, Mode, Workload, closed_loop, max_throughput, static_batch
+from rackline.serving import Engine, Workload, closed_loop, max_throughput, static_batch
 from rackline.serving.closed_loop import engine_of
+from rackline.serving.stack import Stack
 from rackline.validate.cases import Case
-from rackline.validate.resolve import Resolver, stack_name
+from rackline.validate.resolve import Resolver
 
-# How the engines admit prompts, and the tokens of a pass: their defaults (vLLM 0.6 and later max_num_batched_tokens
-# 8192 with chunked prefill, SGLang chunked_prefill_size 8192, TensorRT-LLM max_num_tokens 8192).
-MODES = {"sglang": Mode(admission="prefill_first", max_batched_tokens=8192)}
-MIXED = Mode(admission="chunked", max_batched_tokens=8192)
-MEMORY_FRACTION = 0.9
 # Mean length over the nominal one.
 LENGTH_SHARES = {"fixed": 1.0, "uniform_0.8_1.0": 0.9}
 SPECULATIVE = ("none", "unknown")
@@ -34,15 +30,16 @@ class Predictor:
     """
 
     resolver: Resolver
-    _engines: dict[int, tuple[Deployment, Engine]] = field(default_factory=dict[int, tuple[Deployment, Engine]])
+    _engines: dict[tuple[int, str], tuple[Deployment, Engine]] = field(
+        default_factory=dict[tuple[int, str], tuple[Deployment, Engine]]
+    )
 
-    def engine(self, deployment: Deployment) -> Engine:
-        """The engine of a deployment, built once."""
-        found = self._engines.get(id(deployment))
-        if found is None:
-            found = (deployment, engine_of(deployment))
-            self._engines[id(deployment)] = found
-        return found[1]
+    def engine(self, deployment: Deployment, stack: Stack) -> Engine:
+        """The engine of a deployment under a stack, built once."""
+        key = (id(deployment), stack.name)
+        if key not in self._engines:
+            self._engines[key] = (deployment, engine_of(deployment, stack))
+        return self._engines[key][1]
 
     def predict(self, case: Case) -> dict[str, float]:
         """Predicted values of what was measured, and of the sums that are scored besides, SI units.
@@ -56,8 +53,9 @@ class Predictor:
         """The passes behind a prediction, broken down: decode and prefill by name; empty for other kinds."""
         if case.kind not in ("serve", "static-batch", "max-throughput"):
             return {}
-        deployment = self.resolver.deployments(case)[0]
-        table = self.engine(deployment).table
+        deployment, stack = self.resolver.deployments(case)[0], self.resolver.stack(case)
+        engine = self.engine(deployment, stack)
+        table = engine.table
         lengths = workload_of(case)
         ranks = deployment.layout.attention_dp * deployment.layout.dp
         if case.kind == "serve":
@@ -65,7 +63,14 @@ class Predictor:
         elif case.kind == "static-batch":
             sequences = case.number("batch_size") / ranks
         else:
-            peak = max_throughput(deployment, lengths, mode_of(case), engine=self.engine(deployment))
+            peak = max_throughput(
+                deployment,
+                lengths,
+                stack.mode(),
+                memory_fraction=stack.memory_fraction,
+                max_num_seqs=stack.max_num_seqs,
+                engine=engine,
+            )
             sequences = peak.batch_size / (deployment.layout.attention_dp * deployment.layout.pp)
         sequences = max(sequences, 1.0)
         prompts = sequences if case.kind == "static-batch" else 1.0
@@ -100,11 +105,6 @@ def length_share(case: Case) -> float:
     return LENGTH_SHARES[name]
 
 
-def mode_of(case: Case) -> Mode:
-    """How the case's stack admits prompts."""
-    return MODES.get(stack_name(case.stack), MIXED)
-
-
 def request_s(case: Case, tpot_s: float, ttft_s: float) -> float:
     """Time of one request: ttft + (output_len - 1) tpot, at the mean output length [s]."""
     return ttft_s + (case.number("output_len") * length_share(case) - 1.0) * tpot_s
@@ -115,14 +115,14 @@ def predict_serve(predictor: Predictor, case: Case) -> dict[str, float]:
     speculative = case.text("speculative", "none")
     if speculative not in SPECULATIVE:
         raise InputError(what="speculative", given=speculative, allowed=", ".join(SPECULATIVE))
-    deployment = predictor.resolver.deployments(case)[0]
+    deployment, stack = predictor.resolver.deployments(case)[0], predictor.resolver.stack(case)
     found = closed_loop(
         deployment,
         workload_of(case),
-        mode_of(case),
+        stack.mode(),
         case.number("concurrency"),
-        memory_fraction=MEMORY_FRACTION,
-        engine=predictor.engine(deployment),
+        memory_fraction=stack.memory_fraction,
+        engine=predictor.engine(deployment, stack),
     )
     whole = request_s(case, found.tpot_s, found.ttft_s)
     return {"tpot_s": found.tpot_s, "ttft_s": found.ttft_s, "request_s": whole}
@@ -130,14 +130,14 @@ def predict_serve(predictor: Predictor, case: Case) -> dict[str, float]:
 
 def predict_static_batch(predictor: Predictor, case: Case) -> dict[str, float]:
     """One batch, prefilled and decoded together."""
-    deployment = predictor.resolver.deployments(case)[0]
+    deployment, stack = predictor.resolver.deployments(case)[0], predictor.resolver.stack(case)
     output_len = case.number("output_len") if "output_len" in case.values else 1.0
     found = static_batch(
         deployment,
         case.number("batch_size"),
         case.number("input_len"),
         output_len,
-        engine=predictor.engine(deployment),
+        engine=predictor.engine(deployment, stack),
     )
     return {"prefill_s": found.prefill_s, "token_s": found.token_s, "total_s": found.total_s}
 
@@ -145,14 +145,16 @@ def predict_static_batch(predictor: Predictor, case: Case) -> dict[str, float]:
 def predict_max_throughput(predictor: Predictor, case: Case) -> dict[str, float]:
     """Requests without limit; the best of the layouts that the source leaves open."""
     best, reason = 0.0, None
+    stack = predictor.resolver.stack(case)
     for deployment in predictor.resolver.deployments(case):
         try:
             found = max_throughput(
                 deployment,
                 workload_of(case),
-                mode_of(case),
-                memory_fraction=MEMORY_FRACTION,
-                engine=predictor.engine(deployment),
+                stack.mode(),
+                memory_fraction=stack.memory_fraction,
+                max_num_seqs=stack.max_num_seqs,
+                engine=predictor.engine(deployment, stack),
             )
         except InputError as error:
             reason = error

@@ -16,6 +16,7 @@ from rackline.hardware import Chip, Cluster, FabricLevel, chip_from_record, clus
 from rackline.parallel import Deployment, Layout, Precision, Routing, precision
 from rackline.parallel.layout import problem as layout_problem
 from rackline.passes import Calibration, calibration
+from rackline.serving.stack import IDEAL, Stack, stack
 from rackline.validate.cases import Case
 
 STACK_NAMES = {
@@ -56,10 +57,11 @@ class Resolver:
     Args:
         calibration_name: "auto" (the case's own stack where it is fitted, else the best for the chip), or the name
             or file of one calibration for all cases.
+        stacks: what runs around the kernels, by name; those that are not given are read from the catalogue.
     """
 
     calibration_name: str = "auto"
-    routing: Routing = field(default_factory=Routing)
+    stacks: dict[str, Stack] = field(default_factory=dict[str, Stack])
     _models: dict[str, AnyModel] = field(default_factory=dict[str, AnyModel])
     _chips: dict[str, Chip] = field(default_factory=dict[str, Chip])
     _clusters: dict[tuple[str, int], Cluster] = field(default_factory=dict[tuple[str, int], Cluster])
@@ -144,6 +146,17 @@ class Resolver:
             self._calibrations[key] = calibration(name, chip)
         return self._calibrations[key]
 
+    def stack(self, case: Case) -> Stack:
+        """The scheduler of the case's stack, and what it adds to the kernels; nothing under the ideal roofline."""
+        name = stack_name(case.stack)
+        if name not in self.stacks:
+            self.stacks[name] = stack(name if name in names("stacks") else "generic")
+        found = self.stacks[name]
+        if self.calibration_name != "unit":
+            return found
+        scheduler = {"admission": found.admission, "max_batched_tokens": found.max_batched_tokens}
+        return replace(IDEAL, **scheduler, max_num_seqs=found.max_num_seqs, memory_fraction=found.memory_fraction)
+
     def deployments(self, case: Case) -> tuple[Deployment, ...]:
         """The deployment of a case; several where the source leaves the expert parallelism open.
 
@@ -155,14 +168,16 @@ class Resolver:
         on = self.cluster(chip, case.num_chips)
         types = self.precision(case, model, chip)
         numbers = self.calibration(case, chip)
+        around = self.stack(case)
+        routing = Routing(law="power_law", exponent=around.routing_exponent) if around.routing_exponent else Routing()
         layouts = layouts_of(case, model)
         model = padded(model, layouts[0].tp)
         found: list[Deployment] = []
         for layout in layouts:
-            key = (id(self.model(case)), on.name, case.num_chips, layout, types, numbers.name)
+            key = (id(self.model(case)), on.name, case.num_chips, layout, types, numbers.name, around.name, routing)
             if key not in self._deployments:
                 self._deployments[key] = Deployment(
-                    model=model, cluster=on, layout=layout, precision=types, calibration=numbers, routing=self.routing
+                    model=model, cluster=on, layout=layout, precision=types, calibration=numbers, routing=routing
                 )
             found.append(self._deployments[key])
         return tuple(found)

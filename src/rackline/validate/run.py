@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rackline.errors import RacklineError
+from rackline.serving.stack import Stack
 from rackline.validate.cases import Case, CaseSet, Unsupported, read_cases
 from rackline.validate.predict import Predictor, request_s
 from rackline.validate.resolve import Resolver
 from rackline.validate.scoreboard import Score, Scoreboard, group_of
-from rackline.validate.worst import worst_cases
+from rackline.validate.worst import MOST, worst_cases
 
 
 def validate(paths: Iterable[str | Path], calibration: str = "auto") -> Scoreboard:
@@ -27,18 +29,27 @@ def validate(paths: Iterable[str | Path], calibration: str = "auto") -> Scoreboa
     return score_cases(read_cases(paths), calibration)
 
 
-def score_cases(found: CaseSet, calibration: str = "auto") -> Scoreboard:
-    """Predict cases that are read already; see `validate`."""
+def score_cases(
+    found: CaseSet, calibration: str = "auto", stacks: Mapping[str, Stack] | None = None, num_worst: int = MOST
+) -> Scoreboard:
+    """Predict cases that are read already; see `validate`.
+
+    Args:
+        stacks: what runs around the kernels, by name, in place of the catalogue's.
+        num_worst: how many of the worst cases are broken down [count].
+    """
     if calibration != "auto":
         from rackline.passes import calibration as find_calibration
 
         find_calibration(calibration)  # a wrong name is the caller's mistake, not that of each case
-    predictor = Predictor(resolver=Resolver(calibration_name=calibration))
+    predictor = Predictor(resolver=Resolver(calibration_name=calibration, stacks=dict(stacks or {})))
     scores: list[Score] = []
     unsupported = list(found.unsupported)
     for case, values in _predicted(predictor, found.cases):
         if isinstance(values, Unsupported):
             unsupported.append(values)
+        elif not all(math.isfinite(values[key]) and values[key] > 0 for key in case.measured):
+            unsupported.append(Unsupported.of(case, "the prediction is not a finite number above 0"))
         else:
             scores += scores_of(case, values)
     by_place = {(case.case_id, case.where): case for case in found.cases}
@@ -48,7 +59,7 @@ def score_cases(found: CaseSet, calibration: str = "auto") -> Scoreboard:
         scores=tuple(scores),
         unsupported=tuple(unsupported),
         unknown_keys=found.unknown_keys,
-        worst=worst_cases(predictor, by_place, scores),
+        worst=worst_cases(predictor, by_place, scores, num_worst),
     )
 
 

@@ -107,7 +107,7 @@ def markdown(stored: Mapping[str, Any]) -> str:
     ]
     lines += [f"| {name} | {_cells(stats)}" for name, stats in stored["metrics"].items()]
     for by, title in _TITLES.items():
-        rows = [row for row in stored["groups"] if row["by"] == by]
+        rows = [row for row in stored["groups"] if row["by"] == by and row["supported"]]
         if rows:
             lines += ["", f"### {title}", "", f"| measured | {by} {_HEAD}", f"|---|---|{_RULE}"]
             lines += [f"| {row['metric']} | {row['group']} | {_cells(row)}" for row in rows]

@@ -1,0 +1,104 @@
+"""`rackline calibrate`: operation tables → fitted calibrations, with their errors on what was not fitted."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from rackline.cli.options import Json, MaybeValue, whole
+from rackline.cli.screen import print_json, screen
+from rackline.errors import InputError
+
+if TYPE_CHECKING:
+    from rackline.arch import Model
+
+
+def calibrate(
+    tables: list[str],
+    /,
+    *,
+    output: Annotated[str, Parameter(name=["--output", "-o"])],
+    processes: MaybeValue = "2",
+    json: Json = False,
+) -> None:
+    """Fit the numbers of each chip, stack, operation and data type to tables of measured operations.
+
+    Args:
+        tables: CSV files, recognised by their columns
+        output: TOML file to write; a folder gets one file a stack and generic.toml
+        processes: how many to use
+        json: print JSON (SI units) and nothing else
+    """
+    workers = whole(processes or "2", "--processes", maximum=256)
+    target = Path(output)
+    folder = target.is_dir() or output.endswith("/")
+    name = target.stem.lower()
+    if not folder and (target.suffix != ".toml" or not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name)):
+        raise InputError(what="--output", given=output, allowed="a name such as calibration.toml, or a folder")
+    parent = target if folder else target.parent
+    if not parent.is_dir():
+        raise InputError(what="--output", given=output, allowed=f"an existing folder; {parent} is none")
+
+    from rackline.calibrate import (
+        as_dict,
+        calibrate_tables,
+        generic_file,
+        merged_file,
+        stack_file,
+        stacks_of,
+        write_files,
+    )
+    from rackline.catalog import names
+    from rackline.hardware import chip as find_chip
+    from rackline.hardware import cluster as find_cluster
+
+    links: dict[str, float] = {}
+    for cluster_name in names("clusters"):
+        cluster = find_cluster(cluster_name)
+        links.setdefault(cluster.chip.name, cluster.scale_up.bytes_per_s_each_way)
+    chips = {chip_name: find_chip(chip_name) for chip_name in names("chips")}
+    with _progress() as done:
+        result = calibrate_tables(tables, chips=chips, links=links, models=_models(), processes=workers, done=done)
+    if folder:
+        files = {target / f"{stack}.toml": stack_file(result, stack) for stack in stacks_of(result)}
+        files[target / "generic.toml"] = generic_file(result)
+    else:
+        files = {target: merged_file(result, name)}
+    write_files(files)
+    if json:
+        print_json({**as_dict(result), "files": [str(path) for path in files]})
+        return
+    from rackline.calibrate.report import calibrate_report
+
+    screen().print(calibrate_report(result, [str(path) for path in files]))
+
+
+def _models() -> list[Model]:
+    from rackline.arch import Model, model
+    from rackline.catalog import names
+
+    found = [model(name) for name in names("models")]
+    return [item for item in found if isinstance(item, Model)]
+
+
+@contextmanager
+def _progress() -> Generator[Callable[[str, int, int], None]]:
+    """A bar on standard error that counts finished classes, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda what, finished, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading tables", total=None)
+        yield lambda what, finished, total: bar.update(
+            task, description=f"fitted {what}", completed=finished, total=total
+        )

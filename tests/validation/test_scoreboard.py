@@ -1,0 +1,59 @@
+"""The scoreboard of the open cases: it must not get worse, and docs/accuracy.md shows it.
+
+After a change that makes it better, or worse for a good reason, store it again:
+
+    uv run rackline validate ../shared/measured/{serving,static_batch,max_throughput,training}.jsonl \
+        --write-stored tests/validation/scoreboard.json --write-docs docs/accuracy.md
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from rackline.validate import Scoreboard, validate
+from rackline.validate.stored import BEGIN, END, markdown, read_stored, worse_than
+
+ROOT = Path(__file__).resolve().parents[2]
+MEASURED = ROOT.parent / "shared" / "measured"
+STORED = Path(__file__).with_name("scoreboard.json")
+LEAST_SUPPORTED = {"serve": 0.97, "static-batch": 0.95, "max-throughput": 0.95}
+MOST_SECONDS = 20.0
+
+
+@pytest.fixture(scope="module")
+def scoreboard() -> tuple[Scoreboard, float]:
+    stored = read_stored(STORED)
+    files = [MEASURED / name for name in stored["files"]]
+    if not all(file.exists() for file in files):
+        pytest.skip("the measured cases are not beside this checkout")
+    start = time.perf_counter()
+    return validate(files, stored["calibration"]), time.perf_counter() - start
+
+
+@pytest.mark.slow
+def test_no_band_is_wider_than_stored(scoreboard: tuple[Scoreboard, float]) -> None:
+    assert worse_than(read_stored(STORED), scoreboard[0]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", LEAST_SUPPORTED)
+def test_nearly_all_cases_are_supported(scoreboard: tuple[Scoreboard, float], kind: str) -> None:
+    board = scoreboard[0]
+    predicted = {(score.case_id, score.where) for score in board.scores if score.groups["kind"] == kind}
+    missing = [case for case in board.unsupported if case.kind == kind]
+    share = len(predicted) / (len(predicted) + len(missing))
+    assert share >= LEAST_SUPPORTED[kind], {case.cause for case in missing}
+
+
+@pytest.mark.slow
+def test_everything_is_predicted_in_time(scoreboard: tuple[Scoreboard, float]) -> None:
+    assert scoreboard[1] < MOST_SECONDS
+
+
+def test_accuracy_page_shows_the_stored_scoreboard() -> None:
+    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    shown = page.split(BEGIN)[1].split(END)[0].strip()
+    assert shown == markdown(read_stored(STORED)), "store it again, as the head of this file says"
