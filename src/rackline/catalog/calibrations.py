@@ -75,9 +75,7 @@ class OperationRecord(FitRecord):
             prefill, 128 rows and columns of a product of an expert [s].
         cached: Share of the last-level cache that a repeated call finds filled; passes leave it out [fraction].
         quantise_s: Fixed time of a separate quantisation of the activations; serving stacks fuse it [s].
-        extra_keys: Keys that each query of a prefill pays beyond its own [count].
         permute: Passes of the routed tokens through memory before and after the experts [count].
-        imbalance: Share of time that popular experts add over the routing law [fraction].
     """
 
     operation_class: Annotated[KernelClass, Field(alias="class")]
@@ -90,9 +88,7 @@ class OperationRecord(FitRecord):
     tile_s: NonNegative = 0.0
     cached: Fraction = 0.0
     quantise_s: NonNegative = 0.0
-    extra_keys: NonNegative = 0.0
     permute: NonNegative = 0.0
-    imbalance: NonNegative = 0.0
 
 
 class CollectiveRecord(FitRecord):
@@ -126,6 +122,7 @@ class CalibrationRecord(SourcedRecord):
         evidence: The weakest kind of evidence behind it.
         step_policy: How the rows of a pass combine: serial, overlap or blackboard.
         host_s_per_step: Host time that each step adds [s].
+        separate_quantise: Data types of products whose activations the stack quantises in a kernel of its own.
         operation: One entry a chip, class and data type.
         collective: One entry a chip, class and group size.
     """
@@ -135,6 +132,7 @@ class CalibrationRecord(SourcedRecord):
     evidence: Annotated[Evidence, Field(strict=False)]
     step_policy: Literal["serial", "overlap", "blackboard"]
     host_s_per_step: NonNegative = 0.0
+    separate_quantise: tuple[Text, ...] = ()
     operation: tuple[OperationRecord, ...] = ()
     collective: tuple[CollectiveRecord, ...] = ()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rackline.arch import Attention, Model, MoeFfn, Projection
+from rackline.arch import Attention, GatedDeltaAttention, GroupedQueryAttention, Model, MoeFfn, Projection
 from rackline.arch.linear import STATE_BYTES
 from rackline.hardware import Chip
 from rackline.parallel.layout import Sharding
@@ -20,7 +20,8 @@ from rackline.passes.features import FloatLike
 from rackline.passes.table import Row
 
 # Launches of small kernels a layer: two norms with their residual additions, rotary embedding with the cache
-# write, the activation function. vLLM, SGLang and TensorRT-LLM fuse to about this many.
+# write, the activation function. vLLM, SGLang and TensorRT-LLM fuse to about this many. Norms of queries and keys
+# are two more, an output gate one, a gated delta layer has its convolution, gates, normalisations and output norm.
 SMALL_KERNELS_PER_LAYER = 4.0
 TILE = 128.0  # rows and columns of a tile of work on one core
 
@@ -67,6 +68,7 @@ def gemm_row(
         hbm={f.ONE: d_in * d_out * count * storage_bytes(weights.stored), **dict.fromkeys(used, moved)},
         launches={f.ONE: float(count)},
         depth={f.ONE: d_in * count},
+        extra=dict.fromkeys(used, 3.0 * d_in * count),  # bf16 read and 8 bits written by a separate quantisation
         formula=f"{count} × 2·{_text(d_in)}·{_text(d_out)} FLOP/token; weights in {weights.stored}",
     )
 
@@ -226,6 +228,20 @@ def experts_row(model: Model, ffn: MoeFfn, *, count: int, layout: Sharding, weig
     )
 
 
+def small_kernels(model: Model) -> float:
+    """Launches of small kernels in one pass [count]."""
+    total = 0.0
+    for group in model.layer_groups:
+        attention = group.attention
+        extra = 0.0
+        if isinstance(attention, GroupedQueryAttention):
+            extra = 2.0 * attention.qk_norm + 1.0 * attention.output_gate
+        elif isinstance(attention, GatedDeltaAttention):
+            extra = 4.0
+        total += group.count * (SMALL_KERNELS_PER_LAYER + extra)
+    return total
+
+
 def ends_rows(model: Model, layout: Sharding, precision: Precision, chip: Chip) -> list[Row]:
     """Embedding lookup, small kernels of all layers, output head on the rows whose logits are needed."""
     from rackline.arch import Dim
@@ -257,9 +273,9 @@ def ends_rows(model: Model, layout: Sharding, precision: Precision, chip: Chip) 
             op_class="elementwise",
             dtype="bf16",
             hbm={f.TOKENS: small_bytes},
-            launches={f.ONE: SMALL_KERNELS_PER_LAYER * model.num_layers},
+            launches={f.ONE: small_kernels(model)},
             formula=f"{model.num_layers} × (12·{model.d_model} B + queries) a token, "
-            f"{SMALL_KERNELS_PER_LAYER:g} launches a layer",
+            f"{small_kernels(model) / model.num_layers:.3g} launches a layer",
         ),
         gemm_row(head, count=1, tp=tp, weights=weights, chip=chip, group="ends", token_feature=f.LOGIT_ROWS),
     ]

@@ -159,7 +159,7 @@ def _row_time(table: PassTable, row: Row, features: dict[str, float]) -> RowTime
     amounts: dict[str, float] = {}
     resource_s: dict[str, float] = {}
     for resource in ("compute", "hbm", "scale_up", "scale_out"):
-        entries = table.work(row, resource)
+        entries = row.amounts(resource)
         if entries:
             amount = sum(float(value) * features.get(name, 0.0) for name, value in entries.items())
             amounts[resource] = amount

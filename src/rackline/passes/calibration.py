@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from rackline.catalog import CalibrationRecord, CollectiveRecord, OperationRecord, calibration_record, names
+from rackline.catalog import CalibrationRecord, CollectiveRecord, OperationRecord, calibration_record
 from rackline.hardware import Chip
 from rackline.passes.features import Array, FloatLike, as_array
 
@@ -32,9 +32,7 @@ class OperationCalibration:
         tile_s: per tile of work on one core [s].
         cached: share of the last-level cache that a repeated call finds filled, which passes leave out.
         quantise_s: a separate quantisation of the activations, which passes leave out [s].
-        extra_keys: keys that each query of a prefill pays beyond its own [count].
         permute: passes of routed tokens through memory around the experts [count].
-        imbalance: share of time that popular experts add, for tables measured with them.
         evidence: what kind of number this is.
         origin: which chip, stack and rule it comes from, for people.
         median_error: on shapes that the fit did not see; NaN when unknown.
@@ -48,9 +46,7 @@ class OperationCalibration:
     tile_s: float = 0.0
     cached: float = 0.0
     quantise_s: float = 0.0
-    extra_keys: float = 0.0
     permute: float = 0.0
-    imbalance: float = 0.0
     evidence: str = "derived"
     origin: str = "unit"
     median_error: float = float("nan")
@@ -107,6 +103,7 @@ class Calibration:
     Args:
         step_policy: how rows combine into a pass.
         host_s_per_step: host time that does not hide behind the device [s].
+        separate_quantise: data types of products whose activations the stack quantises in a kernel of its own.
         operations: (class, data type) → numbers; data type "*" is the fallback of a class. Empty means unit.
         collectives: class → numbers; "collective" is the fallback.
     """
@@ -117,6 +114,7 @@ class Calibration:
     host_s_per_step: float = 0.0
     evidence: str = "derived"
     description: str = ""
+    separate_quantise: tuple[str, ...] = ()
     operations: Mapping[tuple[str, str], OperationCalibration] = field(
         default_factory=dict[tuple[str, str], OperationCalibration]
     )
@@ -173,9 +171,8 @@ def calibration(name: str, chip: Chip | None = None) -> Calibration:
 
 def best_stack(chip: Chip | None) -> str:
     """The stack with the most measured entries for a chip; the generic set where nothing was measured."""
-    available = set(names("calibrations"))
-    if chip is None or not available.issuperset(STACKS):
-        return GENERIC if GENERIC in available else "assumed"
+    if chip is None:
+        return GENERIC
     counts = {stack: sum(entry.chip == chip.name for entry in calibration_record(stack).operation) for stack in STACKS}
     best = max(STACKS, key=lambda stack: counts[stack])
     return best if counts[best] else GENERIC
@@ -215,6 +212,7 @@ def _resolve(record: CalibrationRecord, chip: Chip | None, own_chip_only: bool =
         host_s_per_step=record.host_s_per_step,
         evidence=str(record.evidence),
         description=record.description,
+        separate_quantise=record.separate_quantise,
         operations={key: _operation(entry, record.name) for key, (_, entry) in operations.items()},
         collectives=_collectives(record.name, collectives),
     )
@@ -230,9 +228,7 @@ def _operation(entry: OperationRecord, stack: str) -> OperationCalibration:
         tile_s=entry.tile_s,
         cached=entry.cached,
         quantise_s=entry.quantise_s,
-        extra_keys=entry.extra_keys,
         permute=entry.permute,
-        imbalance=entry.imbalance,
         evidence=str(entry.evidence),
         origin=f"{stack}, {'all chips' if entry.chip == '*' else entry.chip}",
         median_error=float("nan") if entry.median_error is None else entry.median_error,

@@ -192,7 +192,7 @@ def _select(stream: Stream, columns: list[int]) -> Stream:
 def _lane(table: PassTable, row: Row, resource: str, names: tuple[str, ...], layouts: int) -> Array:
     """Seconds of one resource per unit of each feature: (layouts, features)."""
     lane = np.zeros((layouts, len(names)))
-    amounts = table.work(row, resource)  # type: ignore[arg-type]
+    amounts = row.amounts(resource)  # type: ignore[arg-type]
     if amounts:
         rate = table.rate(row, resource)  # type: ignore[arg-type]
         for name, value in amounts.items():

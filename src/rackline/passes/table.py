@@ -20,7 +20,7 @@ from rackline.passes.calibration import (
     StepPolicy,
 )
 from rackline.passes.evaluate import TimeTable
-from rackline.passes.features import ONE, PREFILL_TOKENS, Array, Batch, ExpertLaw, FloatLike
+from rackline.passes.features import ONE, Array, Batch, ExpertLaw, FloatLike
 
 if TYPE_CHECKING:
     from rackline.passes.compile import StepFunction
@@ -44,7 +44,8 @@ class Row:
         hbm, scale_up, scale_out: feature → bytes per unit of the feature.
         compute_dtype: data type of the multiply, when it is not `dtype`.
         launches: feature → kernel or collective launches in the pass [count].
-        extra: feature → bytes that helper kernels move around a mixture of experts; `permute` of them count.
+        extra: feature → bytes that helper kernels move: around a mixture of experts (`permute` of them count), or to
+            quantise the input of a product (where the stack does not fuse it).
         depth: feature → elements that the kernel goes through in order, however many cores it has [count].
         tiles: feature → tiles of work that the cores share [count].
         group_size: ranks of a collective [count].
@@ -168,23 +169,25 @@ class PassTable:
         level = self.cluster.scale_up if resource == "scale_up" else self.cluster.scale_out
         return np.inf if level is None else self.fabric_numbers(row)[1] * level.bytes_per_s_each_way
 
-    def work(self, row: Row, resource: Resource) -> Amounts:
-        """Coefficients of a resource with the calibration's extra work: keys that each prefill query also pays."""
-        amounts = row.amounts(resource)
-        keys = 0.0 if row.is_fabric else self.numbers(row).extra_keys
-        if resource != "compute" or not keys:
-            return amounts
-        pairs = {name: value for name, value in amounts.items() if name.startswith("attention_pairs:")}
-        return merge(amounts, *({PREFILL_TOKENS: keys * value} for value in pairs.values()))
-
     def overhead_s(self, row: Row) -> dict[str, FloatLike]:
         """Launches, message steps and helper kernels of a row: feature → seconds per unit [s]."""
         if not row.is_fabric:
             numbers = self.numbers(row)
+            launch_s, helpers, depth_s = (
+                numbers.overhead_s,
+                numbers.permute / self.chip.hbm_bytes_per_s,
+                numbers.depth_s,
+            )
+            if row.op_class == "gemm" and numbers.quantise_s:
+                # scales may double the time along the depth of a product; what is beyond that is its quantisation
+                depth_s = min(depth_s, 2.0 * self.calibration.lookup("gemm", "bf16").depth_s)
+                if row.dtype in self.calibration.separate_quantise:
+                    launch_s += numbers.quantise_s
+                    helpers = 1.0 / (numbers.eta_memory * self.chip.hbm_bytes_per_s)
             return merge(
-                scaled(row.launches, numbers.overhead_s),
-                scaled(row.extra, numbers.permute / self.chip.hbm_bytes_per_s),
-                scaled(row.depth, numbers.depth_s),
+                scaled(row.launches, launch_s),
+                scaled(row.extra, helpers),
+                scaled(row.depth, depth_s),
                 scaled(row.tiles, numbers.tile_s / (self.chip.cores or CORES_WHEN_UNKNOWN)),
             )
         overhead, _, _, found = self.fabric_numbers(row)

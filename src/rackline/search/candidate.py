@@ -9,7 +9,9 @@ from typing import Any
 from rackline.hardware import Cluster
 from rackline.parallel import Deployment, Layout, Precision
 from rackline.passes.features import Array
-from rackline.serving.steady import Engine, steady_state
+from rackline.serving.closed_loop import engine_of
+from rackline.serving.stack import stack_of
+from rackline.serving.steady import steady_state
 from rackline.serving.workload import Mode, Workload
 
 
@@ -83,21 +85,17 @@ def plan_points(
     per_rank: Array,
     workload: Workload,
     memory_fraction: float,
-    per_chip_s: float,
+    usd_per_chip_s: float,
 ) -> list[Candidate]:
     """Candidates of one deployment at other batches."""
     layout = deployment.layout
-    engine = Engine(
-        table=deployment.table(),
-        attention_dp=float(layout.attention_dp),
-        pipeline_stretch=deployment.pipeline_stretch,
-    )
+    engine = engine_of(deployment, stack_of(deployment.calibration))
     state = steady_state(engine, workload, like.mode, per_rank)
     found: list[Candidate] = []
     for index, count in enumerate(per_rank.astype(int)):
         batch_size = int(count) * layout.attention_dp * layout.pp
         rate = batch_size / float(state.tpot_s[index]) / layout.chips_per_replica
-        cost = per_chip_s / rate * 1e6
+        cost = usd_per_chip_s / rate * 1e6
         share = float(state.prefill_cost_share[index])
         free = deployment.memory(
             sequences=float(batch_size),

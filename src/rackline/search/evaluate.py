@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rackline.arch import AnyModel
+from rackline.arch import AnyModel, Model
 from rackline.hardware import Cluster
 from rackline.parallel import (
     LayoutGrid,
@@ -20,6 +20,7 @@ from rackline.parallel import (
 )
 from rackline.passes import Batch, Calibration
 from rackline.passes.features import Array, as_array
+from rackline.serving.stack import stack_of
 from rackline.serving.steady import Engine, SteadyState, steady_state
 from rackline.serving.workload import Mode, Workload
 
@@ -88,6 +89,7 @@ class Space:
 
     def blocks(self) -> Iterator[Block]:
         """Evaluate every point, one precision and mode after the other."""
+        stack = stack_of(self.calibration)
         law = expert_law(self.model, self.grid, self.routing)
         attention_dp = as_array(self.grid.attention_dp)[:, None]
         stretch = as_array(pipeline_stretch(self.model, self.grid.pp))
@@ -107,7 +109,13 @@ class Space:
                 self.routing,
                 experts=law,
             )
-            engine = Engine(table=table, attention_dp=attention_dp, pipeline_stretch=stretch)
+            engine = Engine(
+                table=table,
+                attention_dp=attention_dp,
+                pipeline_stretch=stretch,
+                num_layers=self.model.num_layers if isinstance(self.model, Model) else 0,
+                stack=stack,
+            )
             decode: dict[bool, Array] = {}
             for mode in self.modes:
                 overlap = mode.two_batch_overlap

@@ -43,13 +43,13 @@ class Floors:
 
 
 def floors(
-    deployment: Deployment, workload: Workload, tpot_s: float, usd_per_mtok_output: float, per_chip_s: float
+    deployment: Deployment, workload: Workload, tpot_s: float, usd_per_mtok_output: float, usd_per_chip_s: float
 ) -> Floors:
     """Floors of a deployment and the ratios of a candidate to them.
 
     Args:
         tpot_s, usd_per_mtok_output: of the candidate.
-        per_chip_s: price of a chip [USD/s].
+        usd_per_chip_s: price of a chip [USD/s].
     """
     whole = sum(float(v) for v in weight_bytes(deployment.model, Layout(), deployment.precision).values())
     chips = deployment.layout.chips_per_replica
@@ -68,7 +68,7 @@ def floors(
         )
     )
     per_token = step / (_LARGE_BATCH * ranks * deployment.layout.pp)
-    usd = per_token * chips * per_chip_s * 1e6
+    usd = per_token * chips * usd_per_chip_s * 1e6
     return Floors(
         latency_s=latency_s,
         full_read_s=full_read_s,

@@ -146,8 +146,8 @@ class _Search:
 
     def answer(self) -> Plan:
         blocks = list(self.space.blocks())
-        per_chip_s, priced = price_per_chip_s(self.space.cluster)
-        points = Points.of(blocks, per_chip_s, self.limits)
+        usd_per_chip_s, priced = price_per_chip_s(self.space.cluster)
+        points = Points.of(blocks, usd_per_chip_s, self.limits)
         if not np.any(points.evaluated):
             raise InputError(
                 what="modes",
@@ -158,7 +158,7 @@ class _Search:
         kept = np.flatnonzero(points.serves & points.meets)
         order = kept[np.argsort(points.cost[kept], kind="stable")]
         ranked = self._one_per_style(points, blocks, order)
-        best = self._refined(ranked[0], per_chip_s) if ranked else None
+        best = self._refined(ranked[0], usd_per_chip_s) if ranked else None
         rejected = nearest_rejected(
             cost=points.cost,
             tpot_s=points.tpot_s,
@@ -252,7 +252,7 @@ class _Search:
             routing=self.space.routing,
         )
 
-    def _refined(self, candidate: Candidate, per_chip_s: float) -> Candidate:
+    def _refined(self, candidate: Candidate, usd_per_chip_s: float) -> Candidate:
         """The cheapest whole batch between the neighbours of the grid point."""
         at = candidate.sequences_per_rank
         above = self.space.batches[self.space.batches > at]
@@ -264,7 +264,7 @@ class _Search:
             tries,
             self.space.workload,
             self.limits.memory_fraction,
-            per_chip_s,
+            usd_per_chip_s,
         )
         good = [
             option
@@ -302,12 +302,12 @@ class _Search:
             batched_tokens=float(best.mode.max_batched_tokens),
             memory_fraction=self.limits.memory_fraction,
         )
-        per_chip_s, _ = price_per_chip_s(self.space.cluster)
+        usd_per_chip_s, _ = price_per_chip_s(self.space.cluster)
         return (
             decode,
             prefill,
             memory,
-            floors(deployment, workload, best.tpot_s, best.usd_per_mtok_output, per_chip_s),
+            floors(deployment, workload, best.tpot_s, best.usd_per_mtok_output, usd_per_chip_s),
         )
 
     def _why_nothing(self, points: Points, blocks: list[Block]) -> tuple[str, ClusterNeed | None]:

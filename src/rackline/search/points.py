@@ -28,7 +28,7 @@ class Points:
     meets: Array
 
     @classmethod
-    def of(cls, blocks: list[Block], per_chip_s: float, limits: Constraints) -> Points:
+    def of(cls, blocks: list[Block], usd_per_chip_s: float, limits: Constraints) -> Points:
         shape = blocks[0].output_tokens_per_s_per_chip.shape
 
         def join(arrays: list[Array]) -> Array:
@@ -50,7 +50,7 @@ class Points:
             shape=(shape[0], shape[1]),
             tpot_s=tpot,
             ttft_s=ttft,
-            cost=per_chip_s / rate * 1e6,
+            cost=usd_per_chip_s / rate * 1e6,
             rate=rate,
             free_bytes=np.where(evaluated, free, np.nan),
             utilisation=utilisation,

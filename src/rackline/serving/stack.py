@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rackline.catalog import StackRecord, stack_record
+from rackline.catalog import StackRecord, names, stack_record
+from rackline.passes import Calibration
 from rackline.serving.workload import Admission, Mode
 
 
@@ -36,6 +37,13 @@ IDEAL = Stack()
 def stack(name: str) -> Stack:
     """Load a stack by name or file. Raises UnknownNameError, CatalogError as the catalogue."""
     return stack_from_record(stack_record(name))
+
+
+def stack_of(calibration: Calibration) -> Stack:
+    """The stack whose kernels a calibration holds; none for the blackboard, any other for unknown names."""
+    if calibration.name == "unit":
+        return IDEAL
+    return stack(calibration.name if calibration.name in names("stacks") else "generic")
 
 
 def stack_from_record(record: StackRecord) -> Stack:
