@@ -64,7 +64,7 @@ def grid(model_name: str, cluster_name: str, label: str, points: int) -> dict[st
     model, cluster = arch.model(model_name), hardware.cluster(cluster_name)
     layouts = LayoutGrid.of(enumerate_layouts(model, cluster.num_chips))
     types = precision(label, model, cluster.chip)
-    table = build_table(model, cluster, layouts, types, calibration("assumed"))
+    table = build_table(model, cluster, layouts, types, calibration("auto", cluster.chip))
     times = table.time_table()
     each = max(1, points // len(layouts))
     num_batches = min(48, each)

@@ -38,9 +38,11 @@ def cluster(name: str) -> Cluster:
 
 
 @cache
-def numbers(name: str) -> Calibration:
-    """A calibration of the catalogue, or the unit one."""
-    return UNIT if name == "unit" else load_calibration(name)
+def numbers(name: str, on: str = "") -> Calibration:
+    """A calibration of the catalogue for the chip of a cluster (for all chips without one), or the unit one."""
+    if name == "unit":
+        return UNIT
+    return load_calibration(name, cluster(on).chip if on else None)
 
 
 @cache
@@ -61,7 +63,7 @@ def deploy(
     *,
     on: str = "gb200-nvl72",
     label: str = "bf16",
-    calibration: str = "assumed",
+    calibration: str = "generic",
     routing: Routing | None = None,
 ) -> Deployment:
     """A deployment by names."""
@@ -71,14 +73,14 @@ def deploy(
         cluster=cluster(on),
         layout=chosen,
         precision=types(label, model_name, on),
-        calibration=numbers(calibration),
+        calibration=numbers(calibration, on),
         routing=routing or Routing(),
     )
 
 
 @cache
 def grid_table(
-    model_name: str, on: str, num_chips: int, label: str = "bf16", calibration: str = "assumed"
+    model_name: str, on: str, num_chips: int, label: str = "bf16", calibration: str = "generic"
 ) -> PassTable:
     """The table of all layouts of a model on at most that many chips of a cluster."""
     grid = LayoutGrid.of(list(layouts(model_name, num_chips)))
@@ -88,7 +90,7 @@ def grid_table(
         cluster(on),
         grid,
         types(label, model_name, on),
-        numbers(calibration),
+        numbers(calibration, on),
         Routing(),
         experts=law,
     )

@@ -1,8 +1,10 @@
 """rackline predicts what it takes to train and serve a large language model, from first principles.
 
     import rackline as rl
-    answer = rl.plan(rl.model("deepseek-v3"), rl.cluster("gb200-nvl72"), rl.Workload(input_len=4000, output_len=1000),
-                     calibration=rl.calibration("assumed"), constraints=rl.Constraints(tpot_s=0.03, ttft_s=2.0))
+    rack = rl.cluster("gb200-nvl72")
+    answer = rl.plan(rl.model("deepseek-v3"), rack, rl.Workload(input_len=4000, output_len=1000),
+                     calibration=rl.calibration("auto", rack.chip),
+                     constraints=rl.Constraints(tpot_s=0.03, ttft_s=2.0))
 
 Names are loaded when they are first used, so that importing the package costs nothing.
 """

@@ -65,7 +65,7 @@ def test_plan_on_a_node(benchmark: Any) -> None:
             model("qwen3-235b-a22b"),
             cluster("dgx-h200"),
             Workload(input_len=4000, output_len=1000),
-            calibration=numbers("assumed"),
+            calibration=numbers("auto", "dgx-h200"),
             constraints=Constraints(tpot_s=0.03, ttft_s=2.0),
         )
 

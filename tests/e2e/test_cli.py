@@ -113,7 +113,7 @@ def test_headline_plan_for_people(
         "◆",
         "tpot limit",
         "nearest rejected candidates",
-        "not fitted: expect tens of percent",
+        "calibration sglang, measured on gb200",
     ):
         assert part in text, part
     assert re.search(r"[\u2801-\u28ff]", text), "the plot has no dots"
@@ -224,8 +224,45 @@ def test_explain_for_people(width: int, capsys: pytest.CaptureFixture[str], monk
     monkeypatch.setenv("COLUMNS", str(width))
     text = call(capsys, *EXPLAIN, "--layout", "attention_dp=8,ep=8")
     assert max(len(line) for line in text.splitlines()) <= width
-    for part in ("numbers put in", "blackboard", "binds", "where the amounts come from", "× experts_touched"):
+    for part in (
+        "numbers put in",
+        "blackboard",
+        "binds",
+        "where the amounts come from",
+        "× experts_touched",
+        "where the numbers come from",
+        "fallback: generic, all chips",
+        "calibration sglang, measured on gb200",
+    ):
         assert part in text, part
+    assert re.search(r"^experts .*measured +sglang, gb200", text, re.M)
+
+
+def test_explain_says_whose_numbers_time_each_row(capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["explain", "llama-3.1-70b", "--on", "dgx-h100", "--batch", "8", "--context", "1k", "--layout", "tp=8"]
+    for name in ("trtllm", "vllm", "sglang"):
+        data = call_json(capsys, *base, "--calibration", name)
+        assert data["calibration"] == name
+        rows = {row["name"]: (row["evidence"], row["origin"]) for row in data["rows"] if row["used"]}
+        assert rows["qkv"] == ("measured", f"{name}, h100-sxm")
+        assert rows["norm_rope_activation"] == ("assumed", "fallback: generic, all chips")
+    assert call_json(capsys, *base)["calibration"] == "trtllm", "auto is the default"
+    unit = call(capsys, *base, "--calibration", "unit")
+    assert "where the numbers come from" not in unit
+    assert "a bound and not a prediction" in unit
+
+
+def test_plan_takes_the_calibration_of_the_chip(capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["plan", "llama-3.1-8b", "--input", "1k", "--output", "200", "--layout", "tp=1"]
+    seconds = {}
+    for name in ("auto", "trtllm", "vllm", "generic"):
+        data = call_json(capsys, *base, "--on", "dgx-h100", "--calibration", name, "--chips", "1")
+        assert data["calibration"] == (name if name != "auto" else "trtllm")
+        seconds[name] = data["best"]["decode"]["seconds"] / data["best"]["batch_size"]
+    assert seconds["auto"] == seconds["trtllm"]
+    assert len(set(seconds.values())) == 3
+    text = " ".join(call(capsys, *base, "--on", "tpu-v5e-16", "--precision", "int8").split())
+    assert "generic numbers: nothing was measured on tpu-v5e, expect tens of percent" in text
 
 
 def test_explain_takes_the_smallest_layout_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:

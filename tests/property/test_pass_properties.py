@@ -62,9 +62,13 @@ def test_parts_sum_to_the_total(policy: str, name: str, layout: str, on: str, la
     if policy == "serial":
         assert sum(row.seconds for row in used) + found.host_s == pytest.approx(found.seconds, rel=1e-12)
         assert sum(found.by_group().values()) + found.host_s == pytest.approx(found.seconds, rel=1e-12)
+    ramps = {row.name: float(np.asarray(table.ramp(row))) for row in table.rows_in_use()}
     for row in found.rows:
         parts = row.resource_s.values()
-        low, high = row.overhead_s + max(parts, default=0.0), row.overhead_s + sum(parts)
+        longest = max(parts, default=0.0)
+        low, high = row.overhead_s + longest, row.overhead_s + sum(parts)
+        low += ramps.get(row.name, 0.0) * (row.overhead_s * longest) ** 0.5
+        high += ramps.get(row.name, 0.0) * (row.overhead_s * longest) ** 0.5
         assert low <= row.seconds * (1 + 1e-12)
         assert row.seconds <= high * (1 + 1e-12)
 

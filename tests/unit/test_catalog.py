@@ -21,9 +21,13 @@ from rackline.catalog import (
     model_record,
     names,
     settable_keys,
+    stack_record,
 )
 from rackline.catalog.lines import line_of
 from rackline.errors import CatalogError, UnknownNameError
+from rackline.serving.stack import stack as load_stack
+
+BF16 = ("gemm", "bf16")
 
 CHIP = """\
 name = "my-chip"
@@ -110,12 +114,29 @@ def test_every_calibration_loads(name: str) -> None:
     assert {entry.chip for entry in (*record.operation, *record.collective)} <= known
 
 
-@pytest.mark.parametrize("name", ["unit", "assumed"])
-def test_calibrations_for_all_chips_cover_all_classes(name: str) -> None:
-    record = calibration_record(name)
-    fallback = {entry.operation_class for entry in record.operation if entry.dtype == "*" and entry.chip == "*"}
-    assert fallback >= {"gemm", "attention_decode", "attention_prefill", "moe", "elementwise", "embedding"}
-    assert "collective" in {entry.collective_class for entry in record.collective if entry.chip == "*"}
+CLASSES = {"gemm", "attention_decode", "attention_prefill", "moe", "elementwise", "embedding"}
+COLLECTIVES = {"all_reduce_ring", "all_gather", "reduce_scatter", "all_to_all"}
+GROUP_SIZES = {0, 2, 4, 8}
+# Chips that public kernel tables were measured on, and the stacks of each.
+MEASURED = {
+    **dict.fromkeys(
+        ["a100-sxm-80gb", "l40s", "h100-sxm", "h200-sxm", "b200-sxm", "b300-sxm", "gb200", "gb300", "rtx-pro-6000"],
+        ("trtllm", "vllm", "sglang"),
+    ),
+    "arc-pro-b60": ("vllm",),
+}
+
+
+def test_unit_and_generic_time_every_class_on_any_chip() -> None:
+    """`lookup` falls back to data type "*", then bf16: one of them must be there for all chips."""
+    for name in ("unit", "generic"):
+        record = calibration_record(name)
+        fallback = {e.operation_class for e in record.operation if e.dtype in ("*", "bf16") and e.chip == "*"}
+        assert fallback >= CLASSES, name
+    anywhere = {entry.collective_class for entry in calibration_record("unit").collective if entry.chip == "*"}
+    assert "collective" in anywhere
+    anywhere = {entry.collective_class for entry in calibration_record("generic").collective if entry.chip == "*"}
+    assert anywhere >= COLLECTIVES
 
 
 def test_unit_calibration_is_the_roofline() -> None:
@@ -130,25 +151,173 @@ def test_unit_calibration_is_the_roofline() -> None:
         assert (link.overhead_s, link.alpha_s, link.eta_link, link.ramp) == (0.0, 0.0, 1.0, 0.0)
 
 
-def test_assumed_calibration_has_the_typical_fractions() -> None:
-    record = calibration_record("assumed")
-    table = {(e.operation_class, e.dtype): e for e in record.operation}
-    assert record.evidence is Evidence.ASSUMED
-    gemm = table["gemm", "fp8"]
-    # Static scales are fused: the overhead is that of bf16.
-    assert gemm.overhead_s == table["gemm", "bf16"].overhead_s == pytest.approx(3.9e-6)
-    assert (gemm.eta_compute, gemm.eta_memory, gemm.exposed) == (0.65, 0.76, 0.23)
-    (collective,) = record.collective
-    assert (collective.overhead_s, collective.alpha_s, collective.eta_link) == (4e-6, 1e-6, 0.8)
+@pytest.mark.parametrize("stack", ["trtllm", "vllm", "sglang"])
+def test_a_stack_holds_what_was_measured_under_it_and_says_how_well_it_fits(stack: str) -> None:
+    record = calibration_record(stack)
+    assert (record.stack, record.step_policy, record.evidence) == (stack, "serial", Evidence.MEASURED)
+    assert {entry.chip for entry in record.operation} == {chip for chip in MEASURED if stack in MEASURED[chip]}
+    for entry in record.operation:
+        which = f"{entry.chip} {entry.operation_class} {entry.dtype}"
+        assert entry.evidence is Evidence.MEASURED, which
+        assert entry.rows >= 10, which
+        assert entry.stack_version, which
+        assert 0 < entry.eta_compute <= 1, which
+        assert 0 < entry.eta_memory <= 1, which
+        assert 0 <= entry.overhead_s < 1e-3, which
+        assert entry.median_error is not None, which
+        assert entry.p90_error is not None, which
+        assert entry.ideal_median_error is not None, which
+        assert 0 < entry.median_error <= entry.p90_error, which
+        assert entry.median_error < entry.ideal_median_error, f"{which}: no better than the peaks alone"
+    for link in record.collective:
+        assert link.evidence is Evidence.MEASURED
+        assert link.collective_class in ("all_reduce_one_shot", "all_reduce_two_shot")
+        assert link.group_size in GROUP_SIZES - {0}
+    # static scales are fused: a product in 8 or 4 bits has the launch of bf16, the rest is its quantisation
+    launch = {
+        entry.chip: entry.overhead_s for entry in record.operation if (entry.operation_class, entry.dtype) == BF16
+    }
+    narrow = [e for e in record.operation if e.operation_class == "gemm" and e.dtype in ("fp8", "fp8_block", "fp4")]
+    assert narrow
+    assert all(entry.overhead_s == launch[entry.chip] for entry in narrow)
 
 
-@pytest.mark.parametrize("kind", ["chips", "clusters", "models", "calibrations"])
+def test_generic_holds_generations_and_what_stacks_share() -> None:
+    record = calibration_record("generic")
+    assert (record.stack, record.step_policy, record.evidence) == ("any", "serial", Evidence.DERIVED)
+    generations = {chip_record(chip).generation for chip in MEASURED}
+    assert {entry.chip for entry in record.operation} == {"*", *generations}
+    gemm = {entry.chip for entry in record.operation if (entry.operation_class, entry.dtype) == BF16}
+    assert gemm == {"*", *generations}
+    for entry in record.operation:
+        small = entry.operation_class in ("elementwise", "embedding")
+        assert entry.evidence is (Evidence.ASSUMED if small else Evidence.DERIVED)
+        assert 0 < entry.eta_compute <= 1
+        assert 0 < entry.eta_memory <= 1
+    linked = set(MEASURED) - {"l40s"}  # its table is limited by the host: 8 ranks reach 0.04 of the link
+    assert {link.chip for link in record.collective} == {"*", *linked}
+    for chip in linked:
+        assert {e.collective_class for e in record.collective if e.chip == chip} >= {"all_reduce_ring", "all_gather"}
+    for link in record.collective:
+        assert link.group_size in GROUP_SIZES
+        assert link.evidence is (Evidence.DERIVED if link.chip == "*" else Evidence.MEASURED)
+
+
+@pytest.mark.parametrize("name", ["generic", "trtllm", "vllm", "sglang"])
+def test_fitted_calibrations_name_the_tables_and_what_is_assumed(name: str) -> None:
+    record = calibration_record(name)
+    source = record.sources[0]
+    assert source.fields == ("*",)
+    assert source.url
+    assert source.accessed
+    assert source.kind is record.evidence
+    for position, entry in enumerate(record.operation):
+        found = record.source_of(f"operation.{position}.eta_memory")
+        assert found is not None
+        assert (found.kind is Evidence.ASSUMED) == (entry.evidence is Evidence.ASSUMED)
+
+
+def test_generations_lie_between_the_chips_that_they_are_made_of() -> None:
+    """A parent is a fit to the tables of its chips: none of its shares lies far outside of theirs."""
+    entries = [e for stack in ("trtllm", "vllm", "sglang") for e in calibration_record(stack).operation]
+    for parent in calibration_record("generic").operation:
+        if (parent.operation_class, parent.dtype) != BF16 or parent.chip == "*":
+            continue
+        children = [
+            e for e in entries if (e.operation_class, e.dtype) == BF16 and chip_record(e.chip).generation == parent.chip
+        ]
+        assert children
+        low, high = min(e.eta_memory for e in children), max(e.eta_memory for e in children)
+        assert 0.8 * low <= parent.eta_memory <= 1.25 * high, parent.chip
+
+
+# ---------------------------------------------------------------------------------------- serving stacks
+
+STACK = """\
+name = "my-stack"
+full_name = "My stack"
+admission = "chunked"
+max_batched_tokens = 4096
+max_num_seqs = 128
+memory_fraction = 0.9
+rank_skew_s = 1e-6
+prefill_slowdown = 1.2
+burst_share = 0.5
+
+[[sources]]
+fields = ["*"]
+kind = "assumed"
+citation = "made up"
+"""
+
+
+@pytest.mark.parametrize("name", names("stacks"))
+def test_every_stack_loads(name: str) -> None:
+    record = stack_record(name)
+    assert record.name == name
+    found = load_stack(name)
+    assert found.mode().admission == record.admission
+    for key in settable_keys(record):
+        assert getattr(found, key) == getattr(record, key), key
+    numbers = {key for key in record.model_fields_set if type(getattr(record, key)) in (int, float)}
+    assert {"max_batched_tokens", "memory_fraction"} <= numbers
+    assert all(record.source_of(key) is not None for key in numbers)
+
+
+def test_each_fitted_calibration_has_its_stack() -> None:
+    """`rackline plan` takes the numbers around the kernels from the stack of the calibration's name."""
+    assert {"generic", "trtllm", "vllm", "sglang"} <= set(names("stacks")) & set(names("calibrations"))
+
+
+def test_a_stack_of_ones_own(tmp_path: Path) -> None:
+    found = load_stack(str(write(tmp_path, STACK)))
+    assert (found.max_batched_tokens, found.rank_skew_s, found.prefill_slowdown) == (4096, 1e-6, 1.2)
+    assert (found.burst_share, found.synchrony, found.first_token_s) == (0.5, 0.0, 0.0)
+    assert found.mode().max_batched_tokens == 4096
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (
+            "rank_skew_s = 1e-6",
+            "rank_skew = 1e-6",
+            "line 7: rank_skew: .*only the keys of the schema; nearest: rank_skew_s",
+        ),
+        ("rank_skew_s = 1e-6", "rank_skew_s = -1e-6", "line 7: rank_skew_s"),
+        ("rank_skew_s = 1e-6", "rank_skew_s = nan", "line 7: rank_skew_s"),
+        ("prefill_slowdown = 1.2", "prefill_slowdown = 0.9", "line 8: prefill_slowdown"),
+        ("burst_share = 0.5", "burst_share = 1.5", "line 9: burst_share"),
+        ("burst_share = 0.5", "synchrony = -0.1", "line 9: synchrony"),
+        ("memory_fraction = 0.9", "memory_fraction = 0.0", "line 6: memory_fraction"),
+        ("memory_fraction = 0.9", "memory_fraction = 1.1", "line 6: memory_fraction"),
+        ("max_num_seqs = 128", "max_num_seqs = 0", "line 5: max_num_seqs"),
+        ("max_num_seqs = 128", "max_num_seqs = 1.5", "line 5: max_num_seqs"),
+        ("max_batched_tokens = 4096\n", "", "max_batched_tokens: .*the key is required"),
+        ('"chunked"', '"chunk"', "line 3: admission"),
+        ('fields = ["*"]', 'fields = ["max_num_seqs"]', "entry covers the number max_batched_tokens"),
+    ],
+)
+def test_broken_stacks_are_refused_at_their_line(tmp_path: Path, old: str, new: str, words: str) -> None:
+    assert old in STACK
+    with pytest.raises(CatalogError, match=words):
+        stack_record(str(write(tmp_path, STACK.replace(old, new))))
+
+
+def test_unknown_stack_names_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match=r"stack: got 'vlm', .*nearest: vllm"):
+        stack_record("vlm")
+    assert stack_record("TensorRT-LLM").name == "trtllm"
+
+
+@pytest.mark.parametrize("kind", ["chips", "clusters", "models", "calibrations", "stacks"])
 def test_aliases_are_unique_and_never_hide_another_name(kind: str) -> None:
     read = {
         "chips": chip_record,
         "clusters": cluster_record,
         "models": model_record,
         "calibrations": calibration_record,
+        "stacks": stack_record,
     }[kind]
     owner: dict[str, str] = {name: name for name in names(kind)}  # type: ignore[arg-type]
     for name in names(kind):  # type: ignore[arg-type]
@@ -159,14 +328,14 @@ def test_aliases_are_unique_and_never_hide_another_name(kind: str) -> None:
 
 def test_no_source_names_a_path_of_a_machine() -> None:
     data = resources.files("rackline.catalog").joinpath("data")
-    for kind in ("chips", "clusters", "models", "calibrations"):
+    for kind in ("chips", "clusters", "models", "calibrations", "stacks"):
         for file in data.joinpath(kind).iterdir():
             assert not re.search(r"(/home/|/work/|/tmp/|\.\./)", file.read_text(encoding="utf-8")), file.name
 
 
 def test_listing_everything_is_quick() -> None:
     start = time.perf_counter()
-    for kind in ("chips", "clusters", "models", "calibrations"):
+    for kind in ("chips", "clusters", "models", "calibrations", "stacks"):
         load._alias_index.__wrapped__(kind)
     assert time.perf_counter() - start < 1.0  # about 20 ms; a loaded machine gets room
 

@@ -16,6 +16,7 @@ from rackline.parallel import Layout, Routing
 from rackline.search import BATCH_GRID, Constraints, Plan, default_modes, default_precisions, plan
 from rackline.search.fits import best_free_bytes
 from rackline.search.floors import floors
+from rackline.serving.stack import stack
 from rackline.serving.steady import Engine, steady_state
 from rackline.serving.workload import Mode, Workload
 
@@ -40,7 +41,7 @@ def small_plan(tpot_s: float | None = 0.02, ttft_s: float | None = 1.0) -> Plan:
         model("qwen3-235b-a22b"),
         cluster("dgx-h200"),
         WORK,
-        calibration=numbers("assumed"),
+        calibration=numbers("generic", "dgx-h200"),
         constraints=Constraints(tpot_s=tpot_s, ttft_s=ttft_s),
         precisions=[types(label, "qwen3-235b-a22b", "dgx-h200") for label in ("bf16", "fp8")],
         modes=SMALL_MODES,
@@ -63,6 +64,8 @@ def every_point() -> tuple[dict[str, object], ...]:
             table=d.table(),
             attention_dp=float(layout.attention_dp),
             pipeline_stretch=d.pipeline_stretch,
+            num_layers=d.model.num_layers,
+            stack=stack("generic"),
         )
         state = steady_state(engine, WORK, mode, float(batch))
         sequences = int(batch) * layout.attention_dp * layout.pp
@@ -151,7 +154,7 @@ def full_plan(on: str = "gb200-nvl72") -> Plan:
         model("deepseek-v3"),
         cluster(on),
         Workload(input_len=4000, output_len=1000),
-        calibration=numbers("assumed"),
+        calibration=numbers("generic", on),
         constraints=Constraints(tpot_s=0.03, ttft_s=2.0),
     )
 
@@ -266,7 +269,7 @@ def test_fits_nowhere_names_a_cluster_that_does() -> None:
         model("llama-3.1-405b"),
         cluster("l40s-8"),
         WORK,
-        calibration=numbers("assumed"),
+        calibration=numbers("generic", "l40s-8"),
     )
     assert found.best is None
     assert found.pareto == found.ranked == ()
@@ -278,7 +281,7 @@ def test_fits_nowhere_names_a_cluster_that_does() -> None:
     assert need.num_chips == cluster(need.cluster).num_chips
     free, _ = best_free_bytes(model("llama-3.1-405b"), cluster(need.cluster), WORK, 0.9)
     assert free >= 0
-    again = plan(model("llama-3.1-405b"), cluster(need.cluster), WORK, calibration=numbers("assumed"))
+    again = plan(model("llama-3.1-405b"), cluster(need.cluster), WORK, calibration=numbers("generic", need.cluster))
     assert again.best is not None
     json.dumps(found.as_dict(), allow_nan=False)
 
@@ -294,7 +297,7 @@ def test_limits_that_nothing_keeps_say_what_is_possible() -> None:
 
 def test_no_price_counts_chip_hours() -> None:
     kept = {
-        "calibration": numbers("assumed"),
+        "calibration": numbers("generic", "dgx-h100"),
         "layouts": [Layout(tp=8)],
         "precisions": [types("bf16", "llama-3.1-70b", "dgx-h100")],
     }
@@ -319,7 +322,7 @@ def test_aggregate_models_are_planned() -> None:
 
 def test_an_empty_space_is_refused() -> None:
     with pytest.raises(InputError, match=r"layouts: got 0, allowed: at least one layout of llama-3.1-70b"):
-        plan(model("llama-3.1-70b"), cluster("dgx-h100"), WORK, calibration=numbers("assumed"), layouts=[])
+        plan(model("llama-3.1-70b"), cluster("dgx-h100"), WORK, calibration=numbers("generic", "dgx-h100"), layouts=[])
 
 
 @pytest.mark.parametrize(
@@ -363,7 +366,7 @@ def test_batch_grid_is_distinct_and_whole() -> None:
 
 def test_skewed_routing_costs_more() -> None:
     kept = {
-        "calibration": numbers("assumed"),
+        "calibration": numbers("generic", "gb200-nvl72"),
         "layouts": [Layout(attention_dp=32, ep=32)],
         "precisions": [types("fp8", "deepseek-v3", "gb200-nvl72")],
         "constraints": Constraints(tpot_s=0.05),
@@ -383,7 +386,7 @@ def test_json_holds_no_infinity() -> None:
         model("llama-3.1-70b"),
         cluster("dgx-h200"),
         Workload(input_len=20000, output_len=100),
-        calibration=numbers("assumed"),
+        calibration=numbers("generic", "dgx-h200"),
         constraints=Constraints(tpot_s=0.2),
         modes=[Mode(admission="chunked", max_batched_tokens=2048)],
     )
@@ -402,7 +405,7 @@ def test_no_candidate_of_the_front_is_below_a_floor(name: str, on: str) -> None:
         model(name),
         cluster(on),
         work,
-        calibration=numbers("assumed"),
+        calibration=numbers("generic", on),
         layouts=layouts(name, 8),
         batches=np.array([1, 2, 4, 16, 64, 256]),
     )

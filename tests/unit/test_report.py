@@ -26,11 +26,12 @@ from rackline.serving.workload import Workload
 
 @pytest.fixture(scope="module")
 def small_plan() -> Plan:
+    rack = cluster("dgx-h100")
     return plan(
         arch.model("llama-3.1-8b"),
-        cluster("dgx-h100"),
+        rack,
         Workload(input_len=1000, output_len=200),
-        calibration=calibration("assumed"),
+        calibration=calibration("auto", rack.chip),
         constraints=Constraints(tpot_s=0.02),
     )
 
@@ -43,7 +44,7 @@ def small_pass() -> PassTime:
         cluster=rack,
         layout=Layout(tp=2),
         precision=precision("bf16", model, rack.chip),
-        calibration=calibration("assumed"),
+        calibration=calibration("auto", rack.chip),
     )
     return deployment.table().time(Batch(decode_sequences=8.0, context_len=1000.0))
 
@@ -189,7 +190,7 @@ def test_trace_ends_with_the_pass(policy: str) -> None:
         cluster=rack,
         layout=Layout(tp=2),
         precision=precision("bf16", model, rack.chip),
-        calibration=calibration("unit" if policy == "blackboard" else "assumed"),
+        calibration=calibration("unit" if policy == "blackboard" else "auto", rack.chip),
     )
     time = deployment.table().time(Batch(decode_sequences=8.0, context_len=1000.0), policy)  # type: ignore[arg-type]
     events = [e for e in chrome_trace({"pass": time})["traceEvents"] if e["ph"] == "X"]
@@ -199,3 +200,67 @@ def test_trace_ends_with_the_pass(policy: str) -> None:
     for event in sorted(events, key=lambda e: (e["tid"], e["ts"])):
         assert event["ts"] >= by_thread.get(event["tid"], 0.0) - 1e-6, "events of a thread do not overlap"
         by_thread[event["tid"]] = event["ts"] + event["dur"]
+
+
+def deployed(on: str, name: str, layout: Layout) -> tuple[Deployment, PassTime]:
+    model, rack = arch.model("llama-3.1-8b"), cluster(on)
+    deployment = Deployment(
+        model=model,
+        cluster=rack,
+        layout=layout,
+        precision=precision("bf16", model, rack.chip),
+        calibration=calibration(name, rack.chip),
+    )
+    return deployment, deployment.table().time(Batch(decode_sequences=8.0, context_len=1000.0))
+
+
+@pytest.mark.parametrize(
+    ("on", "name", "text"),
+    [
+        ("dgx-h100", "auto", "calibration trtllm, measured on h100-sxm; 2 of 8 rows fall back to all chips"),
+        ("dgx-h100", "unit", "calibration unit: ideal roofline, a bound and not a prediction"),
+        ("dgx-h100", "generic", "generic numbers: not those measured on h100-sxm, expect tens of percent"),
+        ("tpu-v5e-16", "auto", "generic numbers: nothing was measured on tpu-v5e, expect tens of percent"),
+        (
+            "h800-8",
+            "vllm",
+            "calibration vllm: not measured on h800-sxm, expect tens of percent; "
+            "8 of 8 rows fall back: 6 to the hopper generation, 2 to all chips",
+        ),
+        (
+            "arc-pro-b60-8",
+            "trtllm",
+            "calibration trtllm: not measured on arc-pro-b60, expect tens of percent; "
+            "8 of 8 rows fall back: 6 to vllm on this chip, 2 to all chips",
+        ),
+    ],
+)
+def test_footer_says_whose_numbers_these_are(on: str, name: str, text: str) -> None:
+    deployment, time = deployed(on, name, Layout())
+    assert wording.trust(deployment.calibration, deployment.cluster.chip, time.rows).plain == text
+
+
+def test_footer_counts_the_rows_that_fall_back() -> None:
+    deployment, time = deployed("dgx-h100", "auto", Layout(tp=2))
+    used = [row for row in time.rows if row.used and row.seconds > 0]
+    fallen = sum(row.origin.startswith("fallback: ") for row in used)
+    assert 0 < fallen < len(used)
+    chip = deployment.cluster.chip
+    line = wording.trust(deployment.calibration, chip, time.rows).plain
+    assert f"{fallen} of {len(used)} rows fall back" in line
+    assert "1 to what stacks share on this chip" in line, "NCCL is measured once, not per stack"
+    # a row of two passes counts once; without rows nothing is counted
+    assert wording.trust(deployment.calibration, chip, (*time.rows, *time.rows)).plain == line
+    assert wording.trust(deployment.calibration, chip).plain == "calibration trtllm, measured on h100-sxm"
+
+
+def test_footer_of_a_file_of_ones_own(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        'name = "mine"\nfull_name = "Mine"\nstack = "any"\ndescription = "guessed"\nevidence = "assumed"\n'
+        'step_policy = "serial"\n[[operation]]\nclass = "gemm"\ndtype = "*"\noverhead_s = 0.0\neta_compute = 1.0\n'
+        'eta_memory = 1.0\n[[sources]]\nfields = ["*"]\nkind = "assumed"\ncitation = "made up"\n'
+    )
+    deployment, time = deployed("dgx-h100", str(file), Layout())
+    line = wording.trust(deployment.calibration, deployment.cluster.chip, time.rows).plain
+    assert line == "calibration mine (assumed): guessed; expect tens of percent"

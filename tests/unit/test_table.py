@@ -123,7 +123,11 @@ def test_a_kernel_that_the_stack_does_not_have_is_not_used() -> None:
     assert table.rows_in_use() == (REDUCE,)
     other = replace(table.calibration, collectives={"all_gather": CollectiveCalibration()})
     assert table.with_calibration(other).rows_in_use() == ()
-    assert table.with_calibration(other).time(DECODE).seconds == 0.0
+    without = table.with_calibration(other).time(DECODE)
+    assert without.seconds == 0.0
+    assert [(row.name, row.used, row.origin) for row in without.rows] == [
+        ("reduce", False, "the stack has no such kernel")
+    ]
     fallback = replace(table.calibration, collectives={"collective": CollectiveCalibration()})
     assert table.with_calibration(fallback).rows_in_use() == (REDUCE,)
 
@@ -132,21 +136,6 @@ def test_helper_kernels_move_their_bytes_as_often_as_the_calibration_says() -> N
     row = replace(GEMM, extra={f.TOKENS: 1e6})
     plain, helped = (one_row_table(row, OperationCalibration(permute=permute)).time(DECODE) for permute in (0.0, 3.0))
     assert helped.seconds - plain.seconds == pytest.approx(3 * 16 * 1e6 / CHIP.hbm_bytes_per_s)
-
-
-def test_extra_keys_are_paid_by_each_prompt_token() -> None:
-    row = Row(
-        name="core",
-        group="attention",
-        op_class="attention_prefill",
-        dtype="bf16",
-        compute={f.attention_pairs("full"): 100.0},
-        hbm={f.PREFILL_TOKENS: 1.0},
-    )
-    table = one_row_table(row, OperationCalibration(extra_keys=64.0))
-    table = replace(table, kinds={"full": deploy("llama-3.1-8b").model.layer_groups[0].attention})
-    found = table.time(Batch(prefill_sequences=2.0, chunk_tokens=100.0))
-    assert found.rows[0].amounts["compute"] == pytest.approx(2 * 100.0 * (5050 + 64 * 100))
 
 
 def test_a_row_works_on_the_chip_or_on_the_fabric() -> None:
@@ -209,14 +198,52 @@ def test_lookup_falls_back_from_type_to_class_to_parent() -> None:
     assert look("embedding", "bf16") == OperationCalibration()
 
 
-def test_the_assumed_set_says_that_it_is_assumed_and_unit_is_the_roofline() -> None:
-    assumed = numbers("assumed")
-    assert assumed.evidence == "assumed"
-    assert {operation.evidence for operation in assumed.operations.values()} == {"assumed"}
+def test_rows_say_where_their_numbers_come_from() -> None:
+    """A stack's own table first, then the same chip under another stack, its generation, all chips."""
     assert UNIT.step_policy == "blackboard"
     assert UNIT.lookup("gemm", "bf16") == OperationCalibration()
-    found = deploy("llama-3.1-8b").table().time(DECODE)
-    assert {row.evidence for row in found.rows if row.op_class == "gemm"} == {"assumed"}
+
+    def origins(calibration: str, on: str) -> dict[str, tuple[str, str]]:
+        found = deploy("llama-3.1-8b", "tp=2", on=on, calibration=calibration).table().time(DECODE)
+        return {row.op_class: (row.evidence, row.origin) for row in found.rows if row.used}
+
+    own = origins("vllm", "dgx-h100")
+    assert own["gemm"] == ("measured", "vllm, h100-sxm")
+    assert own["elementwise"] == ("assumed", "fallback: generic, all chips")
+    assert own["all_gather"] == ("derived", "fallback: generic, h100-sxm")
+    # only vLLM was measured on this chip
+    assert origins("trtllm", "arc-pro-b60-8")["gemm"] == ("derived", "fallback: vllm, arc-pro-b60")
+    # the H800 was not measured, but is a Hopper; of a TPU nothing is known
+    assert origins("trtllm", "h800-8")["gemm"] == ("derived", "fallback: generic, hopper")
+    assert origins("generic", "h800-8")["gemm"] == ("derived", "generic, hopper")
+    assert origins("generic", "tpu-v5e-16")["gemm"] == ("derived", "generic, all chips")
+
+
+def test_auto_is_the_stack_measured_most_on_the_chip() -> None:
+    from rackline.catalog import calibration_record
+
+    for on in ("dgx-h100", "gb200-nvl72", "l40s-8", "arc-pro-b60-8", "dgx-a100"):
+        chip = cluster(on).chip.name
+        entries = {
+            stack: sum(entry.chip == chip for entry in calibration_record(stack).operation)
+            for stack in ("trtllm", "vllm", "sglang")
+        }
+        assert entries[numbers("auto", on).name] == max(entries.values()) > 0, on
+    for on in ("mi300x-8", "tpu-v5e-16", ""):
+        assert numbers("auto", on).name == "generic"
+
+
+def test_numbers_of_another_chip_are_not_used() -> None:
+    """h200-sxm has its own numbers; h100-sxm's must not leak into it."""
+    for on in ("dgx-h100", "dgx-h200"):
+        chip = cluster(on).chip.name
+        for stack in ("trtllm", "vllm", "sglang"):
+            found = numbers(stack, on)
+            places = {
+                one.origin.rsplit(", ", 1)[1] for one in (*found.operations.values(), *found.collectives.values())
+            }
+            assert places <= {chip, "hopper", "all chips"}
+            assert chip in places
 
 
 @pytest.mark.parametrize("on", ["dgx-h100", "mi300x-8", "tpu-v5e-16", "dgx-a100"])
@@ -254,7 +281,8 @@ def test_json_of_a_breakdown_has_the_rows_in_use() -> None:
     assert len(data["rows"]) == sum(row.used for row in found.rows) < len(found.rows)
     assert sum(row["seconds"] for row in data["rows"]) == pytest.approx(data["seconds"])
     assert sum(data["by_group_s"].values()) == pytest.approx(data["seconds"])
-    assert data["calibration"] == data["evidence"] == "assumed"
+    assert (data["calibration"], data["evidence"]) == ("generic", "derived")
+    assert all(row["origin"].startswith("generic, ") for row in data["rows"])
     assert found.seconds > 0
 
 

@@ -115,7 +115,7 @@ HEADLINES = (
 
 
 def predict(case: Headline) -> float:
-    """Tokens per second and chip of the deployment, with the default calibration."""
+    """Tokens per second and chip of the deployment, with the default calibration of its chip."""
     model = rl.model("deepseek-v3")
     cluster = rl.cluster(case.cluster).with_num_chips(case.num_chips)
     deployment = rl.Deployment(
@@ -123,7 +123,7 @@ def predict(case: Headline) -> float:
         cluster=cluster,
         layout=rl.parse_layout(case.layout, model),
         precision=rl.precision(case.precision, model, cluster.chip),
-        calibration=rl.calibration("assumed"),
+        calibration=rl.calibration("auto", cluster.chip),
         routing=rl.Routing(law="balanced" if "balanced" in case.what else "uniform"),
     )
     engine = Engine(table=deployment.table(), attention_dp=float(deployment.layout.attention_dp))

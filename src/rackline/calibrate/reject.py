@@ -6,10 +6,11 @@ chip under another stack, else to the chip's generation, else to all chips.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from rackline.calibrate.collectives import CollectiveFit
 from rackline.calibrate.evaluate import Errors
 from rackline.calibrate.fit import Group, Values
 from rackline.calibrate.siblings import DISAGREEMENT
@@ -25,6 +26,7 @@ _UNUSUAL_MEDIAN = 0.2
 _TIMES_KIND = 2.0
 _TIMES_PARENT_ETA = 2.5
 _EAGER_QUANTISE_S = 40e-6
+_HOST_SHARE = 0.3
 
 Key = tuple[str, str, str, str]
 
@@ -95,6 +97,29 @@ def bad_fit(
     if errors.median_error > max(_TIMES_KIND * usual_median, _UNUSUAL_MEDIAN):
         return f"median error {errors.median_error:.0%}, {usual_median:.0%} is usual for its kind"
     return ""
+
+
+def host_bound_chips(fits: Iterable[CollectiveFit]) -> dict[str, str]:
+    """Chips whose collectives were limited by the host that they were measured on, not by their links.
+
+    The share of the link rate that a larger group reaches must not fall to a small part of what two chips reach.
+
+    Returns:
+        Chip → reason.
+    """
+    reached: dict[str, dict[int, float]] = {}
+    for fit in fits:
+        sizes = reached.setdefault(fit.chip, {})
+        sizes[fit.group_size] = min(fit.values["eta_link"], sizes.get(fit.group_size, 1.0))
+    reasons: dict[str, str] = {}
+    for chip, sizes in reached.items():
+        first, worst = sizes[min(sizes)], min(sizes, key=lambda size: sizes[size])
+        if sizes[worst] < _HOST_SHARE * first:
+            reasons[chip] = (
+                f"{worst} ranks reach {sizes[worst]:.2f} of the link in collectives, {min(sizes)} reach {first:.2f}: "
+                "limited by the host"
+            )
+    return reasons
 
 
 def alone_against_siblings(times: Mapping[str, Array]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from rackline.calibrate.collectives import CUSTOM, ONE_SHOT, TWO_SHOT, Collectiv
 from rackline.calibrate.evaluate import Errors
 from rackline.calibrate.fit import Values
 from rackline.calibrate.kernels import KernelFit
+from rackline.calibrate.reject import host_bound_chips
 from rackline.calibrate.run import CalibrationResult
 
 STACK_NAMES = {"trtllm": "TensorRT-LLM", "vllm": "vLLM", "sglang": "SGLang"}
@@ -30,6 +31,10 @@ _ASSUMED = (
 
 Entry = dict[str, str | float | int]
 
+# Products whose activations a stack quantises in a kernel of its own when it serves; the others fuse it into the
+# kernel before. Found on published serving measurements (Llama-3.1-70B in NVFP4), not from the tables.
+SEPARATE_QUANTISE = {"vllm": ("fp4",)}
+
 
 def stacks_of(result: CalibrationResult) -> list[str]:
     """Stacks that have a kernel or a custom all-reduce, sorted."""
@@ -40,7 +45,10 @@ def stacks_of(result: CalibrationResult) -> list[str]:
 def stack_file(result: CalibrationResult, stack: str) -> str:
     """TOML of the accepted fits of one stack."""
     kernels = [fit for fit in result.kernels if fit.group.stack == stack]
-    custom = [fit for fit in result.collectives if fit.stack == stack and fit.op_class == CUSTOM]
+    bound = host_bound_chips(result.collectives)
+    custom = [
+        fit for fit in result.collectives if fit.stack == stack and fit.op_class == CUSTOM and fit.chip not in bound
+    ]
     full = STACK_NAMES.get(stack, stack)
     return _file(
         name=stack,
@@ -71,7 +79,9 @@ def generic_file(result: CalibrationResult, name: str = GENERIC) -> str:
             for chip, values in sorted(levels.items()):
                 rows = sum(f.errors.rows for f in members if chip in ("*", f.group.generation))
                 operations.append(_entry(chip, op_class, dtype, values, {"rows": rows, "evidence": "derived"}))
-    library = [fit for fit in result.collectives if fit.op_class != CUSTOM]
+    bound = host_bound_chips(result.collectives)
+    kept = [fit for fit in result.collectives if fit.chip not in bound]
+    library = [fit for fit in kept if fit.op_class != CUSTOM]
     collectives = [entry for fit in library for entry in _collective_entries(fit)]
     return _file(
         name=name,
@@ -83,8 +93,8 @@ def generic_file(result: CalibrationResult, name: str = GENERIC) -> str:
         ),
         evidence="derived",
         operations=operations,
-        collectives=[*collectives, *_collective_parents(result.collectives)],
-        rejected=[],
+        collectives=[*collectives, *_collective_parents(kept)],
+        rejected=[f"{chip}: {reason}" for chip, reason in sorted(bound.items())],
         assumed=len(_ASSUMED),
     )
 
@@ -210,6 +220,7 @@ def _file(
         f"evidence = {_text(evidence)}",
         'step_policy = "serial"',
         "host_s_per_step = 0.0",
+        f"separate_quantise = [{', '.join(_text(dtype) for dtype in SEPARATE_QUANTISE.get(stack, ()))}]",
         "",
     ]
     if rejected:

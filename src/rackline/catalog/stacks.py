@@ -17,9 +17,11 @@ class StackRecord(SourcedRecord):
         max_batched_tokens: Tokens of a pass of one rank [tokens].
         max_num_seqs: Sequences that one rank decodes at most [sequences].
         memory_fraction: Share of HBM that the server uses [fraction].
+        fraction_of_free: Whether memory_fraction is of what weights and activations leave, not of all HBM.
         rank_skew_s: Time that ranks wait for each other at an all-reduce, per log2 of their number [s].
         prefill_slowdown: Time of prompt work over that of the kernels alone [ratio].
         eager_s_per_layer: Least time of a layer in a pass with prompts, which no CUDA graph covers [s].
+        eager_decode: Whether decode steps run without CUDA graphs as well, so that the same least time holds for them.
         routing_exponent: Power law of expert popularity; 0 is uniform.
         first_token_s: Time to first token beyond the passes: tokenizer, scheduling, network [s].
         burst_share: Share of the other requests' prompts that a request waits for in a closed loop: a benchmark starts
@@ -32,9 +34,11 @@ class StackRecord(SourcedRecord):
     max_batched_tokens: Count
     max_num_seqs: Count
     memory_fraction: Annotated[float, Field(gt=0.0, le=1.0)]
+    fraction_of_free: bool = False
     rank_skew_s: NonNegative = 0.0
     prefill_slowdown: Annotated[float, Field(ge=1.0)] = 1.0
     eager_s_per_layer: NonNegative = 0.0
+    eager_decode: bool = False
     routing_exponent: NonNegative = 0.0
     first_token_s: NonNegative = 0.0
     burst_share: Fraction = 0.0

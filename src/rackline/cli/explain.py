@@ -15,6 +15,7 @@ from rackline.cli.options import (
     Overrides,
     Value,
     check_file_to_write,
+    find_calibration,
     memory_fraction,
     read_model_and_cluster,
     read_routing,
@@ -41,7 +42,7 @@ def explain(
     layout: str | None = None,
     prefill: MaybeValue = None,
     precision: str = "native",
-    calibration: str = "assumed",
+    calibration: str = "auto",
     policy: str | None = None,
     routing: str = "uniform",
     memory: Annotated[Value, Parameter(name="--memory-fraction")] = "0.9",
@@ -61,7 +62,8 @@ def explain(
         layout: such as tp=8,ep=8; parts that are missing are 1 (moe_tp follows); by default the smallest that fits
         prefill: new tokens of one prompt on each rank in the same pass
         precision: native, bf16, fp8, fp4, mxfp4, int8, int4, or in parts such as fp8,kv=bf16
-        calibration: assumed, unit (ideal roofline) or a TOML file
+        calibration: how far kernels fall short of the peaks: auto (the stack measured most on the chip), trtllm, vllm,
+            sglang, generic (all stacks), unit (ideal roofline) or a TOML file
         policy: how rows combine: blackboard, serial or overlap; the calibration's own by default
         routing: how tokens spread over experts: uniform, balanced or power-law=EXPONENT
         memory: share of HBM that the server may use
@@ -81,14 +83,13 @@ def explain(
 
     from rackline.parallel import parse_layout
     from rackline.parallel import precision as find_precision
-    from rackline.passes import calibration as find_calibration
     from rackline.report.explain_report import Explanation, explain_report
 
     ask = _Ask(
         model=found_model,
         cluster=cluster,
         precision=find_precision(precision, found_model, cluster.chip),
-        calibration=find_calibration(calibration),
+        calibration=find_calibration(calibration, cluster.chip),
         routing=read_routing(routing),
         sequences=sequences,
         context_len=context_len,

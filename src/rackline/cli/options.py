@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import Parameter
 
-from rackline.errors import CatalogError, InputError, LayoutError, nearest_names
+from rackline.errors import CatalogError, InputError, LayoutError, UnknownNameError, nearest_names
 from rackline.units import parse_count, parse_fraction, parse_seconds, parse_usd_per_hour
 
 if TYPE_CHECKING:
     from rackline.arch import AnyModel
     from rackline.catalog import ModelRecord
-    from rackline.hardware import Cluster
+    from rackline.hardware import Chip, Cluster
     from rackline.parallel import Layout, Precision, Routing
+    from rackline.passes import Calibration
     from rackline.serving.workload import Mode
 
 MOST_TOKENS = 1e9
@@ -280,6 +281,31 @@ def read_routing(text: str) -> Routing:
         return Routing(law="balanced" if law == "balanced" else "uniform")
     value = parse_count(exponent, name="--routing exponent", maximum=10.0) if equals else 0.5
     return Routing(law="power_law", exponent=value)
+
+
+def find_calibration(text: str, chip: Chip) -> Calibration:
+    """The numbers of a name or file on a chip.
+
+    Raises:
+        UnknownNameError: neither a name nor a file.
+        CatalogError: a file that breaks the schema.
+    """
+    from rackline.catalog import names
+    from rackline.passes import calibration
+
+    try:
+        return calibration(text, chip)
+    except UnknownNameError as error:
+        if text.endswith(".toml"):
+            raise
+        allowed = ["auto", *names("calibrations")]
+        near = nearest_names(text, allowed, 1)
+        raise UnknownNameError(
+            what="--calibration",
+            given=text,
+            allowed=f"{', '.join(allowed)} or a TOML file",
+            nearest=near[0] if near else None,
+        ) from error
 
 
 def check_file_to_write(text: str | None, option: str) -> Path | None:

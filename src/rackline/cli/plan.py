@@ -15,6 +15,7 @@ from rackline.cli.options import (
     Several,
     Value,
     check_overlap,
+    find_calibration,
     latency,
     memory_fraction,
     read_layouts,
@@ -41,7 +42,7 @@ def plan(
     precision: Several = None,
     mode: Several = None,
     layout: str | None = None,
-    calibration: str = "assumed",
+    calibration: str = "auto",
     memory: Annotated[Value, Parameter(name="--memory-fraction")] = "0.9",
     cache_hit: Value = "0",
     routing: str = "uniform",
@@ -67,7 +68,8 @@ def plan(
             repeated; all that the chip supports by default
         mode: scheduler: chunked[=TOKENS] or prefill-first[=TOKENS], each also with ,overlap; may be repeated
         layout: parts that are fixed, such as tp=8 or attention_dp=8,ep=8; the others stay free
-        calibration: assumed, unit (ideal roofline) or a TOML file
+        calibration: how far kernels fall short of the peaks: auto (the stack measured most on the chip), trtllm, vllm,
+            sglang, generic (all stacks), unit (ideal roofline) or a TOML file
         memory: share of HBM that the server may use
         cache_hit: share of the prompt whose KV cache is there already, such as 50%
         routing: how tokens spread over experts: uniform, balanced or power-law=EXPONENT
@@ -77,7 +79,6 @@ def plan(
         json: print JSON (SI units) and nothing else
         plot: write the Pareto front to FILE.html, .svg or .png
     """
-    from rackline.passes import calibration as find_calibration
     from rackline.report.svg import check_plot_path
 
     file = check_plot_path(plot) if plot else None
@@ -101,7 +102,7 @@ def plan(
             found_model,
             cluster,
             workload,
-            calibration=find_calibration(calibration),
+            calibration=find_calibration(calibration, cluster.chip),
             constraints=Constraints(tpot_s=limits[0], ttft_s=limits[1], memory_fraction=fraction),
             precisions=read_precisions(precision, found_model, cluster),
             modes=modes,

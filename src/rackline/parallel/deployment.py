@@ -222,8 +222,15 @@ class Deployment:
             memory_fraction=memory_fraction,
         )
 
-    def max_sequences(self, *, context_len: float, batched_tokens: float, memory_fraction: float = 0.9) -> int:
-        """Sequences of this context that fit on one replica."""
+    def max_sequences(
+        self,
+        *,
+        context_len: float,
+        batched_tokens: float,
+        memory_fraction: float = 0.9,
+        fraction_of_free: bool = False,
+    ) -> int:
+        """Sequences of this context that fit on one replica; see `rackline.parallel.max_sequences`."""
         return max_sequences(
             self.model,
             self.layout,
@@ -232,6 +239,7 @@ class Deployment:
             context_len=context_len,
             batched_tokens=batched_tokens,
             memory_fraction=memory_fraction,
+            fraction_of_free=fraction_of_free,
         )
 
     def with_calibration(self, calibration: Calibration) -> Deployment:

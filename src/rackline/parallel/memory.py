@@ -192,8 +192,14 @@ def max_sequences(
     context_len: float,
     batched_tokens: float,
     memory_fraction: float = 0.9,
+    fraction_of_free: bool = False,
 ) -> int:
-    """Sequences of this context that fit on one replica, all attention-dp ranks together; 0 when weights do not."""
+    """Sequences of this context that fit on one replica, all attention-dp ranks together; 0 when weights do not.
+
+    Args:
+        fraction_of_free: the fraction is taken of what weights, activations and runtime leave (TensorRT-LLM) instead
+            of the whole memory (vLLM, SGLang).
+    """
     empty, one = (
         memory_use(
             model,
@@ -203,9 +209,10 @@ def max_sequences(
             sequences_per_rank=count,
             context_len=context_len,
             batched_tokens=batched_tokens,
-            memory_fraction=memory_fraction,
+            memory_fraction=1.0 if fraction_of_free else memory_fraction,
         ).free
         for count in (0, 1)
     )
     per_sequence = float(empty - one)
-    return max(0, int(float(empty) // per_sequence)) * layout.attention_dp
+    room = float(empty) * (memory_fraction if fraction_of_free else 1.0)
+    return max(0, int(room // per_sequence)) * layout.attention_dp

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +26,8 @@ class RowTime:
         seconds: the one line [s].
         binds: the longest resource, or "overhead".
         evidence, origin: of the calibration numbers that timed it.
-        used: False for an alternative that a faster kernel replaced; its seconds do not count.
+        used: False for an alternative that a faster kernel replaced, or that the stack does not have; its seconds do
+            not count.
     """
 
     name: str
@@ -121,7 +122,9 @@ def break_down(table: PassTable, batch: Batch, policy: StepPolicy) -> PassTime:
             raise InputError(what=f"feature {name}", given=f"{np.size(value)} points", allowed="one point")
         features[name] = float(np.asarray(value).reshape(()))
     in_use = table.rows_in_use()
-    rows = _mark_alternatives([_row_time(table, row, features) for row in in_use], in_use, policy)
+    known = _mark_alternatives([_row_time(table, row, features) for row in in_use], in_use, policy)
+    timed = {id(row): time for row, time in zip(in_use, known, strict=True)}
+    rows = tuple(timed.get(id(row)) or _unknown_kernel(table, row, features) for row in table.rows)
     by_resource = {
         resource: sum(row.resource_s.get(resource, 0.0) for row in rows if row.used)
         for resource in ("compute", "hbm", "scale_up", "scale_out")
@@ -189,14 +192,26 @@ def _row_time(table: PassTable, row: Row, features: dict[str, float]) -> RowTime
     )
 
 
+def _unknown_kernel(table: PassTable, row: Row, features: dict[str, float]) -> RowTime:
+    """An alternative that the calibration has no numbers of: its amounts, no time, and not used."""
+    return replace(
+        _row_time(table, row, features),
+        resource_s={},
+        overhead_s=0.0,
+        seconds=0.0,
+        binds="",
+        used=False,
+        evidence="",
+        origin="the stack has no such kernel",
+    )
+
+
 def _rank(time: RowTime, policy: StepPolicy) -> float:
     """What alternatives are compared by: the blackboard counts wire time only."""
     return max(time.resource_s.values(), default=0.0) if policy == "blackboard" else time.seconds
 
 
 def _mark_alternatives(times: list[RowTime], rows: tuple[Row, ...], policy: StepPolicy) -> tuple[RowTime, ...]:
-    from dataclasses import replace
-
     best: dict[str, int] = {}
     for index, row in enumerate(rows):
         if not row.choice:

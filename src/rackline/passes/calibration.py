@@ -258,15 +258,20 @@ def _collectives(
 
 
 def _fill(found: Calibration, parent: Calibration) -> Calibration:
-    """Add what is missing; entries of the parent's own evidence become "derived": they were not measured here."""
+    """Add what is missing. Measured entries become "derived", they were not measured here; assumed ones stay so."""
+
+    def fallback(numbers: OperationCalibration | CollectiveCalibration) -> dict[str, str]:
+        evidence = "assumed" if numbers.evidence == "assumed" else "derived"
+        return {"evidence": evidence, "origin": f"fallback: {numbers.origin}"}
+
     known: Iterable[tuple[str, str]] = found.operations
     extra = {
-        key: replace(numbers, evidence="derived", origin=f"fallback: {numbers.origin}")
+        key: replace(numbers, **fallback(numbers))
         for key, numbers in parent.operations.items()
         if key not in set(known)
     }
     collectives = {
-        key: replace(numbers, evidence="derived", origin=f"fallback: {numbers.origin}")
+        key: replace(numbers, **fallback(numbers))
         for key, numbers in parent.collectives.items()
         if key not in found.collectives
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from rich.text import Text
 from rackline.parallel import Deployment, MemoryUse
 from rackline.passes import UNIT, Batch, PassTable, PassTime, Row, RowTime, StepPolicy
 from rackline.report.breakdown import comparison, plain_table, resources_line
-from rackline.report.wording import flop, short_count, size, trust
+from rackline.report.wording import flop, percent, short_count, size, trust
 from rackline.units import format_bytes, format_seconds
 
 _RESOURCES = {"compute": "FLOP", "hbm": "HBM", "scale_up": "scale-up", "scale_out": "scale-out"}
@@ -113,6 +114,7 @@ def _row_data(row: Row, time: RowTime, ideal: RowTime) -> dict[str, Any]:
         "seconds": time.seconds if time.used else 0.0,
         "binds": time.binds,
         "evidence": time.evidence,
+        "origin": time.origin,
         "blackboard_used": ideal.used,
         "blackboard_s": ideal.seconds if ideal.used else 0.0,
         "blackboard_binds": ideal.binds,
@@ -140,7 +142,8 @@ def explain_report(explanation: Explanation, *, width: int) -> Group:
             _totals(explanation),
         ),
         _formulas(explanation),
-        trust(explanation.deployment.calibration),
+        *_origins(explanation, width),
+        trust(explanation.deployment.calibration, explanation.deployment.cluster.chip, explanation.time.rows),
     ]
     spaced: list[RenderableType] = []
     for part in parts:
@@ -218,6 +221,37 @@ def _formulas(explanation: Explanation) -> Group:
         if time.overhead_s:
             lines.append(Padding(Text(f"launches and message steps {format_seconds(time.overhead_s)}"), (0, 0, 0, 3)))
     return Group(*lines)
+
+
+def _origins(explanation: Explanation, width: int) -> list[Table]:
+    """Whose numbers time each row; nothing for the ideal roofline."""
+    calibration = explanation.deployment.calibration
+    if not calibration.operations:
+        return []
+    wide = width >= 110
+    table = plain_table("where the numbers come from")
+    table.add_column("operation", overflow="ellipsis", no_wrap=True, max_width=28 if wide else 22)
+    if wide:
+        table.add_column("class", no_wrap=True)
+        table.add_column("error", justify="right", no_wrap=True)
+    table.add_column("type", no_wrap=True)
+    table.add_column("evidence", no_wrap=True)
+    table.add_column("stack and chip", overflow="fold")
+    for row, time in zip(explanation.table.rows, explanation.time.rows, strict=True):
+        if not (time.used and time.seconds):
+            continue
+        error = float("nan") if row.is_fabric else explanation.table.numbers(row).median_error
+        style = "" if time.evidence == "measured" else "yellow"
+        table.add_row(
+            row.name,
+            *([row.op_class, "" if math.isnan(error) else percent(error)] if wide else []),
+            row.dtype,
+            Text(time.evidence, style=style),
+            Text(time.origin, style=style),
+        )
+    if wide:
+        table.caption = "error: median of the fit on shapes that it did not see"
+    return [table]
 
 
 def _sum(row: Row, resource: str, amount: float, features: dict[str, float]) -> Text:

@@ -352,4 +352,6 @@ def _footer(plan: Plan, elapsed_s: float) -> Group:
         style="dim",
     )
     assumed = Text("assumed: " + "; ".join(plan.assumptions[:-1]), style="dim")
-    return Group(looked, assumed, trust(plan.calibration))
+    passes = [time for time in (plan.best_decode, plan.best_prefill) if time is not None]
+    rows = [row for time in passes for row in time.rows]
+    return Group(looked, assumed, trust(plan.calibration, plan.cluster.chip, rows))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.text import Text
 
-from rackline.passes import Calibration
+from rackline.hardware import Chip
+from rackline.passes import UNIT, Calibration, RowTime
+from rackline.passes.calibration import GENERIC, STACKS, best_stack
 from rackline.units import (
     format_bytes,
     format_count,
@@ -34,6 +37,7 @@ RESOURCE_STYLES = {
     "overhead": "bright_black",
 }
 _EIGHTHS = " ▏▎▍▌▋▊▉"
+_FALLBACK = "fallback: "
 
 
 def resource_text(resource: str) -> Text:
@@ -148,16 +152,45 @@ def size(value: float) -> str:
     return format_bytes(value) if value else "-"
 
 
-def trust(calibration: Calibration) -> Text:
-    """One line that says how far the numbers may be off."""
-    line = Text(f"calibration {calibration.name} ({calibration.evidence}): ")
-    if calibration.name == "unit":
-        line.append("ideal roofline, a bound and not a prediction", style="yellow")
-    elif calibration.evidence == "assumed":
-        line.append("not fitted: expect tens of percent", style="bold yellow")
-    else:
-        line.append(calibration.description or f"stack {calibration.stack}")
+def trust(calibration: Calibration, chip: Chip, rows: Iterable[RowTime] = ()) -> Text:
+    """One line that says whose numbers these are, whether they were measured on this chip, and what was not.
+
+    Args:
+        rows: of the passes that are shown; those in use are counted by name.
+    """
+    if calibration.name == UNIT.name:
+        return Text("calibration unit: ideal roofline, a bound and not a prediction", style="yellow")
+    used = {row.name: row.origin for row in rows if row.used and row.seconds > 0}
+    numbers = (*calibration.operations.values(), *calibration.collectives.values())
+    measured_here = any(one.evidence == "measured" and one.origin.endswith(f", {chip.name}") for one in numbers)
+    shaky = "expect tens of percent"
+    if calibration.name == GENERIC:
+        best = best_stack(chip)
+        why = f"nothing was measured on {chip.name}" if best == GENERIC else f"not those measured on {chip.name}"
+        return Text(f"generic numbers: {why}, {shaky}", style="bold yellow")
+    if calibration.stack not in STACKS:
+        what = f"calibration {calibration.name} ({calibration.evidence}): {calibration.description}"
+        return Text(f"{what}; {shaky}" if calibration.evidence == "assumed" else what)
+    fallbacks = Counter(_fallback_place(origin, chip) for origin in used.values() if origin.startswith(_FALLBACK))
+    line = Text(f"calibration {calibration.name}, measured on {chip.name}")
+    if not measured_here:
+        line = Text(f"calibration {calibration.name}: not measured on {chip.name}, {shaky}", style="bold yellow")
+    if used:
+        line.append(f"; {fallbacks.total()} of {len(used)} rows fall back", style="not bold")
+        if len(fallbacks) == 1:
+            line.append(f" to {next(iter(fallbacks))}", style="not bold")
+        elif fallbacks:
+            places = ", ".join(f"{count} to {place}" for place, count in fallbacks.most_common())
+            line.append(f": {places}", style="not bold")
     return line
+
+
+def _fallback_place(origin: str, chip: Chip) -> str:
+    """Where numbers were taken from instead: the same chip under another stack, a generation, all chips."""
+    stack, _, place = origin.removeprefix(_FALLBACK).partition(", ")
+    if place == chip.name:
+        return f"{'what stacks share' if stack == GENERIC else stack} on this chip"
+    return place if place == "all chips" else f"the {place} generation"
 
 
 def of_key(key: str, value: float) -> str:

@@ -120,7 +120,7 @@ class Space:
             for mode in self.modes:
                 overlap = mode.two_batch_overlap
                 if overlap not in decode:
-                    decode[overlap] = engine.seconds(
+                    decode[overlap] = engine.decode_s(
                         Batch(decode_sequences=b, context_len=self.workload.mean_context),
                         engine.time_table(overlap),
                         two_batch_overlap=overlap,

@@ -107,6 +107,7 @@ def closed_loop(
         context_len=workload.mean_context,
         batched_tokens=mode.max_batched_tokens,
         memory_fraction=memory_fraction,
+        fraction_of_free=engine.stack.fraction_of_free,
     )
     if held < 1:
         raise InputError(
@@ -171,7 +172,8 @@ def static_batch(
     prefill = engine.stack.first_token_s + float(engine.with_prompts_s(0.0, prompts))
     token = 0.0
     if output_len > 1:
-        token = pass_s(Batch(decode_sequences=per_rank, context_len=input_len + output_len / 2.0))
+        step = Batch(decode_sequences=per_rank, context_len=input_len + output_len / 2.0)
+        token = float(engine.decode_s(step, times, two_batch_overlap=False))
     return StaticBatch(prefill_s=prefill, token_s=token, total_s=prefill + max(output_len - 1.0, 0.0) * token)
 
 

@@ -18,9 +18,11 @@ class Stack:
     max_batched_tokens: int = 8192
     max_num_seqs: int = 2048
     memory_fraction: float = 0.9
+    fraction_of_free: bool = False
     rank_skew_s: float = 0.0
     prefill_slowdown: float = 1.0
     eager_s_per_layer: float = 0.0
+    eager_decode: bool = False
     routing_exponent: float = 0.0
     first_token_s: float = 0.0
     burst_share: float = 0.0
@@ -54,9 +56,11 @@ def stack_from_record(record: StackRecord) -> Stack:
         max_batched_tokens=record.max_batched_tokens,
         max_num_seqs=record.max_num_seqs,
         memory_fraction=record.memory_fraction,
+        fraction_of_free=record.fraction_of_free,
         rank_skew_s=record.rank_skew_s,
         prefill_slowdown=record.prefill_slowdown,
         eager_s_per_layer=record.eager_s_per_layer,
+        eager_decode=record.eager_decode,
         routing_exponent=record.routing_exponent,
         first_token_s=record.first_token_s,
         burst_share=record.burst_share,

@@ -113,8 +113,17 @@ class Engine:
             mixed_s: the pass by its kernels [s].
         """
         stretched = np.maximum(mixed_s - decode_s, 0.0) * self.stack.prefill_slowdown + decode_s
+        return self.eager_s(stretched)
+
+    def eager_s(self, device_s: FloatLike) -> Array:
+        """A pass whose kernels the host launches one by one: not shorter than the launches of all layers [s]."""
         floor = self.num_layers * self.stack.eager_s_per_layer
-        return (stretched**4 + floor**4) ** 0.25 if floor else as_array(stretched)
+        return (as_array(device_s) ** 4 + floor**4) ** 0.25 if floor else as_array(device_s)
+
+    def decode_s(self, batch: Batch, times: TimeTable, *, two_batch_overlap: bool, threads: int = 1) -> Array:
+        """A pass that only decodes, as the stack runs it [s]."""
+        device = self.seconds(batch, times, two_batch_overlap=two_batch_overlap, threads=threads)
+        return self.eager_s(device) if self.stack.eager_decode else device
 
 
 def steady_state(
@@ -144,7 +153,7 @@ def steady_state(
     overlap = mode.two_batch_overlap
     if decode_s is None:
         decode = Batch(decode_sequences=b, context_len=workload.mean_context)
-        decode_s = engine.seconds(decode, times, two_batch_overlap=overlap, threads=threads)
+        decode_s = engine.decode_s(decode, times, two_batch_overlap=overlap, threads=threads)
     room = float(mode.max_batched_tokens) - (b if mode.admission == "chunked" else 0.0)
     room = np.maximum(room, 1.0)
     new = workload.new_tokens

@@ -149,6 +149,8 @@ class Resolver:
     def stack(self, case: Case) -> Stack:
         """The scheduler of the case's stack, and what it adds to the kernels; nothing under the ideal roofline."""
         name = stack_name(case.stack)
+        if name == "vllm" and case.kind == "static-batch" and case.text("stack_version", "") == "":
+            name = "vllm-eager"  # one batch driven step by step, from the time before CUDA graphs
         if name not in self.stacks:
             self.stacks[name] = stack(name if name in names("stacks") else "generic")
         found = self.stacks[name]
