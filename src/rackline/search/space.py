@@ -12,10 +12,8 @@ from rackline.hardware import Chip
 from rackline.parallel import Precision, precision
 from rackline.serving.workload import Mode
 
-# Sequences per attention-dp rank: every power of two, and its 5/4, 3/2 and 7/4.
-BATCH_GRID = np.unique(
-    np.array([1, 2, 3] + [2**e * q // 4 for e in range(2, 13) for q in (4, 5, 6, 7)], dtype=np.int64)
-)
+# Sequences per attention-dp rank: every power of two, and its 3/2; the best is refined to a whole batch afterwards.
+BATCH_GRID = np.unique(np.array([1, 2, 3] + [2**e * q // 2 for e in range(2, 13) for q in (2, 3)], dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
