@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,7 @@ def calibrate(
             done(name, len(results), total)
 
     if processes > 1 and total > 1:
-        with ProcessPoolExecutor(max_workers=processes) as pool:
+        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:  # a fork copies locked threads
             waiting: dict[Future[Any], str] = {pool.submit(_class, group, dict(chips)): name for name, group in work}
             if ring:
                 waiting[pool.submit(calibrate_collectives, ring, dict(links))] = "collective"
