@@ -13,6 +13,7 @@ import numpy as np
 from rackline.calibrate.collectives import CollectiveFit
 from rackline.calibrate.evaluate import Errors
 from rackline.calibrate.fit import Group, Values
+from rackline.calibrate.line import seconds
 from rackline.calibrate.siblings import DISAGREEMENT
 from rackline.calibrate.tables import Array
 
@@ -92,6 +93,9 @@ def bad_fit(
             )
     if errors.median_error is None or errors.p90_error is None:
         return "too few rows to test"
+    fallback = float(np.median(np.abs(seconds(parents[0], group.work) / group.measured_s - 1.0)))
+    if fallback > errors.median_error:
+        return ""  # a poor fit of the right kernel is better than a good one of others
     if errors.p90_error > _WORST_P90 and errors.median_error > _WORST_MEDIAN:
         return f"error {errors.median_error:.0%} / {errors.p90_error:.0%} (median / p90) on shapes not fitted"
     if errors.median_error > max(_TIMES_KIND * usual_median, _UNUSUAL_MEDIAN):
