@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rackline.arch import Attention, GatedDeltaAttention, GroupedQueryAttention, Model, MoeFfn, Projection
+from rackline.arch import Attention, DenseFfn, GatedDeltaAttention, GroupedQueryAttention, Model, MoeFfn, Projection
 from rackline.arch.linear import STATE_BYTES
 from rackline.hardware import Chip
 from rackline.parallel.layout import Sharding
@@ -171,24 +171,26 @@ def ffn_rows(model: Model, layout: Sharding, precision: Precision, chip: Chip) -
     linear = Weights(stored=precision.linear_weights, activations=precision.activations)
     expert = Weights(stored=precision.expert_weights, activations=precision.expert_activations)
     other = Weights(stored=precision.other_weights, activations="bf16")
-    rows: list[Row] = []
+    counts: dict[DenseFfn | MoeFfn, int] = {}
     for group in model.layer_groups:
-        ffn = group.ffn
+        counts[group.ffn] = counts.get(group.ffn, 0) + group.count
+    rows: list[Row] = []
+    for ffn, count in counts.items():
         if not isinstance(ffn, MoeFfn):
             rows += [
-                gemm_row(p, count=group.count, tp=tp, weights=linear, chip=chip, group="ffn")
+                gemm_row(p, count=count, tp=tp, weights=linear, chip=chip, group="ffn")
                 for p in ffn.projections(model.d_model)
             ]
             continue
-        rows.append(gemm_row(_router(model, ffn), count=group.count, tp=1, weights=other, chip=chip, group="experts"))
-        rows.append(experts_row(model, ffn, count=group.count, layout=layout, weights=expert, chip=chip))
+        rows.append(gemm_row(_router(model, ffn), count=count, tp=1, weights=other, chip=chip, group="experts"))
+        rows.append(experts_row(model, ffn, count=count, layout=layout, weights=expert, chip=chip))
         shared = ffn.shared()
         if shared is not None:
             rows += [
-                gemm_row(p, count=group.count, tp=tp, weights=expert, chip=chip, group="experts")
+                gemm_row(p, count=count, tp=tp, weights=expert, chip=chip, group="experts")
                 for p in shared.projections(model.d_model, prefix="shared")
             ]
-    return _merge_equal(rows)
+    return rows
 
 
 def _router(model: Model, ffn: MoeFfn) -> Projection:
@@ -279,18 +281,6 @@ def ends_rows(model: Model, layout: Sharding, precision: Precision, chip: Chip) 
         ),
         gemm_row(head, count=1, tp=tp, weights=weights, chip=chip, group="ends", token_feature=f.LOGIT_ROWS),
     ]
-
-
-def _merge_equal(rows: list[Row]) -> list[Row]:
-    """Rows of different layer groups keep their own name with a number when shapes differ."""
-    seen: dict[str, int] = {}
-    named: list[Row] = []
-    from dataclasses import replace
-
-    for row in rows:
-        seen[row.name] = seen.get(row.name, 0) + 1
-        named.append(row if seen[row.name] == 1 else replace(row, name=f"{row.name}_{seen[row.name]}"))
-    return named
 
 
 def _text(value: FloatLike) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -157,8 +157,11 @@ class _Search:
         front = pareto_front(np.where(points.serves, 1.0 / points.tpot_s, np.nan), points.cost)
         kept = np.flatnonzero(points.serves & points.meets)
         order = kept[np.argsort(points.cost[kept], kind="stable")]
-        ranked = self._one_per_style(points, blocks, order)
-        best = self._refined(ranked[0], usd_per_chip_s) if ranked else None
+        ranked = self._distinct(points, blocks, order, lambda block, row: self._style(blocks, block, row), 10)
+        # the grid of batches is coarse: each of the cheapest combinations may be the best between its points
+        near = self._distinct(points, blocks, order, lambda block, row: (block, row), 12)
+        refined = [self._refined(candidate, usd_per_chip_s) for candidate in near]
+        best = min(refined, key=lambda option: option.usd_per_mtok, default=None)
         rejected = nearest_rejected(
             cost=points.cost,
             tpot_s=points.tpot_s,
@@ -228,19 +231,31 @@ class _Search:
             f"batch {found.batch_size}"
         )
 
-    def _one_per_style(self, points: Points, blocks: list[Block], order: Array, most: int = 10) -> list[Candidate]:
-        seen: set[tuple[int, int, int, str]] = set()
-        ranked: list[Candidate] = []
+    def _distinct(
+        self,
+        points: Points,
+        blocks: list[Block],
+        order: Array,
+        key: Callable[[int, int], object],
+        most: int,
+    ) -> list[Candidate]:
+        """The first candidate of each kind, in this order; `key` names the kind from (block, layout row)."""
+        seen: set[object] = set()
+        found: list[Candidate] = []
         for index in order[:20000]:
             block, row, _ = points.locate(int(index))
-            layout = self.options[row]
-            key = (layout.tp, layout.pp, layout.moe_tp, blocks[block].precision.label)
-            if key not in seen:
-                seen.add(key)
-                ranked.append(self._candidate(points, blocks, int(index)))
-            if len(ranked) == most:
+            kind = key(block, row)
+            if kind not in seen:
+                seen.add(kind)
+                found.append(self._candidate(points, blocks, int(index)))
+            if len(found) == most:
                 break
-        return ranked
+        return found
+
+    def _style(self, blocks: list[Block], block: int, row: int) -> object:
+        """What makes a layout another style: tp, pp, moe_tp and precision."""
+        layout = self.options[row]
+        return layout.tp, layout.pp, layout.moe_tp, blocks[block].precision.label
 
     def _deployment(self, candidate: Candidate) -> Deployment:
         return Deployment(
