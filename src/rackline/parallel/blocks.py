@@ -21,7 +21,8 @@ from rackline.passes.table import Row
 
 # Launches of small kernels a layer: two norms with their residual additions, rotary embedding with the cache
 # write, the activation function. vLLM, SGLang and TensorRT-LLM fuse to about this many. Norms of queries and keys
-# are two more, an output gate one, a gated delta layer has its convolution, gates, normalisations and output norm.
+# are two more, an output gate two (sigmoid, product), a gate on shared experts three, and a gated delta layer has its
+# convolution, gates, normalisations of q and k, the split of its projections and the norm of its output.
 SMALL_KERNELS_PER_LAYER = 4.0
 TILE = 128.0  # rows and columns of a tile of work on one core
 
@@ -237,9 +238,11 @@ def small_kernels(model: Model) -> float:
         attention = group.attention
         extra = 0.0
         if isinstance(attention, GroupedQueryAttention):
-            extra = 2.0 * attention.qk_norm + 1.0 * attention.output_gate
+            extra = 2.0 * attention.qk_norm + 2.0 * attention.output_gate
         elif isinstance(attention, GatedDeltaAttention):
-            extra = 4.0
+            extra = 6.0
+        if isinstance(group.ffn, MoeFfn) and group.ffn.shared_gate:
+            extra += 3.0
         total += group.count * (SMALL_KERNELS_PER_LAYER + extra)
     return total
 
