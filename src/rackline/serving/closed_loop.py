@@ -5,9 +5,10 @@ Requests in flight are waiting, prefilling or decoding. With b of them decoding,
     X(b) = b / ((output_len - 1) · tpot(b))        requests/s
 
 and Little's law gives the time of a request, C / X. The decoding number is where the requests that are not decoding
-account for the time to first token: C = b + X(b) · ttft(b). Three things cap b: the loop itself, the memory, and the
-prefill path, which at full load feeds room · (output_len - 1) / (new tokens + output_len - 1) slots. At a cap the rest
-of the requests wait, and their wait is part of the time to first token.
+account for the time to first token: C = b + X(b) · ttft(b). Four things cap b: the loop itself, the memory, the
+sequences that the engine may run, and the prefill path, which at full load feeds
+room · (output_len - 1) / (new tokens + output_len - 1) slots. At a cap the rest of the requests wait, and their wait
+is part of the time to first token.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from rackline.serving.steady import Engine, steady_state
 from rackline.serving.workload import Mode, Workload
 
 _POINTS = 48
+_NEARLY = 0.8  # of what the prefill path can feed: beyond, requests queue for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,7 @@ class ClosedLoop:
         request_s: ttft + (output_len - 1) tpot [s].
         decoding: requests that decode at a time, over all ranks [requests].
         decode_s: step without prompt tokens [s].
-        bound: what keeps more requests from decoding: "concurrency", "memory" or "prefill".
+        bound: what keeps more requests from decoding: "concurrency", "memory", "max_num_seqs" or "prefill".
         output_tokens_per_s: of all chips of the replicas [tokens/s].
     """
 
@@ -115,7 +117,11 @@ def closed_loop(
             given="no room for one request",
             allowed="weights and one request within the memory",
         )
-    caps = {"concurrency": wanted, "memory": held / (layout.attention_dp * layout.pp)}
+    caps = {
+        "concurrency": wanted,
+        "memory": held / (layout.attention_dp * layout.pp),
+        "max_num_seqs": float(engine.stack.max_num_seqs),
+    }
     if mode.admission == "chunked":
         steps = workload.output_len - 1.0
         caps["prefill"] = 0.999 * mode.max_batched_tokens * steps / (workload.new_tokens + steps)
@@ -134,8 +140,8 @@ def closed_loop(
         ttft = request - steps * tpot
         decode = float(state.decode_s[-1])
     else:
-        bound = "concurrency"
         decoding = float(np.interp(wanted, in_flight, points))
+        bound = "prefill" if decoding > _NEARLY * caps.get("prefill", np.inf) else "concurrency"
         tpot = float(np.interp(decoding, points, state.tpot_s))
         ttft = float(np.interp(decoding, points, waiting))
         request = ttft + steps * tpot

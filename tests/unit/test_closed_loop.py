@@ -1,0 +1,122 @@
+"""Closed loops: Little's law, what bounds the decoding requests, static batches, peak throughput."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import rackline as rl
+from rackline.errors import InputError
+from rackline.serving import IDEAL, Mode, Workload, closed_loop, max_throughput, static_batch
+from rackline.serving.closed_loop import engine_of
+
+MODEL = rl.model("llama-3.1-8b")
+NODE = rl.cluster("dgx-h100").with_num_chips(2)
+
+
+def deployment(dp: int = 1, on=NODE) -> rl.Deployment:  # type: ignore[no-untyped-def]
+    return rl.Deployment(
+        model=MODEL,
+        cluster=on,
+        layout=rl.Layout(dp=dp),
+        precision=rl.precision("bf16", MODEL, on.chip),
+        calibration=rl.calibration("generic", on.chip),
+    )
+
+
+@pytest.mark.parametrize("concurrency", [1, 7, 64, 300])
+def test_requests_in_flight_are_decoding_or_waiting(concurrency: int) -> None:
+    """Little's law: requests in flight = completions per second × time of a request."""
+    work = Workload(input_len=1000, output_len=200)
+    found = closed_loop(deployment(), work, Mode(), concurrency)
+    assert found.request_s == pytest.approx(found.ttft_s + 199 * found.tpot_s)
+    completions = found.decoding / (199 * found.tpot_s)
+    assert completions * found.request_s == pytest.approx(concurrency, rel=0.02)
+    assert found.output_tokens_per_s == pytest.approx(found.decoding / found.tpot_s)
+
+
+def test_replicas_share_the_requests() -> None:
+    work = Workload(input_len=1000, output_len=200)
+    one, two = (closed_loop(deployment(dp), work, Mode(), 32 * dp) for dp in (1, 2))
+    assert two.tpot_s == pytest.approx(one.tpot_s)
+    assert two.output_tokens_per_s == pytest.approx(2 * one.output_tokens_per_s)
+
+
+def test_memory_bounds_the_decoding_requests_and_the_rest_wait() -> None:
+    work = Workload(input_len=30000, output_len=2000)
+    d = deployment()
+    held = d.max_sequences(context_len=work.mean_context, batched_tokens=8192)
+    roomy, tight = (closed_loop(d, work, Mode(), c) for c in (held // 2, held * 4))
+    assert roomy.bound == "concurrency"
+    assert tight.bound in ("memory", "prefill")
+    assert tight.decoding <= held
+    assert tight.ttft_s > 10 * roomy.ttft_s
+
+
+def test_the_engine_runs_no_more_than_max_num_seqs() -> None:
+    d = deployment()
+    engine = engine_of(d, replace(IDEAL, max_num_seqs=16))
+    found = closed_loop(d, Workload(input_len=100, output_len=500), Mode(), 200, engine=engine)
+    assert found.bound == "max_num_seqs"
+    assert found.decoding == pytest.approx(16)
+
+
+def test_long_prompts_bound_a_chunked_engine_by_its_prefill_path() -> None:
+    found = closed_loop(deployment(), Workload(input_len=16000, output_len=20), Mode(), 60)
+    assert found.bound == "prefill"
+
+
+def test_effects_of_a_stack_each_cost_time() -> None:
+    work = Workload(input_len=2000, output_len=200)
+    on = rl.cluster("dgx-h100")
+    d = rl.Deployment(
+        model=MODEL,
+        cluster=on,
+        layout=rl.Layout(tp=8),
+        precision=rl.precision("bf16", MODEL, on.chip),
+        calibration=rl.calibration("generic", on.chip),
+    )
+    plain = closed_loop(d, work, Mode(), 64)
+    for change in (
+        {"rank_skew_s": 2e-6},
+        {"prefill_slowdown": 1.3},
+        {"eager_s_per_layer": 1e-3},
+        {"eager_s_per_layer": 1e-3, "eager_decode": True},
+    ):
+        slower = closed_loop(d, work, Mode(), 64, engine=engine_of(d, replace(IDEAL, **change)))
+        assert slower.tpot_s > plain.tpot_s, change
+    late = closed_loop(d, work, Mode(), 64, engine=engine_of(d, replace(IDEAL, first_token_s=0.5, burst_share=0.1)))
+    assert late.ttft_s > plain.ttft_s + 0.4
+
+
+def test_static_batch_adds_up_and_grows() -> None:
+    small, large = (static_batch(deployment(), b, 512, 32) for b in (1, 64))
+    assert small.total_s == pytest.approx(small.prefill_s + 31 * small.token_s)
+    assert large.prefill_s > 10 * small.prefill_s
+    assert large.token_s > small.token_s
+    assert static_batch(deployment(), 1, 512, 1).total_s == small.prefill_s
+
+
+def test_peak_throughput_is_the_loop_without_end() -> None:
+    work = Workload(input_len=500, output_len=500)
+    peak = max_throughput(deployment(), work, Mode())
+    loop = closed_loop(deployment(), work, Mode(), 400)
+    assert peak.output_tokens_per_s > loop.output_tokens_per_s
+    assert peak.bound in ("memory", "prefill", "max_num_seqs")
+
+
+def test_bad_input() -> None:
+    with pytest.raises(InputError, match="concurrency"):
+        closed_loop(deployment(), Workload(input_len=10, output_len=10), Mode(), 0)
+    large = rl.model("llama-3.1-405b")
+    small = rl.cluster("dgx-h100").with_num_chips(1)
+    d = rl.Deployment(
+        model=large,
+        cluster=small,
+        layout=rl.Layout(),
+        precision=rl.precision("bf16", large, small.chip),
+        calibration=rl.calibration("unit"),
+    )
+    with pytest.raises(InputError, match="no room for one request"):
+        closed_loop(d, Workload(input_len=10, output_len=10), Mode(), 1)
