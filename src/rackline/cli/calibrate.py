@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from rackline.cli.options import Json, MaybeValue, whole
-from rackline.cli.screen import print_json, screen
+from rackline.cli.screen import counting, print_json, screen
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
@@ -63,7 +60,7 @@ def calibrate(
         cluster = find_cluster(cluster_name)
         links.setdefault(cluster.chip.name, cluster.scale_up.bytes_per_s_each_way)
     chips = {chip_name: find_chip(chip_name) for chip_name in names("chips")}
-    with _progress() as done:
+    with counting("reading tables", "fitted") as done:
         result = calibrate_tables(tables, chips=chips, links=links, models=_models(), processes=workers, done=done)
     if folder:
         files = {target / f"{stack}.toml": stack_file(result, stack) for stack in stacks_of(result)}
@@ -85,20 +82,3 @@ def _models() -> list[Model]:
 
     found = [model(name) for name in names("models")]
     return [item for item in found if isinstance(item, Model)]
-
-
-@contextmanager
-def _progress() -> Generator[Callable[[str, int, int], None]]:
-    """A bar on standard error that counts finished classes, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda what, finished, total: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading tables", total=None)
-        yield lambda what, finished, total: bar.update(
-            task, description=f"fitted {what}", completed=finished, total=total
-        )

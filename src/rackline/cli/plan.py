@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -27,6 +27,10 @@ from rackline.cli.options import (
 )
 from rackline.cli.screen import print_json, progress, screen
 from rackline.units import parse_fraction
+
+if TYPE_CHECKING:
+    from rackline.search.plan import Plan
+    from rackline.validate.intervals import Interval
 
 
 def plan(
@@ -115,10 +119,36 @@ def plan(
         from rackline.report.svg import write_figure
 
         write_figure(pareto_figure(answer), file)
+    known = _intervals(answer)
     if json:
-        print_json(answer.as_dict())
+        data = answer.as_dict()
+        if data["best"] is not None:
+            data["best"]["intervals"] = {i.metric: {"low": i.low, "high": i.high} for i in known}
+        print_json(data)
         return
     from rackline.report.plan_report import plan_report
 
     out = screen()
     out.print(plan_report(answer, width=out.width, elapsed_s=elapsed_s))
+    if known:
+        from rackline.units import format_seconds
+
+        parts = [
+            f"{_INTERVAL_NAMES[i.metric]} {format_seconds(i.low)} to {format_seconds(i.high)} "
+            f"({i.group}, {i.num_cases} cases)"
+            for i in known
+        ]
+        out.print(f"nine of ten measured servers lay within: {'; '.join(parts)}", style="dim")
+
+
+_INTERVAL_NAMES = {"tpot_s": "time per output token", "ttft_s": "time to first token"}
+
+
+def _intervals(answer: Plan) -> list[Interval]:
+    """Bands of the answer's latencies from the scoreboard; none for the ideal roofline or without an answer."""
+    if answer.best is None or answer.calibration.name == "unit":
+        return []
+    from rackline.validate.intervals import intervals
+
+    found = {"tpot_s": answer.best.tpot_s, "ttft_s": answer.best.ttft_s}
+    return intervals(found, answer.calibration.name, answer.best.precision.expert_weights)

@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -79,3 +79,27 @@ def progress(what: str) -> Generator[None]:
         timer.join()
         for moving in shown:
             moving.stop()
+
+
+@contextmanager
+def counting(first: str, then: str) -> Generator[Callable[[str, int, int], None]]:
+    """A bar on standard error that counts finished parts, if that is a terminal.
+
+    Args:
+        first: shown until a part is finished.
+        then: shown before the name of the part that was finished last.
+
+    Yields:
+        What to call with (part, finished, all).
+    """
+    if not sys.stderr.isatty():
+        yield lambda what, finished, total: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(first, total=None)
+        yield lambda what, finished, total: bar.update(
+            task, description=f"{then} {what}", completed=finished, total=total
+        )

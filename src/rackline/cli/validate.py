@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from rackline.cli.options import Json, MaybeValue, check_file_to_write, tokens, whole
-from rackline.cli.screen import print_json, progress, screen
+from rackline.cli.screen import counting, print_json, progress, screen
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
-    from rackline.validate.scoreboard import Scoreboard
+    from collections.abc import Iterable
 
+    from rackline.validate.scoreboard import Score, Scoreboard
+
+LeftOut = Literal["model", "chip", "stack"]
 Format = Literal["vllm", "genai-perf", "aiperf", "inferencex"]
 _MOST_WARNINGS = 20
 
@@ -29,6 +32,9 @@ def validate(
     stored: str | None = None,
     write_stored: str | None = None,
     write_docs: str | None = None,
+    refit: LeftOut | None = None,
+    ablation: Annotated[bool, Parameter(negative=())] = False,
+    write_bands: str | None = None,
     import_format: Annotated[Format | None, Parameter(name="--import")] = None,
     output: Annotated[str | None, Parameter(name=["--output", "-o"])] = None,
     model: str | None = None,
@@ -54,7 +60,10 @@ def validate(
         strict: exit 1 when a case has no prediction
         stored: compare with a scoreboard written earlier; exit 1 when a median or p90 got worse or support fell
         write_stored: write the scoreboard to FILE.json, for --stored
-        write_docs: write the scoreboard into the marked block of a Markdown page
+        write_docs: write the scoreboard (refits, ablation) into the marked block of a Markdown page
+        refit: refit the serving numbers without each model, chip or stack in turn and score what was left out
+        ablation: switch each effect of serving off in turn, refit the other numbers and score all cases
+        write_bands: write the error bands of these cases to FILE.toml; with --refit from the refits that left them out
         import_format: read results of vllm bench serve, genai-perf, aiperf or InferenceX
         output: file for the imported cases; standard output by default
         model: of the imported results, where the file does not say or says it by another name
@@ -100,7 +109,19 @@ def validate(
     from rackline.validate.stored import write_docs as fill_page
     from rackline.validate.stored import write_stored as store
 
+    if refit is not None or ablation:
+        for name, value in (("--plot", plot), ("--stored", stored), ("--write-stored", write_stored)):
+            if value is not None:
+                raise InputError(what=name, given=value, allowed="only without --refit and --ablation")
+        if ablation and (refit is not None or write_bands is not None):
+            raise InputError(what="--ablation", given="with other refits", allowed="--ablation alone")
+        if ablation:
+            _ablation(files, calibration, json, write_docs)
+        elif refit is not None:
+            _refit(files, refit, calibration, json, write_docs, write_bands)
+        return
     figure_file = check_plot_path(plot) if plot else None
+    bands_file = check_file_to_write(write_bands, "--write-bands")
     store_file = check_file_to_write(write_stored, "--write-stored")
     before = read_stored(Path(stored)) if stored else None
     start = time.perf_counter()
@@ -112,6 +133,8 @@ def validate(
         fill_page(stored_form(board, files), Path(write_docs))
     if store_file is not None:
         store(board, files, store_file)
+    if bands_file is not None:
+        _write_bands(board.scores, files, bands_file)
     if figure_file is not None:
         from rackline.report.svg import write_figure
         from rackline.validate.figure import parity_figure
@@ -130,6 +153,68 @@ def validate(
     if worse or (strict and board.unsupported):
         sys.stdout.flush()
         raise SystemExit(1)
+
+
+def _refit(
+    files: tuple[str, ...],
+    by: LeftOut,
+    calibration: str,
+    json: bool,
+    write_docs: str | None,
+    write_bands: str | None,
+) -> None:
+    """Leave each one out in turn."""
+    from rackline.validate import read_cases
+    from rackline.validate.refit import refit
+    from rackline.validate.refit_report import refit_report, write_refit_docs
+
+    bands_file = check_file_to_write(write_bands, "--write-bands")
+    start = time.perf_counter()
+    cases = read_cases(files)
+    with counting(f"refitting without each {by}", "fitted without") as done:
+        found = refit(cases, by, calibration=calibration, done=done)
+    elapsed_s = time.perf_counter() - start
+    _warn(found.board)
+    if write_docs is not None:
+        write_refit_docs(found, Path(write_docs))
+    if bands_file is not None:
+        from rackline.validate.run import score_cases
+
+        # what was left out stands for a new model; kinds of cases that no number is fitted to are scored as they are
+        kinds = {score.groups["kind"] for score in found.board.scores}
+        others = [s for s in score_cases(cases, calibration, num_worst=0).scores if s.groups["kind"] not in kinds]
+        _write_bands([*found.board.scores, *others], files, bands_file)
+    if json:
+        print_json({**found.as_dict(), "elapsed_s": elapsed_s})
+        return
+    out = screen()
+    out.print(refit_report(found, elapsed_s=elapsed_s, width=out.width))
+
+
+def _ablation(files: tuple[str, ...], calibration: str, json: bool, write_docs: str | None) -> None:
+    """Switch each effect off in turn."""
+    from rackline.validate import read_cases
+    from rackline.validate.ablation import ablation
+    from rackline.validate.ablation import write_docs as fill_page
+    from rackline.validate.refit_report import ablation_report
+
+    start = time.perf_counter()
+    with counting("refitting without each effect", "fitted without") as done:
+        rows = ablation(read_cases(files), calibration=calibration, done=done)
+    elapsed_s = time.perf_counter() - start
+    if write_docs is not None:
+        fill_page(rows, Path(write_docs))
+    if json:
+        print_json({"effects": [row.as_dict() for row in rows], "elapsed_s": elapsed_s})
+        return
+    screen().print(ablation_report(rows, elapsed_s=elapsed_s))
+
+
+def _write_bands(scores: Iterable[Score], files: tuple[str, ...], target: Path) -> None:
+    """Write the error bands of these values."""
+    from rackline.validate.bands import make_bands, to_toml
+
+    target.write_text(to_toml(make_bands(scores), files), encoding="utf-8")
 
 
 def _warn(board: Scoreboard) -> None:

@@ -16,16 +16,11 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.passes.features import Array
 from rackline.validate.cases import Case, CaseSet
+from rackline.validate.fit_cases import FitCases, ServingNumbers, prepare, shipped_numbers
 from rackline.validate.resolve import stack_name
 from rackline.validate.run import scores_of
 from rackline.validate.scoreboard import Score, Scoreboard, Stats, statistics
-from rackline.validate.serving_fit import (
-    FitCases,
-    ServingNumbers,
-    fit_numbers,
-    prepare,
-    shipped_numbers,
-)
+from rackline.validate.serving_fit import fit_numbers
 
 LeftOut = Literal["model", "chip", "stack"]
 EVERYTHING = ""
@@ -171,11 +166,14 @@ def refit(
     names = list(dict.fromkeys(fold_name(case, by) for case in cases))
     if len(names) < 2:
         raise InputError(
-            what=f"--refit {by}", given=f"{len(names)} {by} with served requests", allowed="at least two to leave one out"
+            what=f"--refit {by}",
+            given=f"{len(names)} {by} with served requests",
+            allowed="at least two to leave one out",
         )
     sizes = {name: sum(fold_name(case, by) == name for case in cases) for name in names}
     names.sort(key=lambda name: (sizes[name], name))  # the fold that leaves little out takes longest: first
-    folds = dict(in_processes(_fold, [(by, name) for name in (EVERYTHING, *names)], (cases, calibration), processes, done))
+    tasks = [(by, name) for name in (EVERYTHING, *names)]
+    folds = dict(in_processes(_fold, tasks, (cases, calibration), processes, done))
     left_out = tuple(sorted((folds[by, name] for name in names), key=lambda fold: -fold.num_cases))
     unsupported = prepare(cases, calibration_name=calibration).unsupported
     return Refit(

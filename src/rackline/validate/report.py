@@ -58,10 +58,10 @@ def _stats_cells(stats: Stats) -> list[str | Text]:
     count = f"{stats.supported:,}/{stats.n:,}" if missing else f"{stats.n:,}"
     return [
         Text(count, style="yellow" if missing else ""),
-        Text(_percent(stats.median_abs_error), style=_style(stats.median_abs_error)),
-        _percent(stats.p90_abs_error),
-        _percent(stats.share_within_20),
-        _percent(stats.bias, signed=True),
+        Text(percent(stats.median_abs_error), style=_style(stats.median_abs_error)),
+        percent(stats.p90_abs_error),
+        percent(stats.share_within_20),
+        percent(stats.bias, signed=True),
     ]
 
 
@@ -69,7 +69,8 @@ def _style(error: float) -> str:
     return "green" if error <= 0.1 else "" if error <= 0.2 else "yellow" if error <= 0.4 else "red"
 
 
-def _percent(fraction: float, *, signed: bool = False) -> str:
+def percent(fraction: float, *, signed: bool = False) -> str:
+    """A share as text; "-" when there is none."""
     if not math.isfinite(fraction):
         return "-"
     digits = 0 if abs(fraction) >= 0.995 else 1
@@ -145,7 +146,7 @@ def _worst(worst: Sequence[Mapping[str, Any]], width: int) -> Table:
             text,
             _value(metric, float(entry["measured"])),
             _value(metric, float(entry["predicted"])),
-            _percent(float(entry["error"]), signed=True),
+            percent(float(entry["error"]), signed=True),
         )
     return table
 

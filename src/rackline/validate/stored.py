@@ -129,18 +129,23 @@ def _cells(stats: Mapping[str, Any]) -> str:
 
 
 def write_docs(stored: Mapping[str, Any], page: Path) -> None:
-    """Replace the block between the two marks of a page.
+    """Replace the scoreboard of a page; see `fill_block`."""
+    fill_block(page, BEGIN, END, markdown(stored))
+
+
+def fill_block(page: Path, begin: str, end: str, text: str) -> None:
+    """Replace the block between two marks of a page.
 
     Raises:
         InputError: the page cannot be read, or has no such block.
     """
     try:
-        text = page.read_text(encoding="utf-8")
+        old = page.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else type(error).__name__
         raise InputError(what="--write-docs", given=str(page), allowed=f"a readable page ({reason})") from None
-    if text.count(BEGIN) != 1 or END not in text.split(BEGIN)[1]:
-        raise InputError(what="--write-docs", given=str(page), allowed=f"a page with the lines {BEGIN} and {END}")
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END, 1)
-    page.write_text(f"{before}{BEGIN}\n{markdown(stored)}\n{END}{after}", encoding="utf-8")
+    if old.count(begin) != 1 or end not in old.split(begin)[1]:
+        raise InputError(what="--write-docs", given=str(page), allowed=f"a page with the lines {begin} and {end}")
+    before, rest = old.split(begin)
+    _, after = rest.split(end, 1)
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")

@@ -1,0 +1,254 @@
+"""Refits of the serving numbers: planted numbers come back, and a fold does not see what it leaves out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rackline.cli.main import run
+from rackline.errors import InputError
+from rackline.validate import Case, CaseSet
+from rackline.validate.ablation import BEGIN, EFFECTS, END, ablation, write_docs
+from rackline.validate.cases import case_from
+from rackline.validate.fit_cases import FitCases, ServingNumbers, StackNumbers, prepare, shipped_numbers
+from rackline.validate.refit import Refit, refit
+from rackline.validate.refit_report import marks, refit_markdown, write_refit_docs
+from rackline.validate.run import score_cases
+from rackline.validate.serving_fit import fit_numbers
+
+PLANTED = ServingNumbers(
+    rank_skew_s=3e-6,
+    prefill_slowdown=1.4,
+    eager_s_per_layer=0.5e-3,
+    routing_exponent=0.85,
+    by_stack={
+        "vllm": StackNumbers(first_token_s=0.04, burst_share=0.12),
+        "trtllm": StackNumbers(first_token_s=0.1, burst_share=0.3),
+    },
+)
+
+
+def line(model: str, stack: str, tp: int, concurrency: int, input_len: int = 1000) -> dict[str, Any]:
+    return {
+        "id": f"{model}-{stack}-{tp}-{concurrency}",
+        "kind": "serve",
+        "model": model,
+        "chip": "h100-sxm",
+        "num_chips": tp,
+        "stack": stack,
+        "precision": "fp8",
+        "layout": {"tp": tp},
+        "input_len": input_len,
+        "output_len": 300,
+        "concurrency": concurrency,
+        "measured": {"tpot_s": 0.01, "ttft_s": 0.1},
+    }
+
+
+def cases_of(lines: list[dict[str, Any]]) -> list[Case]:
+    found = [case_from(data, f"x, line {n}", {}) for n, data in enumerate(lines)]
+    return [case for case in found if isinstance(case, Case)]
+
+
+def lines(*models: str) -> list[dict[str, Any]]:
+    return [
+        line(model, stack, tp, concurrency, input_len)
+        for model in models
+        for stack in ("vllm", "trtllm")
+        for tp in (2, 8)
+        for concurrency, input_len in ((1, 1000), (8, 1000), (64, 200), (64, 4000))
+    ]
+
+
+def measured(cases: list[Case], numbers: ServingNumbers) -> list[Case]:
+    """The cases with what these numbers predict as measurement."""
+    ready = prepare(cases)
+    predicted = ready.predict(numbers)
+    return [
+        replace(case, measured={"tpot_s": float(predicted.tpot_s[i]), "ttft_s": float(predicted.ttft_s[i])})
+        for i, case in enumerate(ready.cases)
+    ]
+
+
+def case_set(cases: list[Case]) -> CaseSet:
+    return CaseSet(cases=tuple(cases), unsupported=(), unknown_keys={})
+
+
+@pytest.fixture(scope="module")
+def planted() -> list[Case]:
+    return measured(cases_of(lines("llama-3.1-8b", "llama-3.1-70b", "qwen3-30b-a3b")), PLANTED)
+
+
+@pytest.fixture(scope="module")
+def ready(planted: list[Case]) -> FitCases:
+    return prepare(planted)
+
+
+@pytest.fixture(scope="module")
+def left_out(planted: list[Case]) -> Refit:
+    return refit(case_set(planted), "model", processes=1)
+
+
+def test_kept_kernel_times_predict_the_same_as_the_scoreboard(ready: FitCases) -> None:
+    predicted = ready.predict(shipped_numbers(ready))
+    again = ready.predict(shipped_numbers(ready))
+    board = score_cases(case_set(list(ready.cases)), num_worst=0)
+    expected = {(s.case_id, s.where, s.metric): s.predicted for s in board.scores}
+    for index, case in enumerate(ready.cases):
+        for metric, value in ready.values(predicted, index).items():
+            assert value == pytest.approx(expected[case.case_id, case.where, metric], rel=1e-9)
+    assert np.array_equal(predicted.tpot_s, again.tpot_s)
+
+
+def test_planted_numbers_come_back(ready: FitCases) -> None:
+    start = shipped_numbers(ready)
+    found = fit_numbers(ready, start, np.ones(len(ready.cases), dtype=bool))
+    assert found.rank_skew_s == pytest.approx(PLANTED.rank_skew_s, rel=0.05)
+    assert found.prefill_slowdown == pytest.approx(PLANTED.prefill_slowdown, rel=0.03)
+    assert found.eager_s_per_layer == pytest.approx(PLANTED.eager_s_per_layer, rel=0.03)
+    assert found.routing_exponent == PLANTED.routing_exponent
+    for name, own in PLANTED.by_stack.items():
+        assert found.by_stack[name].first_token_s == pytest.approx(own.first_token_s, rel=0.05)
+        assert found.by_stack[name].burst_share == pytest.approx(own.burst_share, rel=0.05)
+
+
+def test_fixed_numbers_stay(ready: FitCases) -> None:
+    everything = np.ones(len(ready.cases), dtype=bool)
+    fixed = {"rank_skew_s": 0.0, "routing_exponent": 0.5, "burst_share": 0.0}
+    found = fit_numbers(ready, shipped_numbers(ready), everything, fixed=fixed)
+    assert (found.rank_skew_s, found.routing_exponent) == (0.0, 0.5)
+    assert {own.burst_share for own in found.by_stack.values()} == {0.0}
+    assert found.prefill_slowdown > 1.0
+
+
+def test_a_stack_that_was_left_out_takes_the_median_of_the_others() -> None:
+    own = PLANTED.of_stack("sglang")
+    assert own == StackNumbers(first_token_s=pytest.approx(0.07), burst_share=pytest.approx(0.21))  # type: ignore[arg-type]
+    assert PLANTED.of_stack("vllm") is PLANTED.by_stack["vllm"]
+
+
+def test_each_case_is_scored_once_by_the_fold_that_did_not_see_it(left_out: Refit, planted: list[Case]) -> None:
+    assert {fold.left_out for fold in left_out.folds} == {"llama-3.1-8b", "llama-3.1-70b", "qwen3-30b-a3b"}
+    assert sorted((s.case_id, s.where) for s in left_out.board.scores if s.metric == "tpot_s") == sorted(
+        (case.case_id, case.where) for case in planted
+    )
+    for fold in left_out.folds:
+        assert {score.groups["model"] for score in fold.scores} == {fold.left_out}
+    assert left_out.board.metrics["tpot_s"].median_abs_error < 0.02
+
+
+@pytest.mark.slow
+def test_what_is_left_out_does_not_move_its_fold(left_out: Refit, planted: list[Case]) -> None:
+    name = "llama-3.1-8b"
+    wrong = [
+        replace(case, measured={key: 3.0 * value for key, value in case.measured.items()})
+        if case.model == name
+        else case
+        for case in planted
+    ]
+    moved = refit(case_set(wrong), "model", processes=1)
+    before = {fold.left_out: fold.numbers for fold in left_out.folds}
+    after = {fold.left_out: fold.numbers for fold in moved.folds}
+    assert after[name] == before[name]
+    assert after["llama-3.1-70b"] != before["llama-3.1-70b"]
+    stats = {fold.left_out: fold.scores for fold in moved.folds}[name]
+    assert np.median([score.predicted / score.measured for score in stats]) == pytest.approx(1 / 3, rel=0.05)
+
+
+def test_a_refit_needs_two_folds(planted: list[Case]) -> None:
+    with pytest.raises(InputError, match="at least two"):
+        refit(case_set(planted), "chip", processes=1)
+
+
+def test_summaries_of_a_refit(left_out: Refit, tmp_path: Path) -> None:
+    groups = [g.stats.median_abs_error for g in left_out.board.groups if g.by == "model" and g.metric == "tpot_s"]
+    assert left_out.macro_median("tpot_s") == pytest.approx(np.mean(groups))
+    assert left_out.worst_group("tpot_s")[1] == max(groups)  # each model has 16 cases
+    low, high, whole = left_out.ranges()["prefill_slowdown"]
+    assert low <= whole <= high
+    assert json.loads(json.dumps(left_out.as_dict()))["folds"][0]["cases"] == 16
+    page = tmp_path / "page.md"
+    page.write_text("\n".join(["top", *marks("model"), "end"]))
+    write_refit_docs(left_out, page)
+    assert refit_markdown(left_out) in page.read_text()
+    assert page.read_text().endswith("end")
+
+
+def test_a_case_that_waits_for_memory_is_named(planted: list[Case]) -> None:
+    big = cases_of([line("llama-3.1-70b", "vllm", 2, 4000, 8000)])
+    ready = prepare([*planted, *big])
+    assert ready.predict(PLANTED).memory_bound.tolist() == [False] * len(planted) + [True]
+
+
+@pytest.mark.slow
+def test_an_effect_that_is_there_costs_accuracy_when_switched_off(planted: list[Case], tmp_path: Path) -> None:
+    names = ("nothing", "eager floor", "fitted kernels")
+    rows = ablation(case_set(planted), effects=names, processes=1)
+    assert [row.name for row in rows] == list(names)
+    errors = [row.stats("tpot_s").median_abs_error for row in rows]
+    assert errors[0] < 0.02 < errors[1] < errors[2]
+    assert rows[1].fold.numbers.eager_s_per_layer == 0.0
+    page = tmp_path / "page.md"
+    page.write_text(f"{BEGIN}\n{END}\n")
+    write_docs(rows, page)
+    assert "| eager floor | all passes in CUDA graphs |" in page.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EFFECTS)
+def test_each_effect_changes_predictions_when_switched_off(name: str, planted: list[Case]) -> None:
+    """All other numbers as before; what an effect needs is among these cases."""
+    effect = EFFECTS[name]
+    own = StackNumbers(first_token_s=0.04, burst_share=0.12, synchrony=0.2)
+    usual = replace(PLANTED, by_stack={"vllm": own, "trtllm": own})
+    fp4 = cases_of([{**line("llama-3.1-8b", "vllm", 1, 8), "chip": "b200-sxm", "precision": "fp4"}])
+    chosen = measured([*planted[:2], planted[-1], *fp4], usual)
+    ready = prepare(
+        chosen,
+        calibration_name=effect.calibration_name or "auto",
+        change=effect.change,
+        scheduler=effect.scheduler,
+    )
+    common = {key: value for key, value in effect.fixed.items() if hasattr(usual, key)}
+    rest = {key: value for key, value in effect.fixed.items() if key not in common}
+    without = replace(own, **rest)
+    predicted = ready.predict(replace(usual, **common, by_stack={"vllm": without, "trtllm": without}))
+    same = [
+        np.allclose(predicted.tpot_s, [case.measured["tpot_s"] for case in chosen], rtol=1e-3),
+        np.allclose(predicted.ttft_s, [case.measured["ttft_s"] for case in chosen], rtol=1e-3),
+    ]
+    assert all(same) == (name == "nothing")
+
+
+@pytest.mark.slow
+def test_command(planted: list[Case], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cases.jsonl"
+    chosen = [line("llama-3.1-8b", stack, 2, c) for stack in ("vllm", "trtllm") for c in (1, 4, 8, 16, 32)]
+    path.write_text("\n".join(json.dumps(data) for data in chosen))
+    assert run(["validate", str(path), "--refit", "stack", "--json"]) in (0, None)
+    data = json.loads(capsys.readouterr().out)
+    assert data["left_out_by"] == "stack"
+    assert [fold["left_out"] for fold in data["folds"]] == ["trtllm", "vllm"] or len(data["folds"]) == 2
+    assert set(data["metrics"]) == {"tpot_s", "ttft_s", "request_s"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--refit", "model", "--plot", "x.svg"), ("--ablation", "--refit", "model"), ("--ablation", "--stored", "x.json")],
+)
+def test_options_that_do_not_go_together(
+    options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cases.jsonl"
+    path.write_text(json.dumps(line("llama-3.1-8b", "vllm", 1, 1)))
+    try:
+        status = run(["validate", str(path), *options])
+    except SystemExit as stop:
+        status = int(stop.code or 0)
+    assert status == 2
+    assert "only without" in (err := capsys.readouterr().err) or "alone" in err
