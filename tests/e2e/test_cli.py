@@ -48,6 +48,8 @@ def test_headline_plan_has_the_keys_that_programs_rely_on(headline: dict[str, An
     assert headline["candidates_evaluated"] >= 100_000
     assert headline["combinations"] >= 2_000
     best = headline["best"]
+    for low_high, predicted in ((best["intervals"][name], best[name]) for name in ("tpot_s", "ttft_s")):
+        assert low_high["low"] < predicted < low_high["high"]
     for key in (
         "layout",
         "batch_size",
