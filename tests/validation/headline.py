@@ -11,6 +11,7 @@ from pathlib import Path
 import rackline as rl
 from rackline.passes import Batch
 from rackline.serving import Engine
+from rackline.validate.stored import fill_block
 
 BEGIN, END = "<!-- headline figures: begin -->", "<!-- headline figures: end -->"
 
@@ -153,9 +154,7 @@ def table() -> str:
 
 def write(page: Path) -> None:
     """Replace the table between the two marks of the page."""
-    text = page.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    page.write_text(f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+    fill_block(page, BEGIN, END, table())
 
 
 if __name__ == "__main__":

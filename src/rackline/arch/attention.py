@@ -114,8 +114,28 @@ def windowed_pairs(chunk_tokens: FloatLike, prefix_tokens: FloatLike, window: in
     return growing * p + growing * (growing + 1) / 2 + (n - growing) * window
 
 
+class _Stateless:
+    """Attention whose only memory of the past is its KV cache."""
+
+    __slots__ = ()
+
+    def state_elements(self, tp: IntLike) -> FloatLike:
+        """0: no recurrent state."""
+        return np.zeros_like(np.asarray(tp, dtype=float))
+
+    @property
+    def state_flop_per_token(self) -> float:
+        """0."""
+        return 0.0
+
+    @property
+    def chunk_flop_per_token(self) -> float:
+        """0."""
+        return 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedQueryAttention:
+class GroupedQueryAttention(_Stateless):
     """MHA (num_kv_heads = num_q_heads), GQA and MQA (num_kv_heads = 1), full or in a sliding window.
 
     KV bytes per token and layer = 2 * num_kv_heads * head_dim * bytes per element (lecture C101).
@@ -161,20 +181,6 @@ class GroupedQueryAttention:
         """2 (key and value) * head_dim * KV heads on the chip; heads are copied when tp exceeds them."""
         return 2.0 * self.head_dim * np.ceil(self.num_kv_heads / np.asarray(tp))
 
-    def state_elements(self, tp: IntLike) -> FloatLike:
-        """0: no recurrent state."""
-        return np.zeros_like(np.asarray(tp, dtype=float))
-
-    @property
-    def state_flop_per_token(self) -> float:
-        """0."""
-        return 0.0
-
-    @property
-    def chunk_flop_per_token(self) -> float:
-        """0."""
-        return 0.0
-
     def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
         """All of the context, or the window."""
         return context_len if self.window is None else np.minimum(context_len, self.window)
@@ -205,7 +211,7 @@ class GroupedQueryAttention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MultiHeadLatentAttention:
+class MultiHeadLatentAttention(_Stateless):
     """MLA: one latent per token is cached; absorbed into the query in decode, expanded in prefill.
 
     KV elements per token and layer = kv_lora_rank + qk_rope_head_dim, the same on every chip of a tp group.
@@ -265,20 +271,6 @@ class MultiHeadLatentAttention:
     def kv_elements_per_token(self, tp: IntLike) -> FloatLike:
         """The latent and the rotary key, copied on every chip of the tp group."""
         return (self.kv_lora_rank + self.qk_rope_head_dim) * np.ones_like(np.asarray(tp, dtype=float))
-
-    def state_elements(self, tp: IntLike) -> FloatLike:
-        """0: no recurrent state."""
-        return np.zeros_like(np.asarray(tp, dtype=float))
-
-    @property
-    def state_flop_per_token(self) -> float:
-        """0."""
-        return 0.0
-
-    @property
-    def chunk_flop_per_token(self) -> float:
-        """0."""
-        return 0.0
 
     def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
         """All of the context."""

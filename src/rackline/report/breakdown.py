@@ -54,10 +54,7 @@ def pass_table(time: PassTime, title: str, *, width: int, least_share: float = 0
     if wide:
         for name in ("FLOP", "HBM bytes", "link bytes"):
             table.add_column(name, justify="right", no_wrap=True)
-    for name in ("compute", "HBM", "link", "fixed"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("total", justify="right", style="bold", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
+    _add_time_columns(table)
     if width >= 80:
         table.add_column("", no_wrap=True)
     table.add_column("binds", no_wrap=True)
@@ -114,6 +111,14 @@ def comparison(time: PassTime, ideal: PassTime, *, width: int) -> Group:
     return Group(_layer_table(time, None, title, wide=False), Text(), _side_by_side(time, ideal))
 
 
+def _add_time_columns(table: Table) -> None:
+    """Columns of the times of a row, their sum and its share."""
+    for name in ("compute", "HBM", "link", "fixed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("total", justify="right", style="bold", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+
+
 def _layer_table(time: PassTime, ideal: PassTime | None, title: str, *, wide: bool) -> Table:
     unit = Unit.of(time.seconds)
     table = plain_table(f"{title} (times in {unit.name})")
@@ -122,10 +127,7 @@ def _layer_table(time: PassTime, ideal: PassTime | None, title: str, *, wide: bo
         table.add_column("type", no_wrap=True)
         for name in ("FLOP", "HBM bytes", "link bytes"):
             table.add_column(name, justify="right", no_wrap=True)
-    for name in ("compute", "HBM", "link", "fixed"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("total", justify="right", style="bold", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
+    _add_time_columns(table)
     table.add_column("binds", no_wrap=True)
     if ideal is not None:
         table.add_column("blackboard", justify="right", style="cyan", no_wrap=True)

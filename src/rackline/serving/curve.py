@@ -93,8 +93,8 @@ def batch_curve(
 
 
 def _step(deployment: Deployment, context_len: float, policy: StepPolicy | None) -> Callable[[float], float]:
-    times = deployment.table().time_table(policy)
     table = deployment.table()
+    times = table.time_table(policy)
     ranks = deployment.layout.attention_dp
 
     def seconds(batch_size: float) -> float:
@@ -102,6 +102,17 @@ def _step(deployment: Deployment, context_len: float, policy: StepPolicy | None)
         return float(times.seconds(table.features(batch))) * deployment.pipeline_stretch
 
     return seconds
+
+
+def _choice(step: Callable[[float], float], batch_size: float, normal_batch: float, reason: str = "") -> ModeChoice:
+    """A batch beside the normal one."""
+    seconds, normal = step(batch_size), step(normal_batch)
+    return ModeChoice(
+        batch_size=batch_size,
+        speed_ratio=normal / seconds,
+        price_ratio=(seconds / batch_size) / (normal / normal_batch),
+        reason=reason,
+    )
 
 
 def mode_at_speed(
@@ -123,18 +134,9 @@ def mode_at_speed(
     wanted = normal / speed_ratio
     fastest = step(1.0)
     if fastest > wanted:
-        return ModeChoice(
-            batch_size=1.0,
-            speed_ratio=normal / fastest,
-            price_ratio=fastest / (normal / normal_batch),
-            reason=f"latency floor: batch 1 is only {normal / fastest:.3g} times as fast",
-        )
-    batch = _bisect(lambda b: step(b) - wanted, 1.0, _LARGEST)
-    return ModeChoice(
-        batch_size=batch,
-        speed_ratio=normal / step(batch),
-        price_ratio=(step(batch) / batch) / (normal / normal_batch),
-    )
+        reason = f"latency floor: batch 1 is only {normal / fastest:.3g} times as fast"
+        return _choice(step, 1.0, normal_batch, reason)
+    return _choice(step, _bisect(lambda b: step(b) - wanted, 1.0, _LARGEST), normal_batch)
 
 
 def mode_at_price(
@@ -163,18 +165,8 @@ def mode_at_price(
             reason=f"cost floor: no batch is cheaper than {cheapest / (normal / normal_batch):.3g} times",
         )
     if step(1.0) <= per_token:
-        return ModeChoice(
-            batch_size=1.0,
-            speed_ratio=normal / step(1.0),
-            price_ratio=step(1.0) / (normal / normal_batch),
-            reason="batch 1 costs less than that",
-        )
-    batch = _bisect(lambda b: per_token - step(b) / b, 1.0, _LARGEST)
-    return ModeChoice(
-        batch_size=batch,
-        speed_ratio=normal / step(batch),
-        price_ratio=(step(batch) / batch) / (normal / normal_batch),
-    )
+        return _choice(step, 1.0, normal_batch, "batch 1 costs less than that")
+    return _choice(step, _bisect(lambda b: per_token - step(b) / b, 1.0, _LARGEST), normal_batch)
 
 
 def balance_batch(deployment: Deployment, context_len: float = 0.0) -> float:
