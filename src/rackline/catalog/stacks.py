@@ -24,6 +24,7 @@ class StackRecord(SourcedRecord):
         eager_decode: Whether decode steps run without CUDA graphs as well, so that the same least time holds for them.
         routing_exponent: Power law of expert popularity; 0 is uniform.
         first_token_s: Time to first token beyond the passes: tokenizer, scheduling, network [s].
+        first_token_equal_s: The same where a benchmark's requests all have one length [s]; first_token_s if missing.
         burst_share: Share of the other requests' prompts that a request waits for in a closed loop: a benchmark starts
             all of them at once, and engines that prefill first keep them in step [fraction].
         synchrony: Share of prompts that arrive together when their cohort has ended, not between decode steps
@@ -41,5 +42,6 @@ class StackRecord(SourcedRecord):
     eager_decode: bool = False
     routing_exponent: NonNegative = 0.0
     first_token_s: NonNegative = 0.0
+    first_token_equal_s: NonNegative | None = None
     burst_share: Fraction = 0.0
     synchrony: Fraction = 0.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rackline.catalog import StackRecord, names, stack_record
 from rackline.passes import Calibration
-from rackline.serving.workload import Admission, Mode
+from rackline.serving.workload import Admission, Mode, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +25,15 @@ class Stack:
     eager_decode: bool = False
     routing_exponent: float = 0.0
     first_token_s: float = 0.0
+    first_token_equal_s: float | None = None
     burst_share: float = 0.0
     synchrony: float = 0.0
+
+    def beyond_passes_s(self, workload: Workload) -> float:
+        """Time to first token that no pass accounts for, by how the requests' lengths are drawn [s]."""
+        if workload.equal_lengths and self.first_token_equal_s is not None:
+            return self.first_token_equal_s
+        return self.first_token_s
 
     def mode(self) -> Mode:
         """The scheduler that the stack starts with."""
@@ -63,6 +70,7 @@ def stack_from_record(record: StackRecord) -> Stack:
         eager_decode=record.eager_decode,
         routing_exponent=record.routing_exponent,
         first_token_s=record.first_token_s,
+        first_token_equal_s=record.first_token_equal_s,
         burst_share=record.burst_share,
         synchrony=record.synchrony,
     )

@@ -189,7 +189,7 @@ def steady_state(
     service = passes * mixed_s
     with np.errstate(divide="ignore", invalid="ignore"):
         waiting = np.where(utilisation < 1.0, utilisation / (2.0 * (1.0 - utilisation)), np.inf)
-    ttft = engine.stack.first_token_s + 0.5 * tpot + service * (1.0 + waiting)
+    ttft = engine.stack.beyond_passes_s(workload) + 0.5 * tpot + service * (1.0 + waiting)
     whole = np.minimum(new, float(mode.max_batched_tokens))
     full = Batch(
         prefill_sequences=mode.max_batched_tokens / whole,

@@ -18,6 +18,7 @@ class Workload:
         input_len: prompt tokens [tokens].
         output_len: generated tokens, at least 2 [tokens].
         cache_hit: share of the prompt whose KV is already cached, 0 to below 1.
+        equal_lengths: whether all requests have these lengths, as in some benchmarks; else they spread around them.
 
     Raises:
         InputError: lengths below their minimum, cache_hit outside [0, 1).
@@ -26,6 +27,7 @@ class Workload:
     input_len: float
     output_len: float
     cache_hit: float = 0.0
+    equal_lengths: bool = False
 
     def __post_init__(self) -> None:
         for name, value, least in (("input_len", self.input_len, 1), ("output_len", self.output_len, 2)):

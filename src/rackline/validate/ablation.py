@@ -14,7 +14,7 @@ from rackline.parallel import Deployment
 from rackline.passes.calibration import UNIT, Calibration, OperationCalibration
 from rackline.serving.stack import Stack
 from rackline.validate.cases import CaseSet
-from rackline.validate.fit_cases import prepare, shipped_numbers
+from rackline.validate.fit_cases import FIRST_TOKEN, prepare, shipped_numbers
 from rackline.validate.refit import Done, Fold, in_processes, score_fold, shared_cases
 from rackline.validate.scoreboard import Stats, statistics
 from rackline.validate.serving_fit import fit_numbers
@@ -100,6 +100,10 @@ def _prompts_alone(stack: Stack) -> Stack:
     return replace(stack, admission="prefill_first")
 
 
+def _one_by_one(stack: Stack) -> Stack:
+    return replace(stack, synchrony=0.0)
+
+
 EFFECTS: Mapping[str, Effect] = {
     effect.name: effect
     for effect in (
@@ -109,9 +113,9 @@ EFFECTS: Mapping[str, Effect] = {
         Effect(name="eager floor", without="all passes in CUDA graphs", fixed={"eager_s_per_layer": 0.0}),
         Effect(name="routing popularity", without="experts chosen uniformly", fixed={"routing_exponent": 0.0}),
         Effect(name="separate quantisation", without="always fused", numbers=_fused),
-        Effect(name="synchrony", without="prompts arrive one by one", fixed={"synchrony": 0.0}),
+        Effect(name="synchrony", without="prompts arrive one by one", scheduler=_one_by_one),
         Effect(name="burst", without="no request waits for a burst", fixed={"burst_share": 0.0}),
-        Effect(name="first token", without="no time besides the passes", fixed={"first_token_s": 0.0}),
+        Effect(name="first token", without="no time besides the passes", fixed=dict.fromkeys(FIRST_TOKEN, 0.0)),
         Effect(name="mixed passes", without="prompts always alone in a pass", scheduler=_prompts_alone),
         Effect(
             name="small kernels", without="norms, rotations and activations are free", numbers=_without_small_kernels

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -27,13 +28,9 @@ COMMON = {"rank_skew_s": 1e-6, "prefill_slowdown": 1.0, "eager_s_per_layer": 1e-
 """Numbers that all stacks share and that vary smoothly → their size."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackNumbers:
-    """What is fitted of one stack: first_token_s [s], burst_share; synchrony is kept as it is."""
-
-    first_token_s: float
-    burst_share: float
-    synchrony: float = 0.0
+FIRST_TOKEN = ("first_token_s", "first_token_equal_s")
+"""Time to first token beyond the passes, of requests whose lengths spread and of requests of one length."""
+BURST = "burst_share"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,47 +38,50 @@ class ServingNumbers:
     """All fitted numbers; see `rackline.catalog.StackRecord` for their meaning.
 
     Args:
-        by_stack: of each stack that was fitted.
+        burst_share: by admission, "chunked" or "prefill_first", of each that was fitted.
     """
 
     rank_skew_s: float
     prefill_slowdown: float
     eager_s_per_layer: float
     routing_exponent: float
-    by_stack: Mapping[str, StackNumbers]
+    first_token_s: float
+    first_token_equal_s: float
+    burst_share: Mapping[str, float]
 
-    def of_stack(self, name: str) -> StackNumbers:
-        """The numbers of a stack; of one that was not fitted, the median of the others."""
-        if name in self.by_stack:
-            return self.by_stack[name]
-        known = list(self.by_stack.values()) or [StackNumbers(first_token_s=0.0, burst_share=0.0)]
-        return StackNumbers(
-            first_token_s=float(np.median([one.first_token_s for one in known])),
-            burst_share=float(np.median([one.burst_share for one in known])),
-            synchrony=float(np.median([one.synchrony for one in known])),
-        )
+    def burst_of(self, admission: str) -> float:
+        """The burst share under an admission; of one that was not fitted, the median of the others."""
+        return self.burst_share.get(admission, float(np.median(list(self.burst_share.values()) or [0.0])))
 
-    def stack(self, name: str, scheduler: Stack) -> Stack:
+    def stack(self, scheduler: Stack) -> Stack:
         """The stack with these numbers and the scheduler of `scheduler`."""
-        own = self.of_stack(name)
         return replace(
             scheduler,
             rank_skew_s=self.rank_skew_s,
             prefill_slowdown=self.prefill_slowdown,
             eager_s_per_layer=self.eager_s_per_layer,
             routing_exponent=self.routing_exponent,
-            first_token_s=own.first_token_s,
-            burst_share=own.burst_share,
-            synchrony=own.synchrony,
+            first_token_s=self.first_token_s,
+            first_token_equal_s=self.first_token_equal_s,
+            burst_share=self.burst_of(scheduler.admission),
         )
 
+    def get(self, name: str) -> float:
+        """A number by its flat name, as in `as_dict`."""
+        own, _, admission = name.partition(".")
+        return self.burst_of(admission) if admission else float(getattr(self, own))
+
+    def changed(self, values: Mapping[str, float]) -> ServingNumbers:
+        """These numbers with some replaced, by their flat names."""
+        plain = {name: value for name, value in values.items() if "." not in name}
+        burst = {name.partition(".")[2]: value for name, value in values.items() if "." in name}
+        changes: dict[str, Any] = {**plain, "burst_share": {**self.burst_share, **burst}}
+        return replace(self, **changes)
+
     def as_dict(self) -> dict[str, float]:
-        """Plain data, flat: common names, then stack.name."""
-        found = {name: float(getattr(self, name)) for name in (*COMMON, "routing_exponent")}
-        for name, own in self.by_stack.items():
-            found[f"{name}.first_token_s"] = own.first_token_s
-            found[f"{name}.burst_share"] = own.burst_share
-        return found
+        """Plain data, flat: burst_share.chunked and so on."""
+        found = {name: float(getattr(self, name)) for name in (*COMMON, "routing_exponent", *FIRST_TOKEN)}
+        return {**found, **{f"{BURST}.{name}": share for name, share in self.burst_share.items()}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +162,7 @@ class FitCases:
         """
         shape = len(self.cases)
         tpot, ttft, bound = np.full(shape, np.nan), np.full(shape, np.nan), np.zeros(shape, dtype=bool)
-        stacks = {name: numbers.stack(name, kept) for name, kept in self.schedulers.items()}
+        stacks = {name: numbers.stack(kept) for name, kept in self.schedulers.items()}
         for index in range(shape) if only is None else only:
             around = stacks[self._stack_names[index]]
             deployment, engine = self._engine(index, numbers.routing_exponent)
@@ -182,9 +182,13 @@ class FitCases:
         tpot, ttft = float(predicted.tpot_s[index]), float(predicted.ttft_s[index])
         return {"tpot_s": tpot, "ttft_s": ttft, "request_s": request_s(self.cases[index], tpot, ttft)}
 
-    def stack_is(self, name: str) -> Array:
-        """Which cases ran on this stack, shape (cases,)."""
-        return np.array([known == name for known in self._stack_names], dtype=bool)
+    def concerned(self, name: str) -> Array:
+        """Which cases a number of the time to first token moves, by its flat name, shape (cases,)."""
+        if name in FIRST_TOKEN:
+            equal = name == "first_token_equal_s"
+            return np.array([workload.equal_lengths == equal for workload in self._workloads], dtype=bool)
+        admission = name.partition(".")[2]
+        return np.array([self.schedulers[known].admission == admission for known in self._stack_names], dtype=bool)
 
     def _engine(self, index: int, exponent: float) -> tuple[Deployment, KeptEngine]:
         key = (index, exponent if self.mixture[index] else 0.0)
@@ -263,15 +267,15 @@ def prepare(
 
 
 def shipped_numbers(cases: FitCases) -> ServingNumbers:
-    """The numbers that the catalogue's stacks hold."""
+    """The numbers that the catalogue's stacks hold; those of the time to first token are the same for all of them."""
     first = next(iter(cases.schedulers.values()), IDEAL)
+    equal = first.first_token_equal_s
     return ServingNumbers(
         rank_skew_s=first.rank_skew_s,
         prefill_slowdown=first.prefill_slowdown,
         eager_s_per_layer=first.eager_s_per_layer,
         routing_exponent=first.routing_exponent,
-        by_stack={
-            name: StackNumbers(first_token_s=kept.first_token_s, burst_share=kept.burst_share, synchrony=kept.synchrony)
-            for name, kept in cases.schedulers.items()
-        },
+        first_token_s=first.first_token_s,
+        first_token_equal_s=first.first_token_s if equal is None else equal,
+        burst_share={kept.admission: kept.burst_share for kept in cases.schedulers.values()},
     )

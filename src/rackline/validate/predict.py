@@ -17,7 +17,8 @@ from rackline.validate.cases import Case
 from rackline.validate.resolve import Resolver
 
 # Mean length over the nominal one.
-LENGTH_SHARES = {"fixed": 1.0, "uniform_0.8_1.0": 0.9}
+FIXED = "fixed"
+LENGTH_SHARES = {FIXED: 1.0, "uniform_0.8_1.0": 0.9}
 SPECULATIVE = ("none", "unknown")
 
 
@@ -90,7 +91,11 @@ def workload_of(case: Case) -> Workload:
     """Mean lengths of a case's requests."""
     share = length_share(case)
     output_len = case.number("output_len") * share if "output_len" in case.values else 2.0
-    return Workload(input_len=max(case.number("input_len") * share, 1.0), output_len=max(output_len, 2.0))
+    return Workload(
+        input_len=max(case.number("input_len") * share, 1.0),
+        output_len=max(output_len, 2.0),
+        equal_lengths=case.text("length_distribution", FIXED) == FIXED,
+    )
 
 
 def length_share(case: Case) -> float:
@@ -99,7 +104,7 @@ def length_share(case: Case) -> float:
     Raises:
         InputError: a distribution that is not known.
     """
-    name = case.text("length_distribution", "fixed")
+    name = case.text("length_distribution", FIXED)
     if name not in LENGTH_SHARES:
         raise InputError(what="length_distribution", given=name, allowed=", ".join(LENGTH_SHARES))
     return LENGTH_SHARES[name]

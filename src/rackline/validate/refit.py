@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any, Literal
 
@@ -247,8 +247,6 @@ def _fold(task: tuple[LeftOut, str]) -> Fold:
     held = np.array([fold_name(case, by) == name for case in ready.cases], dtype=bool)
     scored = held if name else np.ones(len(ready.cases), dtype=bool)
     start = shipped_numbers(ready)
-    if by == "stack" and name:
-        start = replace(start, by_stack={key: own for key, own in start.by_stack.items() if key != name})
     numbers = fit_numbers(ready, start, ~held)
     return score_fold(ready, numbers, scored, name)
 

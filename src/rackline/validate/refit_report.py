@@ -21,6 +21,7 @@ _UNITS: Mapping[str, tuple[float, str]] = {
     "rank_skew_s": (1e6, "µs"),
     "eager_s_per_layer": (1e3, "ms"),
     "first_token_s": (1e3, "ms"),
+    "first_token_equal_s": (1e3, "ms"),
 }
 
 
@@ -83,7 +84,7 @@ def _summary(found: Refit) -> Table:
 
 
 def _number(name: str, value: float) -> str:
-    factor, unit = _UNITS.get(name.rsplit(".", 1)[-1], (1.0, ""))
+    factor, unit = _UNITS.get(name, (1.0, ""))
     return f"{value * factor:.3g} {unit}".strip()
 
 

@@ -1,9 +1,10 @@
 """The few numbers that serving stacks add to their kernels, fitted to measured servers.
 
-Four are common to all stacks (how long ranks wait at an all-reduce, how much slower prompt work is than its kernels,
-the least time of an eager layer, the popularity of experts), two are of each stack (time to first token beyond the
-passes, share of the burst that a request waits for). The common ones minimise the error of the time per output token,
-then those of each stack the error of the time to first token, both as logarithms under soft L1.
+Four move the time per output token: how long ranks wait at an all-reduce, how much slower prompt work is than its
+kernels, the least time of an eager layer, the popularity of experts. Three or four move the time to first token: what
+it takes beyond the passes, with requests of one length and with spread lengths, and the share of a burst that a
+request waits for, by admission. The first minimise the error of the time per output token, then the others that of the
+time to first token, both as logarithms under soft L1. No number belongs to a model, a stack or a row.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from typing import Any, cast
 import numpy as np
 
 from rackline.passes.features import Array
-from rackline.validate.fit_cases import COMMON, FitCases, Predicted, ServingNumbers, StackNumbers
+from rackline.validate.fit_cases import BURST, COMMON, FIRST_TOKEN, FitCases, ServingNumbers
 
 SOFT_L1_SCALE = 0.1
 """Log error beyond which a case counts in proportion instead of squared."""
 EXPONENTS = (0.5, 0.7, 0.85, 1.0, 1.2)
 """Popularity of experts that a fit tries."""
 FEWEST = 5
-"""A stack with fewer fitted cases takes the numbers of the others [cases]."""
+"""A number of the time to first token that fewer cases feel takes the value of its like [cases]."""
 _LEAST = {"rank_skew_s": 0.0, "prefill_slowdown": 1.0, "eager_s_per_layer": 0.0}
 _ROUNDS = 3
+_LINES = 2
+_STARTS = (0.02, 0.1, 0.4)
 _MOST_STEPS = 8
 
 
@@ -40,31 +43,32 @@ def fit_numbers(
     Args:
         start: where to begin.
         used: which cases, shape (cases,).
-        fixed: numbers that are known and not fitted; those of a stack hold for all stacks.
+        fixed: numbers that are known and not fitted; burst_share holds for every admission.
     """
-    fixed = fixed or {}
-    common = {name: value for name, value in fixed.items() if name in (*COMMON, "routing_exponent")}
-    here = cast("ServingNumbers", replace(cast("Any", start), **common))
+    fixed = dict(fixed or {})
+    for name in (f"{BURST}.{admission}" for admission in start.burst_share if BURST in fixed):
+        fixed[name] = fixed[BURST]
+    fixed.pop(BURST, None)
+    here = start.changed(fixed)
     rows = np.flatnonzero(used)
-    stacks = [name for name in cases.schedulers if np.sum(cases.stack_is(name) & used) >= FEWEST]
-    kept = {name: _pinned(start.of_stack(name), fixed) for name in stacks or start.by_stack}
-    here = replace(here, by_stack=kept)
+    waits = [name for name in (*FIRST_TOKEN, *(f"{BURST}.{key}" for key in start.burst_share)) if name not in fixed]
+    felt = [name for name in waits if np.sum(cases.concerned(name) & used & np.isfinite(cases.ttft_s)) >= FEWEST]
     mixed = np.any(cases.mixture[rows]) and "routing_exponent" not in fixed
     for turn in range(_ROUNDS):
         exponents = EXPONENTS if mixed and turn == 0 else (here.routing_exponent,)
         found = [_fit_common(cases, replace(here, routing_exponent=z), rows, fixed) for z in exponents]
-        here = min(found, key=lambda one: one[0])[1]
-        own = {name: _fit_stack(cases, here, name, used, fixed) for name in stacks}
-        here = replace(here, by_stack={**kept, **own})
+        here = _like(_fit_waits(cases, min(found, key=lambda one: one[0])[1], felt, used), waits, felt)
     return here
 
 
-def _pinned(own: StackNumbers, fixed: Mapping[str, float]) -> StackNumbers:
-    return StackNumbers(
-        first_token_s=fixed.get("first_token_s", own.first_token_s),
-        burst_share=fixed.get("burst_share", own.burst_share),
-        synchrony=fixed.get("synchrony", own.synchrony),
-    )
+def _like(here: ServingNumbers, waits: Sequence[str], felt: Sequence[str]) -> ServingNumbers:
+    """A number that no case feels takes the value of its like: the other constant, the median of the other shares."""
+    values: dict[str, float] = {}
+    for name in set(waits) - set(felt):
+        others = [here.get(other) for other in felt if (other in FIRST_TOKEN) == (name in FIRST_TOKEN)]
+        if others:
+            values[name] = float(np.median(others))
+    return here.changed(values)
 
 
 def _fit_common(
@@ -95,45 +99,41 @@ def _soft_l1(errors: Array) -> float:
     return float(np.sum(SOFT_L1_SCALE**2 * (np.sqrt(1.0 + (errors / SOFT_L1_SCALE) ** 2) - 1.0)))
 
 
-def _fit_stack(
-    cases: FitCases, here: ServingNumbers, name: str, used: Array, fixed: Mapping[str, float]
-) -> StackNumbers:
-    """The best time to first token of one stack, in which both numbers are nearly linear."""
-    own = here.of_stack(name)
-    rows = np.flatnonzero(cases.stack_is(name) & used & np.isfinite(cases.ttft_s))
-    free = [key for key in ("first_token_s", "burst_share") if key not in fixed]
-    if not free or len(rows) < FEWEST:
-        return own
-
-    def predict(numbers: StackNumbers) -> Predicted:
-        return cases.predict(replace(here, by_stack={**here.by_stack, name: numbers}), rows)
-
-    for _ in range(2):
-        base = predict(own)
+def _fit_waits(cases: FitCases, here: ServingNumbers, felt: Sequence[str], used: Array) -> ServingNumbers:
+    """The best time to first token, in which its numbers are nearly linear: all of them at once, by its slopes."""
+    rows = np.flatnonzero(used & np.isfinite(cases.ttft_s))
+    if not felt or len(rows) < FEWEST:
+        return here
+    for _ in range(_LINES):
+        base = cases.predict(here, rows)
         keep = rows[~base.memory_bound[rows]]
-        slopes: dict[str, Array] = {}
-        for key in free:
-            step = 0.02 + 0.1 * getattr(own, key)
-            moved = predict(replace(own, **{key: getattr(own, key) + step}))
-            slopes[key] = (moved.ttft_s[keep] - base.ttft_s[keep]) / step
-        rest = base.ttft_s[keep] - sum(slopes[key] * getattr(own, key) for key in free)
-        found = _best_line(rest, [slopes[key] for key in free], cases.ttft_s[keep])
-        own = replace(own, **dict(zip(free, found, strict=True)))
-    return own
+        rest = base.ttft_s[keep].copy()
+        slopes: list[Array] = []
+        for name in felt:
+            value = here.get(name)
+            step = 0.02 + 0.1 * value
+            own = np.flatnonzero(cases.concerned(name) & used & np.isfinite(cases.ttft_s) & ~base.memory_bound)
+            moved = cases.predict(here.changed({name: value + step}), own).ttft_s[own]
+            slope = np.zeros(len(cases.cases))
+            slope[own] = (moved - base.ttft_s[own]) / step
+            slopes.append(slope[keep])
+            rest -= slope[keep] * value
+        here = here.changed(dict(zip(felt, _best_line(rest, slopes, cases.ttft_s[keep], felt), strict=True)))
+    return here
 
 
-def _best_line(rest: Array, slopes: list[Array], measured: Array) -> list[float]:
+def _best_line(rest: Array, slopes: list[Array], measured: Array, names: Sequence[str]) -> list[float]:
     """Values from 0 to 1 that bring rest + values · slopes closest to what was measured, as logarithms."""
     lines = np.array(slopes)
 
     def errors(values: Array) -> Array:
         return np.log(np.maximum(rest + values @ lines, 1e-6) / measured)
 
-    grid = np.concatenate([[0.0], np.geomspace(0.01, 0.8, 16)])
-    starts = np.array(np.meshgrid(*[grid] * len(slopes))).reshape(len(slopes), -1).T
-    start = min(starts, key=lambda values: _soft_l1(errors(values)))
-    inside = np.clip(start, 1e-4, 1.0 - 1e-4)
-    return _least_squares(errors, inside, (np.zeros(len(inside)), 1.0))[1]
+    # all constants and all shares start alike
+    is_first = np.array([name in FIRST_TOKEN for name in names])
+    starts = [np.where(is_first, first, share) for first in _STARTS for share in _STARTS]
+    found = [_least_squares(errors, start, (np.zeros(len(names)), 1.0)) for start in starts]
+    return min(found, key=lambda one: one[0])[1]
 
 
 def _least_squares(
