@@ -72,7 +72,7 @@ def test_attention_cores(kv: str) -> None:
     heads = {"q_heads": 32, "kv_heads": 8, "head_dim": 128}
     row = decode_core(attention, count=1, tp=1, precision=precision, chip=B200)
     work = amounts(table("attention_decode", labels, batch=16, context=2048, **heads), B200)
-    agree(row, work, {f.kv_tokens("full"): 16 * 2048.0, f.DECODE_SEQUENCES: 16.0})
+    agree(row, work, {f.kv_tokens("full"): 16 * 2048.0, f.kv_pairs("full"): 16 * 2048.0, f.DECODE_TOKENS: 16.0})
     row = prefill_core(attention, count=1, tp=1, precision=precision, chip=B200)
     work = amounts(table("attention_prefill", labels, batch=4, tokens=1000, **heads), B200)
     agree(row, work, {f.attention_pairs("full"): 4 * 1000 * 1001 / 2, f.PREFILL_TOKENS: 4000.0})
@@ -86,7 +86,7 @@ def test_mla_cores() -> None:
     labels = ("bfloat16", "bfloat16")
     row = decode_core(attention, count=1, tp=1, precision=precision, chip=B200)
     work = amounts(table("mla_decode", labels, batch=16, context=2048, q_heads=64), B200)
-    agree(row, work, {f.kv_tokens("mla"): 16 * 2048.0, f.DECODE_SEQUENCES: 16.0})
+    agree(row, work, {f.kv_tokens("mla"): 16 * 2048.0, f.kv_pairs("mla"): 16 * 2048.0, f.DECODE_TOKENS: 16.0})
     row = prefill_core(attention, count=1, tp=1, precision=precision, chip=B200)
     work = amounts(table("mla_prefill", labels, batch=4, tokens=1000, q_heads=64), B200)
     agree(row, work, {f.attention_pairs("mla"): 4 * 1000 * 1001 / 2, f.PREFILL_TOKENS: 4000.0})

@@ -15,7 +15,7 @@ from rackline.errors import InputError
 from rackline.validate import Case, CaseSet
 from rackline.validate.ablation import BEGIN, EFFECTS, END, ablation, write_docs
 from rackline.validate.cases import case_from
-from rackline.validate.fit_cases import FitCases, ServingNumbers, StackNumbers, prepare, shipped_numbers
+from rackline.validate.fit_cases import FitCases, ServingNumbers, prepare, shipped_numbers
 from rackline.validate.refit import Refit, refit
 from rackline.validate.refit_report import marks, refit_markdown, write_refit_docs
 from rackline.validate.run import score_cases
@@ -26,11 +26,11 @@ PLANTED = ServingNumbers(
     prefill_slowdown=1.4,
     eager_s_per_layer=0.5e-3,
     routing_exponent=0.85,
-    by_stack={
-        "vllm": StackNumbers(first_token_s=0.04, burst_share=0.12),
-        "trtllm": StackNumbers(first_token_s=0.1, burst_share=0.3),
-    },
+    first_token_s=0.04,
+    first_token_equal_s=0.1,
+    burst_share={"chunked": 0.12, "prefill_first": 0.3},
 )
+STACKS = ("vllm", "sglang")
 
 
 def line(model: str, stack: str, tp: int, concurrency: int, input_len: int = 1000) -> dict[str, Any]:
@@ -45,6 +45,7 @@ def line(model: str, stack: str, tp: int, concurrency: int, input_len: int = 100
         "layout": {"tp": tp},
         "input_len": input_len,
         "output_len": 300,
+        "length_distribution": "fixed" if concurrency > 8 else "uniform_0.8_1.0",
         "concurrency": concurrency,
         "measured": {"tpot_s": 0.01, "ttft_s": 0.1},
     }
@@ -59,7 +60,7 @@ def lines(*models: str) -> list[dict[str, Any]]:
     return [
         line(model, stack, tp, concurrency, input_len)
         for model in models
-        for stack in ("vllm", "trtllm")
+        for stack in STACKS
         for tp in (2, 8)
         for concurrency, input_len in ((1, 1000), (8, 1000), (64, 200), (64, 4000))
     ]
@@ -112,9 +113,9 @@ def test_planted_numbers_come_back(ready: FitCases) -> None:
     assert found.prefill_slowdown == pytest.approx(PLANTED.prefill_slowdown, rel=0.03)
     assert found.eager_s_per_layer == pytest.approx(PLANTED.eager_s_per_layer, rel=0.03)
     assert found.routing_exponent == PLANTED.routing_exponent
-    for name, own in PLANTED.by_stack.items():
-        assert found.by_stack[name].first_token_s == pytest.approx(own.first_token_s, rel=0.05)
-        assert found.by_stack[name].burst_share == pytest.approx(own.burst_share, rel=0.05)
+    for name, value in PLANTED.as_dict().items():
+        if name.startswith(("first_token", "burst_share")):
+            assert found.get(name) == pytest.approx(value, rel=0.05), name
 
 
 def test_fixed_numbers_stay(ready: FitCases) -> None:
@@ -122,14 +123,19 @@ def test_fixed_numbers_stay(ready: FitCases) -> None:
     fixed = {"rank_skew_s": 0.0, "routing_exponent": 0.5, "burst_share": 0.0}
     found = fit_numbers(ready, shipped_numbers(ready), everything, fixed=fixed)
     assert (found.rank_skew_s, found.routing_exponent) == (0.0, 0.5)
-    assert {own.burst_share for own in found.by_stack.values()} == {0.0}
+    assert set(found.burst_share.values()) == {0.0}
     assert found.prefill_slowdown > 1.0
 
 
-def test_a_stack_that_was_left_out_takes_the_median_of_the_others() -> None:
-    own = PLANTED.of_stack("sglang")
-    assert own == StackNumbers(first_token_s=pytest.approx(0.07), burst_share=pytest.approx(0.21))  # type: ignore[arg-type]
-    assert PLANTED.of_stack("vllm") is PLANTED.by_stack["vllm"]
+def test_a_number_that_no_case_feels_takes_the_value_of_its_like(ready: FitCases) -> None:
+    """Without any requests of one length their constant is that of spread lengths; an admission takes the others'."""
+    start = shipped_numbers(ready)
+    spread = np.array([case.text("length_distribution") != "fixed" for case in ready.cases])
+    found = fit_numbers(ready, start, spread)
+    assert found.first_token_equal_s == found.first_token_s
+    found = fit_numbers(ready, start, ready.concerned("burst_share.chunked"))
+    assert found.burst_of("prefill_first") == found.burst_of("chunked")
+    assert PLANTED.burst_of("decode_first") == pytest.approx(0.21)
 
 
 def test_each_case_is_scored_once_by_the_fold_that_did_not_see_it(left_out: Refit, planted: list[Case]) -> None:
@@ -204,20 +210,18 @@ def test_an_effect_that_is_there_costs_accuracy_when_switched_off(planted: list[
 def test_each_effect_changes_predictions_when_switched_off(name: str, planted: list[Case]) -> None:
     """All other numbers as before; what an effect needs is among these cases."""
     effect = EFFECTS[name]
-    own = StackNumbers(first_token_s=0.04, burst_share=0.12, synchrony=0.2)
-    usual = replace(PLANTED, by_stack={"vllm": own, "trtllm": own})
     fp4 = cases_of([{**line("llama-3.1-8b", "vllm", 1, 8), "chip": "b200-sxm", "precision": "fp4"}])
-    chosen = measured([*planted[:2], planted[-1], *fp4], usual)
+    chosen = measured([*planted[:2], *planted[-10:], *fp4], PLANTED)
     ready = prepare(
         chosen,
         calibration_name=effect.calibration_name or "auto",
         change=effect.change,
         scheduler=effect.scheduler,
     )
-    common = {key: value for key, value in effect.fixed.items() if hasattr(usual, key)}
-    rest = {key: value for key, value in effect.fixed.items() if key not in common}
-    without = replace(own, **rest)
-    predicted = ready.predict(replace(usual, **common, by_stack={"vllm": without, "trtllm": without}))
+    fixed = {key: value for key, value in effect.fixed.items() if key != "burst_share"}
+    if "burst_share" in effect.fixed:
+        fixed |= {f"burst_share.{key}": effect.fixed["burst_share"] for key in PLANTED.burst_share}
+    predicted = ready.predict(PLANTED.changed(fixed))
     same = [
         np.allclose(predicted.tpot_s, [case.measured["tpot_s"] for case in chosen], rtol=1e-3),
         np.allclose(predicted.ttft_s, [case.measured["ttft_s"] for case in chosen], rtol=1e-3),

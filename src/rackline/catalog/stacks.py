@@ -6,14 +6,40 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rackline.catalog.base import Count, Fraction, NonNegative, SourcedRecord
+from rackline.catalog.base import Count, Fraction, NonNegative, Positive, Record, SourcedRecord
+
+Admission = Literal["chunked", "prefill_first", "decode_first"]
+
+
+class StackDefaults(Record):
+    """Defaults of a stack that hold for some of its versions, or on chips with some memory.
+
+    Args:
+        before: Versions below this one, such as "0.8"; all when it is missing.
+        hbm_from_bytes: Chips with at least so much memory [bytes].
+        hbm_below_bytes: Chips with less memory [bytes].
+        admission: As of the stack; like all that follow, unchanged when it is missing.
+        max_batched_tokens: As of the stack [tokens].
+        max_num_seqs: As of the stack [sequences].
+        eager_decode: As of the stack.
+        eager_s_per_layer: As of the stack [s].
+    """
+
+    before: str | None = Field(default=None, pattern=r"^\d+(\.\d+)*$")
+    hbm_from_bytes: Positive | None = None
+    hbm_below_bytes: Positive | None = None
+    admission: Admission | None = None
+    max_batched_tokens: Count | None = None
+    max_num_seqs: Count | None = None
+    eager_decode: bool | None = None
+    eager_s_per_layer: NonNegative | None = None
 
 
 class StackRecord(SourcedRecord):
     """A serving stack: its defaults, and a few numbers fitted to measured servers.
 
     Args:
-        admission: How prompts enter: "chunked" or "prefill_first".
+        admission: How prompts enter: "chunked", "prefill_first" or "decode_first".
         max_batched_tokens: Tokens of a pass of one rank [tokens].
         max_num_seqs: Sequences that one rank decodes at most [sequences].
         memory_fraction: Share of HBM that the server uses [fraction].
@@ -29,9 +55,10 @@ class StackRecord(SourcedRecord):
             all of them at once, and engines that prefill first keep them in step [fraction].
         synchrony: Share of prompts that arrive together when their cohort has ended, not between decode steps
             [fraction].
+        defaults: What differs in some versions or on some chips; later entries win.
     """
 
-    admission: Literal["chunked", "prefill_first"]
+    admission: Admission
     max_batched_tokens: Count
     max_num_seqs: Count
     memory_fraction: Annotated[float, Field(gt=0.0, le=1.0)]
@@ -45,3 +72,4 @@ class StackRecord(SourcedRecord):
     first_token_equal_s: NonNegative | None = None
     burst_share: Fraction = 0.0
     synchrony: Fraction = 0.0
+    defaults: tuple[StackDefaults, ...] = ()

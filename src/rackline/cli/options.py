@@ -184,17 +184,18 @@ def read_modes(labels: Sequence[str] | None, model: AnyModel) -> list[Mode] | No
         InputError: an unknown admission, or overlap for a model without experts.
     """
     from rackline.arch import Model
-    from rackline.serving.workload import Mode
+    from rackline.serving.workload import Admission, Mode
 
-    budgets = {"chunked": 8192, "prefill_first": 16384}
+    budgets: dict[Admission, int] = {"chunked": 8192, "prefill_first": 16384, "decode_first": 16384}
     found: list[Mode] = []
     for label in labels or ():
         head, *extras = [part.strip() for part in label.split(",")]
         name, equals, budget = head.partition("=")
-        admission = name.strip().replace("-", "_")
-        allowed = "chunked[=TOKENS] or prefill-first[=TOKENS], each also with ,overlap"
-        if admission not in budgets or any(extra != "overlap" for extra in extras):
-            near = nearest_names(admission, budgets, 1)
+        written = name.strip().replace("-", "_")
+        allowed = "chunked[=TOKENS], prefill-first[=TOKENS] or decode-first[=TOKENS], each also with ,overlap"
+        admission: Admission | None = next((known for known in budgets if known == written), None)
+        if admission is None or any(extra != "overlap" for extra in extras):
+            near = nearest_names(written, budgets, 1)
             nearest = near[0].replace("_", "-") if near else "chunked"
             raise InputError(what="--mode", given=label, allowed=allowed, nearest=nearest)
         if extras and not (isinstance(model, Model) and model.is_moe):
@@ -204,7 +205,7 @@ def read_modes(labels: Sequence[str] | None, model: AnyModel) -> list[Mode] | No
         most = whole(budget, "--mode tokens", maximum=MOST_TOKENS) if equals else budgets[admission]
         found.append(
             Mode(
-                admission="chunked" if admission == "chunked" else "prefill_first",
+                admission=admission,
                 max_batched_tokens=most,
                 two_batch_overlap=bool(extras),
             )

@@ -70,7 +70,8 @@ def plan(
         chips: chips to use; the cluster's own number by default
         precision: data types: native, bf16, fp8, fp4, mxfp4, int8, int4, or in parts such as fp8,kv=bf16; may be
             repeated; all that the chip supports by default
-        mode: scheduler: chunked[=TOKENS] or prefill-first[=TOKENS], each also with ,overlap; may be repeated
+        mode: scheduler: chunked[=TOKENS], prefill-first[=TOKENS] or decode-first[=TOKENS], each also with ,overlap; may
+            be repeated
         layout: parts that are fixed, such as tp=8 or attention_dp=8,ep=8; the others stay free
         calibration: how far kernels fall short of the peaks: auto (the stack measured most on the chip), trtllm, vllm,
             sglang, generic (all stacks), unit (ideal roofline) or a TOML file

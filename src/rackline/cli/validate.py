@@ -129,7 +129,11 @@ def validate(
         board = run(files, calibration)
     elapsed_s = time.perf_counter() - start
     _warn(board)
-    if write_docs is not None:
+    if write_docs is not None and len(board.both_ways) and len(board.both_ways) == board.num_cases:
+        from rackline.validate.speculation import write_docs as fill_speculation
+
+        fill_speculation(board.both_ways, Path(write_docs))
+    elif write_docs is not None:
         fill_page(stored_form(board, files), Path(write_docs))
     if store_file is not None:
         store(board, files, store_file)

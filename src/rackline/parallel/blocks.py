@@ -108,12 +108,12 @@ def attention_rows(model: Model, layout: Sharding, precision: Precision, chip: C
 
 
 def decode_core(attention: Attention, *, count: int, tp: FloatLike, precision: Precision, chip: Chip) -> Row:
-    """Scores and values of decoded tokens against the cache; each KV head on the chip is read once."""
+    """Scores and values of decoded tokens against the cache; each KV head on the chip is read once a sequence."""
     heads = np.ceil(attention.num_q_heads / tp)
     kv_bytes = attention.kv_elements_per_token(tp) * storage_bytes(precision.kv_cache)
-    per_sequence = heads * attention.decode_io_elements * 2.0 + kv_bytes  # q in, output out, new KV written
-    state = attention.state_elements(tp)
-    per_sequence = per_sequence + 2.0 * STATE_BYTES * state  # read and written
+    per_token = heads * attention.decode_io_elements * 2.0 + kv_bytes  # q in, output out, new KV written
+    # the state is read once a sequence and written after every token, so that drafts can be taken back
+    state_bytes = STATE_BYTES * attention.state_elements(tp)
     kv = f.kv_tokens(attention.kind)
     return Row(
         name=f"attention_decode_{attention.kind}",
@@ -128,10 +128,14 @@ def decode_core(attention: Attention, *, count: int, tp: FloatLike, precision: P
             chip,
         ),
         compute={
-            kv: heads * attention.decode_flop_per_pair * count,
-            f.DECODE_SEQUENCES: heads * attention.state_flop_per_token * count,
+            f.kv_pairs(attention.kind): heads * attention.decode_flop_per_pair * count,
+            f.DECODE_TOKENS: heads * attention.state_flop_per_token * count,
         },
-        hbm={kv: kv_bytes * count, f.DECODE_SEQUENCES: per_sequence * count},
+        hbm={
+            kv: kv_bytes * count,
+            f.DECODE_TOKENS: (per_token + state_bytes) * count,
+            f.DECODE_SEQUENCES: state_bytes * count,
+        },
         launches={f.HAS_DECODE: float(count)},
         depth={f.max_context(attention.kind): float(count)},
         tiles={f.DECODE_SEQUENCES: np.ceil(attention.num_kv_heads / tp) * count},

@@ -19,6 +19,7 @@ ONE = "1"
 TOKENS = "tokens"
 LOGIT_ROWS = "logit_rows"
 DECODE_SEQUENCES = "decode_sequences"
+DECODE_TOKENS = "decode_tokens"
 PREFILL_TOKENS = "prefill_tokens"
 CHUNK_PREFIX_TOKENS = "chunk_prefix_tokens"
 GROUP_TOKENS = "group_tokens"
@@ -32,6 +33,11 @@ HAS_PREFILL = "has_prefill"
 def kv_tokens(kind: str) -> str:
     """Name of the feature: KV tokens that the decoding sequences read, of one attention kind."""
     return f"kv_tokens:{kind}"
+
+
+def kv_pairs(kind: str) -> str:
+    """Name of the feature: pairs of a decoded token and a KV token that it reads, of one attention kind."""
+    return f"kv_pairs:{kind}"
 
 
 def attention_pairs(kind: str) -> str:
@@ -65,7 +71,8 @@ class Batch:
     """What one pass works on, on one attention-dp rank; floats or arrays that broadcast together.
 
     Args:
-        decode_sequences: sequences that decode one token each [sequences].
+        decode_sequences: sequences that decode [sequences].
+        decode_tokens: tokens that each of them pushes through the pass: 1, and drafts that are verified [tokens].
         context_len: mean tokens already cached per decoding sequence [tokens].
         prefill_sequences: prompts with a chunk in this pass [sequences].
         chunk_tokens: new tokens per such prompt [tokens].
@@ -75,6 +82,7 @@ class Batch:
     """
 
     decode_sequences: FloatLike = 0.0
+    decode_tokens: FloatLike = 1.0
     context_len: FloatLike = 0.0
     prefill_sequences: FloatLike = 0.0
     chunk_tokens: FloatLike = 0.0
@@ -89,7 +97,7 @@ class Batch:
     @property
     def tokens(self) -> FloatLike:
         """Tokens pushed through the layers [tokens]."""
-        return self.decode_sequences + self.prefill_tokens
+        return self.decode_sequences * self.decode_tokens + self.prefill_tokens
 
     @property
     def is_decode_only(self) -> bool:
@@ -108,13 +116,16 @@ class Batch:
         """
         tokens = self.tokens
         found: dict[str, FloatLike] = {ONE: 1.0, TOKENS: tokens}
-        found[LOGIT_ROWS] = self.decode_sequences + self.prefill_sequences
+        decoded = self.decode_sequences * self.decode_tokens
+        found[LOGIT_ROWS] = decoded + self.prefill_sequences
         found[DECODE_SEQUENCES] = self.decode_sequences
+        found[DECODE_TOKENS] = decoded
         if np.any(np.asarray(self.decode_sequences)):
             found[HAS_DECODE] = np.minimum(np.asarray(self.decode_sequences, dtype=float), 1.0)
             for label, kind in kinds.items():
                 read = kind.kv_read_tokens(self.context_len)
                 found[kv_tokens(label)] = self.decode_sequences * read
+                found[kv_pairs(label)] = decoded * read
                 found[max_context(label)] = found[HAS_DECODE] * read
             if not kinds:
                 found[kv_tokens("all")] = self.decode_sequences * self.context_len

@@ -94,7 +94,8 @@ def plan_points(
     found: list[Candidate] = []
     for index, count in enumerate(per_rank.astype(int)):
         batch_size = int(count) * layout.attention_dp * layout.pp
-        rate = batch_size / float(state.tpot_s[index]) / layout.chips_per_replica
+        interval_s = float(state.tpot_s[index] + state.hold_s[index] / (workload.output_len - 1.0))
+        rate = batch_size / interval_s / layout.chips_per_replica
         cost = usd_per_chip_s / rate * 1e6
         share = float(state.prefill_cost_share[index])
         free = deployment.memory(

@@ -128,7 +128,7 @@ class Space:
                     )
                 state = steady_state(engine, self.workload, mode, b, decode_s=decode[overlap], threads=self.threads)
                 free = self.free_bytes(precision, mode.max_batched_tokens)
-                rate = per_replica / state.tpot_s / chips
+                rate = per_replica / (state.tpot_s + state.hold_s / (self.workload.output_len - 1.0)) / chips
                 if overlap:
                     rate = np.where(exchanging[:, None] & (b >= 2), rate, np.nan)  # one sequence has no halves
                 yield Block(

@@ -5,10 +5,10 @@ Requests in flight are waiting, prefilling or decoding. With b of them decoding,
     X(b) = b / ((output_len - 1) · tpot(b))        requests/s
 
 and Little's law gives the time of a request, C / X. The decoding number is where the requests that are not decoding
-account for the time to first token: C = b + X(b) · ttft(b). Four things cap b: the loop itself, the memory, the
-sequences that the engine may run, and the prefill path, which at full load feeds
-room · (output_len - 1) / (new tokens + output_len - 1) slots. At a cap the rest of the requests wait, and their wait
-is part of the time to first token.
+account for the time to first token: C = X(b) · (ttft(b) + (output_len - 1) · tpot(b)) = b + X(b) · ttft(b).
+Four things cap b: the loop itself, the memory, the sequences that the engine may run, and the prefill path, which at
+full load feeds room · (output_len - 1) / (new tokens + output_len - 1) slots. At a cap the rest of the requests wait,
+and their wait is part of the time to first token.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from rackline.arch import Model
 from rackline.errors import InputError
 from rackline.parallel import Deployment
 from rackline.passes import Batch
+from rackline.serving.speculative import PLAIN, Speculation, draft_table
 from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.steady import Engine, steady_state
 from rackline.serving.workload import Mode, Workload
@@ -70,8 +71,8 @@ class PeakThroughput:
     bound: str
 
 
-def engine_of(deployment: Deployment, stack: Stack = IDEAL) -> Engine:
-    """The engine of a deployment under a stack."""
+def engine_of(deployment: Deployment, stack: Stack = IDEAL, speculation: Speculation = PLAIN) -> Engine:
+    """The engine of a deployment under a stack, with speculative decoding if it drafts."""
     model = deployment.model
     return Engine(
         table=deployment.table(),
@@ -79,6 +80,8 @@ def engine_of(deployment: Deployment, stack: Stack = IDEAL) -> Engine:
         pipeline_stretch=deployment.pipeline_stretch,
         num_layers=model.num_layers if isinstance(model, Model) else 0,
         stack=stack,
+        speculation=speculation,
+        draft=draft_table(deployment) if speculation.draft_tokens else None,
     )
 
 
@@ -123,19 +126,24 @@ def closed_loop(
         "max_num_seqs": float(engine.stack.max_num_seqs),
     }
     if mode.admission == "chunked":
-        steps = workload.output_len - 1.0
-        caps["prefill"] = 0.999 * mode.max_batched_tokens * steps / (workload.new_tokens + steps)
+        # a step yields several tokens of a sequence under speculation and pushes the drafts through as well
+        steps = (workload.output_len - 1.0) / engine.speculation.tokens_per_step
+        pushed = workload.new_tokens + steps * engine.speculation.verified_tokens
+        caps["prefill"] = 0.999 * mode.max_batched_tokens * steps / pushed
     bound = min(caps, key=lambda name: caps[name])
     most = caps[bound]
     points = np.geomspace(min(1e-2, most), most, _POINTS)
     state = steady_state(engine, workload, mode, points)
     steps = workload.output_len - 1.0
-    rate = points / (steps * state.tpot_s)
-    burst = engine.stack.burst_share * max(wanted * layout.pp - 1.0, 0.0) * state.prompt_s
-    waiting = state.ttft_s + burst
-    in_flight = points + rate * waiting
+    rate = points / (steps * state.tpot_s + state.hold_s)
+    if mode.admission == "decode_first":  # all that ended together are admitted together
+        waiting = engine.stack.beyond_passes_s(workload) + state.hold_s
+    else:
+        waiting = state.ttft_s + engine.stack.burst_share * max(wanted * layout.pp - 1.0, 0.0) * state.prompt_s
+    in_flight = rate * (waiting + steps * state.tpot_s)
     if in_flight[-1] <= wanted:
         tpot, decoding = float(state.tpot_s[-1]), most
+        hold = float(state.hold_s[-1])
         request = wanted / float(rate[-1])
         ttft = request - steps * tpot
         decode = float(state.decode_s[-1])
@@ -143,6 +151,7 @@ def closed_loop(
         decoding = float(np.interp(wanted, in_flight, points))
         bound = "prefill" if decoding > _NEARLY * caps.get("prefill", np.inf) else "concurrency"
         tpot = float(np.interp(decoding, points, state.tpot_s))
+        hold = float(np.interp(decoding, points, state.hold_s))
         ttft = float(np.interp(decoding, points, waiting))
         request = ttft + steps * tpot
         decode = float(np.interp(decoding, points, state.decode_s))
@@ -153,7 +162,7 @@ def closed_loop(
         decoding=decoding * slots,
         decode_s=decode,
         bound=bound,
-        output_tokens_per_s=decoding * slots / tpot,
+        output_tokens_per_s=decoding * slots / (tpot + hold / steps),
     )
 
 
@@ -175,7 +184,7 @@ def static_batch(
         return float(engine.seconds(batch, times, two_batch_overlap=False))
 
     prompts = pass_s(Batch(prefill_sequences=per_rank, chunk_tokens=input_len))
-    prefill = engine.stack.first_token_s + float(engine.with_prompts_s(0.0, prompts))
+    prefill = float(engine.with_prompts_s(0.0, prompts))  # driven in process: no server in between
     token = 0.0
     if output_len > 1:
         step = Batch(decode_sequences=per_rank, context_len=input_len + output_len / 2.0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
+from typing import Any
 
 from rackline.catalog import StackRecord, names, stack_record
 from rackline.passes import Calibration
@@ -43,9 +45,39 @@ class Stack:
 IDEAL = Stack()
 
 
-def stack(name: str) -> Stack:
-    """Load a stack by name or file. Raises UnknownNameError, CatalogError as the catalogue."""
-    return stack_from_record(stack_record(name))
+def stack(name: str, *, version: str = "", hbm_bytes: float | None = None) -> Stack:
+    """Load a stack by name or file, with the defaults of a version on a chip.
+
+    Args:
+        version: such as "0.6.3.post1"; the newest when it is empty or names no number.
+        hbm_bytes: memory of the chip, on which some defaults depend [bytes].
+
+    Raises:
+        UnknownNameError, CatalogError: as the catalogue.
+    """
+    record = stack_record(name)
+    found = stack_from_record(record)
+    given = _numbers(version)
+    for entry in record.defaults:
+        if entry.before is not None and not (given and given < _numbers(entry.before)):
+            continue
+        if entry.hbm_from_bytes is not None and not (hbm_bytes is not None and hbm_bytes >= entry.hbm_from_bytes):
+            continue
+        if entry.hbm_below_bytes is not None and not (hbm_bytes is not None and hbm_bytes < entry.hbm_below_bytes):
+            continue
+        changes: dict[str, Any] = {
+            key: value
+            for key in ("admission", "max_batched_tokens", "max_num_seqs", "eager_decode", "eager_s_per_layer")
+            if (value := getattr(entry, key)) is not None
+        }
+        found = replace(found, **changes)
+    return found
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The numbers that a version starts with: "0.5.6.post2" is (0, 5, 6)."""
+    found = re.match(r"v?(\d+(?:\.\d+)*)", version.strip())
+    return tuple(int(part) for part in found.group(1).split(".")) if found else ()
 
 
 def stack_of(calibration: Calibration) -> Stack:

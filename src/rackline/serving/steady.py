@@ -7,6 +7,9 @@ One attention-dp rank decodes b sequences. A request ends every (output_len - 1)
     q = 1 - (1 - p)^ranks                 share of steps in which any attention-dp rank carries prompt tokens
     tpot = t_decode + q · (t_mixed - t_decode)        chunked: prompts and decodes share a pass
     tpot = t_decode + q · t_prefill                   prefill first: decoding waits
+    tpot = t_decode                                   decode first: the whole batch ends before the next is admitted
+
+With speculative decoding a step yields several tokens and tpot is the step over their number.
 
 Attention-dp ranks step together: the busiest one has the prompt tokens of p, the experts see the ranks' mean.
 
@@ -16,12 +19,13 @@ as fast as slots get free: such a batch never fills.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rackline.passes import Batch, PassTable, TimeTable
 from rackline.passes.features import ONE, Array, FloatLike, as_array
+from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.workload import Mode, Workload
 
@@ -37,6 +41,7 @@ class SteadyState:
         tpot_s: time per output token of one request [s].
         ttft_s: queue and prefill of one request [s].
         prompt_s: time that one prompt costs in passes that are full of prompts [s].
+        hold_s: time that a slot is taken by a request before it decodes; only decode first has any [s].
         prefill_utilisation: load of the prefill path; at 1 the batch cannot be kept full.
         prefill_cost_share: share of the engine's time that prompts cost.
     """
@@ -47,6 +52,7 @@ class SteadyState:
     tpot_s: Array
     ttft_s: Array
     prompt_s: Array
+    hold_s: Array
     prefill_utilisation: Array
     prefill_cost_share: Array
 
@@ -61,6 +67,8 @@ class Engine:
         pipeline_stretch: slowest over mean pipeline stage.
         num_layers: of the model [count].
         stack: what runs around the kernels.
+        speculation: drafts a step and what they yield.
+        draft: the pass of one draft, needed where there are any.
     """
 
     table: PassTable
@@ -68,6 +76,8 @@ class Engine:
     pipeline_stretch: FloatLike = 1.0
     num_layers: int = 0
     stack: Stack = IDEAL
+    speculation: Speculation = PLAIN
+    draft: PassTable | None = None
 
     def time_table(self, two_batch_overlap: bool) -> TimeTable:
         """Rates put in, under the policy of the mode."""
@@ -91,9 +101,10 @@ class Engine:
         half = 0.5 if two_batch_overlap else 1.0
         decode = as_array(batch.decode_sequences) * half
         prefill = as_array(batch.prefill_sequences) * half
-        tokens = decode + prefill * batch.chunk_tokens
+        tokens = decode * batch.decode_tokens + prefill * batch.chunk_tokens
         work = Batch(
             decode_sequences=decode,
+            decode_tokens=batch.decode_tokens,
             context_len=batch.context_len,
             prefill_sequences=prefill,
             chunk_tokens=batch.chunk_tokens,
@@ -121,9 +132,17 @@ class Engine:
         return (as_array(device_s) ** 4 + floor**4) ** 0.25 if floor else as_array(device_s)
 
     def decode_s(self, batch: Batch, times: TimeTable, *, two_batch_overlap: bool, threads: int = 1) -> Array:
-        """A pass that only decodes, as the stack runs it [s]."""
+        """A pass that only decodes (with drafts: verifies them), as the stack runs it [s]."""
         device = self.seconds(batch, times, two_batch_overlap=two_batch_overlap, threads=threads)
         return self.eager_s(device) if self.stack.eager_decode else device
+
+    def drafts_s(self, sequences: FloatLike, context_len: FloatLike) -> FloatLike:
+        """All drafts of a step, one after another, with so many sequences on a rank [s]."""
+        if self.draft is None or not self.speculation.draft_tokens:
+            return 0.0
+        alone = replace(self, table=self.draft, pipeline_stretch=1.0, speculation=PLAIN, draft=None)
+        one = Batch(decode_sequences=sequences, context_len=context_len)
+        return self.speculation.draft_tokens * alone.seconds(one, alone.time_table(False), two_batch_overlap=False)
 
 
 def steady_state(
@@ -139,7 +158,7 @@ def steady_state(
 
     Args:
         sequences_per_rank: b [sequences], scalar or (points,) or (layouts, points).
-        decode_s: the decode step if it is known already [s].
+        decode_s: the decode step if it is known already, without drafts [s].
 
     Returns:
         Arrays of shape () or (points,) or (layouts, points). Where prefill_utilisation is 1 or more the state does
@@ -151,13 +170,16 @@ def steady_state(
     b = as_array(sequences_per_rank)
     times = engine.time_table(mode.two_batch_overlap)
     overlap = mode.two_batch_overlap
+    verified = engine.speculation.verified_tokens
+    per_step = engine.speculation.tokens_per_step
     if decode_s is None:
-        decode = Batch(decode_sequences=b, context_len=workload.mean_context)
+        decode = Batch(decode_sequences=b, decode_tokens=verified, context_len=workload.mean_context)
         decode_s = engine.decode_s(decode, times, two_batch_overlap=overlap, threads=threads)
-    room = float(mode.max_batched_tokens) - (b if mode.admission == "chunked" else 0.0)
+    drafts_s = engine.drafts_s(b, workload.mean_context)
+    room = float(mode.max_batched_tokens) - (b * verified if mode.admission == "chunked" else 0.0)
     room = np.maximum(room, 1.0)
     new = workload.new_tokens
-    arrivals = b / (workload.output_len - 1.0) * (1.0 - engine.stack.synchrony)
+    arrivals = b * per_step / (workload.output_len - 1.0) * (1.0 - engine.stack.synchrony)
     load = arrivals * new / room
     share = np.maximum(-np.expm1(-arrivals), load)
     if mode.admission == "chunked":
@@ -169,11 +191,12 @@ def steady_state(
     beside = b if mode.admission == "chunked" else np.zeros_like(b)
     batch = Batch(
         decode_sequences=beside,
+        decode_tokens=verified,
         context_len=workload.mean_context,
         prefill_sequences=carried / chunk,
         chunk_tokens=chunk,
         prefix_tokens=workload.cached_tokens + (new - chunk) / 2.0,
-        group_tokens=ranks * (beside + carried * share / some),
+        group_tokens=ranks * (beside * verified + carried * share / some),
     )
     mixed_s = engine.seconds(batch, times, two_batch_overlap=overlap, threads=threads)
     if mode.admission == "chunked":
@@ -182,14 +205,15 @@ def steady_state(
     else:
         mixed_s = engine.with_prompts_s(0.0, mixed_s)
         extra = mixed_s
-    tpot = decode_s + some * extra
-    cost_share = some * extra / tpot
+    step_s = decode_s + drafts_s + some * extra
+    cost_share = some * extra / step_s
     utilisation = load if mode.admission == "chunked" else cost_share
     passes = np.ceil(new / chunk)
     service = passes * mixed_s
     with np.errstate(divide="ignore", invalid="ignore"):
         waiting = np.where(utilisation < 1.0, utilisation / (2.0 * (1.0 - utilisation)), np.inf)
-    ttft = engine.stack.beyond_passes_s(workload) + 0.5 * tpot + service * (1.0 + waiting)
+    beyond = engine.stack.beyond_passes_s(workload)
+    ttft = beyond + 0.5 * step_s + service * (1.0 + waiting)
     whole = np.minimum(new, float(mode.max_batched_tokens))
     full = Batch(
         prefill_sequences=mode.max_batched_tokens / whole,
@@ -197,13 +221,23 @@ def steady_state(
         prefix_tokens=workload.cached_tokens + (new - whole) / 2.0,
     )
     full_s = engine.with_prompts_s(0.0, engine.seconds(full, times, two_batch_overlap=overlap, threads=threads))
+    prompt_s = full_s * new / mode.max_batched_tokens
+    hold_s = np.zeros_like(step_s)
+    if mode.admission == "decode_first":
+        # a batch is prefilled together, decodes alone, and the next one waits for its end: half of it on average
+        step_s = decode_s + drafts_s
+        hold_s = np.maximum(b, 1.0) * prompt_s
+        cycle_s = hold_s + (workload.output_len - 1.0) * step_s / per_step
+        ttft = beyond + 0.5 * cycle_s + hold_s
+        cost_share = utilisation = hold_s / cycle_s
     return SteadyState(
-        decode_s=decode_s,
+        decode_s=decode_s + drafts_s,
         mixed_s=mixed_s,
         prefill_share=some,
-        tpot_s=tpot,
+        tpot_s=step_s / per_step,
         ttft_s=ttft,
-        prompt_s=full_s * new / mode.max_batched_tokens,
+        prompt_s=prompt_s,
+        hold_s=hold_s,
         prefill_utilisation=utilisation,
         prefill_cost_share=cost_share,
     )

@@ -7,7 +7,7 @@ from typing import Literal
 
 from rackline.errors import InputError
 
-Admission = Literal["chunked", "prefill_first"]
+Admission = Literal["chunked", "prefill_first", "decode_first"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class Mode:
 
     Args:
         admission: "chunked" puts prompt chunks and decodes into one pass; "prefill_first" runs prompts in passes of
-            their own while decoding waits.
+            their own while decoding waits; "decode_first" lets a batch end before it admits the next one.
         max_batched_tokens: tokens that a pass of one rank may hold [tokens].
         two_batch_overlap: the batch is split in two halves, so that one computes while the other communicates.
     """

@@ -101,6 +101,7 @@ class KeptEngine(Engine):
         """As of `Engine`, computed once a batch [s]."""
         parts = (
             batch.decode_sequences,
+            batch.decode_tokens,
             batch.context_len,
             batch.prefill_sequences,
             batch.chunk_tokens,
@@ -136,21 +137,20 @@ class FitCases:
     Args:
         cases: those that can be predicted.
         unsupported: those that cannot.
-        schedulers: stack name → its scheduler.
+        schedulers: of each case, its stack's version on its chip, shape (cases,).
         tpot_s, ttft_s: measured, shape (cases,), NaN where a case has none [s].
         mixture: whether the model of a case is a mixture of experts, shape (cases,).
     """
 
     cases: tuple[Case, ...]
     unsupported: tuple[Unsupported, ...]
-    schedulers: dict[str, Stack]
+    schedulers: tuple[Stack, ...]
     tpot_s: Array
     ttft_s: Array
     mixture: Array
     _resolver: Resolver
     _change: Change
     _workloads: list[Workload]
-    _stack_names: list[str]
     _engines: dict[int, tuple[Deployment, KeptEngine]] = field(default_factory=dict[int, tuple[Deployment, KeptEngine]])
     _deployments: dict[tuple[int, float], Deployment] = field(default_factory=dict[tuple[int, float], Deployment])
 
@@ -162,9 +162,9 @@ class FitCases:
         """
         shape = len(self.cases)
         tpot, ttft, bound = np.full(shape, np.nan), np.full(shape, np.nan), np.zeros(shape, dtype=bool)
-        stacks = {name: numbers.stack(kept) for name, kept in self.schedulers.items()}
+        stacks = {kept: numbers.stack(kept) for kept in set(self.schedulers)}
         for index in range(shape) if only is None else only:
-            around = stacks[self._stack_names[index]]
+            around = stacks[self.schedulers[index]]
             deployment, engine = self._engine(index, numbers.routing_exponent)
             found = closed_loop(
                 deployment,
@@ -188,13 +188,13 @@ class FitCases:
             equal = name == "first_token_equal_s"
             return np.array([workload.equal_lengths == equal for workload in self._workloads], dtype=bool)
         admission = name.partition(".")[2]
-        return np.array([self.schedulers[known].admission == admission for known in self._stack_names], dtype=bool)
+        return np.array([kept.admission == admission for kept in self.schedulers], dtype=bool)
 
     def _engine(self, index: int, exponent: float) -> tuple[Deployment, KeptEngine]:
         key = (index, exponent if self.mixture[index] else 0.0)
         if key not in self._deployments:
-            name = self._stack_names[index]
-            self._resolver.stacks[name] = replace(self.schedulers[name], routing_exponent=exponent)
+            name = stack_name(self.cases[index].stack)
+            self._resolver.stacks[name] = replace(self.schedulers[index], routing_exponent=exponent)
             self._deployments[key] = self._resolver.deployments(self.cases[index])[0]
         deployment = self._deployments[key]
         same = id(deployment)  # the resolver keeps it alive
@@ -234,8 +234,7 @@ def prepare(
     bad: list[Unsupported] = []
     workloads: list[Workload] = []
     mixture: list[bool] = []
-    stack_names: list[str] = []
-    schedulers: dict[str, Stack] = {}
+    schedulers: list[Stack] = []
     for case in cases:
         if case.kind != "serve" or "tpot_s" not in case.measured:
             continue
@@ -246,29 +245,26 @@ def prepare(
         except RacklineError as error:
             bad.append(Unsupported.of(case, str(error), bad_input=True))
             continue
-        name = stack_name(case.stack)
-        schedulers.setdefault(name, scheduler(around) if scheduler else around)
+        schedulers.append(scheduler(around) if scheduler else around)
         good.append(case)
         workloads.append(workload)
-        stack_names.append(name)
         mixture.append(isinstance(model, Model) and model.is_moe)
     return FitCases(
         cases=tuple(good),
         unsupported=tuple(bad),
-        schedulers=schedulers,
+        schedulers=tuple(schedulers),
         tpot_s=np.array([case.measured["tpot_s"] for case in good], dtype=float),
         ttft_s=np.array([case.measured.get("ttft_s", math.nan) for case in good], dtype=float),
         mixture=np.array(mixture, dtype=bool),
         _resolver=Resolver(calibration_name=calibration_name),
         _change=change,
         _workloads=workloads,
-        _stack_names=stack_names,
     )
 
 
 def shipped_numbers(cases: FitCases) -> ServingNumbers:
     """The numbers that the catalogue's stacks hold; those of the time to first token are the same for all of them."""
-    first = next(iter(cases.schedulers.values()), IDEAL)
+    first = next(iter(cases.schedulers), IDEAL)
     equal = first.first_token_equal_s
     return ServingNumbers(
         rank_skew_s=first.rank_skew_s,
@@ -277,5 +273,5 @@ def shipped_numbers(cases: FitCases) -> ServingNumbers:
         routing_exponent=first.routing_exponent,
         first_token_s=first.first_token_s,
         first_token_equal_s=first.first_token_s if equal is None else equal,
-        burst_share={kept.admission: kept.burst_share for kept in cases.schedulers.values()},
+        burst_share={kept.admission: kept.burst_share for kept in cases.schedulers},
     )

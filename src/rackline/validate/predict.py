@@ -12,14 +12,15 @@ from rackline.parallel.precision import storage_bytes
 from rackline.passes import Batch, PassTime
 from rackline.serving import Engine, Workload, closed_loop, max_throughput, static_batch
 from rackline.serving.closed_loop import engine_of
+from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import Stack
 from rackline.validate.cases import Case
 from rackline.validate.resolve import Resolver
+from rackline.validate.speculation import speculation_of
 
 # Mean length over the nominal one.
 FIXED = "fixed"
 LENGTH_SHARES = {FIXED: 1.0, "uniform_0.8_1.0": 0.9}
-SPECULATIVE = ("none", "unknown")
 
 
 @dataclass(slots=True)
@@ -31,15 +32,15 @@ class Predictor:
     """
 
     resolver: Resolver
-    _engines: dict[tuple[int, str], tuple[Deployment, Engine]] = field(
-        default_factory=dict[tuple[int, str], tuple[Deployment, Engine]]
+    _engines: dict[tuple[int, Stack, Speculation], tuple[Deployment, Engine]] = field(
+        default_factory=dict[tuple[int, Stack, Speculation], tuple[Deployment, Engine]]
     )
 
-    def engine(self, deployment: Deployment, stack: Stack) -> Engine:
+    def engine(self, deployment: Deployment, stack: Stack, speculation: Speculation = PLAIN) -> Engine:
         """The engine of a deployment under a stack, built once."""
-        key = (id(deployment), stack.name)
+        key = (id(deployment), stack, speculation)
         if key not in self._engines:
-            self._engines[key] = (deployment, engine_of(deployment, stack))
+            self._engines[key] = (deployment, engine_of(deployment, stack, speculation))
         return self._engines[key][1]
 
     def predict(self, case: Case) -> dict[str, float]:
@@ -115,11 +116,13 @@ def request_s(case: Case, tpot_s: float, ttft_s: float) -> float:
     return ttft_s + (case.number("output_len") * length_share(case) - 1.0) * tpot_s
 
 
-def predict_serve(predictor: Predictor, case: Case) -> dict[str, float]:
-    """A closed loop of so many requests on all replicas."""
-    speculative = case.text("speculative", "none")
-    if speculative not in SPECULATIVE:
-        raise InputError(what="speculative", given=speculative, allowed=", ".join(SPECULATIVE))
+def predict_serve(predictor: Predictor, case: Case, speculation: Speculation | None = None) -> dict[str, float]:
+    """A closed loop of so many requests on all replicas.
+
+    Args:
+        speculation: drafts, in place of what the case says of them.
+    """
+    speculation = speculation_of(case) if speculation is None else speculation
     deployment, stack = predictor.resolver.deployments(case)[0], predictor.resolver.stack(case)
     found = closed_loop(
         deployment,
@@ -127,7 +130,7 @@ def predict_serve(predictor: Predictor, case: Case) -> dict[str, float]:
         stack.mode(),
         case.number("concurrency"),
         memory_fraction=stack.memory_fraction,
-        engine=predictor.engine(deployment, stack),
+        engine=predictor.engine(deployment, stack, speculation),
     )
     whole = request_s(case, found.tpot_s, found.ttft_s)
     return {"tpot_s": found.tpot_s, "ttft_s": found.ttft_s, "request_s": whole}

@@ -14,6 +14,7 @@ from rackline.report.breakdown import plain_table
 from rackline.report.wording import RESOURCE_NAMES
 from rackline.units import format_count, format_seconds
 from rackline.validate.scoreboard import GROUPED_BY, Scoreboard, Stats
+from rackline.validate.speculation import BothWays, by_group, heading
 
 _MOST_GROUPS = 12
 
@@ -38,6 +39,8 @@ def scoreboard_report(board: Scoreboard, *, elapsed_s: float | None = None, widt
         table = _groups(board, by)
         if table is not None:
             parts += [table, Text("")]
+    if board.both_ways:
+        parts += [_both_ways(board.both_ways), Text("")]
     if board.unsupported:
         parts += [_unsupported(board), Text("")]
     if board.unknown_keys:
@@ -104,6 +107,26 @@ def _groups(board: Scoreboard, by: str) -> Table | None:
             table.add_row("" if index else metric, name, *_stats_cells(group.stats))
     if hidden:
         table.caption = f"{hidden} smaller groups; --json has all"
+    return table
+
+
+def _both_ways(rows: Sequence[BothWays]) -> Table:
+    table = plain_table(f"time per output token where the source does not say whether it speculates: {heading()}")
+    table.add_column("group", overflow="fold")
+    for name in (
+        "cases",
+        "between\nboth",
+        "faster\nthan both",
+        "slower\nthan both",
+        "error\nplain",
+        "error with\ndrafts",
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
+    for group in by_group(rows):
+        shares = [percent(group.shares[place]) for place in ("between", "faster", "slower")]
+        table.add_row(
+            group.name, f"{group.cases:,}", *shares, percent(group.plain_error), percent(group.speculating_error)
+        )
     return table
 
 

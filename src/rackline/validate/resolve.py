@@ -28,6 +28,7 @@ STACK_NAMES = {
     "vllm": "vllm",
     "sglang": "sglang",
 }
+BEFORE_CUDA_GRAPHS = "0.2.6"  # of vLLM, whose next version captures decode steps
 # Parts that a training layout has and serving has not.
 _OTHER_PARTS = ("virtual_pp", "fsdp", "sharding", "dp", "dcp")
 _PARTS = ("tp", "pp", "ep", "moe_tp", "attention_dp", "cp")
@@ -57,7 +58,8 @@ class Resolver:
     Args:
         calibration_name: "auto" (the case's own stack where it is fitted, else the best for the chip), or the name
             or file of one calibration for all cases.
-        stacks: what runs around the kernels, by name; those that are not given are read from the catalogue.
+        stacks: what runs around the kernels, by name; of those that are not given the defaults of the case's version
+            and chip are read from the catalogue.
     """
 
     calibration_name: str = "auto"
@@ -67,6 +69,7 @@ class Resolver:
     _clusters: dict[tuple[str, int], Cluster] = field(default_factory=dict[tuple[str, int], Cluster])
     _catalogue: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     _calibrations: dict[tuple[str, str], Calibration] = field(default_factory=dict[tuple[str, str], Calibration])
+    _stacks: dict[tuple[str, str, float], Stack] = field(default_factory=dict[tuple[str, str, float], Stack])
     _deployments: dict[tuple[object, ...], Deployment] = field(default_factory=dict[tuple[object, ...], Deployment])
 
     def model(self, case: Case) -> AnyModel:
@@ -149,11 +152,16 @@ class Resolver:
     def stack(self, case: Case) -> Stack:
         """The scheduler of the case's stack, and what it adds to the kernels; nothing under the ideal roofline."""
         name = stack_name(case.stack)
-        if name == "vllm" and case.kind == "static-batch" and case.text("stack_version", "") == "":
-            name = "vllm-eager"  # one batch driven step by step, from the time before CUDA graphs
         if name not in self.stacks:
-            self.stacks[name] = stack(name if name in names("stacks") else "generic")
-        found = self.stacks[name]
+            version = case.text("stack_version", "")
+            if name == "vllm" and case.kind == "static-batch" and not version:
+                version = BEFORE_CUDA_GRAPHS  # one batch driven step by step, as papers of 2023 did
+            key = (name if name in names("stacks") else "generic", version, self.chip(case.chip).hbm_bytes)
+            if key not in self._stacks:
+                self._stacks[key] = stack(key[0], version=version, hbm_bytes=key[2])
+            found = self._stacks[key]
+        else:
+            found = self.stacks[name]
         if self.calibration_name != "unit":
             return found
         scheduler = {"admission": found.admission, "max_batched_tokens": found.max_batched_tokens}

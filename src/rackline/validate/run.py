@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from rackline.errors import RacklineError
 from rackline.serving.stack import Stack
 from rackline.validate.cases import Case, CaseSet, Unsupported, read_cases
-from rackline.validate.predict import Predictor, request_s
+from rackline.validate.predict import Predictor, predict_serve, request_s
 from rackline.validate.resolve import Resolver
 from rackline.validate.scoreboard import Score, Scoreboard, group_of
+from rackline.validate.speculation import both_ways
 from rackline.validate.worst import MOST, worst_cases
 
 
@@ -60,6 +62,7 @@ def score_cases(
         unsupported=tuple(unsupported),
         unknown_keys=found.unknown_keys,
         worst=worst_cases(predictor, by_place, scores, num_worst),
+        both_ways=both_ways(found.cases, partial(predict_serve, predictor)),
     )
 
 

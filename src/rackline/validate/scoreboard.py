@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rackline.validate.cases import Case, Unsupported
+from rackline.validate.speculation import BothWays, by_group
 
 GROUPED_BY = ("kind", "model", "chip", "stack", "precision", "op")
 WITHIN = 0.2
@@ -98,6 +99,7 @@ class Scoreboard:
         unsupported: cases without prediction.
         unknown_keys: keys that were ignored → cases that have them.
         worst: the worst cases, each with its passes broken down; plain data.
+        both_ways: cases of unknown speculation, predicted without and with drafts.
     """
 
     calibration: str
@@ -106,6 +108,7 @@ class Scoreboard:
     unsupported: tuple[Unsupported, ...]
     unknown_keys: Mapping[str, int] = field(default_factory=dict[str, int])
     worst: tuple[dict[str, Any], ...] = ()
+    both_ways: tuple[BothWays, ...] = ()
 
     @property
     def bad_input(self) -> tuple[Unsupported, ...]:
@@ -164,6 +167,10 @@ class Scoreboard:
             "unsupported": [case.as_dict() for case in self.unsupported],
             "unknown_keys": dict(self.unknown_keys),
             "worst": list(self.worst),
+            "unknown_speculation": {
+                "groups": [group.as_dict() for group in by_group(self.both_ways)] if self.both_ways else [],
+                "cases": [row.as_dict() for row in self.both_ways],
+            },
         }
 
 

@@ -1,0 +1,170 @@
+"""Speculative decoding: several cheap draft tokens, verified in one pass of the model.
+
+A step drafts k tokens a sequence, one after another, with a small head (a multi-token prediction layer, or a draft
+model of about one layer such as EAGLE), then verifies k + 1 tokens a sequence in one pass. Of these, a drafts are
+accepted on average, and each step yields a + 1 tokens.
+
+    tpot = (t_verify(k + 1) + k t_draft) / tokens_per_step
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from rackline.arch import Dim, Model, Projection
+from rackline.errors import InputError, LayoutError
+from rackline.parallel import Deployment
+from rackline.parallel.blocks import Weights, gemm_row
+from rackline.passes import PassTable
+
+# Mean tokens a step by the number of drafts, over the models, thinking modes and kinds of draft of the table (coding
+# prompts of SPEED-Bench, temperature 1).
+# Source: SemiAnalysis InferenceX, golden_al_distribution, commit 843c6254; measured on B300 with vLLM.
+MEASURED_TOKENS_PER_STEP: Mapping[int, float] = {1: 1.84, 2: 2.48, 3: 2.94, 4: 3.27, 5: 3.51, 6: 3.64, 7: 3.74, 8: 3.82}
+USUAL_DRAFT_TOKENS = 3  # the depth of published recipes for low and middle concurrency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """How far ahead an engine drafts, and how much of it is accepted.
+
+    Args:
+        draft_tokens: k, drafts a step and sequence [tokens]; 0 decodes one token a step.
+        tokens_per_step: tokens that a step yields a sequence, 1 to k + 1 [tokens].
+
+    Raises:
+        InputError: values outside these ranges.
+    """
+
+    draft_tokens: int = 0
+    tokens_per_step: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.draft_tokens < 0:
+            raise InputError(what="draft_tokens", given=self.draft_tokens, allowed="0 or more", nearest="0")
+        most = self.draft_tokens + 1.0
+        if not 1.0 <= self.tokens_per_step <= most:
+            raise InputError(
+                what="tokens_per_step",
+                given=self.tokens_per_step,
+                allowed=f"1 to {most:g}: the drafts and one token of the model itself",
+                nearest=f"{min(max(self.tokens_per_step, 1.0), most) if self.tokens_per_step > 0 else 1.0:g}",
+            )
+
+    @property
+    def verified_tokens(self) -> float:
+        """Tokens of a sequence in the verifying pass [tokens]."""
+        return self.draft_tokens + 1.0
+
+    def label(self) -> str:
+        """Short text."""
+        if not self.draft_tokens:
+            return "one token a step"
+        return f"{self.draft_tokens} drafts, {self.tokens_per_step:.3g} tokens a step"
+
+
+PLAIN = Speculation()
+
+
+def expected_tokens(acceptance: float, draft_tokens: int) -> float:
+    """Tokens a step when each draft is accepted with the same probability, given that those before it were.
+
+    tokens = (1 - p^(k + 1)) / (1 - p)
+
+    Args:
+        acceptance: p, 0 to 1 [fraction].
+        draft_tokens: k [tokens].
+
+    Returns:
+        1 to k + 1 [tokens].
+
+    Raises:
+        InputError: a probability outside [0, 1], a negative number of drafts.
+
+    Assumes: drafts are accepted independently; measured acceptance falls with the depth.
+    Sources: Leviathan et al. 2023 (arXiv:2211.17192), equation 1.
+
+    >>> round(expected_tokens(0.85, 1), 3), round(expected_tokens(0.8, 3), 3), expected_tokens(1.0, 3)
+    (1.85, 2.952, 4.0)
+    """
+    if not 0.0 <= acceptance <= 1.0:
+        raise InputError(what="acceptance", given=acceptance, allowed="0 to 1", nearest="0.8")
+    if draft_tokens < 0:
+        raise InputError(what="draft_tokens", given=draft_tokens, allowed="0 or more", nearest="0")
+    return float(sum(acceptance**i for i in range(draft_tokens + 1)))
+
+
+def usual_speculation(draft_tokens: int = USUAL_DRAFT_TOKENS) -> Speculation:
+    """Drafts with the acceptance that servers measured on average; beyond the table it no longer grows.
+
+    Args:
+        draft_tokens: k, 0 or more [tokens].
+    """
+    if draft_tokens == 0:
+        return PLAIN
+    deepest = max(MEASURED_TOKENS_PER_STEP)
+    return Speculation(
+        draft_tokens=draft_tokens,
+        tokens_per_step=MEASURED_TOKENS_PER_STEP[min(max(draft_tokens, 1), deepest)],
+    )
+
+
+def draft_table(deployment: Deployment) -> PassTable:
+    """The pass of one draft: a projection of the two inputs, one layer as the model's last, and the output head.
+
+    Raises:
+        InputError: an aggregate model, which has no layers.
+
+    Assumes: the draft layer is shared over the same chips as a layer of the model (the last stage of a pipeline); its
+        weights and its KV cache, one layer's, are not counted as memory.
+    Sources: DeepSeek-V3 technical report (arXiv:2412.19437), section 2.2: MTP module.
+    """
+    model = deployment.model
+    if not isinstance(model, Model):
+        raise InputError(what="speculation", given=model.name, allowed="a model with layers")
+    last = replace(model.layer_groups[-1], count=1)
+    layout = replace(deployment.layout, pp=1)
+    chips = max(deployment.cluster.num_chips // deployment.layout.pp, 1)
+    try:
+        draft = replace(
+            deployment,
+            model=replace(model, layer_groups=(last,)),
+            layout=layout,
+            cluster=deployment.cluster.with_num_chips(chips),
+        )
+    except LayoutError as error:
+        raise InputError(
+            what="speculation", given=deployment.layout.label(), allowed="a layout that cuts one layer"
+        ) from error
+    table = draft.table()
+    width = Dim(size=model.d_model)
+    weights = Weights(stored=deployment.precision.linear_weights, activations=deployment.precision.activations)
+    inputs = gemm_row(
+        Projection(name="draft_in", d_in=(width, width), d_out=(width,)),
+        count=1,
+        tp=layout.tp,
+        weights=weights,
+        chip=deployment.cluster.chip,
+        group="ends",
+    )
+    return replace(table, rows=(*table.rows, inputs))
+
+
+def breakeven_tokens(verify_s: float, draft_s: float, plain_s: float, draft_tokens: int) -> float:
+    """Tokens a step above which drafting pays.
+
+    tokens = (t_verify + k t_draft) / t_plain
+
+    Args:
+        verify_s, draft_s, plain_s: verifying pass, one draft, a plain decode step, at the same batch [s].
+        draft_tokens: k [tokens].
+
+    Returns:
+        [tokens]; above k + 1 drafting never pays at this batch.
+
+    >>> breakeven_tokens(1.1, 0.1, 1.0, 3)
+    1.4000000000000001
+    """
+    return (verify_s + draft_tokens * draft_s) / plain_s if plain_s > 0 else math.inf
