@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import rackline as rl
 from rackline.errors import InputError
 from rackline.serving import IDEAL, Mode, Workload, closed_loop, max_throughput, static_batch
 from rackline.serving.closed_loop import engine_of
+from rackline.serving.steady import steady_state
 
 MODEL = rl.model("llama-3.1-8b")
 NODE = rl.cluster("dgx-h100").with_num_chips(2)
@@ -120,3 +122,34 @@ def test_bad_input() -> None:
     )
     with pytest.raises(InputError, match="no room for one request"):
         closed_loop(d, Workload(input_len=10, output_len=10), Mode(), 1)
+
+
+def test_decode_first_never_disturbs_decoding_and_keeps_littles_law() -> None:
+    """The whole batch is prefilled, then decodes alone: the fastest tokens, the longest wait for the first one."""
+    work = Workload(input_len=2000, output_len=200)
+    chunked, alone = (closed_loop(deployment(), work, Mode(admission=name), 64) for name in ("chunked", "decode_first"))
+    assert alone.tpot_s == pytest.approx(alone.decode_s)
+    assert alone.tpot_s < chunked.tpot_s
+    assert alone.ttft_s > chunked.ttft_s
+    assert alone.decoding == pytest.approx(64, rel=0.02)
+    completions = alone.output_tokens_per_s / 199
+    assert completions * alone.request_s == pytest.approx(64, rel=0.02)
+
+
+def test_decode_first_in_an_open_loop_waits_for_half_a_cycle() -> None:
+    work = Workload(input_len=2000, output_len=200)
+    engine = engine_of(deployment())
+    state = steady_state(engine, work, Mode(admission="decode_first"), np.array([16.0, 64.0]))
+    cycle = state.hold_s + 199 * state.tpot_s
+    assert state.ttft_s == pytest.approx(0.5 * cycle + state.hold_s)
+    assert state.hold_s[1] == pytest.approx(4 * state.hold_s[0])
+    assert np.all(state.prefill_utilisation < 1)
+
+
+def test_first_token_depends_on_how_lengths_are_drawn() -> None:
+    stack = replace(IDEAL, first_token_s=0.1, first_token_equal_s=0.3)
+    spread, equal = (Workload(input_len=500, output_len=100, equal_lengths=e) for e in (False, True))
+    found = [closed_loop(deployment(), w, Mode(), 8, engine=engine_of(deployment(), stack)) for w in (spread, equal)]
+    assert found[1].ttft_s - found[0].ttft_s == pytest.approx(0.2, abs=0.01)
+    alone = replace(IDEAL, first_token_s=0.1)
+    assert alone.beyond_passes_s(equal) == alone.beyond_passes_s(spread) == 0.1

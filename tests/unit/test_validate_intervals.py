@@ -26,5 +26,14 @@ def test_an_unknown_stack_takes_the_band_of_all() -> None:
     assert found.group == "all stacks"
 
 
+def test_rates_and_costs_follow_the_time_per_token() -> None:
+    names = ("tpot_s", "output_tokens_per_s_per_chip", "usd_per_mtok_output")
+    found = {i.metric: i for i in intervals(dict.fromkeys(names, 1.0), "trtllm", "fp8")}
+    tpot, rate, cost = (found[name] for name in names)
+    assert (cost.low, cost.high) == (tpot.low, tpot.high)
+    assert rate.low == pytest.approx(1 / tpot.high)
+    assert rate.high == pytest.approx(1 / tpot.low)
+
+
 def test_what_no_case_measures_has_no_interval() -> None:
     assert intervals({"dollars_per_mtok": 1.0}, "trtllm", "fp8") == []

@@ -187,10 +187,11 @@ def test_random_lengths_are_shorter_than_nominal() -> None:
         predict(length_distribution="zipf")
 
 
-def test_speculation_is_not_modelled() -> None:
+def test_unknown_speculation_is_predicted_plain_and_drafts_make_it_faster() -> None:
     assert predict(speculative="unknown") == predict(speculative="none")
-    with pytest.raises(InputError, match="speculative: got 'eagle'"):
-        predict(speculative="eagle")
+    assert predict(speculative="mtp")["tpot_s"] < predict(speculative="none")["tpot_s"]
+    with pytest.raises(InputError, match="speculative: got 'lookahead'"):
+        predict(speculative="lookahead")
 
 
 def test_static_batch_total_is_prefill_and_steps() -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rackline.hardware import Cluster
     from rackline.parallel import Deployment, Layout, Precision, Routing
     from rackline.passes import Batch, Calibration, StepPolicy
+    from rackline.validate.intervals import Interval
 
 
 def explain(
@@ -119,11 +120,28 @@ def explain(
         title = f"{deployment.calibration.name} calibration, {explanation.time.policy}"
         passes = {title: explanation.time, "blackboard": explanation.ideal}
         file.write_text(json_text.dumps(chrome_trace(passes)), encoding="utf-8")
+    known: list[Interval] = []
+    if deployment.calibration.name != "unit" and explanation.time.policy != "blackboard":
+        from rackline.validate.intervals import intervals
+
+        metric = "decode_pass_s" if not new_tokens else "prefill_pass_s" if not sequences else "tpot_s"
+        types = deployment.precision.expert_weights
+        known = intervals({metric: explanation.time.seconds}, deployment.calibration.name, types)
     if json:
-        print_json(explanation.as_dict())
+        data = explanation.as_dict()
+        data["interval"] = {"low": known[0].low, "high": known[0].high} if known else None
+        print_json(data)
         return
     out = screen()
     out.print(explain_report(explanation, width=out.width))
+    for one in known:
+        from rackline.report.wording import interval_text
+
+        out.print(
+            f"nine of ten measured passes ({one.group}, {one.num_cases} cases) lay within "
+            f"{interval_text(one.metric, one.low, one.high)}",
+            style="dim",
+        )
 
 
 def _policy(text: str | None) -> StepPolicy | None:

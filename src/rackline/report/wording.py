@@ -236,3 +236,14 @@ def spread_over(values: Sequence[float], count: int) -> list[int]:
         wanted = first + (last - first) * step / (count - 1)
         picked.add(min(range(len(values)), key=lambda index: abs(values[index] - wanted)))
     return sorted(picked)
+
+
+def interval_text(metric: str, low: float, high: float) -> str:
+    """A range of a predicted number: seconds with their unit, others with three digits.
+
+    >>> interval_text("tpot_s", 0.01, 0.012), interval_text("usd_per_mtok", 0.5, 0.6)
+    ('10.0 ms to 12.0 ms', '0.5 to 0.6')
+    """
+    if metric.endswith("_s") and not metric.endswith("_per_s"):
+        return f"{format_seconds(low)} to {format_seconds(high)}"
+    return f"{low:,.3g} to {high:,.3g}" if high < 1000 else f"{low:,.0f} to {high:,.0f}"

@@ -216,7 +216,7 @@ def steady_state(
     ttft = beyond + 0.5 * step_s + service * (1.0 + waiting)
     whole = np.minimum(new, float(mode.max_batched_tokens))
     full = Batch(
-        prefill_sequences=mode.max_batched_tokens / whole,
+        prefill_sequences=np.full((1,) * b.ndim, mode.max_batched_tokens / whole),  # one point a layout
         chunk_tokens=whole,
         prefix_tokens=workload.cached_tokens + (new - whole) / 2.0,
     )
