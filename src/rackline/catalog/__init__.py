@@ -1,15 +1,17 @@
-"""The catalogue: validated records of chips, clusters, models and calibrations, each number with a source."""
+"""The catalogue: validated records of chips, clusters, memory tiers, models and calibrations, each number with a source."""
 
 from rackline.catalog.load import (
     calibration_record,
     chip_record,
     cluster_record,
+    memory_record,
     model_record,
     names,
     resolve_beside,
     settable_keys,
     stack_record,
 )
+from rackline.catalog.memory_tiers import MemoryRecord
 from rackline.catalog.schema import (
     AggregateRecord,
     ArchitectureRecord,
@@ -42,6 +44,7 @@ __all__ = [
     "FfnRecord",
     "GqaRecord",
     "LevelRecord",
+    "MemoryRecord",
     "MlaRecord",
     "ModelRecord",
     "MoeRecord",
@@ -53,6 +56,7 @@ __all__ = [
     "calibration_record",
     "chip_record",
     "cluster_record",
+    "memory_record",
     "model_record",
     "names",
     "resolve_beside",
