@@ -1,4 +1,4 @@
-"""The catalogue: validated records of chips, clusters, memory tiers, models and calibrations, each number with a source."""
+"""The catalogue: validated records of chips, clusters, memory tiers, models, calibrations; numbers have sources."""
 
 from rackline.catalog.load import (
     calibration_record,
@@ -22,6 +22,9 @@ from rackline.catalog.schema import (
     Evidence,
     FfnRecord,
     GqaRecord,
+    KindRecord,
+    LayeredRecord,
+    LayerRecord,
     LevelRecord,
     MlaRecord,
     ModelRecord,
@@ -43,6 +46,9 @@ __all__ = [
     "Evidence",
     "FfnRecord",
     "GqaRecord",
+    "KindRecord",
+    "LayerRecord",
+    "LayeredRecord",
     "LevelRecord",
     "MemoryRecord",
     "MlaRecord",

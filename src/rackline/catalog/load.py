@@ -50,6 +50,7 @@ _SINGULAR = {
     "stacks": "stack",
 }
 _CANONICAL = re.compile(r"^[a-z0-9][a-z0-9._-]*$")
+_TAGS = ("gqa", "mla", "uniform", "layered", "int", "bool", "float", "str")
 _MODEL_PREFIXES = ("meta-",)
 _MODEL_SUFFIXES = ("-instruct", "-hf", "-fp8", "-nvfp4")
 
@@ -303,7 +304,7 @@ def _as_catalog_error(
     # An unknown key is usually the cause of the missing one beside it, so it is named first.
     first = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
     # Tagged unions put their tag into the path, where the file has no such key.
-    path = [part for part in first["loc"] if part not in ("gqa", "mla")]
+    path = [part for part in first["loc"] if part not in _TAGS]
     key = ".".join(str(part) for part in path)
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error" and (named := re.search(r"covers the number (\S+)", message)):
