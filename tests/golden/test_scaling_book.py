@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rackline.arch.attention import GroupedQueryAttention
+from rackline.arch import GroupedQueryAttention
 from rackline.arch.ffn import DenseFfn
 from rackline.arch.model import LayerGroup, Model
 from rackline.passes import collectives

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rackline.arch import GroupedQueryAttention, Projection
-from rackline.arch.attention import MultiHeadLatentAttention
+from rackline.arch import GroupedQueryAttention, MultiHeadLatentAttention, Projection
 from rackline.arch.shapes import Dim
 from rackline.calibrate.amounts import PRODUCTS, Amounts, amounts
 from rackline.calibrate.routing_tables import busiest_rank, expert_load, power_law_loads

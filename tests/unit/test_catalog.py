@@ -18,6 +18,7 @@ from rackline.catalog import (
     chip_record,
     cluster_record,
     load,
+    memory_record,
     model_record,
     names,
     settable_keys,
@@ -336,11 +337,12 @@ def test_unknown_stack_names_the_nearest() -> None:
     assert stack_record("TensorRT-LLM").name == "trtllm"
 
 
-@pytest.mark.parametrize("kind", ["chips", "clusters", "models", "calibrations", "stacks"])
+@pytest.mark.parametrize("kind", ["chips", "clusters", "memory", "models", "calibrations", "stacks"])
 def test_aliases_are_unique_and_never_hide_another_name(kind: str) -> None:
     read = {
         "chips": chip_record,
         "clusters": cluster_record,
+        "memory": memory_record,
         "models": model_record,
         "calibrations": calibration_record,
         "stacks": stack_record,
@@ -354,14 +356,14 @@ def test_aliases_are_unique_and_never_hide_another_name(kind: str) -> None:
 
 def test_no_source_names_a_path_of_a_machine() -> None:
     data = resources.files("rackline.catalog").joinpath("data")
-    for kind in ("chips", "clusters", "models", "calibrations", "stacks"):
+    for kind in ("chips", "clusters", "memory", "models", "calibrations", "stacks"):
         for file in data.joinpath(kind).iterdir():
             assert not re.search(r"(/home/|/work/|/tmp/|\.\./)", file.read_text(encoding="utf-8")), file.name
 
 
 def test_listing_everything_is_quick() -> None:
     start = time.perf_counter()
-    for kind in ("chips", "clusters", "models", "calibrations", "stacks"):
+    for kind in ("chips", "clusters", "memory", "models", "calibrations", "stacks"):
         load._alias_index.__wrapped__(kind)
     assert time.perf_counter() - start < 1.0  # about 20 ms; a loaded machine gets room
 

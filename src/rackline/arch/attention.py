@@ -1,24 +1,31 @@
-"""Attention kinds: what one token of each costs in weights, KV cache, reads and FLOP.
+"""What an attention kind answers, so that the pass table needs no branch per kind.
 
-Each kind answers the same questions (`Attention`), so that the pass table needs no branch per kind.
+Each kind is a file in `rackline.arch.kinds`. docs/how-to/attention-kind.md shows how to add one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol, cast
 
 import numpy as np
 
-from rackline.arch.shapes import Dim, FloatLike, IntLike, Projection
+from rackline.arch.shapes import FloatLike, IntLike, Projection
+
+STATE_BYTES = 4.0
+"""Bytes of an element of a recurrent state, which is kept in fp32."""
 
 
-class Attention(Protocol):
-    """What the rest of the library asks of an attention kind."""
+class Core(Protocol):
+    """One kernel over a cache or a state: a row when decoding and a row when prefilling."""
 
     @property
     def kind(self) -> str:
         """Short label: rows and features of one kind share it ("full", "window_128", "mla")."""
+        ...
+
+    @property
+    def kernel(self) -> str:
+        """Which calibration its kernels have: "attention" or "mla"."""
         ...
 
     @property
@@ -28,22 +35,26 @@ class Attention(Protocol):
     def num_kv_heads(self) -> int: ...
 
     @property
-    def window(self) -> int | None: ...
-
-    def projections(self, d_model: int) -> tuple[Projection, ...]:
-        """Matrix products on every token of a pass."""
-        ...
-
-    def expansion(self) -> Projection | None:
-        """Matrix product on every decoded token and every prefilled or re-read prefix token (MLA's kv_b)."""
-        ...
-
-    def extra_params(self) -> int:
-        """Norms, sinks and other small parameters of one layer [elements]."""
+    def heads_are_copied(self) -> bool:
+        """Whether every chip of a tp group keeps all query heads instead of its share."""
         ...
 
     def kv_elements_per_token(self, tp: IntLike) -> FloatLike:
-        """KV cache elements that one token leaves on each of tp chips, per layer [elements]."""
+        """Elements of one cache entry on each of tp chips, per layer [elements]."""
+        ...
+
+    @property
+    def kv_entries_per_token(self) -> float:
+        """Cache entries that one new token adds: 1, less where tokens are compressed, 0 where a cache is shared."""
+        ...
+
+    @property
+    def cache_bytes_per_element(self) -> float | None:
+        """Bytes of a cached element where the kind fixes them [bytes]; None: as the deployment says."""
+        ...
+
+    def kv_held_tokens(self, context_len: FloatLike) -> FloatLike:
+        """Cache entries that a sequence of this context holds [tokens]."""
         ...
 
     def state_elements(self, tp: IntLike) -> FloatLike:
@@ -51,7 +62,7 @@ class Attention(Protocol):
         ...
 
     def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
-        """Tokens of KV that one decoded token reads at this context [tokens]."""
+        """Cache entries that one decoded token reads at this context [tokens]."""
         ...
 
     def attention_pairs(self, chunk_tokens: FloatLike, prefix_tokens: FloatLike) -> FloatLike:
@@ -66,6 +77,11 @@ class Attention(Protocol):
     @property
     def prefill_flop_per_pair(self) -> float:
         """FLOP of one query head against one key when prefilling [FLOP]."""
+        ...
+
+    @property
+    def bytes_per_pair(self) -> float:
+        """Bytes that pass memory for each query-key pair, all heads together: scores that a later kernel reads."""
         ...
 
     @property
@@ -86,6 +102,39 @@ class Attention(Protocol):
     @property
     def prefill_io_elements(self) -> tuple[float, float]:
         """Elements moved per token when prefilling: (per query head, per KV head)."""
+        ...
+
+
+class Attention(Core, Protocol):
+    """What the rest of the library asks of an attention kind: its own core, its projections, further cores."""
+
+    @property
+    def window(self) -> int | None: ...
+
+    def cores(self) -> tuple[Core, ...]:
+        """Kernels of the layer: this one, then what it needs beside it (an indexer); () for a layer without any."""
+        ...
+
+    def projections(self, d_model: int) -> tuple[Projection, ...]:
+        """Matrix products on every token of a pass."""
+        ...
+
+    def expansion(self) -> Projection | None:
+        """Matrix product on every decoded token and every prefilled token (MLA's kv_b)."""
+        ...
+
+    @property
+    def expands_prefix(self) -> bool:
+        """Whether a chunk expands the re-read tokens of its prefix as well."""
+        ...
+
+    def extra_params(self) -> int:
+        """Norms, sinks and other small parameters of one layer [elements]."""
+        ...
+
+    @property
+    def extra_kernels(self) -> float:
+        """Launches of small kernels a layer beyond those of a plain one [count]."""
         ...
 
 
@@ -114,14 +163,71 @@ def windowed_pairs(chunk_tokens: FloatLike, prefix_tokens: FloatLike, window: in
     return growing * p + growing * (growing + 1) / 2 + (n - growing) * window
 
 
-class _Stateless:
-    """Attention whose only memory of the past is its KV cache."""
+class Kind:
+    """Usual answers of an attention kind: a cache entry a token, heads cut by tp, nothing else beside the core."""
 
     __slots__ = ()
+
+    may_be_zero: ClassVar[frozenset[str]] = frozenset()
+
+    def problem(self) -> str | None:
+        """What is inconsistent in the parameters, in words; None when nothing is."""
+        return None
+
+    @property
+    def kernel(self) -> str:
+        """ "attention"."""
+        return "attention"
+
+    def cores(self) -> tuple[Core, ...]:
+        """The kind itself."""
+        return (cast("Core", self),)
+
+    @property
+    def heads_are_copied(self) -> bool:
+        """False: heads are spread, one is never cut."""
+        return False
+
+    @property
+    def kv_entries_per_token(self) -> float:
+        """1."""
+        return 1.0
+
+    @property
+    def cache_bytes_per_element(self) -> float | None:
+        """None: as the deployment says."""
+        return None
+
+    def kv_held_tokens(self, context_len: FloatLike) -> FloatLike:
+        """What each token added."""
+        return np.asarray(context_len, dtype=float) * self.kv_entries_per_token
+
+    def expansion(self) -> Projection | None:
+        """None: keys and values are cached as they are used."""
+        return None
+
+    @property
+    def expands_prefix(self) -> bool:
+        """False."""
+        return False
+
+    def extra_params(self) -> int:
+        """0."""
+        return 0
+
+    @property
+    def extra_kernels(self) -> float:
+        """0."""
+        return 0.0
 
     def state_elements(self, tp: IntLike) -> FloatLike:
         """0: no recurrent state."""
         return np.zeros_like(np.asarray(tp, dtype=float))
+
+    @property
+    def bytes_per_pair(self) -> float:
+        """0: scores stay on the chip."""
+        return 0.0
 
     @property
     def state_flop_per_token(self) -> float:
@@ -134,169 +240,39 @@ class _Stateless:
         return 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedQueryAttention(_Stateless):
-    """MHA (num_kv_heads = num_q_heads), GQA and MQA (num_kv_heads = 1), full or in a sliding window.
+class Stateful(Kind):
+    """Usual answers of a kind whose only memory is a recurrent state: no cache, no pairs of tokens."""
 
-    KV bytes per token and layer = 2 * num_kv_heads * head_dim * bytes per element (lecture C101).
-    """
-
-    num_q_heads: int
-    num_kv_heads: int
-    head_dim: int
-    window: int | None = None
-    bias: bool = False
-    output_bias: bool = False
-    qk_norm: bool = False
-    sinks: bool = False
-    output_gate: bool = False
-
-    @property
-    def kind(self) -> str:
-        """ "full" or "window_W"."""
-        return "full" if self.window is None else f"window_{self.window}"
-
-    def projections(self, d_model: int) -> tuple[Projection, ...]:
-        """Fused q, k, v and the output projection."""
-        q = Dim(size=self.num_q_heads * self.head_dim, units=self.num_q_heads)
-        queries = (q, q) if self.output_gate else (q,)  # the gate is projected like a query
-        kv = Dim(size=2 * self.num_kv_heads * self.head_dim, units=self.num_kv_heads)
-        if self.num_kv_heads == 1:  # a single head cannot be spread: every chip keeps it
-            kv = Dim(size=kv.size)
-        model = Dim(size=d_model)
-        return (
-            Projection(name="qkv", d_in=(model,), d_out=(*queries, kv), bias=self.bias),
-            Projection(name="attention_out", d_in=(q,), d_out=(model,), bias=self.output_bias),
-        )
-
-    def expansion(self) -> Projection | None:
-        """None: keys and values are cached as they are used."""
-        return None
-
-    def extra_params(self) -> int:
-        """Query and key norms, attention sinks."""
-        return (2 * self.head_dim if self.qk_norm else 0) + (self.num_q_heads if self.sinks else 0)
-
-    def kv_elements_per_token(self, tp: IntLike) -> FloatLike:
-        """2 (key and value) * head_dim * KV heads on the chip; heads are copied when tp exceeds them."""
-        return 2.0 * self.head_dim * np.ceil(self.num_kv_heads / np.asarray(tp))
-
-    def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
-        """All of the context, or the window."""
-        return context_len if self.window is None else np.minimum(context_len, self.window)
-
-    def attention_pairs(self, chunk_tokens: FloatLike, prefix_tokens: FloatLike) -> FloatLike:
-        """See `windowed_pairs`."""
-        return windowed_pairs(chunk_tokens, prefix_tokens, self.window)
-
-    @property
-    def decode_flop_per_pair(self) -> float:
-        """q·k and score·v: two dot products of head_dim multiply-adds."""
-        return 4.0 * self.head_dim
-
-    @property
-    def prefill_flop_per_pair(self) -> float:
-        """As in decode."""
-        return 4.0 * self.head_dim
-
-    @property
-    def decode_io_elements(self) -> float:
-        """Query in, output out."""
-        return 2.0 * self.head_dim
-
-    @property
-    def prefill_io_elements(self) -> tuple[float, float]:
-        """Query in and output out per query head; key and value in per KV head."""
-        return 2.0 * self.head_dim, 2.0 * self.head_dim
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MultiHeadLatentAttention(_Stateless):
-    """MLA: one latent per token is cached; absorbed into the query in decode, expanded in prefill.
-
-    KV elements per token and layer = kv_lora_rank + qk_rope_head_dim, the same on every chip of a tp group.
-    Source: DeepSeek-V2, arXiv:2405.04434, section 2.1; DeepSeek-V3 config.json.
-    """
-
-    num_q_heads: int
-    q_lora_rank: int
-    kv_lora_rank: int
-    qk_nope_head_dim: int
-    qk_rope_head_dim: int
-    v_head_dim: int
-
-    @property
-    def kind(self) -> str:
-        """ "mla"."""
-        return "mla"
-
-    @property
-    def num_kv_heads(self) -> int:
-        """One shared latent."""
-        return 1
+    __slots__ = ()
 
     @property
     def window(self) -> int | None:
-        """None: the whole context is read."""
+        """None."""
         return None
 
-    def projections(self, d_model: int) -> tuple[Projection, ...]:
-        """Fused down-projections, query up-projection, output projection."""
-        heads = self.num_q_heads
-        latent = self.kv_lora_rank + self.qk_rope_head_dim
-        query = Dim(size=heads * (self.qk_nope_head_dim + self.qk_rope_head_dim), units=heads)
-        model = Dim(size=d_model)
-        out = Projection(name="attention_out", d_in=(Dim(size=heads * self.v_head_dim, units=heads),), d_out=(model,))
-        if self.q_lora_rank == 0:
-            return (Projection(name="qkv", d_in=(model,), d_out=(query, Dim(size=latent))), out)
-        return (
-            Projection(name="qkv_down", d_in=(model,), d_out=(Dim(size=self.q_lora_rank + latent),)),
-            Projection(name="q_up", d_in=(Dim(size=self.q_lora_rank),), d_out=(query,)),
-            out,
-        )
-
-    def expansion(self) -> Projection | None:
-        """kv_b: absorbed (query to latent, latent to value) in decode, latent to keys and values in prefill.
-
-        Both uses multiply by the same weights once a token, hence one row.
-        """
-        heads = self.num_q_heads
-        size = heads * (self.qk_nope_head_dim + self.v_head_dim)
-        return Projection(name="kv_up", d_in=(Dim(size=self.kv_lora_rank),), d_out=(Dim(size=size, units=heads),))
-
-    def extra_params(self) -> int:
-        """Norms of the two latents."""
-        return self.q_lora_rank + self.kv_lora_rank
+    @property
+    def kv_entries_per_token(self) -> float:
+        """0."""
+        return 0.0
 
     def kv_elements_per_token(self, tp: IntLike) -> FloatLike:
-        """The latent and the rotary key, copied on every chip of the tp group."""
-        return (self.kv_lora_rank + self.qk_rope_head_dim) * np.ones_like(np.asarray(tp, dtype=float))
+        """0: nothing is cached per token."""
+        return np.zeros_like(np.asarray(tp, dtype=float))
 
     def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
-        """All of the context."""
-        return context_len
+        """0."""
+        return 0.0 * np.asarray(context_len, dtype=float)
 
     def attention_pairs(self, chunk_tokens: FloatLike, prefix_tokens: FloatLike) -> FloatLike:
-        """See `windowed_pairs`."""
-        return windowed_pairs(chunk_tokens, prefix_tokens, None)
+        """0: no pairs of tokens."""
+        return 0.0 * np.asarray(chunk_tokens, dtype=float)
 
     @property
     def decode_flop_per_pair(self) -> float:
-        """Absorbed: scores over latent + rope, values over the latent."""
-        return 2.0 * (self.kv_lora_rank + self.qk_rope_head_dim) + 2.0 * self.kv_lora_rank
+        """0."""
+        return 0.0
 
     @property
     def prefill_flop_per_pair(self) -> float:
-        """Expanded: scores over nope + rope, values over v."""
-        return 2.0 * (self.qk_nope_head_dim + self.qk_rope_head_dim) + 2.0 * self.v_head_dim
-
-    @property
-    def decode_io_elements(self) -> float:
-        """Absorbed query in, latent output out."""
-        return 2.0 * self.kv_lora_rank + self.qk_rope_head_dim
-
-    @property
-    def prefill_io_elements(self) -> tuple[float, float]:
-        """Query, expanded key and value in, output out, all per query head."""
-        per_head = 2.0 * (self.qk_nope_head_dim + self.qk_rope_head_dim) + 2.0 * self.v_head_dim
-        return per_head, 0.0
+        """0."""
+        return 0.0

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rackline.arch.attention import Attention, GroupedQueryAttention, MultiHeadLatentAttention
+from rackline.arch.attention import Attention
 from rackline.arch.ffn import DenseFfn, MoeFfn
 from rackline.arch.hf import read_hf_config
-from rackline.arch.linear import GatedDeltaAttention
+from rackline.arch.kinds import attention_from_parameters
+from rackline.arch.kinds.gated_delta import GatedDeltaAttention
+from rackline.arch.kinds.gqa import GroupedQueryAttention
+from rackline.arch.kinds.mla import MultiHeadLatentAttention
+from rackline.arch.kinds.none import NoAttention
 from rackline.arch.model import AggregateModel, AnyModel, LayerGroup, Model
-from rackline.catalog import ArchitectureRecord, GqaRecord, ModelRecord, model_record
+from rackline.catalog import (
+    ArchitectureRecord,
+    FfnRecord,
+    GqaRecord,
+    LayeredRecord,
+    LayerRecord,
+    ModelRecord,
+    MoeRecord,
+    model_record,
+)
 from rackline.errors import CatalogError
 
 
@@ -29,7 +42,11 @@ def model(name: str, overrides: Mapping[str, object] | None = None) -> AnyModel:
 
 
 def build_model(record: ModelRecord) -> AnyModel:
-    """Build the object of a validated record."""
+    """Build the object of a validated record.
+
+    Raises:
+        CatalogError: an attention kind of a layer or one of its parameters is unknown or unusable.
+    """
     sources = tuple(source.text for source in record.sources)
     if record.aggregate is not None:
         return AggregateModel(
@@ -47,10 +64,11 @@ def build_model(record: ModelRecord) -> AnyModel:
             given="neither",
             allowed="exactly one of [architecture] and [aggregate]",
         )
-    counts: dict[tuple[Attention, DenseFfn | MoeFfn], int] = {}
-    for index in range(arch.num_layers):
-        layer = (_attention(arch, index), _ffn(arch, index))
-        counts[layer] = counts.get(layer, 0) + 1
+    if isinstance(arch, LayeredRecord):
+        groups = _listed_groups(arch, record.name)
+        norms, extra = 2 * arch.norm_sites, arch.extra_params
+    else:
+        groups, norms, extra = _patterned_groups(arch), arch.norms_per_layer, 0
     return Model(
         name=record.name,
         native_precision=record.native_precision,
@@ -59,13 +77,44 @@ def build_model(record: ModelRecord) -> AnyModel:
         tied_embeddings=arch.tied_embeddings,
         learned_positions=arch.learned_positions,
         norm_params_per_norm=arch.d_model * (2 if arch.norm == "layernorm" else 1),
-        norms_per_layer=arch.norms_per_layer,
+        norms_per_layer=norms,
         parallel_block=arch.parallel_block,
-        layer_groups=tuple(
-            LayerGroup(count=count, attention=attention, ffn=ffn) for (attention, ffn), count in counts.items()
-        ),
+        layer_groups=groups,
+        other_params=extra,
         sources=sources,
     )
+
+
+def _patterned_groups(arch: ArchitectureRecord) -> tuple[LayerGroup, ...]:
+    """Layers of a pattern, equal ones counted together."""
+    counts: dict[tuple[Attention, DenseFfn | MoeFfn], int] = {}
+    for index in range(arch.num_layers):
+        layer = (_attention(arch, index), _ffn(arch, index))
+        counts[layer] = counts.get(layer, 0) + 1
+    return tuple(LayerGroup(count=count, attention=attention, ffn=ffn) for (attention, ffn), count in counts.items())
+
+
+def _listed_groups(arch: LayeredRecord, name: str) -> tuple[LayerGroup, ...]:
+    """Layers as listed."""
+    return tuple(
+        LayerGroup(count=layer.count, attention=_listed_attention(layer, name), ffn=_listed_ffn(layer))
+        for layer in arch.layers
+    )
+
+
+def _listed_attention(layer: LayerRecord, name: str) -> Attention:
+    if layer.attention is None:
+        return NoAttention()
+    where = f"{name}, architecture.layers.{layer.name}.attention"
+    return attention_from_parameters(layer.attention.kind, layer.attention.parameters, where=where)
+
+
+def _listed_ffn(layer: LayerRecord) -> DenseFfn | MoeFfn:
+    if layer.moe is not None:
+        return _mixture(layer.moe, layer.moe.activation)
+    if layer.ffn is not None:
+        return _dense(layer.ffn)
+    return DenseFfn(activation="gelu", d_ff=0)
 
 
 def _attention(arch: ArchitectureRecord, index: int) -> Attention:
@@ -104,14 +153,24 @@ def _attention(arch: ArchitectureRecord, index: int) -> Attention:
 def _ffn(arch: ArchitectureRecord, index: int) -> DenseFfn | MoeFfn:
     moe = arch.moe
     if moe is None or index < moe.first_dense_layers or (index - moe.first_dense_layers) % moe.every:
-        return DenseFfn(activation=arch.ffn.kind, d_ff=arch.ffn.d_ff, bias=arch.ffn.bias)
+        return _dense(arch.ffn)
+    return _mixture(moe, moe.activation or arch.ffn.kind)
+
+
+def _dense(ffn: FfnRecord) -> DenseFfn:
+    return DenseFfn(activation=ffn.kind, d_ff=ffn.d_ff, bias=ffn.bias)
+
+
+def _mixture(moe: MoeRecord, activation: str | None) -> MoeFfn:
     return MoeFfn(
-        activation=arch.ffn.kind,
+        activation=activation or "swiglu",
         num_experts=moe.num_experts,
         experts_per_token=moe.experts_per_token,
         d_expert=moe.d_expert,
         d_shared=moe.d_shared,
+        d_latent=moe.d_latent,
         bias=moe.bias,
         router_bias=moe.router_bias,
         shared_gate=moe.shared_gate,
+        extra_params=moe.extra_params,
     )

@@ -23,7 +23,9 @@ class DenseFfn:
     bias: bool = False
 
     def projections(self, d_model: int, prefix: str = "ffn") -> tuple[Projection, ...]:
-        """Up (with the gate fused into it) and down."""
+        """Up (with the gate fused into it) and down; nothing where the layer has no feed-forward block."""
+        if not self.d_ff:
+            return ()
         inner = Dim(size=self.d_ff, units=self.d_ff)
         up = (inner,) * (expert_matrices(self.activation) - 1)
         model = Dim(size=d_model)
@@ -44,7 +46,9 @@ class MoeFfn:
     Args:
         d_expert: width of one routed expert [elements].
         d_shared: width of all shared experts together [elements], 0 for none.
+        d_latent: width to which tokens are projected for the routed experts, 0 for none [elements].
         router_bias: whether the router has a bias per expert.
+        extra_params: parameters that belong to no product [elements].
     """
 
     activation: str
@@ -55,6 +59,22 @@ class MoeFfn:
     bias: bool = False
     router_bias: bool = False
     shared_gate: bool = False
+    d_latent: int = 0
+    extra_params: int = 0
+
+    def expert_d_in(self, d_model: int) -> int:
+        """Width of the tokens that the routed experts see [elements]."""
+        return self.d_latent or d_model
+
+    def latent(self, d_model: int) -> tuple[Projection, ...]:
+        """Projections into the latent and out of it, on every token; () without one."""
+        if not self.d_latent:
+            return ()
+        model, latent = Dim(size=d_model), Dim(size=self.d_latent)
+        return (
+            Projection(name="latent_down", d_in=(model,), d_out=(latent,)),
+            Projection(name="latent_up", d_in=(latent,), d_out=(model,)),
+        )
 
     @property
     def matrices(self) -> int:
@@ -67,13 +87,18 @@ class MoeFfn:
 
     def expert_params(self, d_model: int) -> int:
         """Parameters of one routed expert [elements]."""
-        biases = (self.matrices - 1) * self.d_expert + d_model if self.bias else 0
-        return self.matrices * d_model * self.d_expert + biases
+        width = self.expert_d_in(d_model)
+        biases = (self.matrices - 1) * self.d_expert + width if self.bias else 0
+        return self.matrices * width * self.d_expert + biases
 
     def router_params(self, d_model: int) -> int:
-        """Parameters of the router (and of the gate of the shared experts) [elements]."""
+        """Parameters of the router (and of the gate of the shared experts, and of extra_params) [elements]."""
         router = d_model * self.num_experts + (self.num_experts if self.router_bias else 0)
-        return router + (d_model if self.shared_gate else 0)
+        return router + (d_model if self.shared_gate else 0) + self.extra_params
+
+    def latent_params(self, d_model: int) -> int:
+        """Parameters of the projections into the latent and back [elements]."""
+        return sum(p.params for p in self.latent(d_model))
 
     def shared_params(self, d_model: int) -> int:
         """Parameters of the shared experts [elements]."""

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rackline.arch.attention import Attention
+from rackline.arch.attention import STATE_BYTES, Attention, Core
 from rackline.arch.ffn import DenseFfn, MoeFfn
-from rackline.arch.linear import STATE_BYTES
 from rackline.arch.shapes import FloatLike
 
 
@@ -19,6 +18,16 @@ class LayerGroup:
     count: int
     attention: Attention
     ffn: DenseFfn | MoeFfn
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether the layer mixes tokens."""
+        return bool(self.attention.cores())
+
+    @property
+    def has_ffn(self) -> bool:
+        """Whether the layer has a feed-forward block."""
+        return isinstance(self.ffn, MoeFfn) or self.ffn.d_ff > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +56,9 @@ class Model:
         native_precision: label of the released checkpoint ("bf16", "fp8", "mxfp4", ...).
         layer_groups: layers in order of first appearance, equal ones counted together.
         norm_params_per_norm: d_model for rmsnorm, 2 d_model for layernorm [elements].
-        norms_per_layer: 2, 4 with norms after each block (Gemma), 1 for a parallel block.
+        norms_per_layer: 2, 4 with norms after each block (Gemma), 1 for a parallel block; a layer with one block of the
+            two has half of them.
+        other_params: parameters that belong to no product and no layer, such as hyper-connections [elements].
     """
 
     name: str
@@ -60,6 +71,7 @@ class Model:
     norm_params_per_norm: int = 0
     norms_per_layer: int = 2
     parallel_block: bool = False
+    other_params: int = 0
     sources: tuple[str, ...] = ()
 
     @property
@@ -79,22 +91,35 @@ class Model:
                 return group.ffn
         return None
 
+    def cores(self) -> dict[str, Core]:
+        """Cores of all layers by label, indexers among them."""
+        return {core.kind: core for group in self.layer_groups for core in group.attention.cores()}
+
     def attention_kinds(self) -> dict[str, Attention]:
         """Attention kinds by label."""
         return {group.attention.kind: group.attention for group in self.layer_groups}
 
     @property
     def num_q_heads(self) -> int:
-        """Query heads of the first layer."""
-        return self.layer_groups[0].attention.num_q_heads
+        """Query heads of the first layer that has attention."""
+        return self._first_attention().num_q_heads
 
     @property
     def num_kv_heads(self) -> int:
-        """Key-value heads of the first layer."""
-        return self.layer_groups[0].attention.num_kv_heads
+        """Key-value heads of the first layer that has attention."""
+        return self._first_attention().num_kv_heads
+
+    def _first_attention(self) -> Attention:
+        return next((g.attention for g in self.layer_groups if g.has_attention), self.layer_groups[0].attention)
+
+    def norms_of(self, group: LayerGroup) -> int:
+        """Norms of one layer of a group [count]."""
+        if self.norms_per_layer == 1 or (group.has_attention and group.has_ffn):
+            return self.norms_per_layer
+        return self.norms_per_layer // 2
 
     def parameters(self) -> ParameterCount:
-        """Count by kind: embedding, attention, ffn, router, experts, shared_experts, norm, head."""
+        """Count by kind: embedding, attention, ffn, router, experts, latent, shared_experts, norm, head."""
         total: dict[str, int] = {"embedding": (self.vocab_size + self.learned_positions) * self.d_model}
         active: dict[str, int] = {"embedding": 0}
 
@@ -108,7 +133,7 @@ class Model:
             attention += expansion.params if expansion else 0
             attention += group.attention.extra_params()
             add("attention", group.count * attention, group.count * attention)
-            norms = self.norms_per_layer * self.norm_params_per_norm * group.count
+            norms = self.norms_of(group) * self.norm_params_per_norm * group.count
             add("norm", norms, norms)
             if isinstance(group.ffn, DenseFfn):
                 ffn = group.count * group.ffn.params(self.d_model)
@@ -120,12 +145,15 @@ class Model:
                 group.count * group.ffn.num_experts * expert,
                 group.count * group.ffn.experts_per_token * expert,
             )
+            latent = group.count * group.ffn.latent_params(self.d_model)
+            if latent:
+                add("latent", latent, latent)
             router = group.count * group.ffn.router_params(self.d_model)
             add("router", router, router)
             shared = group.count * group.ffn.shared_params(self.d_model)
             if shared:
                 add("shared_experts", shared, shared)
-        add("norm", self.norm_params_per_norm, self.norm_params_per_norm)
+        add("norm", self.norm_params_per_norm + self.other_params, self.norm_params_per_norm + self.other_params)
         head = self.vocab_size * self.d_model
         add("head", 0 if self.tied_embeddings else head, head)
         return ParameterCount(total=total, active=active)
@@ -149,23 +177,31 @@ class Model:
         """KV cache elements per token of an unsharded model by attention kind [elements]."""
         split: dict[str, float] = {}
         for group in self.layer_groups:
-            kind = group.attention.kind
-            split[kind] = split.get(kind, 0.0) + group.count * float(group.attention.kv_elements_per_token(1))
+            for core in group.attention.cores():
+                added = float(core.kv_elements_per_token(1)) * core.kv_entries_per_token
+                split[core.kind] = split.get(core.kind, 0.0) + group.count * added
         return split
+
+    def kv_bytes_per_token_by_kind(self, bytes_per_element: float = 2.0) -> dict[str, float]:
+        """KV cache bytes that one new token adds by attention kind, while every window still grows [bytes]."""
+        cores = self.cores()
+        return {
+            kind: elements * (cores[kind].cache_bytes_per_element or bytes_per_element)
+            for kind, elements in self.kv_elements_per_token_by_kind().items()
+        }
 
     def kv_bytes_per_token(self, bytes_per_element: float = 2.0) -> float:
         """KV cache bytes that one new token adds while every window still grows [bytes]."""
-        return bytes_per_element * sum(self.kv_elements_per_token_by_kind().values())
+        return sum(self.kv_bytes_per_token_by_kind(bytes_per_element).values())
 
     def kv_bytes(self, context_len: FloatLike, bytes_per_element: float = 2.0) -> FloatLike:
         """KV cache bytes of one sequence at this context; a window stops growing at its size [bytes]."""
         total: FloatLike = 0.0
         for group in self.layer_groups:
-            per_token = group.count * float(group.attention.kv_elements_per_token(1)) * bytes_per_element
-            held = np.asarray(context_len, dtype=float)
-            if group.attention.window is not None:
-                held = np.minimum(held, group.attention.window)
-            total = total + per_token * held + group.count * float(group.attention.state_elements(1)) * STATE_BYTES
+            for core in group.attention.cores():
+                size = core.cache_bytes_per_element or bytes_per_element
+                held = float(core.kv_elements_per_token(1)) * size * core.kv_held_tokens(context_len)
+                total = total + group.count * (held + float(core.state_elements(1)) * STATE_BYTES)
         return total
 
     def flop_per_token_by_kind(self, context_len: FloatLike) -> dict[str, FloatLike]:
@@ -175,11 +211,11 @@ class Model:
             if kind not in ("embedding", "norm") and count:
                 split[kind] = 2.0 * count
         for group in self.layer_groups:
-            attention = group.attention
-            key = f"attention_core_{attention.kind}"
-            per_head = attention.decode_flop_per_pair * attention.kv_read_tokens(context_len)
-            per_layer = attention.num_q_heads * (per_head + attention.state_flop_per_token)
-            split[key] = split.get(key, 0.0) + group.count * per_layer
+            for core in group.attention.cores():
+                key = f"attention_core_{core.kind}"
+                per_head = core.decode_flop_per_pair * core.kv_read_tokens(context_len)
+                per_layer = core.num_q_heads * (per_head + core.state_flop_per_token)
+                split[key] = split.get(key, 0.0) + group.count * per_layer
         return split
 
     def flop_per_token(self, context_len: FloatLike) -> FloatLike:

@@ -1,15 +1,17 @@
-"""The catalogue: validated records of chips, clusters, models and calibrations, each number with a source."""
+"""The catalogue: validated records of chips, clusters, memory tiers, models, calibrations; numbers have sources."""
 
 from rackline.catalog.load import (
     calibration_record,
     chip_record,
     cluster_record,
+    memory_record,
     model_record,
     names,
     resolve_beside,
     settable_keys,
     stack_record,
 )
+from rackline.catalog.memory_tiers import MemoryRecord
 from rackline.catalog.schema import (
     AggregateRecord,
     ArchitectureRecord,
@@ -20,6 +22,9 @@ from rackline.catalog.schema import (
     Evidence,
     FfnRecord,
     GqaRecord,
+    KindRecord,
+    LayeredRecord,
+    LayerRecord,
     LevelRecord,
     MlaRecord,
     ModelRecord,
@@ -41,7 +46,11 @@ __all__ = [
     "Evidence",
     "FfnRecord",
     "GqaRecord",
+    "KindRecord",
+    "LayerRecord",
+    "LayeredRecord",
     "LevelRecord",
+    "MemoryRecord",
     "MlaRecord",
     "ModelRecord",
     "MoeRecord",
@@ -53,6 +62,7 @@ __all__ = [
     "calibration_record",
     "chip_record",
     "cluster_record",
+    "memory_record",
     "model_record",
     "names",
     "resolve_beside",

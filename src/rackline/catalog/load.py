@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from rackline.catalog.base import SourcedRecord
 from rackline.catalog.lines import line_of
+from rackline.catalog.memory_tiers import MemoryRecord
 from rackline.catalog.overrides import apply_overrides, keys_of_table, settable_keys
 from rackline.catalog.schema import CalibrationRecord, ChipRecord, ClusterRecord, ModelRecord
 from rackline.catalog.stacks import StackRecord
@@ -28,6 +29,7 @@ __all__ = [
     "calibration_record",
     "chip_record",
     "cluster_record",
+    "memory_record",
     "model_record",
     "names",
     "record_from_mapping",
@@ -36,17 +38,19 @@ __all__ = [
     "stack_record",
 ]
 
-Kind = Literal["chips", "clusters", "models", "calibrations", "stacks"]
+Kind = Literal["chips", "clusters", "memory", "models", "calibrations", "stacks"]
 R = TypeVar("R", bound=SourcedRecord)
 
 _SINGULAR = {
     "chips": "chip",
     "clusters": "cluster",
+    "memory": "memory tier",
     "models": "model",
     "calibrations": "calibration",
     "stacks": "stack",
 }
 _CANONICAL = re.compile(r"^[a-z0-9][a-z0-9._-]*$")
+_TAGS = ("gqa", "mla", "uniform", "layered", "int", "bool", "float", "str")
 _MODEL_PREFIXES = ("meta-",)
 _MODEL_SUFFIXES = ("-instruct", "-hf", "-fp8", "-nvfp4")
 
@@ -74,6 +78,16 @@ def cluster_record(name: str, overrides: Mapping[str, object] | None = None) -> 
     return _record("clusters", ClusterRecord, name, overrides)
 
 
+def memory_record(name: str, overrides: Mapping[str, object] | None = None) -> MemoryRecord:
+    """Read one memory tier; arguments and errors as in `chip_record`.
+
+    Example:
+        >>> memory_record("hdd-20tb").tier
+        'disk'
+    """
+    return _record("memory", MemoryRecord, name, overrides)
+
+
 def model_record(name: str, overrides: Mapping[str, object] | None = None) -> ModelRecord:
     """Read one model; arguments and errors as in `chip_record`. Hugging Face ids are aliases."""
     return _record("models", ModelRecord, name, overrides)
@@ -94,7 +108,7 @@ def names(kind: Kind) -> tuple[str, ...]:
     """Return the canonical names of all shipped objects of a kind, sorted.
 
     Args:
-        kind: "chips", "clusters", "models" or "calibrations".
+        kind: "chips", "clusters", "memory", "models", "calibrations" or "stacks".
 
     Example:
         >>> "h100-sxm" in names("chips")
@@ -290,7 +304,7 @@ def _as_catalog_error(
     # An unknown key is usually the cause of the missing one beside it, so it is named first.
     first = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
     # Tagged unions put their tag into the path, where the file has no such key.
-    path = [part for part in first["loc"] if part not in ("gqa", "mla")]
+    path = [part for part in first["loc"] if part not in _TAGS]
     key = ".".join(str(part) for part in path)
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error" and (named := re.search(r"covers the number (\S+)", message)):

@@ -1,4 +1,4 @@
-"""Records of models: the shape of a transformer, or only its totals."""
+"""Records of the shape of a transformer whose layers follow one pattern."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ from pydantic import Field, model_validator
 from rackline.catalog.base import (
     Count,
     CountOrZero,
-    Date,
-    Fraction,
-    NonNegative,
-    Positive,
     Record,
-    SourcedRecord,
-    Text,
 )
 
 
@@ -107,6 +101,7 @@ class MoeRecord(Record):
     """Mixture of experts in place of the dense block.
 
     Args:
+        activation: Activation of the experts; absent: as the dense block, or swiglu where there is none.
         num_experts: Routed experts of a layer [count].
         experts_per_token: Routed experts that one token visits [count].
         d_expert: Width of one routed expert [elements].
@@ -117,8 +112,12 @@ class MoeRecord(Record):
         bias: Whether the experts have biases.
         router_bias: Whether the router has a bias or a correction term per expert.
         shared_gate: Whether a learned gate weighs the shared experts.
+        d_latent: Width to which tokens are projected before the routed experts and from which they come back; 0 for
+            none (latent mixture of Nemotron 3) [elements].
+        extra_params: Parameters of the layer that belong to no product, such as norms of the latent [count].
     """
 
+    activation: Literal["swiglu", "geglu", "gelu", "relu2", "relu"] | None = None
     num_experts: Count
     experts_per_token: Count
     d_expert: Count
@@ -129,6 +128,8 @@ class MoeRecord(Record):
     bias: bool = False
     router_bias: bool = False
     shared_gate: bool = False
+    d_latent: CountOrZero = 0
+    extra_params: CountOrZero = 0
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -170,58 +171,4 @@ class ArchitectureRecord(Record):
     def _dense_layers_fit(self) -> Self:
         if self.moe is not None and self.moe.first_dense_layers > self.num_layers:
             raise ValueError("moe.first_dense_layers exceeds num_layers")
-        return self
-
-
-class AggregateRecord(Record):
-    """A model of which only the totals are known.
-
-    Args:
-        total_params: All parameters [count].
-        active_params: Parameters that one token uses [count].
-        kv_bytes_per_token: Cache that one token of context adds [bytes/token].
-        num_layers: Layers, where known [count].
-    """
-
-    total_params: Positive
-    active_params: Positive
-    kv_bytes_per_token: NonNegative
-    num_layers: Count | None = None
-
-    @model_validator(mode="after")
-    def _active_is_part(self) -> Self:
-        if self.active_params > self.total_params:
-            raise ValueError("active_params exceeds total_params")
-        return self
-
-
-class PublishedRecord(Record):
-    """Parameter counts as the makers state them [count], and the relative size of their rounding."""
-
-    total_params: Positive | None = None
-    active_params: Positive | None = None
-    rounding: Fraction | None = None
-
-
-class ModelRecord(SourcedRecord):
-    """One model: its known shape, or only its totals.
-
-    Args:
-        released: Date of release, YYYY[-MM[-DD]].
-        native_precision: Data type of the published weights ("bf16", "fp8", "mxfp4").
-        published: What the makers state about size.
-        architecture: The shape; exactly one of this and aggregate.
-        aggregate: The totals; exactly one of this and architecture.
-    """
-
-    released: Date | None = None
-    native_precision: Text = "bf16"
-    published: PublishedRecord | None = None
-    architecture: ArchitectureRecord | None = None
-    aggregate: AggregateRecord | None = None
-
-    @model_validator(mode="after")
-    def _exactly_one_shape(self) -> Self:
-        if (self.architecture is None) == (self.aggregate is None):
-            raise ValueError("a model has exactly one of [architecture] and [aggregate]")
         return self

@@ -97,6 +97,8 @@ def _inner_models(info: FieldInfo | None) -> list[type[BaseModel]]:
 
 
 def _keys(model: type[BaseModel], data: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    if model.model_config.get("extra") == "allow":
+        yield from (f"{prefix}{name}" for name in data if name not in model.model_fields)
     for name, info in _fields(model).items():
         if not prefix and name in _FIXED:
             continue
@@ -115,9 +117,12 @@ def _keys(model: type[BaseModel], data: Mapping[str, Any], prefix: str = "") -> 
 
 
 def _fitting(tables: list[type[BaseModel]], data: Mapping[str, Any]) -> list[type[BaseModel]]:
-    """Of several possible tables, keep the one whose ``kind`` the data names."""
+    """Of several possible tables, keep the one whose ``kind`` the data names, or that has all of its tables."""
     if len(tables) == 1:
         return tables
+    if not all("kind" in table.model_fields for table in tables):
+        known = [table for table in tables if set(data) <= set(_fields(table))]
+        return known[:1] or tables[:1]
     return [table for table in tables if table.model_fields["kind"].default == data.get("kind")]
 
 

@@ -22,16 +22,9 @@ from rackline.catalog.base import (
     Text,
 )
 from rackline.catalog.calibrations import CalibrationRecord, CollectiveRecord, OperationRecord
-from rackline.catalog.models import (
-    AggregateRecord,
-    ArchitectureRecord,
-    FfnRecord,
-    GqaRecord,
-    MlaRecord,
-    ModelRecord,
-    MoeRecord,
-    PublishedRecord,
-)
+from rackline.catalog.layers import KindRecord, LayeredRecord, LayerRecord
+from rackline.catalog.model_record import AggregateRecord, ModelRecord, PublishedRecord
+from rackline.catalog.models import ArchitectureRecord, FfnRecord, GqaRecord, MlaRecord, MoeRecord
 
 __all__ = [
     "AggregateRecord",
@@ -43,6 +36,9 @@ __all__ = [
     "Evidence",
     "FfnRecord",
     "GqaRecord",
+    "KindRecord",
+    "LayerRecord",
+    "LayeredRecord",
     "LevelRecord",
     "MlaRecord",
     "ModelRecord",

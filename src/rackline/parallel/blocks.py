@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rackline.arch import Attention, DenseFfn, GatedDeltaAttention, GroupedQueryAttention, Model, MoeFfn, Projection
-from rackline.arch.linear import STATE_BYTES
+from rackline.arch import Core, DenseFfn, Model, MoeFfn, Projection
+from rackline.arch.attention import STATE_BYTES
 from rackline.hardware import Chip
 from rackline.parallel.layout import Sharding
 from rackline.parallel.precision import Precision, compute_dtype, operation_dtype, storage_bytes
@@ -20,9 +20,8 @@ from rackline.passes.features import FloatLike
 from rackline.passes.table import Row
 
 # Launches of small kernels a layer: two norms with their residual additions, rotary embedding with the cache
-# write, the activation function. vLLM, SGLang and TensorRT-LLM fuse to about this many. Norms of queries and keys
-# are two more, an output gate two (sigmoid, product), a gate on shared experts three, and a gated delta layer has its
-# convolution, gates, normalisations of q and k, the split of its projections and the norm of its output.
+# write, the activation function. vLLM, SGLang and TensorRT-LLM fuse to about this many. A gate on shared experts is
+# three more; an attention kind says itself what it adds (`Attention.extra_kernels`).
 SMALL_KERNELS_PER_LAYER = 4.0
 TILE = 128.0  # rows and columns of a tile of work on one core
 
@@ -79,15 +78,17 @@ def attention_rows(model: Model, layout: Sharding, precision: Precision, chip: C
     tp = np.asarray(layout.tp) if not isinstance(layout.tp, int) else layout.tp
     linear = Weights(stored=precision.linear_weights, activations=precision.activations)
     projections: dict[Projection, int] = {}
-    expansions: dict[Projection, int] = {}
-    cores: dict[Attention, int] = {}
+    expansions: dict[tuple[Projection, bool], int] = {}
+    cores: dict[Core, int] = {}
     for group in model.layer_groups:
         for projection in group.attention.projections(model.d_model):
             projections[projection] = projections.get(projection, 0) + group.count
         expansion = group.attention.expansion()
         if expansion is not None:
-            expansions[expansion] = expansions.get(expansion, 0) + group.count
-        cores[group.attention] = cores.get(group.attention, 0) + group.count
+            key = (expansion, group.attention.expands_prefix)
+            expansions[key] = expansions.get(key, 0) + group.count
+        for core in group.attention.cores():
+            cores[core] = cores.get(core, 0) + group.count
     rows = [gemm_row(p, count=n, tp=tp, weights=linear, chip=chip, group="attention") for p, n in projections.items()]
     rows += [
         gemm_row(
@@ -97,42 +98,56 @@ def attention_rows(model: Model, layout: Sharding, precision: Precision, chip: C
             weights=linear,
             chip=chip,
             group="attention",
-            extra_feature=f.CHUNK_PREFIX_TOKENS,
+            extra_feature=f.CHUNK_PREFIX_TOKENS if expands_prefix else None,
         )
-        for p, n in expansions.items()
+        for (p, expands_prefix), n in expansions.items()
     ]
-    for kind, count in cores.items():
-        rows.append(decode_core(kind, count=count, tp=tp, precision=precision, chip=chip))
-        rows.append(prefill_core(kind, count=count, tp=tp, precision=precision, chip=chip))
+    for core, count in cores.items():
+        rows.append(decode_core(core, count=count, tp=tp, precision=precision, chip=chip))
+        rows.append(prefill_core(core, count=count, tp=tp, precision=precision, chip=chip))
     return rows
 
 
-def decode_core(attention: Attention, *, count: int, tp: FloatLike, precision: Precision, chip: Chip) -> Row:
+def _heads(core: Core, tp: FloatLike) -> FloatLike:
+    return core.num_q_heads * np.ones_like(tp) if core.heads_are_copied else np.ceil(core.num_q_heads / tp)
+
+
+def _cache_bytes(core: Core, tp: FloatLike, precision: Precision) -> FloatLike:
+    """Bytes of one cache entry on a chip."""
+    return core.kv_elements_per_token(tp) * (core.cache_bytes_per_element or storage_bytes(precision.kv_cache))
+
+
+def _score_dtype(core: Core, precision: Precision, chip: Chip) -> str:
+    """Type of the products with the cache: that of a cache whose type the kind fixes to eight bits, else as chosen."""
+    fixed = core.cache_bytes_per_element is not None and core.cache_bytes_per_element < 2.0
+    return compute_dtype("fp8" if fixed and chip.supports("fp8") else precision.attention, chip)
+
+
+def decode_core(attention: Core, *, count: int, tp: FloatLike, precision: Precision, chip: Chip) -> Row:
     """Scores and values of decoded tokens against the cache; each KV head on the chip is read once a sequence."""
-    heads = np.ceil(attention.num_q_heads / tp)
-    kv_bytes = attention.kv_elements_per_token(tp) * storage_bytes(precision.kv_cache)
-    per_token = heads * attention.decode_io_elements * 2.0 + kv_bytes  # q in, output out, new KV written
+    heads = _heads(attention, tp)
+    kv_bytes = _cache_bytes(attention, tp, precision)
+    written = kv_bytes * attention.kv_entries_per_token
+    per_token = heads * attention.decode_io_elements * 2.0 + written  # q in, output out, new KV written
     # the state is read once a sequence and written after every token, so that drafts can be taken back
     state_bytes = STATE_BYTES * attention.state_elements(tp)
     kv = f.kv_tokens(attention.kind)
     return Row(
         name=f"attention_decode_{attention.kind}",
         group="attention",
-        op_class="mla_decode" if attention.kind == "mla" else "attention_decode",
+        op_class=f"{attention.kernel}_decode",
         dtype=precision.kv_cache,
         # kernels for an fp8 latent multiply in fp8 where the chip can
-        compute_dtype=compute_dtype(
-            "fp8"
-            if attention.kind == "mla" and precision.kv_cache == "fp8" and chip.supports("fp8")
-            else precision.attention,
-            chip,
-        ),
+        compute_dtype=compute_dtype("fp8", chip)
+        if attention.kernel == "mla" and precision.kv_cache == "fp8" and chip.supports("fp8")
+        else _score_dtype(attention, precision, chip),
         compute={
             f.kv_pairs(attention.kind): heads * attention.decode_flop_per_pair * count,
             f.DECODE_TOKENS: heads * attention.state_flop_per_token * count,
         },
         hbm={
             kv: kv_bytes * count,
+            **({f.kv_pairs(attention.kind): attention.bytes_per_pair * count} if attention.bytes_per_pair else {}),
             f.DECODE_TOKENS: (per_token + state_bytes) * count,
             f.DECODE_SEQUENCES: state_bytes * count,
         },
@@ -144,25 +159,29 @@ def decode_core(attention: Attention, *, count: int, tp: FloatLike, precision: P
     )
 
 
-def prefill_core(attention: Attention, *, count: int, tp: FloatLike, precision: Precision, chip: Chip) -> Row:
+def prefill_core(attention: Core, *, count: int, tp: FloatLike, precision: Precision, chip: Chip) -> Row:
     """Scores and values of prompt tokens: causal pairs; q, k and v pass memory once (flash)."""
-    heads = np.ceil(attention.num_q_heads / tp)
+    heads = _heads(attention, tp)
     kv_heads = np.ceil(attention.num_kv_heads / tp)
     per_q, per_kv = attention.prefill_io_elements
-    kv_bytes = attention.kv_elements_per_token(tp) * storage_bytes(precision.kv_cache)
+    kv_bytes = _cache_bytes(attention, tp, precision) * attention.kv_entries_per_token
     per_token = (heads * per_q + kv_heads * per_kv) * 2.0 + kv_bytes
     pairs = f.attention_pairs(attention.kind)
     return Row(
         name=f"attention_prefill_{attention.kind}",
         group="attention",
-        op_class="mla_prefill" if attention.kind == "mla" else "attention_prefill",
+        op_class=f"{attention.kernel}_prefill",
         dtype=operation_dtype(precision.attention, precision.kv_cache),
-        compute_dtype=compute_dtype(precision.attention, chip),
+        compute_dtype=_score_dtype(attention, precision, chip),
         compute={
             pairs: heads * attention.prefill_flop_per_pair * count,
             f.PREFILL_TOKENS: heads * attention.chunk_flop_per_token * count,
         },
-        hbm={f.PREFILL_TOKENS: per_token * count, f.CHUNK_PREFIX_TOKENS: kv_bytes * count},
+        hbm={
+            f.PREFILL_TOKENS: per_token * count,
+            f.CHUNK_PREFIX_TOKENS: kv_bytes * count,
+            **({pairs: attention.bytes_per_pair * count} if attention.bytes_per_pair else {}),
+        },
         launches={f.HAS_PREFILL: float(count)},
         depth={f.CHUNK_TOKENS: float(count)},
         tiles={f.PREFILL_TOKENS: heads / TILE * count},
@@ -188,6 +207,10 @@ def ffn_rows(model: Model, layout: Sharding, precision: Precision, chip: Chip) -
             ]
             continue
         rows.append(gemm_row(_router(model, ffn), count=count, tp=1, weights=other, chip=chip, group="experts"))
+        rows += [
+            gemm_row(p, count=count, tp=1, weights=linear, chip=chip, group="experts")
+            for p in ffn.latent(model.d_model)
+        ]
         rows.append(experts_row(model, ffn, count=count, layout=layout, weights=expert, chip=chip))
         shared = ffn.shared()
         if shared is not None:
@@ -208,8 +231,9 @@ def experts_row(model: Model, ffn: MoeFfn, *, count: int, layout: Sharding, weig
     """Routed experts of the busiest rank: weights of a touched expert once, FLOP per token-expert pair."""
     width = ffn.d_expert / np.asarray(layout.moe_tp, dtype=float)
     shared = np.asarray(layout.attention_dp) > 1
-    elements = ffn.matrices * model.d_model * width
-    moved = model.d_model * (storage_bytes(weights.activations) + 2.0) + 2.0 * ffn.matrices * width
+    d_in = ffn.expert_d_in(model.d_model)
+    elements = ffn.matrices * d_in * width
+    moved = d_in * (storage_bytes(weights.activations) + 2.0) + 2.0 * ffn.matrices * width
     return Row(
         name="experts",
         group="experts",
@@ -223,15 +247,15 @@ def experts_row(model: Model, ffn: MoeFfn, *, count: int, layout: Sharding, weig
         },
         launches={f.ONE: float(count)},
         tiles={
-            f.EXPERTS_TOUCHED: (2.0 * width + model.d_model) / TILE * count,
-            f.EXPERT_TOKENS: (2.0 * width + model.d_model) / TILE**2 * count,
+            f.EXPERTS_TOUCHED: (2.0 * width + d_in) / TILE * count,
+            f.EXPERT_TOKENS: (2.0 * width + d_in) / TILE**2 * count,
         },
         extra={
             # all chips of the group hold all tokens and sort them; with attention dp only what was sent arrives
-            f.GROUP_TOKENS: np.where(shared, 0.0, 4.0 * ffn.experts_per_token * model.d_model * count),
-            f.EXPERT_TOKENS: np.where(shared, 4.0 * model.d_model * count, 0.0),
+            f.GROUP_TOKENS: np.where(shared, 0.0, 4.0 * ffn.experts_per_token * d_in * count),
+            f.EXPERT_TOKENS: np.where(shared, 4.0 * d_in * count, 0.0),
         },
-        formula=f"{count} × {ffn.matrices}·{model.d_model}·{_text(width)} weights an expert in {weights.stored}",
+        formula=f"{count} × {ffn.matrices}·{d_in}·{_text(width)} weights an expert in {weights.stored}",
     )
 
 
@@ -239,12 +263,7 @@ def small_kernels(model: Model) -> float:
     """Launches of small kernels in one pass [count]."""
     total = 0.0
     for group in model.layer_groups:
-        attention = group.attention
-        extra = 0.0
-        if isinstance(attention, GroupedQueryAttention):
-            extra = 2.0 * attention.qk_norm + 2.0 * attention.output_gate
-        elif isinstance(attention, GatedDeltaAttention):
-            extra = 6.0
+        extra = group.attention.extra_kernels
         if isinstance(group.ffn, MoeFfn) and group.ffn.shared_gate:
             extra += 3.0
         total += group.count * (SMALL_KERNELS_PER_LAYER + extra)

@@ -109,7 +109,7 @@ def build_table(
         chip=cluster.chip,
         cluster=cluster,
         calibration=calibration,
-        kinds=model.attention_kinds(),
+        kinds=model.cores(),
         experts=experts or expert_law(model, layout, routing),
         num_layouts=num,
         assumptions=(

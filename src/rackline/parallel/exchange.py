@@ -105,13 +105,14 @@ def exchange_rows(model: Model, layout: Sharding, precision: Precision, cluster:
     d = float(model.d_model)
     tp_group = make_group(cluster, tp)
     moe_layers = sum(g.count for g in model.layer_groups if isinstance(g.ffn, MoeFfn))
-    dense_layers = model.num_layers - moe_layers
+    dense_layers = sum(g.count for g in model.layer_groups if g.has_ffn) - moe_layers
+    mixers = sum(g.count for g in model.layer_groups if g.has_attention)
     moe = model.moe()
     # after attention always; after dense blocks; after experts when all chips of the replica hold all tokens,
     # or for shared experts that tensor parallelism cuts
     after_experts = moe_layers * np.where(shared_dp, float(bool(moe and moe.d_shared)), 1.0)
     blocks = np.where(model.parallel_block, 0.0, 1.0)
-    calls = model.num_layers * blocks + dense_layers + after_experts + 1.0  # 1: embedding
+    calls = mixers * blocks + dense_layers + after_experts + 1.0  # 1: embedding
     rows = collective_rows(
         "all_reduce",
         cluster=cluster,
@@ -170,8 +171,8 @@ def expert_rows(
 
     rows: list[Row] = []
     for name, size in (
-        ("dispatch", model.d_model * storage_bytes(precision.expert_activations)),
-        ("combine", 2.0 * model.d_model),
+        ("dispatch", moe.expert_d_in(model.d_model) * storage_bytes(precision.expert_activations)),
+        ("combine", 2.0 * moe.expert_d_in(model.d_model)),
     ):
         rows += collective_rows(
             name,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rackline.arch import AggregateModel, AnyModel, DenseFfn
-from rackline.arch.linear import STATE_BYTES
+from rackline.arch.attention import STATE_BYTES
 from rackline.hardware import Chip
 from rackline.parallel.layout import Layout, Sharding
 from rackline.parallel.precision import Precision, storage_bytes
@@ -87,15 +87,17 @@ def weight_bytes(model: AnyModel, layout: Sharding, precision: Precision) -> dic
         if expansion is not None:
             attention = attention + expansion.shard_weights(tp)
         add("attention", layers * attention * linear)
-        add("norm", layers * (model.norms_per_layer * model.norm_params_per_norm) * 2.0)
+        add("norm", layers * (model.norms_of(group) * model.norm_params_per_norm) * 2.0)
         ffn = group.ffn
         if isinstance(ffn, DenseFfn):
             add("ffn", layers * sum((p.shard_weights(tp) for p in ffn.projections(d)), 0.0) * linear)
             continue
         local = np.ceil(ffn.num_experts / as_array(layout.ep))
-        one = ffn.matrices * d * ffn.d_expert / as_array(layout.moe_tp)
+        one = ffn.matrices * ffn.expert_d_in(d) * ffn.d_expert / as_array(layout.moe_tp)
         add("experts", layers * local * one * expert)
         add("router", layers * ffn.router_params(d) * other)
+        if ffn.d_latent:
+            add("latent", layers * ffn.latent_params(d) * linear)
         shared = ffn.shared()
         if shared is not None:
             cut = sum((p.shard_weights(tp) for p in shared.projections(d)), 0.0)
@@ -120,12 +122,10 @@ def kv_bytes_per_sequence(model: AnyModel, layout: Sharding, precision: Precisio
     share = np.ceil(model.num_layers / pp) / model.num_layers
     total: FloatLike = 0.0
     for group in model.layer_groups:
-        held = as_array(context_len)
-        if group.attention.window is not None:
-            held = np.minimum(held, group.attention.window)
-        attention = group.attention
-        per_layer = attention.kv_elements_per_token(tp) * size * held + attention.state_elements(tp) * STATE_BYTES
-        total = total + group.count * share * per_layer
+        for core in group.attention.cores():
+            held = core.kv_held_tokens(as_array(context_len)) * (core.cache_bytes_per_element or size)
+            per_layer = core.kv_elements_per_token(tp) * held + core.state_elements(tp) * STATE_BYTES
+            total = total + group.count * share * per_layer
     return total
 
 
@@ -147,7 +147,7 @@ def activation_bytes(model: AnyModel, layout: Sharding, batched_tokens: FloatLik
             block = 3.0 * ffn.d_ff / tp
         else:
             group_ratio = as_array(layout.attention_dp) / as_array(layout.ep)
-            per_pair = model.d_model * 2.0 + ffn.matrices * ffn.d_expert / as_array(layout.moe_tp)
+            per_pair = ffn.expert_d_in(model.d_model) * 2.0 + ffn.matrices * ffn.d_expert / as_array(layout.moe_tp)
             block = ffn.experts_per_token * group_ratio * per_pair
         widest = np.maximum(widest, np.maximum(inner, block))
     return tokens * 2.0 * (4.0 * model.d_model + widest) + rows * 4.0 * model.vocab_size / tp

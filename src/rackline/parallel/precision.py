@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from rackline.arch import AnyModel, Model, MultiHeadLatentAttention
+from rackline.arch import AnyModel, Model
 from rackline.errors import PrecisionError, nearest_names
 from rackline.hardware import Chip
 
@@ -132,9 +132,7 @@ def precision(label: str, model: AnyModel, chip: Chip) -> Precision:
 
 def _from_label(base: str, model: AnyModel) -> Precision:
     """The table: one line a label; see docs/precision.md for it in words."""
-    mla = isinstance(model, Model) and any(
-        isinstance(kind, MultiHeadLatentAttention) for kind in model.attention_kinds().values()
-    )
+    mla = isinstance(model, Model) and any(core.kernel == "mla" for core in model.cores().values())
     kv = "bf16" if mla else "fp8"  # MLA stacks keep the latent in bf16 unless told otherwise
     moe = isinstance(model, Model) and model.is_moe
     if base == "bf16":

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from rackline.arch import Attention
 from rackline.errors import InputError
 from rackline.hardware import Chip, Cluster
 from rackline.passes.breakdown import PassTime, break_down
@@ -20,7 +19,7 @@ from rackline.passes.calibration import (
     StepPolicy,
 )
 from rackline.passes.evaluate import TimeTable
-from rackline.passes.features import ONE, Array, Batch, ExpertLaw, FloatLike
+from rackline.passes.features import ONE, Array, Batch, ExpertLaw, FloatLike, ReadLaw
 
 if TYPE_CHECKING:
     from rackline.passes.compile import StepFunction
@@ -121,7 +120,7 @@ class PassTable:
     chip: Chip
     cluster: Cluster | None
     calibration: Calibration
-    kinds: Mapping[str, Attention]
+    kinds: Mapping[str, ReadLaw]
     experts: ExpertLaw | None = None
     num_layouts: int | None = None
     assumptions: tuple[str, ...] = ()

@@ -199,8 +199,7 @@ def _flop_kinds(model: AnyModel, context: float) -> dict[str, float]:
 
 
 def _kv_kinds(model: Model, dtype: str) -> dict[str, float]:
-    size = storage_bytes(dtype)
-    return {kind: elements * size for kind, elements in model.kv_elements_per_token_by_kind().items()}
+    return model.kv_bytes_per_token_by_kind(storage_bytes(dtype))
 
 
 def _parameters(model: AnyModel) -> Table:

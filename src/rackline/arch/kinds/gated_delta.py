@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
+from rackline.arch.attention import Stateful
 from rackline.arch.shapes import Dim, FloatLike, IntLike, Projection
 
 CHUNK = 64  # tokens that the chunkwise form works on together (flash-linear-attention's default)
-STATE_BYTES = 4.0  # the state is kept in fp32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatedDeltaAttention:
+class GatedDeltaAttention(Stateful):
     """Gated delta rule (Qwen3-Next, Qwen3.5): per value head a state of key_head_dim × value_head_dim.
 
     A decoded token reads and writes the state once; a prompt is worked on in chunks, so that its FLOP grow linearly.
     Source: Yang et al., Gated Delta Networks, arXiv:2412.06464, section 3.3 (chunkwise form).
     """
+
+    catalog_kind: ClassVar[str] = "gated_delta"
 
     num_key_heads: int
     num_value_heads: int
@@ -41,11 +44,6 @@ class GatedDeltaAttention:
         """Key heads."""
         return self.num_key_heads
 
-    @property
-    def window(self) -> int | None:
-        """None."""
-        return None
-
     def projections(self, d_model: int) -> tuple[Projection, ...]:
         """Fused query, key, value and output gate; decay and step size; output."""
         keys = Dim(size=self.num_key_heads * self.key_head_dim, units=self.num_key_heads)
@@ -57,40 +55,19 @@ class GatedDeltaAttention:
             Projection(name="linear_out", d_in=(values,), d_out=(model,)),
         )
 
-    def expansion(self) -> Projection | None:
-        """None."""
-        return None
-
     def extra_params(self) -> int:
         """Short convolution, decay and step biases, output norm."""
         channels = 2 * self.num_key_heads * self.key_head_dim + self.num_value_heads * self.value_head_dim
         return channels * self.conv_kernel + 2 * self.num_value_heads + self.value_head_dim
 
-    def kv_elements_per_token(self, tp: IntLike) -> FloatLike:
-        """0: nothing is cached per token."""
-        return np.zeros_like(np.asarray(tp, dtype=float))
+    @property
+    def extra_kernels(self) -> float:
+        """Convolution, gates, normalisations of q and k, the split of the projections, norm of the output."""
+        return 6.0
 
     def state_elements(self, tp: IntLike) -> FloatLike:
         """State of one sequence on each of tp chips, per layer [elements]."""
         return np.ceil(self.num_value_heads / np.asarray(tp)) * self.key_head_dim * self.value_head_dim
-
-    def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
-        """0."""
-        return 0.0 * np.asarray(context_len, dtype=float)
-
-    def attention_pairs(self, chunk_tokens: FloatLike, prefix_tokens: FloatLike) -> FloatLike:
-        """0: no pairs of tokens."""
-        return 0.0 * np.asarray(chunk_tokens, dtype=float)
-
-    @property
-    def decode_flop_per_pair(self) -> float:
-        """0."""
-        return 0.0
-
-    @property
-    def prefill_flop_per_pair(self) -> float:
-        """0."""
-        return 0.0
 
     @property
     def state_flop_per_token(self) -> float:

@@ -1,0 +1,85 @@
+"""Hugging Face configurations of DeepSeek's line: V3, Kimi K2, V3.2 and GLM-5 with sparse attention."""
+
+from __future__ import annotations
+
+from rackline.arch.hf_config import HfConfig, Table
+from rackline.arch.hf_layers import layer_count, layered
+from rackline.arch.hf_parts import experts, ffn, stack
+
+
+def latent_attention(c: HfConfig) -> Table:
+    """Parameters of multi-head latent attention."""
+    if c.flag("attention_bias", default=False):
+        raise c.fail("attention_bias", "false (latent attention has no biases)")
+    if "q_lora_rank" not in c.values:
+        raise c.fail("q_lora_rank", "a whole number, or null for queries without a latent")
+    return {
+        "kind": "mla",
+        "num_q_heads": c.count("num_attention_heads"),
+        "q_lora_rank": c.count("q_lora_rank", default=0),
+        "kv_lora_rank": c.count("kv_lora_rank"),
+        "qk_nope_head_dim": c.count("qk_nope_head_dim"),
+        "qk_rope_head_dim": c.count("qk_rope_head_dim"),
+        "v_head_dim": c.count("v_head_dim"),
+    }
+
+
+def routed_experts(c: HfConfig, number_key: str = "n_routed_experts") -> Table:
+    """Routed and shared experts of one layer, with a correction per expert beside the router."""
+    c.choice("topk_method", {"noaux_tc": ""}, default="")  # without it there would be no router bias
+    if c.count("moe_layer_freq", default=1) != 1:
+        raise c.fail("moe_layer_freq", "1")
+    width = c.count("moe_intermediate_size")
+    shared = c.count("n_shared_experts", default=0, minimum=0)
+    return {
+        **experts(c, number_key, width),
+        "num_shared_experts": shared,
+        "d_shared": shared * width,
+        # Balancing without an auxiliary loss keeps one correction per expert beside the router.
+        "router_bias": True,
+    }
+
+
+def first_dense(c: HfConfig) -> int:
+    """Leading layers with a dense block."""
+    dense = c.count("first_k_dense_replace", minimum=0)
+    if dense > c.count("num_hidden_layers"):
+        raise c.fail("first_k_dense_replace", f"at most num_hidden_layers {c.count('num_hidden_layers')}")
+    return dense
+
+
+def deepseek_v3(c: HfConfig) -> Table:
+    """Latent attention, leading dense layers, then mixtures with shared experts."""
+    return {
+        **stack(c),
+        "attention": latent_attention(c),
+        "ffn": ffn(c, c.count("intermediate_size")),
+        "moe": {**routed_experts(c), "first_dense_layers": first_dense(c)},
+        "mtp_layers": c.count("num_nextn_predict_layers", default=0, minimum=0),
+    }
+
+
+def deepseek_sparse(c: HfConfig) -> Table:
+    """DeepSeek-V3.2 and GLM-5: latent attention over the tokens that an indexer picks.
+
+    In GLM-5.2 most layers use the choice of the layer before them (indexer_types "shared") and have no indexer.
+    """
+    layers, dense = layer_count(c), first_dense(c)
+    sparse = {**latent_attention(c), "kind": "mla_sparse", "top_k": c.count("index_topk")}
+    own = {"index_heads": c.count("index_n_heads"), "index_head_dim": c.count("index_head_dim")}
+    indexers = c.items("indexer_types", {"full": "full", "shared": "shared"}, layers) or ["full"] * layers
+    kinds = c.items("mlp_layer_types", {"dense": "dense", "sparse": "sparse"}, layers)
+    if kinds is not None and kinds != ["dense"] * dense + ["sparse"] * (layers - dense):
+        raise c.fail("mlp_layer_types", f"dense {dense} times as first_k_dense_replace says, then sparse")
+    block, mixture = ffn(c, c.count("intermediate_size")), routed_experts(c)
+    return layered(
+        c,
+        [
+            {
+                "attention": {**sparse, **own} if indexers[index] == "full" else sparse,
+                **({"ffn": block} if index < dense else {"moe": mixture}),
+            }
+            for index in range(layers)
+        ],
+        mtp_layers=c.count("num_nextn_predict_layers", default=0, minimum=0),
+    )

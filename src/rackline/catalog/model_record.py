@@ -1,0 +1,85 @@
+"""Records of models: the shape of a transformer, or only its totals."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self, cast
+
+from pydantic import Discriminator, Tag, model_validator
+
+from rackline.catalog.base import (
+    Count,
+    Date,
+    Fraction,
+    NonNegative,
+    Positive,
+    Record,
+    SourcedRecord,
+    Text,
+)
+from rackline.catalog.layers import LayeredRecord
+from rackline.catalog.models import ArchitectureRecord
+
+
+def _shape_tag(value: Any) -> str:
+    """Which table an [architecture] is: "layered" where it lists its layers."""
+    listed = "layers" in cast("dict[str, Any]", value) if isinstance(value, dict) else isinstance(value, LayeredRecord)
+    return "layered" if listed else "uniform"
+
+
+AnyArchitecture = Annotated[
+    Annotated[ArchitectureRecord, Tag("uniform")] | Annotated[LayeredRecord, Tag("layered")], Discriminator(_shape_tag)
+]
+
+
+class AggregateRecord(Record):
+    """A model of which only the totals are known.
+
+    Args:
+        total_params: All parameters [count].
+        active_params: Parameters that one token uses [count].
+        kv_bytes_per_token: Cache that one token of context adds [bytes/token].
+        num_layers: Layers, where known [count].
+    """
+
+    total_params: Positive
+    active_params: Positive
+    kv_bytes_per_token: NonNegative
+    num_layers: Count | None = None
+
+    @model_validator(mode="after")
+    def _active_is_part(self) -> Self:
+        if self.active_params > self.total_params:
+            raise ValueError("active_params exceeds total_params")
+        return self
+
+
+class PublishedRecord(Record):
+    """Parameter counts as the makers state them [count], and the relative size of their rounding."""
+
+    total_params: Positive | None = None
+    active_params: Positive | None = None
+    rounding: Fraction | None = None
+
+
+class ModelRecord(SourcedRecord):
+    """One model: its known shape, or only its totals.
+
+    Args:
+        released: Date of release, YYYY[-MM[-DD]].
+        native_precision: Data type of the published weights ("bf16", "fp8", "mxfp4").
+        published: What the makers state about size.
+        architecture: The shape; exactly one of this and aggregate.
+        aggregate: The totals; exactly one of this and architecture.
+    """
+
+    released: Date | None = None
+    native_precision: Text = "bf16"
+    published: PublishedRecord | None = None
+    architecture: AnyArchitecture | None = None
+    aggregate: AggregateRecord | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one_shape(self) -> Self:
+        if (self.architecture is None) == (self.aggregate is None):
+            raise ValueError("a model has exactly one of [architecture] and [aggregate]")
+        return self
