@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import rackline as rl
 from helpers import cluster, deploy, layouts, model, types
 from rackline.parallel import Layout, LayoutGrid, max_sequences, memory_use
 from rackline.parallel.memory import activation_bytes, kv_bytes_per_sequence, weight_bytes
@@ -159,3 +160,22 @@ def test_max_sequences_of_all_layouts_of_a_node_fit() -> None:
             batched_tokens=4096.0,
         )
         assert most == 0 or float(use.free) >= 0
+
+
+def test_what_the_memory_fraction_is_of() -> None:
+    """Static (weights and cache) holds most, then all of the memory; of the free memory most where weights are big."""
+    found, chip = model("llama-3.1-70b"), rl.chip("h100-sxm")
+    held = {
+        name: max_sequences(
+            found,
+            Layout(tp=4),
+            rl.precision("bf16", found, chip),
+            chip,
+            context_len=8192,
+            batched_tokens=8192,
+            fraction_of=name,
+        )
+        for name in ("memory", "free", "static")
+    }
+    assert 0 < held["memory"] < held["static"]
+    assert held["memory"] < held["free"]

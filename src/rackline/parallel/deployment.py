@@ -13,7 +13,7 @@ from rackline.hardware import Cluster
 from rackline.parallel.blocks import attention_rows, ends_rows, ffn_rows
 from rackline.parallel.exchange import exchange_rows
 from rackline.parallel.layout import Layout, LayoutGrid, Sharding, check
-from rackline.parallel.memory import MemoryUse, max_sequences, memory_use
+from rackline.parallel.memory import FractionOf, MemoryUse, max_sequences, memory_use
 from rackline.parallel.precision import Precision, compute_dtype, storage_bytes
 from rackline.passes import Calibration, ExpertLoad, PassTable, RoutingLaw, Row
 from rackline.passes import features as f
@@ -228,7 +228,7 @@ class Deployment:
         context_len: float,
         batched_tokens: float,
         memory_fraction: float = 0.9,
-        fraction_of_free: bool = False,
+        fraction_of: FractionOf = "memory",
     ) -> int:
         """Sequences of this context that fit on one replica; see `rackline.parallel.max_sequences`."""
         return max_sequences(
@@ -239,7 +239,7 @@ class Deployment:
             context_len=context_len,
             batched_tokens=batched_tokens,
             memory_fraction=memory_fraction,
-            fraction_of_free=fraction_of_free,
+            fraction_of=fraction_of,
         )
 
     def with_calibration(self, calibration: Calibration) -> Deployment:

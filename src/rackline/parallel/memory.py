@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from rackline.parallel.layout import Layout, Sharding
 from rackline.parallel.precision import Precision, storage_bytes
 from rackline.passes.features import FloatLike, as_array
 
+FractionOf = Literal["memory", "free", "static"]
 # Runtime, communication buffers and captured graphs of a serving process; typical of vLLM and TensorRT-LLM on
 # 80-192 GB chips (assumed; --memory-fraction covers the rest).
 RUNTIME_BYTES = 2.0e9
@@ -192,13 +194,14 @@ def max_sequences(
     context_len: float,
     batched_tokens: float,
     memory_fraction: float = 0.9,
-    fraction_of_free: bool = False,
+    fraction_of: FractionOf = "memory",
 ) -> int:
     """Sequences of this context that fit on one replica, all attention-dp ranks together; 0 when weights do not.
 
     Args:
-        fraction_of_free: the fraction is taken of what weights, activations and runtime leave (TensorRT-LLM) instead
-            of the whole memory (vLLM, SGLang).
+        fraction_of: what memory_fraction is of: "memory" (all that the server holds is within it, as in vLLM), "free"
+            (the cache gets it of what weights, activations and runtime leave, TensorRT-LLM) or "static" (weights and
+            cache are within it, activations and runtime have the rest, SGLang).
     """
     empty, one = (
         memory_use(
@@ -209,10 +212,15 @@ def max_sequences(
             sequences_per_rank=count,
             context_len=context_len,
             batched_tokens=batched_tokens,
-            memory_fraction=1.0 if fraction_of_free else memory_fraction,
-        ).free
+            memory_fraction=memory_fraction if fraction_of == "memory" else 1.0,
+        )
         for count in (0, 1)
     )
-    per_sequence = float(empty - one)
-    room = float(empty) * (memory_fraction if fraction_of_free else 1.0)
-    return max(0, int(room // per_sequence)) * layout.attention_dp
+    room, per_sequence = float(empty.free), float(empty.free - one.free)
+    fitting = room // per_sequence
+    if fraction_of == "free":
+        fitting = room * memory_fraction // per_sequence
+    elif fraction_of == "static":
+        static = memory_fraction * chip.hbm_bytes - float(sum(empty.weights.values()))
+        fitting = min(fitting, static // float(one.kv_cache - empty.kv_cache))
+    return max(0, int(fitting)) * layout.attention_dp

@@ -112,7 +112,7 @@ def closed_loop(
         context_len=workload.mean_context,
         batched_tokens=mode.max_batched_tokens,
         memory_fraction=memory_fraction,
-        fraction_of_free=engine.stack.fraction_of_free,
+        fraction_of=engine.stack.fraction_of,
     )
     if held < 1:
         raise InputError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rackline.catalog import StackRecord, names, stack_record
+from rackline.parallel.memory import FractionOf
 from rackline.passes import Calibration
 from rackline.serving.workload import Admission, Mode, Workload
 
@@ -20,7 +21,7 @@ class Stack:
     max_batched_tokens: int = 8192
     max_num_seqs: int = 2048
     memory_fraction: float = 0.9
-    fraction_of_free: bool = False
+    fraction_of: FractionOf = "memory"
     rank_skew_s: float = 0.0
     prefill_slowdown: float = 1.0
     eager_s_per_layer: float = 0.0
@@ -95,7 +96,7 @@ def stack_from_record(record: StackRecord) -> Stack:
         max_batched_tokens=record.max_batched_tokens,
         max_num_seqs=record.max_num_seqs,
         memory_fraction=record.memory_fraction,
-        fraction_of_free=record.fraction_of_free,
+        fraction_of=record.fraction_of,
         rank_skew_s=record.rank_skew_s,
         prefill_slowdown=record.prefill_slowdown,
         eager_s_per_layer=record.eager_s_per_layer,
