@@ -43,8 +43,8 @@ class StackRecord(SourcedRecord):
         max_batched_tokens: Tokens of a pass of one rank [tokens].
         max_num_seqs: Sequences that one rank decodes at most [sequences].
         memory_fraction: Share of HBM that the server uses [fraction].
-        fraction_of: What memory_fraction is of: "memory" (all that the server holds), "free" (the cache, of what the rest
-            leaves) or "static" (weights and cache).
+        fraction_of: What memory_fraction is of: "memory" (all that the server holds), "free" (the cache, of what the
+            rest leaves) or "static" (weights and cache).
         rank_skew_s: Time that ranks wait for each other at an all-reduce, per log2 of their number [s].
         prefill_slowdown: Time of prompt work over that of the kernels alone [ratio].
         eager_s_per_layer: Least time of a layer in a pass with prompts, which no CUDA graph covers [s].

@@ -18,12 +18,14 @@ from rackline.serving.curve import (
     mode_at_price,
     mode_at_speed,
 )
+from rackline.serving.speculative import PLAIN, Speculation, expected_tokens, usual_speculation
 from rackline.serving.stack import IDEAL, Stack, stack
 from rackline.serving.steady import Engine, SteadyState, steady_state
 from rackline.serving.workload import Mode, Workload
 
 __all__ = [
     "IDEAL",
+    "PLAIN",
     "BatchCurve",
     "Capacity",
     "CapacityRow",
@@ -32,6 +34,7 @@ __all__ = [
     "Mode",
     "ModeChoice",
     "PeakThroughput",
+    "Speculation",
     "Stack",
     "StaticBatch",
     "SteadyState",
@@ -41,10 +44,12 @@ __all__ = [
     "capacity",
     "closed_loop",
     "crossover_context",
+    "expected_tokens",
     "max_throughput",
     "mode_at_price",
     "mode_at_speed",
     "stack",
     "static_batch",
     "steady_state",
+    "usual_speculation",
 ]
