@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -12,6 +13,32 @@ Table = dict[str, object]
 
 LARGEST_COUNT = 100_000_000
 """No width, vocabulary or layer count of a transformer is larger; beyond it a value is a typing error."""
+
+
+class ReadKeys(Mapping[str, object]):
+    """A JSON object that remembers which of its keys were asked for, so that none is passed over in silence."""
+
+    def __init__(self, values: Mapping[str, object]) -> None:
+        self._values = values
+        self._read: set[str] = set()
+
+    def __getitem__(self, key: str) -> object:
+        self._read.add(key)
+        return self._values[key]
+
+    def __contains__(self, key: object) -> bool:
+        self._read.add(str(key))
+        return key in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def unread(self) -> list[str]:
+        """Keys with a value that says something and that nobody asked for."""
+        return [key for key, value in self._values.items() if key not in self._read and value not in (None, False, [])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +78,11 @@ class HfConfig:
             raise self.fail(key, f"a whole number from {minimum} to {LARGEST_COUNT}")
         return value
 
+    def same_as(self, key: str, other: str) -> None:
+        """Refuse a second name of a number that contradicts the first."""
+        if self.optional(key) not in (None, self.optional(other)):
+            raise self.fail(key, f"{other} {self.values.get(other)}, of which it is a second name")
+
     def flag(self, key: str, *, default: bool) -> bool:
         """true or false."""
         value = self.values.get(key)
@@ -82,6 +114,27 @@ class HfConfig:
         if len(entries) != length or not all(isinstance(e, (str, int)) and e in table for e in entries):
             raise self.fail(key, allowed)
         return [table[entry] for entry in entries]
+
+    def number(self, key: str) -> float:
+        """A positive number, whole or not."""
+        value = self.values.get(key)
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= LARGEST_COUNT:
+            raise self.fail(key, f"a number from above 0 to {LARGEST_COUNT}")
+        return float(value)
+
+    def element(self, key: str, index: int) -> HfConfig:
+        """An object inside a list."""
+        value = self.values.get(key)
+        entry = cast("list[object]", value)[index] if isinstance(value, list) else None
+        if not isinstance(entry, dict):
+            raise self.fail(key, "a list of objects")
+        return HfConfig(values=cast("Table", entry), where=self.where, prefix=f"{self.prefix}{key}.{index}.")
+
+    def with_defaults(self, defaults: Table) -> HfConfig:
+        """The same configuration with values for keys that are absent or null; what is read of it stays known."""
+        given = {key: self.values[key] for key in defaults if self.values.get(key) is not None}
+        filled: Mapping[str, object] = ChainMap({**defaults, **given}, cast("Table", self.values))
+        return HfConfig(values=filled, where=self.where, prefix=self.prefix)
 
     def section(self, key: str) -> HfConfig:
         """A nested object."""

@@ -13,6 +13,7 @@ def latent_attention(c: HfConfig) -> Table:
         raise c.fail("attention_bias", "false (latent attention has no biases)")
     if "q_lora_rank" not in c.values:
         raise c.fail("q_lora_rank", "a whole number, or null for queries without a latent")
+    c.values.get("head_dim"), c.values.get("num_key_value_heads")  # the latent says it all
     return {
         "kind": "mla",
         "num_q_heads": c.count("num_attention_heads"),
@@ -29,6 +30,7 @@ def routed_experts(c: HfConfig, number_key: str = "n_routed_experts") -> Table:
     c.choice("topk_method", {"noaux_tc": ""}, default="")  # without it there would be no router bias
     if c.count("moe_layer_freq", default=1) != 1:
         raise c.fail("moe_layer_freq", "1")
+    c.same_as("num_experts", number_key)
     width = c.count("moe_intermediate_size")
     shared = c.count("n_shared_experts", default=0, minimum=0)
     return {
@@ -68,6 +70,7 @@ def deepseek_sparse(c: HfConfig) -> Table:
     sparse = {**latent_attention(c), "kind": "mla_sparse", "top_k": c.count("index_topk")}
     own = {"index_heads": c.count("index_n_heads"), "index_head_dim": c.count("index_head_dim")}
     indexers = c.items("indexer_types", {"full": "full", "shared": "shared"}, layers) or ["full"] * layers
+    c.items("layer_types", {"deepseek_sparse_attention": ""}, layers)
     kinds = c.items("mlp_layer_types", {"dense": "dense", "sparse": "sparse"}, layers)
     if kinds is not None and kinds != ["dense"] * dense + ["sparse"] * (layers - dense):
         raise c.fail("mlp_layer_types", f"dense {dense} times as first_k_dense_replace says, then sparse")
@@ -83,3 +86,62 @@ def deepseek_sparse(c: HfConfig) -> Table:
         ],
         mtp_layers=c.count("num_nextn_predict_layers", default=0, minimum=0),
     )
+
+
+def deepseek_v4(c: HfConfig) -> Table:
+    """DeepSeek-V4: windows with compressed entries, ratios by layer; mixtures everywhere; hyper-connections.
+
+    Layers with ratio 4 pick entries with an indexer, layers with a larger ratio read all of them, layers with ratio 0
+    have the window alone. The first num_hash_layers route by token and have no correction beside the router.
+    """
+    layers = layer_count(c)
+    c.values.get("qk_rope_head_dim")  # part of head_dim
+    ratios = c.values.get("compress_ratios")
+    if (
+        not isinstance(ratios, list)
+        or len(ratios) < layers  # pyright: ignore[reportUnknownArgumentType]
+        or not all(isinstance(r, int) and not isinstance(r, bool) and 0 <= r <= 65536 for r in ratios)  # pyright: ignore[reportUnknownVariableType]
+    ):
+        raise c.fail("compress_ratios", f"a list of at least {layers} whole numbers from 0")
+    if c.flag("attention_bias", default=False):
+        raise c.fail("attention_bias", "false")
+    if c.count("num_key_value_heads", default=1) != 1:
+        raise c.fail("num_key_value_heads", "1")
+    base: Table = {
+        "kind": "compressed",
+        "num_q_heads": c.count("num_attention_heads"),
+        "head_dim": c.count("head_dim"),
+        "q_lora_rank": c.count("q_lora_rank"),
+        "o_groups": c.count("o_groups"),
+        "o_lora_rank": c.count("o_lora_rank"),
+        "window": c.count("sliding_window"),
+    }
+    picked: Table = {
+        "top_k": c.count("index_topk"),
+        "index_heads": c.count("index_n_heads"),
+        "index_head_dim": c.count("index_head_dim"),
+    }
+
+    def attention(ratio: int) -> Table:
+        return {**base, "ratio": ratio, **(picked if ratio == OVERLAPPED_RATIO else {})} if ratio else base
+
+    hashed = c.count("num_hash_layers", default=0, minimum=0)
+    moe = {**routed_experts(c), "activation": ffn(c, 1)["kind"]}
+    # per sub-layer: weights of (2 + m)·m mixes over m streams, their bases and three scales; the head mixes m streams
+    streams, d_model = c.count("hc_mult", default=1), c.count("hidden_size")
+    mixes = (2 + streams) * streams
+    each = mixes * streams * d_model + mixes + 3
+    head = streams * streams * d_model + streams + 1
+    return layered(
+        c,
+        [
+            {"attention": attention(int(ratios[index])), "moe": {**moe, "router_bias": index >= hashed}}  # pyright: ignore[reportUnknownArgumentType]
+            for index in range(layers)
+        ],
+        mtp_layers=c.count("num_nextn_predict_layers", default=0, minimum=0),
+        extra_params=layers * 2 * each + head if streams > 1 else 0,
+    )
+
+
+OVERLAPPED_RATIO = 4
+"""Compression whose groups overlap and whose entries an indexer picks (inference/model.py)."""

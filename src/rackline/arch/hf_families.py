@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rackline.arch.hf_config import HfConfig, Table
-from rackline.arch.hf_deepseek import deepseek_sparse, deepseek_v3
+from rackline.arch.hf_deepseek import deepseek_sparse, deepseek_v3, deepseek_v4
+from rackline.arch.hf_hybrid import kimi_linear, minimax_text, nemotron_h, qwen3_5, qwen3_5_moe
 from rackline.arch.hf_parts import (
     GELU,
     LAYER_TYPES,
@@ -24,6 +25,16 @@ from rackline.arch.hf_parts import (
     window_above,
     window_everywhere,
     windows,
+)
+from rackline.arch.hf_windowed import (
+    gemma4_text,
+    mimo,
+    mimo_v2,
+    minimax_m2,
+    minimax_m3,
+    nemotron_nas,
+    phimoe,
+    step_flash,
 )
 
 # ------------------------------------------------------------------------------------------------- families
@@ -58,41 +69,12 @@ def _qwen3(c: HfConfig) -> Table:
 
 
 def _qwen3_moe(c: HfConfig) -> Table:
+    if not c.flag("use_qk_norm", default=True):
+        raise c.fail("use_qk_norm", "true")
     if c.values.get("mlp_only_layers"):
         raise c.fail("mlp_only_layers", "an empty list (dense layers at free places are not supported)")
     moe = experts(c, "num_experts", c.count("moe_intermediate_size"))
     return {**_qwen3(c), "moe": {**moe, **every(c, c.count("decoder_sparse_step", default=1))}}
-
-
-def _qwen3_5_moe(c: HfConfig) -> Table:
-    """Gated delta layers with full attention in between; every layer a mixture of experts with a gated shared one."""
-    if c.values.get("mlp_only_layers"):
-        raise c.fail("mlp_only_layers", "an empty list (dense layers at free places are not supported)")
-    step = c.count("full_attention_interval")
-    layers = c.count("num_hidden_layers")
-    given = c.values.get("layer_types")
-    pattern = ["full" if (index + 1) % step == 0 else "linear" for index in range(step)]
-    if given is not None:
-        named = ["full_attention" if kind == "full" else "linear_attention" for kind in pattern]
-        if given != [named[index % step] for index in range(layers)]:
-            raise c.fail("layer_types", f"full attention in every layer whose number is divisible by {step}")
-    attention = gqa(c, bias=False, output_bias=False, qk_norm=True)
-    shared = c.count("shared_expert_intermediate_size")
-    width = c.count("moe_intermediate_size")
-    moe = {**experts(c, "num_experts", width), "num_shared_experts": 1, "d_shared": shared, "shared_gate": True}
-    return {
-        **stack(c),
-        "attention": {**attention, "pattern": pattern, "output_gate": bool(c.values.get("attn_output_gate", False))},
-        "ffn": ffn(c, width),
-        "moe": moe,
-        "linear": {
-            "num_key_heads": c.count("linear_num_key_heads"),
-            "num_value_heads": c.count("linear_num_value_heads"),
-            "key_head_dim": c.count("linear_key_head_dim"),
-            "value_head_dim": c.count("linear_value_head_dim"),
-            "conv_kernel": c.count("linear_conv_kernel_dim"),
-        },
-    }
 
 
 def _gpt_oss(c: HfConfig) -> Table:
@@ -104,6 +86,7 @@ def _gpt_oss(c: HfConfig) -> Table:
         **windows(c, "sliding_window", kinds),
         "sinks": True,
     }
+    c.same_as("experts_per_token", "num_experts_per_tok")
     width = c.count("intermediate_size")
     moe = {**experts(c, "num_local_experts", width), "bias": True, "router_bias": True}
     return {**stack(c), "attention": attention, "ffn": ffn(c, width), "moe": moe}
@@ -117,8 +100,7 @@ def _gemma3_text(c: HfConfig) -> Table:
         period = c.count("sliding_window_pattern", default=6)
         kinds = ["window" if (i + 1) % period else "full" for i in range(layers)]
     defaults = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262_208}
-    given = {key: value for key, value in c.values.items() if value is not None}
-    full = HfConfig(values={**defaults, "sliding_window": 4096, **given}, where=c.where, prefix=c.prefix)
+    full = c.with_defaults({**defaults, "sliding_window": 4096})
     attention = gqa(full, bias=bias, output_bias=bias, qk_norm=True)
     activation = full.choice("hidden_activation", GELU, default="geglu")
     return {
@@ -150,7 +132,7 @@ def _llama4_text(c: HfConfig) -> Table:
         "d_shared": width,
         **every(c, step),
     }
-    # use_qk_norm normalises without weights, so it leaves the shape as it is.
+    c.flag("use_qk_norm", default=True)  # normalises without weights, so it leaves the shape as it is
     attention = gqa(c, bias=bias, output_bias=bias)
     return {
         **stack(c),
@@ -166,21 +148,48 @@ FAMILIES: dict[str, Callable[[HfConfig], Table]] = {
     "mixtral": _mixtral,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
+    "qwen3_vl_text": _qwen3,
     "qwen3_moe": _qwen3_moe,
-    "qwen3_5_moe_text": _qwen3_5_moe,
+    "qwen3_vl_moe_text": _qwen3_moe,
+    "qwen3_5_text": qwen3_5,
+    "qwen3_5_moe_text": qwen3_5_moe,
     "deepseek_v3": deepseek_v3,
     "kimi_k2": deepseek_v3,
     "deepseek_v32": deepseek_sparse,
     "glm_moe_dsa": deepseek_sparse,
+    "deepseek_v4": deepseek_v4,
+    "deepseek_ref": deepseek_v4,
     "gpt_oss": _gpt_oss,
     "gemma3_text": _gemma3_text,
+    "gemma4_text": gemma4_text,
     "llama4_text": _llama4_text,
+    "nemotron_h": nemotron_h,
+    "nemotron-nas": nemotron_nas,
+    "kimi_linear": kimi_linear,
+    "minimax_text_01": minimax_text,
+    "minimax_m2": minimax_m2,
+    "minimax_m3": minimax_m3,
+    "minimax_m3_text": minimax_m3,
+    "mimo": mimo,
+    "mimo_v2_flash": mimo_v2,
+    "step3p5": step_flash,
+    "step3p7": step_flash,
+    "phimoe": phimoe,
 }
 
 WRAPPERS: dict[str, tuple[str, ...]] = {
     "kimi_k25": ("kimi_k2", "deepseek_v3"),
+    "kimi_k3": ("kimi_linear",),
     "gemma3": ("gemma3_text",),
+    "gemma4": ("gemma4_text",),
     "llama4": ("llama4_text",),
+    "qwen3_5": ("qwen3_5_text",),
     "qwen3_5_moe": ("qwen3_5_moe_text",),
+    "qwen3_vl": ("qwen3_vl_text",),
+    "qwen3_vl_moe": ("qwen3_vl_moe_text",),
+    "minimax_m3_vl": ("minimax_m3", "minimax_m3_text"),
 }
 """Families that keep their language model in text_config, and what it may be."""
+
+UNNAMED: dict[str, str] = {"minimax_m3_vl": "minimax_m3"}
+"""Wrappers whose text_config has no model_type of its own."""

@@ -117,7 +117,11 @@ def precision(label: str, model: AnyModel, chip: Chip) -> Precision:
     head, *parts = [piece.strip().lower() for piece in label.split(",") if piece.strip()] or [""]
     if "=" in head:
         head, parts = "native", [head, *parts]
-    base = model.native_precision if head in ("native", "auto") else head
+    base, *released = model.native_precision.split(",")  # a checkpoint of several types says so in parts
+    if head in ("native", "auto"):
+        parts = [*released, *parts]
+    else:
+        base = head
     base = LABEL_ALIASES.get(base, base)
     if base not in LABELS:
         known = (*LABELS, *LABEL_ALIASES, "native")
@@ -137,9 +141,10 @@ def _from_label(base: str, model: AnyModel) -> Precision:
     moe = isinstance(model, Model) and model.is_moe
     if base == "bf16":
         return Precision(label=base)
-    if base in ("fp8", "fp8_block") and model.native_precision != "mxfp4":
+    released = model.native_precision.partition(",")[0]
+    if base in ("fp8", "fp8_block") and released != "mxfp4":
         # checkpoints released with block scales keep them
-        stored = "fp8_block" if "fp8_block" in (base, model.native_precision) else "fp8"
+        stored = "fp8_block" if "fp8_block" in (base, released) else "fp8"
         return Precision(
             label=base,
             linear_weights=stored,
@@ -148,7 +153,7 @@ def _from_label(base: str, model: AnyModel) -> Precision:
             expert_activations=stored,
             kv_cache=kv,
         )
-    if base in ("mxfp4", "fp8", "fp8_block") or (base == "fp4" and model.native_precision == "mxfp4"):
+    if base in ("mxfp4", "fp8", "fp8_block") or (base == "fp4" and released == "mxfp4"):
         return Precision(
             label=base,
             linear_weights="bf16" if moe else "mxfp4",
@@ -184,6 +189,7 @@ _PARTS = {
     "linear": ("linear_weights",),
     "experts": ("expert_weights",),
     "activations": ("activations", "expert_activations"),
+    "expert_activations": ("expert_activations",),
     "kv": ("kv_cache",),
     "attention": ("attention",),
     "other": ("other_weights",),

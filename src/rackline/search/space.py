@@ -59,7 +59,7 @@ def default_precisions(model: AnyModel, chip: Chip) -> list[Precision]:
         "fp4": 1,
         "mxfp4": 1,
     }
-    native = widths.get(model.native_precision, 3)
+    native = widths.get(model.native_precision.partition(",")[0], 3)
     labels = ["native"]
     if native >= 3 and chip.supports("fp8"):
         labels.append("fp8")

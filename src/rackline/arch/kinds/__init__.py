@@ -21,7 +21,7 @@ def _classes() -> Mapping[str, type]:
     for module in pkgutil.iter_modules(__path__):
         for value in vars(importlib.import_module(f"{__name__}.{module.name}")).values():
             name = getattr(value, "catalog_kind", None)
-            if isinstance(value, type) and isinstance(name, str):
+            if isinstance(value, type) and isinstance(name, str) and value.__module__.endswith(module.name):
                 found[name] = value
     return found
 

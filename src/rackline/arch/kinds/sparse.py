@@ -23,18 +23,35 @@ class Indexer(Kind):
     """Lightning indexer: a few small heads score every cached token for every query; one key a token is cached.
 
     score(t, s) = Σ_h w(t, h) · relu(q(t, h) · k(s)), so 2 · index_head_dim FLOP a head and pair. Its heads are not cut
-    by tensor parallelism, every chip scores all tokens.
+    by tensor parallelism, every chip scores all tokens (unless said otherwise).
+
+    Args:
+        num_q_heads: heads of the index queries [count].
+        index_head_dim: width of a head and of the key [elements].
+        ratio: tokens that one index key stands for [tokens].
+        eight_bits: whether keys are kept in fp8 whatever the cache beside them.
+        all_heads_everywhere: whether every chip of a tp group scores with all heads.
+        scored_tokens: tokens for which one score leaves the kernel [tokens].
 
     Sources: DeepSeek-V3.2-Exp report (arXiv:2512.02556), equation 1; deepseek-ai/DeepSeek-V3.2-Exp inference/model.py.
     """
 
     num_q_heads: int
     index_head_dim: int
+    ratio: int = 1
+    eight_bits: bool = True
+    all_heads_everywhere: bool = True
+    scored_tokens: int = 1
 
     @property
     def kind(self) -> str:
-        """ "index"."""
-        return "index"
+        """ "index", or "index_R" over compressed tokens."""
+        return "index" if self.ratio == 1 else f"index_{self.ratio}"
+
+    @property
+    def kv_entries_per_token(self) -> float:
+        """One key for `ratio` tokens."""
+        return 1.0 / self.ratio
 
     @property
     def num_kv_heads(self) -> int:
@@ -43,25 +60,25 @@ class Indexer(Kind):
 
     @property
     def heads_are_copied(self) -> bool:
-        """True."""
-        return True
+        """True where every chip scores with all heads."""
+        return self.all_heads_everywhere
 
     @property
     def cache_bytes_per_element(self) -> float | None:
-        """fp8 with one scale a key, whatever the type of the cache beside it."""
-        return INDEX_BYTES_PER_ELEMENT
+        """fp8 with one scale a key, or as the cache beside it."""
+        return INDEX_BYTES_PER_ELEMENT if self.eight_bits else None
 
     def kv_elements_per_token(self, tp: IntLike) -> FloatLike:
         """One key, copied on every chip."""
         return self.index_head_dim * np.ones_like(np.asarray(tp, dtype=float))
 
     def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
-        """All of the context."""
-        return context_len
+        """All keys."""
+        return np.asarray(context_len, dtype=float) / self.ratio
 
     def attention_pairs(self, chunk_tokens: FloatLike, prefix_tokens: FloatLike) -> FloatLike:
         """Every pair is scored."""
-        return windowed_pairs(chunk_tokens, prefix_tokens, None)
+        return np.asarray(windowed_pairs(chunk_tokens, prefix_tokens, None)) / self.ratio
 
     @property
     def decode_flop_per_pair(self) -> float:
@@ -76,7 +93,7 @@ class Indexer(Kind):
     @property
     def bytes_per_pair(self) -> float:
         """Scores pass memory on their way to the top-k kernel."""
-        return SCORE_BYTES
+        return SCORE_BYTES / self.scored_tokens
 
     @property
     def decode_io_elements(self) -> float:

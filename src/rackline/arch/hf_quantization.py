@@ -1,0 +1,114 @@
+"""Quantisation blocks of Hugging Face configurations: which data type which modules are stored in.
+
+The result is a precision label, a type for all linear layers and parts that differ ("bf16,experts=int4"). What a list
+of excluded modules says is read at the grain that a precision has: attention and dense blocks, experts, the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import cast
+
+from rackline.arch.hf_config import HfConfig, Table
+
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+_METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4"}
+_ALGORITHMS = {
+    "FP8": "fp8",
+    "NVFP4": "nvfp4",
+    "MIXED_PRECISION": "mixed",
+    "W4A16_AWQ": "int4",
+    "FP8_PB_WO": "fp8_block",
+}
+_BITS = {"int4": "int4", "int8": "int8-weights", "float8": "fp8", "mxfp4": "mxfp4", "float4": "nvfp4"}
+_FP4 = {"fp4": "mxfp4", "nvfp4": "fp4", "fp8": ""}
+
+_ATTENTION = re.compile(r"self_attn|\.attn|attention|linear_attn")
+_EXPERTS = re.compile(r"experts")
+
+
+def native_precision(top: HfConfig, text: HfConfig, beside: Path | None = None) -> str:
+    """Label of the published weights: from quantization_config where there is one, else the data type.
+
+    Args:
+        top: the whole configuration.
+        text: the part that describes the language model.
+        beside: folder in which an hf_quant_config.json may say what config.json does not (NVIDIA ModelOpt).
+    """
+    for config in (top, text):
+        if config.values.get("quantization_config") is not None:
+            return _quantization(config.section("quantization_config"), text)
+    if beside is not None and (beside / "hf_quant_config.json").is_file():
+        try:
+            found: object = json.loads((beside / "hf_quant_config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise top.fail("quantization_config", "a readable hf_quant_config.json beside it") from None
+        if isinstance(found, dict):
+            where = str(beside / "hf_quant_config.json")
+            return _quantization(HfConfig(values=cast("Table", found), where=where).section("quantization"), text)
+    for config in (text, top):
+        for key in ("torch_dtype", "dtype"):
+            if config.values.get(key) is not None:
+                return config.choice(key, _DTYPES)
+    raise top.fail("torch_dtype", "one of " + ", ".join(sorted(_DTYPES)))
+
+
+def _quantization(q: HfConfig, text: HfConfig) -> str:
+    if q.values.get("quant_algo") is not None:  # NVIDIA ModelOpt
+        label = q.choice("quant_algo", _ALGORITHMS)
+        return _mixed(q, text) if label == "mixed" else label
+    method = q.values.get("quant_method")
+    if method in ("awq", "gptq"):
+        bits = HfConfig(values={"bits": f"int{q.count('bits')}"}, where=q.where, prefix=q.prefix)
+        return bits.choice("bits", {"int4": "int4", "int8": "int8-weights"})
+    if method == "compressed-tensors":
+        return _compressed_tensors(q)
+    known = {**_METHODS, "awq": "", "gptq": "", "compressed-tensors": ""}
+    label = q.choice("quant_method", known)
+    if label == "fp8" and q.values.get("weight_block_size") is not None:
+        label = "fp8_block"
+    experts = text.choice("expert_dtype", _FP4, default="")  # DeepSeek-V4 keeps its experts in fp4
+    return f"{label},experts={experts},expert_activations=mxfp8" if experts else label
+
+
+def _compressed_tensors(q: HfConfig) -> str:
+    weights = q.section("config_groups").section("group_0").section("weights")
+    kind = f"{weights.values.get('type')}{weights.count('num_bits')}"
+    if kind == "float4" and "mxfp4" in str(q.values.get("format")):
+        kind = "mxfp4"
+    if kind not in _BITS:
+        raise weights.fail("num_bits", "int 4, int 8, float 4 or float 8")
+    label = _BITS[kind]
+    left_out = _names(q, "ignore")
+    if any(_ATTENTION.search(name) for name in left_out) and label in ("int4", "mxfp4"):
+        return f"bf16,experts={label}"  # weights alone are quantised, and those of the experts alone
+    return label
+
+
+def _mixed(q: HfConfig, text: HfConfig) -> str:
+    """Several algorithms in one checkpoint: by an explicit type of the experts, or by the list of modules."""
+    if q.values.get("moe_quant_algo") is not None and q.values.get("quant_method") == "fp8":
+        experts = q.choice("moe_quant_algo", {"NVFP4": "fp4", "FP8": "fp8"})
+        text.values.get("expert_dtype")  # that of the checkpoint before
+        base = "fp8_block" if q.values.get("weight_block_size") is not None else "fp8"
+        return f"{base},experts={experts},expert_activations={experts}"
+    layers = q.values.get("quantized_layers")
+    if not isinstance(layers, dict) or not layers:
+        raise q.fail("quantized_layers", "an object that gives each module its quant_algo")
+    found: dict[str, Counter[str]] = {"linear": Counter(), "experts": Counter()}
+    table = {"FP8": "fp8", "NVFP4": "fp4", "FP8_PB_WO": "fp8_block", "MXFP8": "mxfp8", "W4A16_AWQ": "int4"}
+    for name in cast("Table", layers):
+        algorithm = q.section("quantized_layers").section(name).choice("quant_algo", table)
+        found["experts" if _EXPERTS.search(name) else "linear"][algorithm] += 1
+    types = {part: (counter.most_common(1)[0][0] if counter else "bf16") for part, counter in found.items()}
+    parts = f"weights={types['linear']},activations={types['linear']}"
+    experts = found["experts"] and f",experts={types['experts']},expert_activations={types['experts']}"
+    return f"bf16,{parts}{experts or ''}"
+
+
+def _names(q: HfConfig, key: str) -> list[str]:
+    value = q.values.get(key)
+    return [str(name) for name in cast("list[object]", value)] if isinstance(value, list) else []
