@@ -181,7 +181,7 @@ def test_every_alias_leads_to_its_model(name: str) -> None:
         ("meta-llama/Llama-2-70b-hf", "llama-2-70b"),
         ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
         ("nvidia/DeepSeek-V3.1-NVFP4", "deepseek-v3"),
-        ("nvidia/Kimi-K2.5-NVFP4", "kimi-k2"),
+        ("nvidia/Kimi-K2.5-NVFP4", "kimi-k2.5"),
         ("Qwen/Qwen3-235B-A22B-FP8", "qwen3-235b-a22b"),
         ("gpt3-175b", "gpt-3-175b"),
         ("GPT-175B", "gpt-3-175b"),

