@@ -78,6 +78,11 @@ class HfConfig:
             raise self.fail(key, f"a whole number from {minimum} to {LARGEST_COUNT}")
         return value
 
+    def leave(self, *keys: str) -> None:
+        """Note keys that the family knows and does not need."""
+        for key in keys:
+            self.values.get(key)
+
     def same_as(self, key: str, other: str) -> None:
         """Refuse a second name of a number that contradicts the first."""
         if self.optional(key) not in (None, self.optional(other)):

@@ -13,7 +13,7 @@ def latent_attention(c: HfConfig) -> Table:
         raise c.fail("attention_bias", "false (latent attention has no biases)")
     if "q_lora_rank" not in c.values:
         raise c.fail("q_lora_rank", "a whole number, or null for queries without a latent")
-    c.values.get("head_dim"), c.values.get("num_key_value_heads")  # the latent says it all
+    c.leave("head_dim", "num_key_value_heads")  # the latent says it all
     return {
         "kind": "mla",
         "num_q_heads": c.count("num_attention_heads"),
@@ -95,7 +95,7 @@ def deepseek_v4(c: HfConfig) -> Table:
     have the window alone. The first num_hash_layers route by token and have no correction beside the router.
     """
     layers = layer_count(c)
-    c.values.get("qk_rope_head_dim")  # part of head_dim
+    c.leave("qk_rope_head_dim")  # part of head_dim
     ratios = c.values.get("compress_ratios")
     if (
         not isinstance(ratios, list)

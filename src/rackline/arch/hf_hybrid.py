@@ -59,7 +59,7 @@ def nemotron_h(c: HfConfig) -> Table:
         width = {} if c.optional("head_dim") else {"head_dim": c.count("attention_head_dim")}
         parts["attention"] = {"attention": {**gqa(c, bias=bias, output_bias=bias), **width}}
     activation = c.choice("mlp_hidden_act", _RELU2)
-    c.values.get("intermediate_size")  # that of the dense layers, stated where there are none as well
+    c.leave("intermediate_size")  # that of the dense layers, stated where there are none as well
     if "mlp" in kinds:
         parts["mlp"] = {"ffn": {"kind": activation, "d_ff": c.count("intermediate_size")}}
     if "moe" in kinds:

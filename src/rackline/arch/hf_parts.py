@@ -60,7 +60,7 @@ def window_everywhere(c: HfConfig) -> Table:
 def window_above(c: HfConfig) -> Table:
     """Qwen's rule: the layers from max_window_layers on have the window, if use_sliding_window is set."""
     if not c.flag("use_sliding_window", default=False):
-        c.values.get("sliding_window"), c.values.get("max_window_layers")  # behind a switch that is off
+        c.leave("sliding_window", "max_window_layers")  # behind a switch that is off
         return {}
     layers = c.count("num_hidden_layers")
     kinds = c.items("layer_types", LAYER_TYPES, layers)

@@ -92,7 +92,7 @@ def _mixed(q: HfConfig, text: HfConfig) -> str:
     """Several algorithms in one checkpoint: by an explicit type of the experts, or by the list of modules."""
     if q.values.get("moe_quant_algo") is not None and q.values.get("quant_method") == "fp8":
         experts = q.choice("moe_quant_algo", {"NVFP4": "fp4", "FP8": "fp8"})
-        text.values.get("expert_dtype")  # that of the checkpoint before
+        text.leave("expert_dtype")  # that of the checkpoint before
         base = "fp8_block" if q.values.get("weight_block_size") is not None else "fp8"
         return f"{base},experts={experts},expert_activations={experts}"
     layers = q.values.get("quantized_layers")

@@ -35,7 +35,7 @@ def mimo_v2(c: HfConfig) -> Table:
         "window": c.count("sliding_window"),
         "sinks": c.flag("add_swa_attention_sink_bias", default=False),
     }
-    c.values.get("sliding_window_size"), c.values.get("attention_chunk_size")  # the window under two more names
+    c.leave("sliding_window_size", "attention_chunk_size")  # the window under two more names
     block = ffn(c, c.count("intermediate_size"))
     shared = c.count("n_shared_experts", default=0, minimum=0)
     width = c.count("moe_intermediate_size")
@@ -107,7 +107,7 @@ def gemma4_text(c: HfConfig) -> Table:
         raise c.fail("hidden_size_per_layer_input", "0 (per-layer embeddings are not supported)")
     if c.flag("use_double_wide_mlp", default=False):
         raise c.fail("use_double_wide_mlp", "false")
-    c.values.get("vocab_size_per_layer_input")
+    c.leave("vocab_size_per_layer_input")
     bias = c.flag("attention_bias", default=False)
     kinds = c.items("layer_types", LAYER_TYPES, layers)
     if kinds is None:
@@ -129,7 +129,7 @@ def gemma4_text(c: HfConfig) -> Table:
         moe |= {"activation": activation, "num_shared_experts": 1, "d_shared": width}
         # three more norms around the two branches, a scale a channel and one an expert at the router
         moe["extra_params"] = 4 * c.count("hidden_size") + c.count("num_experts")
-        block: Table = {"moe": moe}
+        block: dict[str, Table] = {"moe": moe}
     else:
         for key in ("num_experts", "top_k_experts", "moe_intermediate_size", "expert_intermediate_size"):
             if c.values.get(key) is not None:
@@ -202,7 +202,7 @@ def minimax_m3(c: HfConfig) -> Table:
     }
     activation = c.choice("hidden_act", {"swigluoai": "swiglu", "silu": "swiglu"})
     width = c.optional("moe_intermediate_size") or c.count("intermediate_size")
-    c.values.get("intermediate_size")
+    c.leave("intermediate_size")
     shared = c.count("n_shared_experts", default=0, minimum=0) * c.count("shared_intermediate_size")
     moe: Table = {
         **experts(c, "num_local_experts", width),
@@ -259,7 +259,7 @@ def nemotron_nas(c: HfConfig) -> Table:
         raise c.fail("block_configs", f"a list of {layers} objects, one a layer")
     bias, heads = c.flag("attention_bias", default=False), c.count("num_attention_heads")
     d_model = c.count("hidden_size")
-    c.values.get("num_key_value_heads"), c.values.get("intermediate_size")  # null: they differ by layer
+    c.leave("num_key_value_heads", "intermediate_size")  # null: they differ by layer
     if d_model % heads:
         raise c.fail("num_attention_heads", f"a divisor of hidden_size {d_model}")
     found: list[dict[str, Table | None]] = []

@@ -204,6 +204,21 @@ class Model:
                 total = total + group.count * (held + float(core.state_elements(1)) * STATE_BYTES)
         return total
 
+    def state_bytes(self) -> float:
+        """Recurrent states of one sequence, whatever its context [bytes]."""
+        cores = ((group.count, core) for group in self.layer_groups for core in group.attention.cores())
+        return STATE_BYTES * sum(count * float(core.state_elements(1)) for count, core in cores)
+
+    def kv_read_bytes(self, context_len: FloatLike, bytes_per_element: float = 2.0) -> FloatLike:
+        """Cache and states that one decoded token reads at this context; states are written as well [bytes]."""
+        total: FloatLike = 0.0
+        for group in self.layer_groups:
+            for core in group.attention.cores():
+                size = core.cache_bytes_per_element or bytes_per_element
+                entries = float(core.kv_elements_per_token(1)) * size * core.kv_read_tokens(context_len)
+                total = total + group.count * (entries + 2.0 * STATE_BYTES * float(core.state_elements(1)))
+        return total
+
     def flop_per_token_by_kind(self, context_len: FloatLike) -> dict[str, FloatLike]:
         """FLOP of one decoded token at this context by kind: weights (matmul), attention per kind [FLOP]."""
         split: dict[str, FloatLike] = {}
@@ -265,6 +280,14 @@ class AggregateModel:
     def kv_bytes(self, context_len: FloatLike, bytes_per_element: float = 2.0) -> FloatLike:
         """KV cache bytes of one sequence [bytes]."""
         return self.aggregate_kv_bytes_per_token * np.asarray(context_len, dtype=float)
+
+    def state_bytes(self) -> float:
+        """0: nothing is known of states [bytes]."""
+        return 0.0
+
+    def kv_read_bytes(self, context_len: FloatLike, bytes_per_element: float = 2.0) -> FloatLike:
+        """The whole cache [bytes]."""
+        return self.kv_bytes(context_len, bytes_per_element)
 
     def flop_per_token(self, context_len: FloatLike) -> FloatLike:
         """2 FLOP per active parameter; the attention core is not known and left out (lecture C05) [FLOP]."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rackline.cli.options import Json, Overrides, Owner, assignments, plain, read_model_record, share_out
+from rackline.cli.options import Json, Overrides, Owner, Switch, assignments, plain, read_model_record, share_out
 from rackline.cli.screen import print_json, screen
 from rackline.errors import InputError
 
@@ -13,16 +13,20 @@ if TYPE_CHECKING:
     from rackline.catalog.base import SourcedRecord
 
 
-def chips(name: str | None = None, /, *, sets: Overrides = None, json: Json = False) -> None:
+def chips(name: str | None = None, /, *, ridge: Switch = False, sets: Overrides = None, json: Json = False) -> None:
     """List the chips, or show one with the sources of its numbers.
 
     Args:
         name: catalogue name or TOML file; without it, all are listed
+        ridge: ridge points by data type and the time to read the memory once
         sets: KEY=VALUE replaces a number, such as hbm_bytes_per_s=20TB/s; may be repeated
         json: print JSON (SI units) and nothing else
     """
     from rackline.catalog import chip_record, names
 
+    if ridge:
+        _ridges(names("chips") if name is None else (name,), sets, json)
+        return
     if name is not None:
         _show(chip_record(name, overrides=_of(chip_record(name), "chip", sets)), json)
         return
@@ -62,11 +66,47 @@ def clusters(name: str | None = None, /, *, sets: Overrides = None, json: Json =
     out.print(clusters_table(records, width=out.width))
 
 
-def models(name: str | None = None, /, *, sets: Overrides = None, json: Json = False) -> None:
+def memory(name: str | None = None, /, *, sets: Overrides = None, json: Json = False) -> None:
+    """List the memory tiers, or show one with the sources of its numbers.
+
+    Args:
+        name: catalogue name or TOML file; without it, all are listed
+        sets: KEY=VALUE replaces a number, such as usd_per_byte=5e-9; may be repeated
+        json: print JSON (SI units) and nothing else
+    """
+    from rackline.catalog import memory_record, names
+
+    if name is not None:
+        _show(memory_record(name, overrides=_of(memory_record(name), "memory tier", sets)), json)
+        return
+    _refuse_sets(sets)
+    from rackline.report.lecture_tables import memory_table
+
+    records = [memory_record(each) for each in names("memory")]
+    if json:
+        print_json({"memory": [plain(record) for record in records]})
+        return
+    out = screen()
+    out.print(memory_table(records, width=out.width))
+
+
+def models(
+    name: str | None = None,
+    /,
+    *,
+    kv: Switch = False,
+    on: str = "h100-sxm",
+    dtype: str = "fp8",
+    sets: Overrides = None,
+    json: Json = False,
+) -> None:
     """List the models, or show one: parameters by kind, FLOP of a token against context, KV cache of a token.
 
     Args:
         name: catalogue name, Hugging Face id, TOML file or config.json; without it, all are listed
+        kv: cache of a token and of long sequences, crossover context and balance batch
+        on: chip of crossover and balance batch, for --kv
+        dtype: data type of weights and multiply on it, for --kv
         sets: KEY=VALUE replaces a number, such as num_layers=40; may be repeated
         json: print JSON (SI units) and nothing else
     """
@@ -75,6 +115,9 @@ def models(name: str | None = None, /, *, sets: Overrides = None, json: Json = F
     from rackline.report.catalogue_report import model_data, model_report, models_table
 
     out = screen()
+    if kv:
+        _caches(names("models") if name is None else (name,), on, dtype, sets, json)
+        return
     if name is not None:
         record = read_model_record(name)
         given = _of(record, "model", sets)
@@ -91,6 +134,42 @@ def models(name: str | None = None, /, *, sets: Overrides = None, json: Json = F
         print_json({"models": [{**plain(record), **model_data(record, model)} for record, model in found]})
         return
     out.print(models_table(found, width=out.width))
+
+
+def _ridges(chosen: Sequence[str], sets: Sequence[str] | None, json: bool) -> None:
+    from rackline.hardware import chip
+    from rackline.report.lecture_tables import ridge_table
+    from rackline.serving.crossover import ridges
+
+    _refuse_sets(sets)
+    found = ridges([chip(each) for each in chosen])
+    if json:
+        print_json({"ridges": [each.as_dict() for each in found]})
+    else:
+        screen().print(ridge_table(found))
+
+
+def _caches(chosen: Sequence[str], on: str, dtype: str, sets: Sequence[str] | None, json: bool) -> None:
+    from rackline.arch import build_model
+    from rackline.hardware import chip
+    from rackline.parallel.precision import storage_bytes
+    from rackline.report.lecture_tables import cache_table
+    from rackline.serving.crossover import cache_of_model
+
+    _refuse_sets(sets)
+    if dtype not in ("bf16", "fp16", "fp8", "fp4", "int8"):
+        raise InputError(what="--dtype", given=dtype, allowed="bf16, fp16, fp8, fp4 or int8")
+    where, types = chip(on), {name: storage_bytes(name) for name in ("bf16", "fp8")}
+    found = [
+        cache_of_model(
+            build_model(read_model_record(each)), where, dtype=dtype, kv_types=types, contexts=(32_000, 128_000)
+        )
+        for each in chosen
+    ]
+    if json:
+        print_json({"chip": where.name, "dtype": dtype, "models": [each.as_dict() for each in found]})
+    else:
+        screen().print(cache_table(found, on=where.name, dtype=dtype))
 
 
 def _of(record: SourcedRecord, kind: str, sets: Sequence[str] | None) -> dict[str, object]:

@@ -23,6 +23,8 @@ _COMMANDS = {
     "chips": "List the chips, or show one with the sources of its numbers.",
     "clusters": "List the clusters, or show one with the sources of its numbers.",
     "models": "List the models, or show one: parameters, FLOP and KV cache of a token.",
+    "memory": "List the memory tiers, or show one with the sources of its numbers.",
+    "compare": "Chips, clusters, models or deployments side by side.",
 }
 
 _EXAMPLES = {
@@ -76,6 +78,7 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
     "chips": """Examples:
 
     rackline chips
+    rackline chips --ridge
     rackline chips h100
     rackline chips h100 --set hbm_bytes_per_s=20TB/s --json
 """,
@@ -89,6 +92,19 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
     rackline models
     rackline models deepseek-ai/DeepSeek-V3
     rackline models path/to/config.json --json
+    rackline models --kv --on h200
+""",
+    "memory": """Examples:
+
+    rackline memory
+    rackline memory nvme-gen5
+""",
+    "compare": """Examples:
+
+    rackline compare h100 b200 mi355x tpu-v7
+    rackline compare dgx-h100 gb200-nvl72
+    rackline compare deepseek-v3 deepseek-v3.2 kimi-k3
+    rackline compare llama-3.1-70b@dgx-h100 llama-3.1-70b@dgx-b200 --input 4k --output 1k
 """,
 }
 
@@ -101,6 +117,8 @@ _MODULES = {
     "chips": "rackline.cli.catalogue:chips",
     "clusters": "rackline.cli.catalogue:clusters",
     "models": "rackline.cli.catalogue:models",
+    "memory": "rackline.cli.catalogue:memory",
+    "compare": "rackline.cli.compare:compare",
 }
 
 

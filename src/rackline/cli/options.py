@@ -30,6 +30,7 @@ MaybeValue = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
 On = Annotated[str, Parameter(name="--on")]
 Overrides = Annotated[list[str] | None, Parameter(name="--set", negative=())]
 Json = Annotated[bool, Parameter(name="--json", negative=())]
+Switch = Annotated[bool, Parameter(negative=())]
 Several = Annotated[list[str] | None, Parameter(negative=())]
 
 

@@ -1,0 +1,193 @@
+"""Chips, clusters, models or deployments side by side, with ratios to the first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from rackline.arch import AnyModel, Model
+from rackline.hardware import Chip, Cluster
+from rackline.report.breakdown import plain_table
+from rackline.search.plan import Plan
+from rackline.units import format_bytes, format_count, format_rate, format_seconds, format_usd
+
+LONG_CONTEXT = 128_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One thing of a comparison.
+
+    Args:
+        name: what it is called.
+        values: key → number in SI units, None where it has none.
+    """
+
+    name: str
+    values: dict[str, float | None]
+
+
+def chip_side(chip: Chip) -> Side:
+    """Peaks, memory, ridge and what one dollar of rent buys."""
+    dtype = "bf16" if chip.supports("bf16") else "fp16"
+    usd = chip.usd_per_chip_hour
+    values: dict[str, float | None] = {
+        "bf16_flop_per_s": chip.flop_per_s(dtype) if chip.supports(dtype) else None,
+        "fp8_flop_per_s": chip.flop_per_s("fp8") if chip.supports("fp8") else None,
+        "fp4_flop_per_s": chip.flop_per_s("fp4") if chip.supports("fp4") else None,
+        "hbm_bytes": chip.hbm_bytes,
+        "hbm_bytes_per_s": chip.hbm_bytes_per_s,
+        "ridge_flop_per_byte": chip.ridge_point(dtype) if chip.supports(dtype) else None,
+        "drain_s": chip.drain_s,
+        "power_w": chip.power_w,
+        "usd_per_chip_hour": usd,
+        "flop_per_usd": 3600.0 * chip.flop_per_s(dtype) / usd if usd and chip.supports(dtype) else None,
+        "hbm_bytes_read_per_usd": 3600.0 * chip.hbm_bytes_per_s / usd if usd else None,
+        "flop_per_joule": chip.flop_per_s(dtype) / chip.power_w if chip.power_w and chip.supports(dtype) else None,
+    }
+    return Side(name=chip.name, values=values)
+
+
+def cluster_side(cluster: Cluster) -> Side:
+    """The chips of a cluster together, its links, its rent."""
+    one = chip_side(cluster.chip).values
+    usd = cluster.usd_per_chip_hour or cluster.chip.usd_per_chip_hour
+    count = cluster.num_chips
+    peak = one["bf16_flop_per_s"]
+    out = cluster.scale_out
+    values: dict[str, float | None] = {
+        "num_chips": float(count),
+        "bf16_flop_per_s": peak * count if peak else None,
+        "fp8_flop_per_s": one["fp8_flop_per_s"] * count if one["fp8_flop_per_s"] else None,
+        "fp4_flop_per_s": one["fp4_flop_per_s"] * count if one["fp4_flop_per_s"] else None,
+        "hbm_bytes": cluster.chip.hbm_bytes * count,
+        "hbm_bytes_per_s": cluster.chip.hbm_bytes_per_s * count,
+        "scale_up_chips": float(cluster.scale_up.size),
+        "scale_up_bytes_per_s_each_way": cluster.scale_up.bytes_per_s_each_way,
+        "scale_out_bytes_per_s_each_way": out.bytes_per_s_each_way if out else None,
+        "usd_per_chip_hour": usd,
+        "usd_per_hour": usd * count if usd else None,
+        "flop_per_usd": 3600.0 * peak / usd if usd and peak else None,
+        "hbm_bytes_read_per_usd": 3600.0 * cluster.chip.hbm_bytes_per_s / usd if usd else None,
+    }
+    return Side(name=cluster.name, values=values)
+
+
+def model_side(model: AnyModel) -> Side:
+    """Parameters, FLOP of a token, cache."""
+    layers = float(model.num_layers) if isinstance(model, Model) else None
+    values: dict[str, float | None] = {
+        "total_params": float(model.total_params),
+        "active_params": float(model.active_params),
+        "total_over_active": model.total_over_active,
+        "num_layers": layers,
+        "flop_per_token": float(model.flop_per_token(1000.0)),
+        "flop_per_token_long": float(model.flop_per_token(float(LONG_CONTEXT))),
+        "kv_bytes_per_token": model.kv_bytes_per_token(),
+        "state_bytes": model.state_bytes() or None,
+        "kv_bytes_long": float(model.kv_bytes(float(LONG_CONTEXT))),
+        "kv_read_bytes_long": float(model.kv_read_bytes(float(LONG_CONTEXT))),
+    }
+    return Side(name=model.name, values=values)
+
+
+def deployment_side(name: str, plan: Plan) -> Side:
+    """The cheapest way of a plan; all None where nothing keeps the limits."""
+    best = plan.best
+    keys = ("num_chips", "batch_size", "tpot_s", "ttft_s", "output_tokens_per_s_per_chip", "usd_per_mtok")
+    values: dict[str, float | None] = {key: float(getattr(best, key)) if best else None for key in keys}
+    usd = plan.cluster.usd_per_chip_hour or plan.cluster.chip.usd_per_chip_hour
+    each = best.output_tokens_per_s_per_chip if best else None
+    values["output_tokens_per_s"] = each * best.num_chips if best and each else None
+    values["output_tokens_per_usd"] = 3600.0 * each / usd if each and usd else None
+    if not usd:
+        values["usd_per_mtok"] = None
+    return Side(name=name, values=values)
+
+
+_LABELS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "bf16_flop_per_s": ("16 bit", lambda v: f"{v / 1e12:.4g} TFLOP/s"),
+    "fp8_flop_per_s": ("fp8", lambda v: f"{v / 1e12:.4g} TFLOP/s"),
+    "fp4_flop_per_s": ("fp4", lambda v: f"{v / 1e12:.4g} TFLOP/s"),
+    "hbm_bytes": ("memory", format_bytes),
+    "hbm_bytes_per_s": ("bandwidth", format_rate),
+    "ridge_flop_per_byte": ("ridge, 16 bit", lambda v: f"{v:.0f} FLOP/B"),
+    "drain_s": ("drain time", format_seconds),
+    "power_w": ("power", lambda v: f"{v:.0f} W"),
+    "usd_per_chip_hour": ("price of a chip", lambda v: f"{format_usd(v)}/h"),
+    "usd_per_hour": ("price of all", lambda v: f"{format_usd(v)}/h"),
+    "flop_per_usd": ("16 bit per dollar", lambda v: f"{v / 1e18:.3g} EFLOP"),
+    "hbm_bytes_read_per_usd": ("reads per dollar", format_bytes),
+    "flop_per_joule": ("16 bit per joule", lambda v: f"{v / 1e12:.3g} TFLOP"),
+    "num_chips": ("chips", lambda v: f"{v:.0f}"),
+    "scale_up_chips": ("scale-up domain", lambda v: f"{v:.0f} chips"),
+    "scale_up_bytes_per_s_each_way": ("scale-up, each way", format_rate),
+    "scale_out_bytes_per_s_each_way": ("scale-out, each way", format_rate),
+    "total_params": ("parameters", format_count),
+    "active_params": ("active", format_count),
+    "total_over_active": ("total over active", lambda v: f"{v:.3g}"),
+    "num_layers": ("layers", lambda v: f"{v:.0f}"),
+    "flop_per_token": ("FLOP of a token at 1k", lambda v: f"{v / 1e9:.3g} GFLOP"),
+    "flop_per_token_long": ("FLOP of a token at 128k", lambda v: f"{v / 1e9:.3g} GFLOP"),
+    "kv_bytes_per_token": ("KV of a token, bf16", format_bytes),
+    "state_bytes": ("state of a sequence", format_bytes),
+    "kv_bytes_long": ("cache at 128k, bf16", format_bytes),
+    "kv_read_bytes_long": ("read at 128k, bf16", format_bytes),
+    "batch_size": ("batch", lambda v: f"{v:.0f}"),
+    "tpot_s": ("time per output token", format_seconds),
+    "ttft_s": ("time to first token", format_seconds),
+    "output_tokens_per_s_per_chip": ("output tokens/s a chip", lambda v: f"{v:.4g}"),
+    "output_tokens_per_s": ("output tokens/s", lambda v: f"{v:.4g}"),
+    "usd_per_mtok": ("price of a million", format_usd),
+    "output_tokens_per_usd": ("output tokens per dollar", format_count),
+}
+
+
+def ratio(value: float | None, first: float | None) -> float | None:
+    """A value over that of the first side; None where one is missing or zero."""
+    if value is None or first is None or not first or not math.isfinite(value / first):
+        return None
+    return value / first
+
+
+def compare_table(sides: Sequence[Side], *, what: str) -> Table:
+    """One line a number; behind each value but the first its ratio to the first."""
+    table = plain_table(f"{what} side by side", caption=f"×: over {sides[0].name}")
+    table.add_column("", no_wrap=True)
+    for number, side in enumerate(sides):
+        table.add_column(side.name, justify="right", no_wrap=True)
+        if number:
+            table.add_column("×", justify="right", no_wrap=True, style="dim")
+    for key in sides[0].values:
+        if all(side.values[key] is None for side in sides):
+            continue
+        label, show = _LABELS[key]
+        cells: list[Text | str] = []
+        for number, side in enumerate(sides):
+            value = side.values[key]
+            cells.append("-" if value is None else show(value))
+            if number:
+                times = ratio(value, sides[0].values[key])
+                cells.append("" if times is None else f"{times:.2f}")
+        table.add_row(label, *cells)
+    return table
+
+
+def compare_data(sides: Sequence[Side], *, what: str) -> dict[str, Any]:
+    """The same as plain data, SI units."""
+    return {
+        "kind": what,
+        "sides": [
+            {
+                "name": side.name,
+                "values": side.values,
+                "ratios": {key: ratio(value, sides[0].values[key]) for key, value in side.values.items()},
+            }
+            for side in sides
+        ],
+    }

@@ -1,0 +1,164 @@
+"""Tables of the lecture over the catalogue: ridge points of chips, crossover context and balance batch of models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from rackline.arch import AnyModel
+from rackline.hardware import Chip
+from rackline.serving.blackboard import balance_batch, dimensionless_ridge
+
+LONGEST_CONTEXT = 1e9
+"""Contexts beyond a thousand million tokens count as never."""
+
+_WIDTHS = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ridge:
+    """Where one chip's compute and memory meet, for one data type.
+
+    Args:
+        chip: catalogue name.
+        dtype: data type of weights and multiply.
+        flop_per_byte: peak over bandwidth [FLOP/byte].
+        ridge: the lecture's R, multiplies per weight read = balance batch of a dense model [ratio].
+        drain_s: time to read the whole memory once [s].
+    """
+
+    chip: str
+    dtype: str
+    flop_per_byte: float
+    ridge: float
+    drain_s: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def ridges(chips: Sequence[Chip]) -> list[Ridge]:
+    """Ridge points of chips for every data type whose width is known (ledger G01, G02).
+
+    >>> from rackline.hardware import chip
+    >>> [(r.dtype, round(r.ridge)) for r in ridges([chip("h100-sxm")])]
+    [('bf16', 295), ('fp8', 295)]
+    """
+    found: list[Ridge] = []
+    for each in chips:
+        for dtype in ("bf16", "fp8", "fp4"):
+            units = "fp16" if dtype == "bf16" and not each.supports("bf16") else dtype
+            if not each.supports(units):
+                continue
+            rate = each.flop_per_s(units)
+            found.append(
+                Ridge(
+                    chip=each.name,
+                    dtype=units,
+                    flop_per_byte=rate / each.hbm_bytes_per_s,
+                    ridge=float(dimensionless_ridge(rate, each.hbm_bytes_per_s, _WIDTHS[units])),
+                    drain_s=each.drain_s,
+                )
+            )
+    return found
+
+
+def model_crossover_context(
+    model: AnyModel, *, flop_per_s: float, hbm_bytes_per_s: float, bytes_per_element: float
+) -> float:
+    """Context at which reading one sequence's cache takes as long as its weight products, for any attention kind.
+
+    read_bytes(L*) / hbm_bytes_per_s = 2 * N_active / flop_per_s
+
+    Args:
+        model: whose reads count: windows stop, picked tokens stop, index keys and full layers grow.
+        flop_per_s: dense compute rate [FLOP/s].
+        hbm_bytes_per_s: memory bandwidth of the same chips [bytes/s].
+        bytes_per_element: of the cache, where the kind does not fix it [bytes].
+
+    Returns:
+        Tokens; infinity where the reads never grow that far, 0 where states alone take longer.
+
+    Assumes: reads never fall with the context; a batch so large that the weights do not count.
+
+    Sources: lecture C15, C97; for dense attention it equals `rackline.serving.blackboard.crossover_context`.
+
+    >>> from rackline.arch import model
+    >>> round(model_crossover_context(model("deepseek-v3"), flop_per_s=989e12, hbm_bytes_per_s=3.35e12,
+    ...                               bytes_per_element=2.0))
+    3531
+    """
+    budget = 2.0 * model.active_params / flop_per_s * hbm_bytes_per_s
+
+    def beyond(context: float) -> bool:
+        return float(np.asarray(model.kv_read_bytes(context, bytes_per_element))) >= budget
+
+    if beyond(0.0):
+        return 0.0
+    if not beyond(LONGEST_CONTEXT):
+        return math.inf
+    low, high = 0.0, LONGEST_CONTEXT
+    while high - low > 1e-6 * high:
+        middle = math.sqrt(low * high) if low >= 1.0 else high / 2.0 if high > 2.0 else (low + high) / 2.0
+        low, high = (low, middle) if beyond(middle) else (middle, high)
+    return high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheOfModel:
+    """What the context of one model costs.
+
+    Args:
+        model: catalogue name.
+        kv_bytes_per_token: by type of the cache, that one new token adds [bytes/token].
+        state_bytes: recurrent states of a sequence [bytes].
+        kv_bytes: cache of one sequence by context, in the first type [bytes].
+        crossover_context: see `model_crossover_context` [tokens].
+        balance_batch: sequences at which weight products take as long as weight reads [count].
+    """
+
+    model: str
+    kv_bytes_per_token: dict[str, float]
+    state_bytes: float
+    kv_bytes: dict[int, float]
+    crossover_context: float
+    balance_batch: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data; a crossover that never comes is null."""
+        data = asdict(self)
+        data["crossover_context"] = None if math.isinf(self.crossover_context) else self.crossover_context
+        data["kv_bytes"] = {str(context): value for context, value in self.kv_bytes.items()}
+        return data
+
+
+def cache_of_model(
+    model: AnyModel, chip: Chip, *, dtype: str, kv_types: dict[str, float], contexts: Sequence[int]
+) -> CacheOfModel:
+    """Cache, crossover and balance batch of one model on one chip.
+
+    Args:
+        model, chip: which.
+        dtype: data type of weights and multiply on this chip.
+        kv_types: name → bytes of an element of the cache; the first one counts for contexts and crossover.
+        contexts: lengths of which the cache is given [tokens].
+    """
+    first = next(iter(kv_types.values()))
+    rate = chip.flop_per_s(dtype)
+    ridge = float(dimensionless_ridge(rate, chip.hbm_bytes_per_s, _WIDTHS[dtype]))
+    return CacheOfModel(
+        model=model.name,
+        kv_bytes_per_token={name: float(model.kv_bytes_per_token(size)) for name, size in kv_types.items()},
+        state_bytes=model.state_bytes(),
+        kv_bytes={context: float(np.asarray(model.kv_bytes(float(context), first))) for context in contexts},
+        crossover_context=model_crossover_context(
+            model, flop_per_s=rate, hbm_bytes_per_s=chip.hbm_bytes_per_s, bytes_per_element=first
+        ),
+        # a tied or looked-up embedding can leave fewer stored than multiplied: then it counts as dense
+        balance_batch=float(balance_batch(ridge, max(1.0, model.total_over_active))),
+    )
