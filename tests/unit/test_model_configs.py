@@ -56,7 +56,7 @@ def test_counted_parameters_are_those_that_are_published(path: Path) -> None:
         if path.stem == "moonshotai--Kimi-K3":
             assert build_model(read_hf_config(path)).total_params == pytest.approx(2.78e12, rel=0.01)
             return
-        with pytest.raises(ConfigError, match="block_configs|quantized_layers"):
+        with pytest.raises(ConfigError, match=r"block_configs|quantized_layers"):
             read_hf_config(path)
         return
     total, tolerance, _ = published(path.stem)
