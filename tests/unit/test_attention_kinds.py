@@ -247,3 +247,21 @@ def test_broken_layers_are_refused(tmp_path: Path, old: str, new: str, words: st
 def test_numbers_of_layers_can_be_replaced() -> None:
     found = model_record("minimax-text-01", overrides={"architecture.layers.softmax.attention.num_kv_heads": 4})
     assert build_model(found).kv_bytes_per_token(2.0) == 10 * 2 * 4 * 128 * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "counted", "positions"),
+    [
+        ("mpt-125m", 148_904_448, 32_768),
+        ("mpt-760m", 807_656_448, 32_768),
+        ("mpt-1b", 1_315_950_592, 2048),
+        ("mpt-7b", 6_658_859_008, 2048),
+        ("mpt-13b", 12_853_954_560, 2048),
+        ("mpt-30b", 29_975_214_080, 2048),
+        ("mpt-70b", 64_862_437_376, 2048),
+    ],
+)
+def test_sizes_of_mpt_at_the_sequence_length_of_their_runs(name: str, counted: int, positions: int) -> None:
+    """llm-foundry's benchmarking table counts learned positions of the sequence length of each run."""
+    found = build_model(model_record(name, overrides={"architecture.learned_positions": positions}))
+    assert found.total_params == counted
