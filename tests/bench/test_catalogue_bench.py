@@ -1,4 +1,4 @@
-"""Reading the catalogue; run once as tests, timed with `--benchmark-enable` (bars: 150 ms for all, 5 ms for a model)."""
+"""Reading the catalogue; run once as tests, timed with `--benchmark-enable` (bars: 150 ms all, 5 ms a model)."""
 
 from __future__ import annotations
 

@@ -78,10 +78,11 @@ def test_indexer_heads_are_not_cut_by_tensor_parallelism() -> None:
         }
         for tp in (1, 8)
     }
-    kv = "kv_tokens:index"
+    kv, pairs = "kv_tokens:index", "kv_pairs:index"
     whole, cut = rows[1]["attention_decode_index"], rows[8]["attention_decode_index"]
-    assert np.asarray(cut.compute[kv]).item() == np.asarray(whole.compute[kv]).item() == 61 * 64 * 2 * 128
-    assert np.asarray(cut.hbm[kv]).item() == 61 * (132 + 8)
+    assert np.asarray(cut.compute[pairs]).item() == np.asarray(whole.compute[pairs]).item() == 61 * 64 * 2 * 128
+    assert np.asarray(cut.hbm[kv]).item() == 61 * 132
+    assert np.asarray(cut.hbm[pairs]).item() == 61 * 8
 
 
 def test_long_contexts_decode_faster_than_with_dense_latent_attention() -> None:

@@ -75,15 +75,18 @@ def clusters_table(records: Sequence[ClusterRecord], *, width: int) -> Table:
 
 def models_table(models: Sequence[tuple[ModelRecord, AnyModel]], *, width: int) -> Table:
     """All models: parameters, layers, KV cache of a token."""
-    table = plain_table("models", caption="KV of one token in bf16; aggregate models as stated")
+    table = plain_table(
+        "models", caption="KV of one token in bf16, aggregate models as stated; type + : some modules in another type"
+    )
     table.add_column("name", no_wrap=True)
     if width >= 110:
-        table.add_column("is", no_wrap=True, overflow="ellipsis")
+        table.add_column("is", no_wrap=True, overflow="ellipsis", max_width=28)
     for name in ("total", "active", "layers"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("attention", no_wrap=True)
+    table.add_column("attention", no_wrap=True, overflow="ellipsis", max_width=34 if width >= 110 else 12)
     table.add_column("KV/token", justify="right", no_wrap=True)
-    table.add_column("type", no_wrap=True)
+    if width >= 96:
+        table.add_column("type", no_wrap=True)
     for record, model in models:
         table.add_row(
             record.name,
@@ -93,9 +96,14 @@ def models_table(models: Sequence[tuple[ModelRecord, AnyModel]], *, width: int) 
             str(model.num_layers) if isinstance(model, Model) else "-",
             ", ".join(model.attention_kinds()) if isinstance(model, Model) else "aggregate",
             format_bytes(model.kv_bytes_per_token()),
-            record.native_precision,
+            *([_type(record)] if width >= 96 else []),
         )
     return table
+
+
+def _type(record: ModelRecord) -> str:
+    head, _, parts = record.native_precision.partition(",")
+    return f"{head} +" if parts else head
 
 
 def record_report(record: SourcedRecord) -> Group:
