@@ -265,3 +265,12 @@ def test_sizes_of_mpt_at_the_sequence_length_of_their_runs(name: str, counted: i
     """llm-foundry's benchmarking table counts learned positions of the sequence length of each run."""
     found = build_model(model_record(name, overrides={"architecture.learned_positions": positions}))
     assert found.total_params == counted
+
+
+def test_layers_for_multi_token_prediction() -> None:
+    """DeepSeek-V3's checkpoint holds 684.53e9 parameters: the model, one more layer, a copy of embedding and head."""
+    found = model("deepseek-v3")
+    assert found.mtp_layers == 1
+    copies = 2 * found.vocab_size * found.d_model
+    assert found.total_params + found.mtp_params + copies == pytest.approx(684.53e9, rel=2e-4)
+    assert model("llama-3.1-8b").mtp_params == 0

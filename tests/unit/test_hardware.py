@@ -69,8 +69,8 @@ def test_drain_times_of_the_ledger(name: str, milliseconds: float) -> None:
     assert hardware.chip(name).drain_s * 1e3 == pytest.approx(milliseconds, abs=0.06)
 
 
-def test_b200_sells_180_gb_and_drains_its_whole_package_in_24_ms() -> None:
-    assert hardware.chip("b200-sxm").hbm_bytes == 180e9
+def test_b200_reports_192_gb_and_drains_them_in_24_ms() -> None:
+    assert hardware.chip("b200-sxm").hbm_bytes == pytest.approx(192e9, rel=0.002)
     assert hardware.chip("b200-sxm", {"hbm_bytes": 192e9}).drain_s == pytest.approx(24e-3)
 
 

@@ -81,6 +81,7 @@ def build_model(record: ModelRecord) -> AnyModel:
         parallel_block=arch.parallel_block,
         layer_groups=groups,
         other_params=extra,
+        mtp_layers=arch.mtp_layers,
         sources=sources,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -59,6 +59,7 @@ class Model:
         norms_per_layer: 2, 4 with norms after each block (Gemma), 1 for a parallel block; a layer with one block of the
             two has half of them.
         other_params: parameters that belong to no product and no layer, such as hyper-connections [elements].
+        mtp_layers: layers for multi-token prediction beside the stack, which no other count includes [count].
     """
 
     name: str
@@ -72,6 +73,7 @@ class Model:
     norms_per_layer: int = 2
     parallel_block: bool = False
     other_params: int = 0
+    mtp_layers: int = 0
     sources: tuple[str, ...] = ()
 
     @property
@@ -157,6 +159,19 @@ class Model:
         head = self.vocab_size * self.d_model
         add("head", 0 if self.tied_embeddings else head, head)
         return ParameterCount(total=total, active=active)
+
+    @property
+    def mtp_params(self) -> int:
+        """Parameters of the layers for multi-token prediction [elements].
+
+        Each is one more last layer behind a product of 2 d_model by d_model; embedding and head are those of the model
+        (DeepSeek-V3, arXiv:2412.19437, section 2.2).
+        """
+        last = replace(self, layer_groups=(replace(self.layer_groups[-1], count=1),), other_params=0, mtp_layers=0)
+        count = last.parameters().total
+        layer = sum(value for kind, value in count.items() if kind not in ("embedding", "head"))
+        joined = 2 * self.d_model * self.d_model + 2 * self.norm_params_per_norm
+        return self.mtp_layers * (layer + joined)
 
     @property
     def total_params(self) -> int:

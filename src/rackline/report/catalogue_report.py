@@ -94,11 +94,17 @@ def models_table(models: Sequence[tuple[ModelRecord, AnyModel]], *, width: int) 
             format_count(model.total_params),
             format_count(model.active_params),
             str(model.num_layers) if isinstance(model, Model) else "-",
-            ", ".join(model.attention_kinds()) if isinstance(model, Model) else "aggregate",
+            _kinds(model),
             format_bytes(model.kv_bytes_per_token()),
             *([_type(record)] if width >= 96 else []),
         )
     return table
+
+
+def _kinds(model: AnyModel) -> str:
+    if not isinstance(model, Model):
+        return "aggregate"
+    return ", ".join(kind for kind in model.attention_kinds() if kind != "none")
 
 
 def _type(record: ModelRecord) -> str:
