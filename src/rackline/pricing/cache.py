@@ -206,6 +206,52 @@ def break_even_s(dear_to_hold: KeepingCost, dear_to_fetch: KeepingCost, reuses: 
     return gap / faster if faster > 0 else float("inf")
 
 
+def tiers_data(
+    lines: Sequence[KeepingCost],
+    reigns: Sequence[Reign],
+    holds_s: Sequence[float],
+    *,
+    prompt_len: float,
+    reuses: float,
+    price_over_cost: float,
+) -> dict[str, Any]:
+    """Lines, envelope and the answer for each hold time as plain data, dollars per million tokens."""
+    per_mtok = 1e6 / prompt_len
+
+    def answer(hold_s: float) -> dict[str, Any]:
+        best, rule = cheapest(reigns, hold_s), tier_by_drain(lines, hold_s)
+        charged = per_mtok * price_over_cost
+        return {
+            "hold_s": hold_s,
+            "tier": best.name,
+            "usd_per_mtok_write": (best.once_usd + best.hold_usd_per_s * hold_s) * charged,
+            "usd_per_mtok_hit": best.retrieve_usd * charged,
+            "usd_per_mtok_hour_storage": best.hold_usd_per_s * SECONDS_PER_HOUR * charged,
+            "cost_usd_per_mtok": float(best.usd(hold_s, reuses)) * per_mtok,
+            "rule_tier": rule.name,
+            "rule_over_best": float(rule.usd(hold_s, reuses)) / float(best.usd(hold_s, reuses)),
+        }
+
+    return {
+        "reuses": reuses,
+        "price_over_cost": price_over_cost,
+        "tiers": [
+            {
+                "name": line.name,
+                "tier": line.tier,
+                "usd_per_mtok_once": line.once_usd * per_mtok,
+                "usd_per_mtok_hour_hold": line.hold_usd_per_s * SECONDS_PER_HOUR * per_mtok,
+                "usd_per_mtok_retrieve": line.retrieve_usd * per_mtok,
+                "drain_s": line.drain_s,
+                "fetch_s": line.fetch_s,
+            }
+            for line in lines
+        ],
+        "envelope": [reign.as_dict() for reign in reigns],
+        "held": [answer(hold) for hold in holds_s],
+    }
+
+
 def default_tiers(cluster: Cluster) -> tuple[MemoryTier, ...]:
     """The chip's own memory at the cluster's rent, and every priced tier of the catalogue that it can have beside it.
 

@@ -59,10 +59,12 @@ def read_prices(
     )
 
 
-def read_all(sheets: Sequence[PriceSheet], unknowns: Unknowns | None = None) -> tuple[Reading, ...]:
-    """Read every sheet under the same unknowns."""
+def read_all(
+    sheets: Sequence[PriceSheet], unknowns: Unknowns | None = None, active_params: float | None = None
+) -> tuple[Reading, ...]:
+    """Read every sheet under the same unknowns; see `read_prices`."""
     ranges, units = unknowns or default_unknowns(), keeping_units()
-    return tuple(read_prices(sheet, ranges, units=units) for sheet in sheets)
+    return tuple(read_prices(sheet, ranges, active_params, units) for sheet in sheets)
 
 
 def keeping_units() -> tuple[MemoryTier, ...]:

@@ -1,0 +1,400 @@
+"""From a deployment to a price sheet: every context pays, every mode follows from the batch curve.
+
+    price = cost · (1 + margin) / utilisation
+
+A tier's prices are those of its longest context, because the cost of a token never falls with context; so no prompt in
+the tier is sold below its cost (lecture C98). A prompt's own first output token is sold as output.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rackline.errors import InputError
+from rackline.hardware import MemoryTier
+from rackline.passes.features import FloatLike, as_array
+from rackline.pricing.cache import (
+    RECOMPUTE,
+    KeepingCost,
+    cheapest,
+    default_tiers,
+    envelope,
+    keeping_cost,
+    recompute_cost,
+)
+from rackline.pricing.costs import Rent, TokenCosts
+
+LIFETIMES_S = (300.0, 3600.0, 86400.0)
+_STEPS_OF_A_TIER = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How costs become prices.
+
+    Args:
+        margin: price over cost, less 1 [ratio].
+        utilisation: share of the chip-hours that standard traffic fills [fraction].
+        output_len: tokens that an answer may add to the context of its prompt [tokens].
+        tpot_s: longest time per output token of the standard mode, None for no limit [s].
+        fast_ratios: speeds of the faster modes over the standard one [ratio].
+        lifetimes_s: of cache writes [s].
+        fetch_s: longest wait for a cached prompt, None for no limit [s].
+    """
+
+    margin: float = 0.3
+    utilisation: float = 0.6
+    output_len: float = 1000.0
+    tpot_s: float | None = 0.05
+    fast_ratios: tuple[float, ...] = (1.5, 2.5)
+    lifetimes_s: tuple[float, ...] = LIFETIMES_S
+    fetch_s: float | None = None
+
+    def __post_init__(self) -> None:
+        _check("margin", self.margin, 0.0, "at least 0")
+        _check("output length", self.output_len, 1.0, "at least 1 token")
+        if not 0 < self.utilisation <= 1:
+            raise InputError(what="utilisation", given=self.utilisation, allowed="above 0 to 1", nearest="0.6")
+        for ratio in self.fast_ratios:
+            if not (ratio > 1 and np.isfinite(ratio)):
+                raise InputError(what="speed of a fast mode", given=ratio, allowed="above 1", nearest="1.5")
+        for lifetime in self.lifetimes_s:
+            _check("lifetime", lifetime, 1e-3, "at least 1 ms")
+
+    @property
+    def price_over_cost(self) -> float:
+        """(1 + margin) / utilisation."""
+        return (1.0 + self.margin) / self.utilisation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoldTier:
+    """Prices of one mode up to one context.
+
+    Args:
+        name, mode: as on a price sheet.
+        from_len, until_len: prompts longer than the first and up to the second [tokens].
+        input_usd, output_usd: of one token [USD].
+        cached_input_usd: of one prompt token found in the cache [USD].
+        batch_size: sequences on one replica at the longest context [sequences].
+        tpot_s: time per output token there [s].
+        mean_margin: price over cost at full use, less 1, averaged over contexts in equal ratios: (input, output).
+        kwh_per_mtok_input, kwh_per_mtok_output: energy at the longest context, None without a power [kWh].
+        reason: why the tier cannot be sold; empty when it can.
+    """
+
+    name: str
+    mode: str
+    from_len: float
+    until_len: float
+    input_usd: float = float("nan")
+    output_usd: float = float("nan")
+    cached_input_usd: float = float("nan")
+    batch_size: float = 0.0
+    tpot_s: float = float("inf")
+    mean_margin: tuple[float, float] = (0.0, 0.0)
+    kwh_per_mtok_input: float | None = None
+    kwh_per_mtok_output: float | None = None
+    reason: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, prices per million tokens."""
+        return {
+            "name": self.name,
+            "mode": self.mode,
+            "from_len": self.from_len,
+            "until_len": self.until_len,
+            "usd_per_mtok_input": self.input_usd * 1e6,
+            "usd_per_mtok_output": self.output_usd * 1e6,
+            "usd_per_mtok_cached_input": self.cached_input_usd * 1e6,
+            "batch_size": self.batch_size,
+            "tpot_s": self.tpot_s,
+            "mean_margin_input": self.mean_margin[0],
+            "mean_margin_output": self.mean_margin[1],
+            "kwh_per_mtok_input": self.kwh_per_mtok_input,
+            "kwh_per_mtok_output": self.kwh_per_mtok_output,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoldCache:
+    """Price of writing a prompt to the cache for a lifetime.
+
+    Args:
+        lifetime_s: how long it is kept [s].
+        tier: name of the cheapest tier for it, with one use in that time.
+        write_usd: of one token, its prefill included [USD].
+        hold_usd: of one token over the lifetime, bare cost [USD].
+        saves: uncached over cached cost of one use within the lifetime [ratio].
+    """
+
+    lifetime_s: float
+    tier: str
+    write_usd: float
+    hold_usd: float
+    saves: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, prices per million tokens."""
+        return {
+            "lifetime_s": self.lifetime_s,
+            "tier": self.tier,
+            "usd_per_mtok_write": self.write_usd * 1e6,
+            "usd_per_mtok_hold": self.hold_usd * 1e6,
+            "saves": self.saves,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """A price sheet made from a deployment.
+
+    Args:
+        tiers: by mode and context.
+        caches: by lifetime.
+        storage_usd_per_mtok_hour: price of keeping a million tokens for an hour in the tier of the longest lifetime.
+        terms, rent: as given.
+        costs: bare costs, for other contexts.
+    """
+
+    tiers: tuple[SoldTier, ...]
+    caches: tuple[SoldCache, ...]
+    storage_usd_per_mtok_hour: float | None
+    terms: Terms
+    rent: Rent
+    costs: TokenCosts
+
+    def tier_of(self, prompt_len: float, mode: str = "standard") -> SoldTier | None:
+        """The tier that a prompt pays, None where none is sold."""
+        for tier in self.tiers:
+            if tier.mode == mode and tier.from_len < prompt_len <= tier.until_len and not tier.reason:
+                return tier
+        return None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "deployment": self.costs.deployment.as_dict(),
+            "terms": {
+                "margin": self.terms.margin,
+                "utilisation": self.terms.utilisation,
+                "price_over_cost": self.terms.price_over_cost,
+                "output_len": self.terms.output_len,
+                "tpot_s": self.terms.tpot_s,
+                "usd_per_chip_hour": self.rent.usd_per_chip_hour,
+                "rent_or_purchase": self.rent.how,
+                "pue": self.rent.pue,
+                "power_w_per_chip": self.rent.power_w_per_chip,
+            },
+            "tiers": [tier.as_dict() for tier in self.tiers],
+            "cache_writes": [cache.as_dict() for cache in self.caches],
+            "usd_per_mtok_hour_storage": self.storage_usd_per_mtok_hour,
+        }
+
+
+def request_cost_usd(
+    costs: TokenCosts,
+    rent: Rent,
+    prompt_len: FloatLike,
+    output_len: FloatLike,
+    tpot_s: float | None = None,
+    utilisation: float = 1.0,
+) -> FloatLike:
+    """Bare cost of one request: its prefill, which makes the first output token, and the decode of the others.
+
+    cost = q / utilisation · (prompt · prefill(prompt) + (output - 1) · decode(prompt + output))
+
+    Args:
+        prompt_len, output_len: [tokens], broadcast.
+        tpot_s: limit of the standard mode [s].
+        utilisation: share of the chip-hours that are sold [fraction].
+
+    Returns:
+        USD; infinite where no batch fits. Decode is counted at the final context, an upper bound.
+    """
+    prompts, outputs = np.broadcast_arrays(np.atleast_1d(as_array(prompt_len)), np.atleast_1d(as_array(output_len)))
+    decode = costs.decode_chip_s(prompts + outputs, tpot_s)
+    made = np.where(outputs > 1.0, (outputs - 1.0) * decode, 0.0)
+    return rent.usd_per_chip_hour / 3600.0 / utilisation * (prompts * costs.prefill_chip_s(prompts) + made)
+
+
+def offer_prices(
+    costs: TokenCosts,
+    rent: Rent,
+    terms: Terms | None = None,
+    *,
+    steps: Sequence[float] = (32e3, 128e3),
+    tiers: Sequence[MemoryTier] | None = None,
+) -> Offered:
+    """Make the price sheet of a deployment.
+
+    Standard traffic fills `utilisation` of the hours; batch takes hours that are left over and the cheapest batch that
+    fits, flex left-over hours at the standard batch; each faster mode the cheapest batch that is so much faster.
+
+    Args:
+        steps: longest prompt of each context tier, rising; tiers that do not fit stay with the reason [tokens].
+        tiers: memory tiers for the cache; those of the catalogue when not given.
+
+    Raises:
+        InputError: steps that do not rise.
+    """
+    terms = terms or Terms()
+    bounds = [0.0, *[float(step) for step in steps]]
+    if len(bounds) < 2 or any(b <= a for a, b in itertools.pairwise(bounds)):
+        raise InputError(
+            what="context tiers", given=", ".join(f"{s:g}" for s in steps), allowed="rising lengths above 0"
+        )
+    found: list[SoldTier] = []
+    modes: list[tuple[str, str, float | None, float]] = [
+        ("standard", "standard", terms.tpot_s, terms.utilisation),
+        ("batch", "batch", None, 1.0),
+        ("flex", "flex", terms.tpot_s, 1.0),
+    ]
+    standard = [
+        _sold("standard", *modes[0][1:], bounds[i], bounds[i + 1], costs, rent, terms) for i in range(len(steps))
+    ]
+    found += standard
+    for name, mode, limit, used in modes[1:]:
+        found += [_sold(name, mode, limit, used, low, high, costs, rent, terms) for low, high in _pairs(bounds)]
+    for ratio in sorted(terms.fast_ratios):
+        for (low, high), normal in zip(_pairs(bounds), standard, strict=True):
+            limit = normal.tpot_s / ratio if np.isfinite(normal.tpot_s) else None
+            tier = _sold(f"fast {ratio:g}x", "fast", limit, terms.utilisation, low, high, costs, rent, terms)
+            if tier.reason and not normal.reason:
+                tier = replace(tier, reason=f"no batch is {ratio:g} times as fast: the latency floor")
+            found.append(tier)
+    caches, storage, hits = _caches(costs, rent, terms, standard, tiers)
+    priced = tuple(
+        replace(tier, cached_input_usd=hits.get(tier.until_len, float("nan")) * _used(tier, terms)) for tier in found
+    )
+    return Offered(tiers=priced, caches=caches, storage_usd_per_mtok_hour=storage, terms=terms, rent=rent, costs=costs)
+
+
+def _pairs(bounds: Sequence[float]) -> list[tuple[float, float]]:
+    return list(itertools.pairwise(bounds))
+
+
+def _used(tier: SoldTier, terms: Terms) -> float:
+    """Utilisation of standard hours relative to the tier's own."""
+    return terms.utilisation if tier.mode in ("batch", "flex") else 1.0
+
+
+def _sold(
+    name: str,
+    mode: str,
+    limit_s: float | None,
+    utilisation: float,
+    low: float,
+    high: float,
+    costs: TokenCosts,
+    rent: Rent,
+    terms: Terms,
+) -> SoldTier:
+    """One tier at the costs of its longest context."""
+    label = name if low == 0.0 else f"{name} above {low:,.0f}"
+    empty = SoldTier(name=label, mode=mode, from_len=low, until_len=high)
+    end = high + terms.output_len
+    batch, step = costs.decode_batch(end, limit_s)
+    if batch[0] == 0.0:
+        if costs.batches_that_fit(end)[0] < 1:
+            return replace(empty, reason=f"one sequence of {end:,.0f} tokens does not fit on the replica")
+        return replace(empty, reason=f"no batch keeps {limit_s or 0:.3g} s a token at {end:,.0f} tokens")
+    room = float(costs.mode.max_batched_tokens)
+    # a prompt shorter than a pass costs no more a token than one that fills it; its logits are sold as output
+    prefill = float(costs.prefill_chip_s(max(high, room))[0])
+    decode = float(costs.decode_chip_s(end, limit_s)[0])
+    factor = rent.usd_per_chip_hour / 3600.0 * (1.0 + terms.margin) / utilisation
+    inside = np.geomspace(max(low, min(128.0, high)), high, _STEPS_OF_A_TIER)
+    over_input = prefill / costs.prefill_chip_s(np.maximum(inside, min(room, high)))
+    over_output = decode / costs.decode_chip_s(inside + terms.output_len, limit_s)
+    kwh = None
+    if rent.power_w_per_chip is not None:
+        kwh = rent.power_w_per_chip * rent.pue / 3.6e6 * 1e6 / utilisation
+    return replace(
+        empty,
+        input_usd=factor * prefill,
+        output_usd=factor * decode,
+        batch_size=float(batch[0]),
+        tpot_s=float(step[0]),
+        mean_margin=(
+            float((1 + terms.margin) * over_input.mean() - 1),
+            float((1 + terms.margin) * over_output.mean() - 1),
+        ),
+        kwh_per_mtok_input=None if kwh is None else kwh * prefill,
+        kwh_per_mtok_output=None if kwh is None else kwh * decode,
+    )
+
+
+def _caches(
+    costs: TokenCosts, rent: Rent, terms: Terms, standard: Sequence[SoldTier], tiers: Sequence[MemoryTier] | None
+) -> tuple[tuple[SoldCache, ...], float | None, dict[float, float]]:
+    """Prices of writes by lifetime, of storage, and of a hit by the longest prompt of a context tier [USD a token].
+
+    A hit pays for the device that is read in the dearest of the lifetimes' tiers and, to be safe, for the chips while
+    the entry crosses their host links, as if nothing else ran. It never costs more than computing again.
+    """
+    sold = [tier for tier in standard if not tier.reason]
+    if not sold or not terms.lifetimes_s:
+        return (), None, {}
+    usd_s, x = rent.usd_per_chip_hour / 3600.0, terms.price_over_cost
+    units = default_tiers(costs.deployment.cluster) if tiers is None else tuple(tiers)
+    paths = [unit.path_bytes_per_s for unit in units if unit.path_bytes_per_s]
+    lines = {tier.until_len: keeping_lines(costs, rent, tier.until_len, tiers, terms.fetch_s) for tier in sold}
+    found: list[SoldCache] = []
+    storage: float | None = None
+    first = sold[0].until_len
+    for lifetime in sorted(terms.lifetimes_s):
+        line = cheapest(envelope(lines[first]), lifetime)
+        hold = line.hold_usd_per_s * lifetime / first
+        again = float(costs.prefill_chip_s(first)[0]) * usd_s
+        found.append(
+            SoldCache(
+                lifetime_s=lifetime,
+                tier=line.name,
+                write_usd=(line.once_usd / first + hold) * x + sold[0].input_usd,
+                hold_usd=hold,
+                saves=again / (float(line.usd(lifetime, 1.0)) / first),
+            )
+        )
+        storage = line.hold_usd_per_s * 3600.0 / first * x * 1e6
+    hits: dict[float, float] = {}
+    for tier in sold:
+        length = tier.until_len
+        chosen = [cheapest(envelope(lines[length]), lifetime) for lifetime in terms.lifetimes_s]
+        waits = float(costs.kv_bytes(length)) / min(paths) * usd_s if paths else 0.0
+        each = max(line.retrieve_usd + (0.0 if line.tier in ("hbm", RECOMPUTE) else waits) for line in chosen)
+        hits[length] = min(each / length * x, tier.input_usd)
+    return tuple(found), storage, hits
+
+
+def keeping_lines(
+    costs: TokenCosts,
+    rent: Rent,
+    prompt_len: float,
+    tiers: Sequence[MemoryTier] | None = None,
+    fetch_s: float | None = None,
+) -> list[KeepingCost]:
+    """Cost lines of keeping the KV cache of one prompt in every memory tier, and of computing it again.
+
+    Args:
+        prompt_len: tokens of the entry [tokens].
+        fetch_s: tiers that take longer to bring it back are left out; recomputing stays [s].
+    """
+    on = replace(costs.deployment.cluster, usd_per_chip_hour=rent.usd_per_chip_hour)
+    entry = float(costs.kv_bytes(prompt_len))
+    units = default_tiers(on) if tiers is None else tiers
+    chip_s = float(costs.prefill_chip_s(prompt_len)[0]) * prompt_len
+    again = recompute_cost(rent.usd_per_chip_hour / 3600.0 * chip_s, chip_s / costs.num_chips)
+    lines = [keeping_cost(unit, entry) for unit in units]
+    return [*[line for line in lines if fetch_s is None or line.fetch_s <= fetch_s], again]
+
+
+def _check(what: str, given: float, least: float, allowed: str) -> None:
+    if not (given >= least and np.isfinite(given)):
+        raise InputError(what=what, given=given, allowed=allowed, nearest=f"{least:g}")
