@@ -28,6 +28,7 @@ from rackline.pricing.cache import (
     recompute_cost,
 )
 from rackline.pricing.costs import Rent, TokenCosts
+from rackline.pricing.sheet import CacheWrite, PriceSheet, PriceTier
 
 LIFETIMES_S = (300.0, 3600.0, 86400.0)
 _STEPS_OF_A_TIER = 9
@@ -176,6 +177,33 @@ class Offered:
             if tier.mode == mode and tier.from_len < prompt_len <= tier.until_len and not tier.reason:
                 return tier
         return None
+
+    def as_sheet(self, name: str = "offered") -> PriceSheet:
+        """The same as a price sheet that can be read; tiers that cannot be sold are left out."""
+        d = self.costs.deployment
+        starts = {tier.from_len for tier in self.tiers if tier.mode == "standard"}
+        first = min(starts, default=0.0)
+        writes = tuple(
+            CacheWrite(name=f"{cache.lifetime_s:g}s", lifetime_s=cache.lifetime_s, usd=cache.write_usd)
+            for cache in self.caches
+        )
+        tiers = tuple(
+            PriceTier(
+                name=tier.name,
+                mode=tier.mode,
+                above_context_len=tier.from_len,
+                input_usd=tier.input_usd,
+                output_usd=tier.output_usd,
+                cached_input_usd=tier.cached_input_usd,
+                cache_writes=writes if tier.mode == "standard" and tier.from_len == first else (),
+            )
+            for tier in self.tiers
+            if not tier.reason
+        )
+        longest = max((tier.until_len for tier in self.tiers if not tier.reason), default=None)
+        return PriceSheet(
+            name=name, provider=d.cluster.name, sold_as=d.model.name, date="", tiers=tiers, max_context_len=longest
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

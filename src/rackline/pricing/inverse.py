@@ -189,7 +189,7 @@ class _Reader:
             "elements",
             "input price",
             self._ends(low, high),
-            form(standard.input_usd, d.flop_per_s, d.mfu, d.usd_per_chip_s, self.drawn_x),
+            as_array(form(standard.input_usd, d.flop_per_s, d.mfu, d.usd_per_chip_s, self.drawn_x)),
             claim="C104",
             note="prefill is bound by compute",
         )

@@ -68,12 +68,12 @@ class TrainLine:
 
         Those left behind wait a whole interval each time: by Little's law, left_behind / arrivals_per_s.
         """
-        return train_latency(self.interval_s).mean_s + self.left_behind / self.arrivals_per_s
+        return float(train_latency(self.interval_s).mean_s) + self.left_behind / self.arrivals_per_s
 
     @property
     def worst_s(self) -> float:
         """Longest time if no train fills up [s]: 2 T; infinite at saturation."""
-        return float("inf") if self.saturated else train_latency(self.interval_s).worst_s
+        return float("inf") if self.saturated else float(train_latency(self.interval_s).worst_s)
 
     @property
     def tokens_per_s(self) -> float:
