@@ -120,7 +120,7 @@ _MODULES = {
     "fit": "rackline.cli.fit:fit",
     "tiers": "rackline.cli.pricing:tiers",
     "price": "rackline.cli.pricing:price",
-    "infer-prices": "rackline.cli.pricing:infer_prices",
+    "infer-prices": "rackline.cli.infer_prices:infer_prices",
     "validate": "rackline.cli.validate:validate",
     "calibrate": "rackline.cli.calibrate:calibrate",
     "chips": "rackline.cli.catalogue:chips",

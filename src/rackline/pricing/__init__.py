@@ -11,14 +11,17 @@ from rackline.pricing.cache import (
     recompute_cost,
     tier_by_drain,
 )
+from rackline.pricing.compare import Compared, compare, rank_correlation
 from rackline.pricing.costs import Rent, TokenCosts, purchase_usd_per_hour
-from rackline.pricing.forward import Offered, SoldCache, SoldTier, Terms, keeping_lines, offer_prices, request_cost_usd
+from rackline.pricing.forward import keeping_lines, offer_prices, request_cost_usd
 from rackline.pricing.inverse import read_all, read_prices
+from rackline.pricing.offered import Offered, SoldCache, SoldTier, Terms
 from rackline.pricing.reading import Conflict, Inference, KeptIn, Missing, PriceChange, Reading
 from rackline.pricing.sheet import PriceSheet, PriceTier, all_sheets, find_sheets, price_sheet, sheet_from_record
 from rackline.pricing.unknowns import Offer, Range, Unknowns, default_offers, default_unknowns
 
 __all__ = [
+    "Compared",
     "Conflict",
     "Inference",
     "KeepingCost",
@@ -41,6 +44,7 @@ __all__ = [
     "all_sheets",
     "break_even_s",
     "cheapest",
+    "compare",
     "default_offers",
     "default_tiers",
     "default_unknowns",
@@ -51,6 +55,7 @@ __all__ = [
     "offer_prices",
     "price_sheet",
     "purchase_usd_per_hour",
+    "rank_correlation",
     "read_all",
     "read_prices",
     "recompute_cost",

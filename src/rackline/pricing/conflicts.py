@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from rackline.pricing.reading import Conflict, Inference
@@ -70,52 +71,82 @@ def _step(sheet: PriceSheet, price_over_cost: Range) -> list[Conflict]:
     return found
 
 
-def _kv(inferences: Sequence[Inference]) -> list[Conflict]:
-    """KV bytes from different prices that have no value in common."""
+def fitting_tiers(inferences: Sequence[Inference]) -> tuple[str, ...]:
+    """Memory tiers in which the price of keeping a token likely pays for KV bytes that another price likely says.
+
+    Sources: lecture C116, C120.
+    """
+    kept, intervals = _kept(inferences), _intervals(inferences)
+    return tuple(
+        dict.fromkeys(
+            each.method.rsplit(" ", 1)[-1]
+            for each in kept
+            if any(each.likely.overlaps(interval.likely) for interval in intervals)
+        )
+    )
+
+
+def _kept(inferences: Sequence[Inference]) -> list[Inference]:
+    return [i for i in inferences if i.quantity == "kv_bytes_per_token" and ", if kept in " in i.method]
+
+
+def _direct(inferences: Sequence[Inference]) -> list[Inference]:
+    """KV bytes that rest on no memory tier and not on the lecture's numbers."""
     kv = [i for i in inferences if i.quantity == "kv_bytes_per_token" and "lecture" not in i.method]
-    kept = [i for i in kv if ", if kept in " in i.method]
-    direct = [i for i in kv if i not in kept]
+    return [i for i in kv if ", if kept in " not in i.method]
+
+
+def _intervals(inferences: Sequence[Inference]) -> list[Inference]:
+    return [i for i in _direct(inferences) if i.bound == "interval"]
+
+
+def _kv(inferences: Sequence[Inference]) -> list[Conflict]:
+    """KV bytes from different prices that have no value in common, or likely none."""
     found: list[Conflict] = []
-    for index, one in enumerate(direct):
-        for other in direct[index + 1 :]:
-            low_one = 0.0 if one.bound == "at most" else one.low
-            low_other = 0.0 if other.bound == "at most" else other.low
-            if low_one > other.high or low_other > one.high:
-                found.append(
-                    Conflict(
-                        claims=f"{one.claim} against {other.claim}",
-                        text=f"KV bytes a token: {one.method} says {_span(one)}, {other.method} says {_span(other)}",
-                    )
-                )
-    intervals = [i for i in direct if i.bound == "interval"]
-    if kept and intervals:
-        low, high = max(i.likely_low for i in intervals), min(i.likely_high for i in intervals)
-        fits = [i for i in kept if i.likely_low <= high and i.likely_high >= low]
-        if low <= high and not fits:
-            best = min(kept, key=lambda i: max(i.likely_low / high, low / i.likely_high))
+    for one, other in itertools.combinations(_direct(inferences), 2):
+        how = ""
+        if _apart(one, other, (one.low, one.high), (other.low, other.high)):
+            how = "cannot agree"
+        elif _apart(one, other, (one.likely_low, one.likely_high), (other.likely_low, other.likely_high)):
+            how = "hardly agree"
+        if how:
             found.append(
                 Conflict(
-                    claims="C116 against C99, C107",
-                    text=f"the price of keeping a token is likely that of no memory tier: other prices say {low:,.0f} "
-                    f"to {high:,.0f} bytes, nearest is {best.method.rsplit(' ', 1)[-1]} with "
-                    f"{best.likely_low:,.0f} to {best.likely_high:,.0f}",
+                    claims=f"{one.claim} against {other.claim}",
+                    text=f"KV bytes a token {how}: likely {_span(one)} by {one.method}, {_span(other)} by {other.method}",
                 )
             )
-        elif low <= high and all(i.method.endswith(" hbm") for i in fits):
-            found.append(
-                Conflict(
-                    claims="C116 against C120",
-                    text="keeping a token is likely priced like the chip's own memory; in host memory, flash or on "
-                    "disk the same price would be many times the cost",
-                )
+    kept, fits = _kept(inferences), fitting_tiers(inferences)
+    if kept and _intervals(inferences) and not fits:
+        spans = ", ".join(f"{i.method} {_span(i)}" for i in _intervals(inferences))
+        found.append(
+            Conflict(
+                claims="C116 against C99, C107",
+                text=f"the price of keeping a token is likely that of no memory tier: KV bytes a token by {spans}",
             )
+        )
+    elif fits == ("hbm",):
+        found.append(
+            Conflict(
+                claims="C116 against C120",
+                text="keeping a token is likely priced like the chip's own memory; in host memory, flash or on disk "
+                "the same price would be many times the cost",
+            )
+        )
     return found
+
+
+def _apart(one: Inference, other: Inference, span: tuple[float, float], other_span: tuple[float, float]) -> bool:
+    """Whether two spans have no value in common; one that is an upper bound reaches down to 0."""
+    low = 0.0 if one.bound == "at most" else span[0]
+    other_low = 0.0 if other.bound == "at most" else other_span[0]
+    return low > other_span[1] or other_low > span[1]
 
 
 def _span(inference: Inference) -> str:
     if inference.bound == "at most":
-        return f"at most {inference.high:,.0f}"
-    return f"{inference.low:,.0f} to {inference.high:,.0f}"
+        return f"at most {inference.likely_high:,.0f}"
+    return f"{inference.likely_low:,.0f} to {inference.likely_high:,.0f}"
 
 
 def _batch(inferences: Sequence[Inference], unknowns: Unknowns) -> list[Conflict]:

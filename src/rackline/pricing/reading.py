@@ -152,6 +152,7 @@ class Reading:
         sheet, provider, sold_as, date: which sheet.
         model: catalogue name, None for a closed model.
         inferences, missing, conflicts, kept_in, changes: see the classes.
+        fitting_tiers: memory tiers whose cost the price of keeping a token likely pays.
         problems: prices that could not be used.
     """
 
@@ -165,6 +166,7 @@ class Reading:
     conflicts: tuple[Conflict, ...]
     kept_in: tuple[KeptIn, ...]
     changes: tuple[PriceChange, ...]
+    fitting_tiers: tuple[str, ...]
     problems: tuple[str, ...]
 
     def find(self, quantity: str, method: str = "") -> Inference | None:
@@ -183,6 +185,7 @@ class Reading:
             "not_inferred": [missing.as_dict() for missing in self.missing],
             "conflicts": [conflict.as_dict() for conflict in self.conflicts],
             "kept_in": [kept.as_dict() for kept in self.kept_in],
+            "fitting_tiers": list(self.fitting_tiers),
             "price_changes": [change.as_dict() for change in self.changes],
             "problems": list(self.problems),
         }

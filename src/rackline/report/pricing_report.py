@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rackline.pricing import Inference, KeepingCost, Offered, Reading, Reign, SoldTier, tier_by_drain
+from rackline.pricing import Compared, Inference, KeepingCost, Offered, Reading, Reign, SoldTier, tier_by_drain
 from rackline.report.breakdown import plain_table
 from rackline.report.wording import percent, short_count
 from rackline.units import format_bytes, format_count, format_percent, format_seconds, format_usd
@@ -125,6 +125,7 @@ def tiers_report(
     prompt_len: float,
     reuses: float,
     price_over_cost: float,
+    width: int,
 ) -> Group:
     """Everything that `rackline tiers` prints."""
     head = Text(title, style="bold green")
@@ -138,7 +139,7 @@ def tiers_report(
         Text(""),
         _reigns_table(reigns),
         Text(""),
-        _holds_table(lines, reigns, holds_s, prompt_len, reuses, price_over_cost),
+        _holds_table(lines, reigns, holds_s, prompt_len, reuses, price_over_cost, width >= 100),
         Text(""),
         _lines_table(lines, prompt_len),
     )
@@ -167,6 +168,7 @@ def _holds_table(
     prompt_len: float,
     reuses: float,
     price_over_cost: float,
+    wide: bool,
 ) -> Table:
     from rackline.pricing import cheapest
 
@@ -174,7 +176,8 @@ def _holds_table(
         "which tier, and what to charge per million tokens",
         caption=f"prices are {price_over_cost:.3g} times the cost; the rule takes the tier whose drain time is nearest",
     )
-    for name in ("held", "tier", "write + hold", "each hit", "storage an hour", "rule's tier", "rule costs"):
+    more = ("storage an hour", "rule's tier", "rule costs") if wide else ("rule's tier", "costs")
+    for name in ("held", "tier", "write + hold", "each hit", *more):
         table.add_column(name, justify="left" if "tier" in name else "right", no_wrap=True)
     for hold in holds_s:
         best, rule = cheapest(reigns, hold), tier_by_drain(lines, hold)
@@ -185,9 +188,9 @@ def _holds_table(
             best.name,
             _usd((best.once_usd + best.hold_usd_per_s * hold) * per_token),
             _usd(best.retrieve_usd * per_token),
-            _usd(best.hold_usd_per_s * 3600.0 * per_token),
+            *([_usd(best.hold_usd_per_s * 3600.0 * per_token)] if wide else []),
             rule.name,
-            "the same" if rule.name == best.name else f"{over:.3g} × as much",
+            "the same" if rule.name == best.name else f"{over:.3g} ×",
         )
     return table
 
@@ -266,10 +269,36 @@ def reading_report(reading: Reading, *, width: int) -> Group:
                 f"({format_seconds(kept.rule_drain_s)}) (C121)"
             )
         )
+    if reading.fitting_tiers:
+        parts.append(
+            Text(f"the price of keeping a token fits {', '.join(reading.fitting_tiers)}, by KV bytes from other prices")
+        )
     parts += [Text(f"before: {change.name}: {change.text}") for change in reading.changes]
     parts += [Text(f"conflict ({conflict.claims}): {conflict.text}", style="yellow") for conflict in reading.conflicts]
     parts += [Text(f"not revealed: {missing.quantity}: {missing.reason}", style="dim") for missing in reading.missing]
     return Group(*parts)
+
+
+def compared_report(rows: Sequence[Compared]) -> Table:
+    """Open models: what the prices say against what the models are."""
+    table = plain_table(
+        "against the open models",
+        caption="true KV at one to two bytes an element; the cheapest host is nearest to cost",
+    )
+    table.add_column("model", no_wrap=True)
+    for name in ("quantity", "true", "likely, cheapest host", "likely holds", "certain holds"):
+        table.add_column(name, justify="left" if name == "quantity" else "right", no_wrap=True)
+    for row in rows:
+        low, high = (_value(row.cheapest, end) for end in (row.truth.low, row.truth.high))
+        table.add_row(
+            row.model,
+            "active" if row.quantity == "active_params" else "KV a token",
+            low if low == high else f"{low} to {high}",
+            _ends(row.cheapest, row.cheapest.likely_low, row.cheapest.likely_high),
+            f"{row.likely} of {row.hosts}",
+            f"{row.certain} of {row.hosts}",
+        )
+    return table
 
 
 def readings_table(readings: Sequence[Reading], *, width: int) -> Table:
