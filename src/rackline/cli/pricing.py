@@ -169,7 +169,7 @@ def price(
         rent: price of a chip, in USD an hour; the cluster's own by default
         purchase: price of a chip with its share of host, network and building, in USD, instead of a rent
         years: of use of what was bought
-        kwh: price of energy, in USD per kWh, with --purchase
+        kwh: price of energy, in USD per kWh; an assumption
         pue: power of the site over that of the machines
         sets: KEY=VALUE replaces a number of the model, cluster or chip; may be repeated
         json: print JSON (SI units) and nothing else
@@ -242,6 +242,7 @@ def _rent(cluster: Cluster, *, purchase: str | None = None, years: str = "4", kw
     from rackline.pricing import Rent, purchase_usd_per_hour
 
     site = parse_count(pue, name="--pue", minimum=1.0, maximum=10.0)
+    energy = parse_usd_per_hour(kwh, name="--kwh", maximum=MOST_USD, zero_allowed=True)
     power = cluster.power_w_per_chip
     if purchase is None:
         if cluster.usd_per_chip_hour is None:
@@ -251,7 +252,7 @@ def _rent(cluster: Cluster, *, purchase: str | None = None, years: str = "4", kw
                 allowed="USD a chip-hour, see --help",
                 nearest="2.50",
             )
-        return Rent(usd_per_chip_hour=cluster.usd_per_chip_hour, power_w_per_chip=power, pue=site)
+        return Rent(usd_per_chip_hour=cluster.usd_per_chip_hour, power_w_per_chip=power, pue=site, usd_per_kwh=energy)
     if power is None:
         raise InputError(
             what=f"power of {cluster.name}", given=None, allowed="--set power_w_per_chip=WATTS, which --purchase needs"
@@ -261,9 +262,9 @@ def _rent(cluster: Cluster, *, purchase: str | None = None, years: str = "4", kw
         parse_count(years, name="--years", maximum=100.0),
         power,
         site,
-        parse_usd_per_hour(kwh, name="--kwh", maximum=MOST_USD, zero_allowed=True),
+        energy,
     )
-    return Rent(usd_per_chip_hour=paid, power_w_per_chip=power, pue=site, how="purchase")
+    return Rent(usd_per_chip_hour=paid, power_w_per_chip=power, pue=site, usd_per_kwh=energy, how="purchase")
 
 
 def _deployment(

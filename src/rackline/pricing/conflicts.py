@@ -113,7 +113,7 @@ def _kv(inferences: Sequence[Inference]) -> list[Conflict]:
             found.append(
                 Conflict(
                     claims=f"{one.claim} against {other.claim}",
-                    text=f"KV bytes a token {how}: likely {_span(one)} by {one.method}, {_span(other)} by {other.method}",
+                    text=f"KV bytes a token {how}: {_span(one)} by {one.method}, {_span(other)} by {other.method}",
                 )
             )
     kept, fits = _kept(inferences), fitting_tiers(inferences)

@@ -28,12 +28,14 @@ class Rent:
         usd_per_chip_hour: rent, or purchase and energy over the chip's life [USD/hour].
         power_w_per_chip: with host and network, None where not known [W].
         pue: power of the site over that of the machines; 1 where the power includes cooling [ratio].
-        how: "rent" or "purchase".
+        usd_per_kwh: price of energy, None where not stated [USD/kWh].
+        how: "rent" or "purchase"; a rent includes the energy.
     """
 
     usd_per_chip_hour: float
     power_w_per_chip: float | None = None
     pue: float = 1.0
+    usd_per_kwh: float | None = None
     how: str = "rent"
 
     def __post_init__(self) -> None:

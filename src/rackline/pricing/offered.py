@@ -198,6 +198,7 @@ class Offered:
                 "usd_per_chip_hour": self.rent.usd_per_chip_hour,
                 "rent_or_purchase": self.rent.how,
                 "pue": self.rent.pue,
+                "usd_per_kwh": self.rent.usd_per_kwh,
                 "power_w_per_chip": self.rent.power_w_per_chip,
             },
             "tiers": [tier.as_dict() for tier in self.tiers],

@@ -30,14 +30,13 @@ def offered_report(offered: Offered, *, width: int) -> Group:
         f"{percent(terms.utilisation)}: prices are {terms.price_over_cost:.3g} times the cost at full use",
         style="not bold",
     )
-    if rent.power_w_per_chip is None:
-        head.append("\nenergy: the cluster states no power", style="not bold yellow")
-    else:
-        head.append(
-            f"\nenergy: {rent.power_w_per_chip:,.0f} W a chip with host, network and cooling, PUE {rent.pue:.3g}",
-            style="not bold",
-        )
+    head.append(f"\n{_energy(offered)}", style="not bold" if rent.power_w_per_chip else "not bold yellow")
     parts: list[RenderableType] = [head, Text(""), _tiers_table(offered, width)]
+    parts += [
+        Text(f"{tier.name.split(' above')[0]} to {short_count(tier.until_len)}: {tier.reason}", style="yellow")
+        for tier in offered.tiers
+        if tier.reason
+    ]
     if offered.caches:
         parts += [Text(""), _cache_table(offered)]
     parts.append(
@@ -48,6 +47,22 @@ def offered_report(offered: Offered, *, width: int) -> Group:
         )
     )
     return Group(*parts)
+
+
+def _energy(offered: Offered) -> str:
+    """Power, PUE, and the energy of the first tier in kWh and dollars."""
+    rent = offered.rent
+    if rent.power_w_per_chip is None:
+        return "energy: the cluster states no power"
+    text = f"energy: {rent.power_w_per_chip:,.0f} W a chip with host, network and cooling, PUE {rent.pue:.3g}"
+    sold = next((tier for tier in offered.tiers if not tier.reason), None)
+    if sold is None or sold.kwh_per_mtok_input is None or sold.kwh_per_mtok_output is None:
+        return text
+    text += f": {sold.kwh_per_mtok_input:.3g} kWh a M input, {sold.kwh_per_mtok_output:.3g} kWh a M output"
+    if rent.usd_per_kwh is not None:
+        usd = [format_usd(kwh * rent.usd_per_kwh) for kwh in (sold.kwh_per_mtok_input, sold.kwh_per_mtok_output)]
+        text += f", {usd[0]} and {usd[1]} of the price at {format_usd(rent.usd_per_kwh)} a kWh"
+    return text
 
 
 def _tiers_table(offered: Offered, width: int) -> Table:
@@ -69,7 +84,7 @@ def _tiers_table(offered: Offered, width: int) -> Table:
         mode = tier.mode
         name = tier.name.split(" above")[0]
         if tier.reason:
-            table.add_row(name, short_count(tier.until_len), Text(tier.reason, style="yellow"))
+            table.add_row(name, short_count(tier.until_len), *["-"] * 3)
             continue
         more = [_margin(tier, 0), _margin(tier, 1), _kwh(tier.kwh_per_mtok_input), _kwh(tier.kwh_per_mtok_output)]
         table.add_row(
