@@ -201,7 +201,7 @@ def price_sheet(name: str) -> PriceSheet:
         UnknownNameError: no such sheet.
         CatalogError: a file that breaks the schema.
 
-    >>> price_sheet("claude-opus-4.6").standard.output_usd * 1e6
+    >>> round(price_sheet("claude-opus-4.6").standard.output_usd * 1e6, 6)
     25.0
     """
     return sheet_from_record(price_sheet_record(name))
