@@ -33,7 +33,7 @@ def data(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
         (PRICE, ("standard", "batch", "flex", "fast 2.5x", "cache writes", "PUE", "utilisation 60 %", "every context")),
         (("infer-prices", "gemini-3.1-pro"), ("active_params", "N46", "N47", "N48", "not revealed", "lecture's")),
         (("infer-prices", "deepseek-v3"), ("against the open models", "36.6B", "azure-deepseek-v3")),
-        (("infer-prices", "--all"), ("76 price sheets", "openai-gpt-5.5", "against the open models")),
+        (("infer-prices", "--all"), ("88 price sheets", "openai-gpt-5.5", "against the open models")),
     ],
 )
 def test_tables_fit_the_terminal(

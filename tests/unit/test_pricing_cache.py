@@ -36,10 +36,10 @@ LINES = st.lists(st.tuples(POSITIVE, POSITIVE), min_size=1, max_size=8).map(
 
 
 @given(LINES, st.floats(0.0, 1e7), st.integers(1, 50))
-def test_envelope_is_the_minimum_of_its_parts(lines: list[KeepingCost], hold_s: float, reuses: int) -> None:
-    best = cheapest(envelope(lines, reuses), hold_s)
-    least = min(float(each.usd(hold_s, reuses)) for each in lines)
-    assert float(best.usd(hold_s, reuses)) == pytest.approx(least, rel=1e-9)
+def test_envelope_is_the_minimum_of_its_parts(lines: list[KeepingCost], kept_s: float, reuses: int) -> None:
+    best = cheapest(envelope(lines, reuses), kept_s)
+    least = min(float(each.usd(kept_s, reuses)) for each in lines)
+    assert float(best.usd(kept_s, reuses)) == pytest.approx(least, rel=1e-9)
 
 
 @given(LINES, st.integers(1, 50))
@@ -74,12 +74,12 @@ def test_at_the_drain_time_holding_costs_as_much_as_bringing_back(
 
 
 @given(st.floats(0.05, 3.0), st.floats(1e-3, 1e6))
-def test_drain_rule_is_the_envelope_where_hold_falls_as_retrieval_rises(step: float, hold_s: float) -> None:
+def test_drain_rule_is_the_envelope_where_hold_falls_as_retrieval_rises(step: float, kept_s: float) -> None:
     """C121: tiers with hold 1/x and retrieve x on a fine or coarse ladder of x; both pick the same rung."""
     ladder = np.exp(np.arange(-12.0, 12.0, step))
     lines = [line(f"{x:g}", fixed=x, hold=1.0 / x, drain=x * x) for x in ladder]
-    rule, best = tier_by_drain(lines, hold_s), cheapest(envelope(lines), hold_s)
-    assert float(rule.usd(hold_s)) == pytest.approx(float(best.usd(hold_s)), rel=1e-6)
+    rule, best = tier_by_drain(lines, kept_s), cheapest(envelope(lines), kept_s)
+    assert float(rule.usd(kept_s)) == pytest.approx(float(best.usd(kept_s)), rel=1e-6)
 
 
 @pytest.mark.parametrize(("hold_power", "fetch_power"), [(1.0, 2.0), (2.0, 1.0), (1.0, 1.5)])

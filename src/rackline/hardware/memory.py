@@ -58,12 +58,12 @@ class MemoryTier:
         """Bandwidth that one accelerator sees: the narrower of the unit and its path [bytes/s]."""
         return min(self.bytes_per_s, self.path_bytes_per_s or self.bytes_per_s)
 
-    def held_share_s(self, held_bytes: float, hold_s: float) -> float:
+    def held_share_s(self, held_bytes: float, kept_s: float) -> float:
         """Device time that holding occupies: seconds times the share of the capacity [s].
 
         Sources: lecture C116, C117, C122.
         """
-        return hold_s * held_bytes / self.capacity_bytes
+        return kept_s * held_bytes / self.capacity_bytes
 
     def read_s(self, read_bytes: float) -> float:
         """Device time that reading occupies [s]; the latency is waited for, but occupies nothing.

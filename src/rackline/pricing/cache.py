@@ -51,9 +51,9 @@ class KeepingCost:
     drain_s: float | None = None
     fetch_s: float = 0.0
 
-    def usd(self, hold_s: FloatLike, reuses: FloatLike = 1.0) -> Array:
+    def usd(self, kept_s: FloatLike, reuses: FloatLike = 1.0) -> Array:
         """Cost of writing, holding and bringing back `reuses` times [USD]."""
-        return self.once_usd + self.hold_usd_per_s * as_array(hold_s) + self.retrieve_usd * as_array(reuses)
+        return self.once_usd + self.hold_usd_per_s * as_array(kept_s) + self.retrieve_usd * as_array(reuses)
 
 
 def keeping_cost(tier: MemoryTier, entry_bytes: float) -> KeepingCost:
@@ -167,12 +167,12 @@ def envelope(costs: Sequence[KeepingCost], reuses: float = 1.0) -> tuple[Reign, 
     return tuple(reigns)
 
 
-def cheapest(reigns: Sequence[Reign], hold_s: float) -> KeepingCost:
+def cheapest(reigns: Sequence[Reign], kept_s: float) -> KeepingCost:
     """The tier whose reign holds a time."""
-    return next(reign.cost for reign in reversed(reigns) if hold_s >= reign.from_s)
+    return next(reign.cost for reign in reversed(reigns) if kept_s >= reign.from_s)
 
 
-def tier_by_drain(costs: Sequence[KeepingCost], hold_s: float) -> KeepingCost:
+def tier_by_drain(costs: Sequence[KeepingCost], kept_s: float) -> KeepingCost:
     """The lecture's rule: the tier whose drain time is nearest to the hold time, in ratio.
 
     Derivation: an entry held t occupies t · K / C of the device, bringing it back once occupies K / W. The two are
@@ -183,18 +183,18 @@ def tier_by_drain(costs: Sequence[KeepingCost], hold_s: float) -> KeepingCost:
 
     Args:
         costs: lines; those without a drain time (recompute) are left out.
-        hold_s: t, above 0 [s].
+        kept_s: t, above 0 [s].
 
     Raises:
         InputError: a time that is not above 0, or no tier with a drain time.
 
     Sources: lecture C121, C122.
     """
-    _positive("hold time", hold_s)
+    _positive("hold time", kept_s)
     draining = [cost for cost in costs if cost.drain_s]
     if not draining:
         raise InputError(what="tiers", given=len(costs), allowed="at least one tier with a drain time")
-    return min(draining, key=lambda cost: abs(np.log((cost.drain_s or 1.0) / hold_s)))
+    return min(draining, key=lambda cost: abs(np.log((cost.drain_s or 1.0) / kept_s)))
 
 
 def break_even_s(dear_to_hold: KeepingCost, dear_to_fetch: KeepingCost, reuses: float = 1.0) -> float:
@@ -218,18 +218,18 @@ def tiers_data(
     """Lines, envelope and the answer for each hold time as plain data, dollars per million tokens."""
     per_mtok = 1e6 / prompt_len
 
-    def answer(hold_s: float) -> dict[str, Any]:
-        best, rule = cheapest(reigns, hold_s), tier_by_drain(lines, hold_s)
+    def answer(kept_s: float) -> dict[str, Any]:
+        best, rule = cheapest(reigns, kept_s), tier_by_drain(lines, kept_s)
         charged = per_mtok * price_over_cost
         return {
-            "hold_s": hold_s,
+            "hold_s": kept_s,
             "tier": best.name,
-            "usd_per_mtok_write": (best.once_usd + best.hold_usd_per_s * hold_s) * charged,
+            "usd_per_mtok_write": (best.once_usd + best.hold_usd_per_s * kept_s) * charged,
             "usd_per_mtok_hit": best.retrieve_usd * charged,
             "usd_per_mtok_hour_storage": best.hold_usd_per_s * SECONDS_PER_HOUR * charged,
-            "cost_usd_per_mtok": float(best.usd(hold_s, reuses)) * per_mtok,
+            "cost_usd_per_mtok": float(best.usd(kept_s, reuses)) * per_mtok,
             "rule_tier": rule.name,
-            "rule_over_best": float(rule.usd(hold_s, reuses)) / float(best.usd(hold_s, reuses)),
+            "rule_over_best": float(rule.usd(kept_s, reuses)) / float(best.usd(kept_s, reuses)),
         }
 
     return {
