@@ -30,7 +30,20 @@ def data(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     ("arguments", "parts"),
     [
         (TIERS, ("cheapest tier by how long", "nvme-4tb", "recompute", "5.00 min", "1.00 h", "1.00 d", "rule")),
-        (PRICE, ("standard", "batch", "flex", "fast 2.5x", "cache writes", "PUE", "utilisation 60 %", "every context")),
+        (
+            PRICE,
+            (
+                "standard",
+                "batch",
+                "flex",
+                "priority 1.5x",
+                "fast 2.5x",
+                "cache writes",
+                "PUE",
+                "utilisation 60 %",
+                "every context",
+            ),
+        ),
         (("infer-prices", "gemini-3.1-pro"), ("active_params", "N46", "N47", "N48", "not revealed", "lecture's")),
         (("infer-prices", "deepseek-v3"), ("against the open models", "36.6B", "azure-deepseek-v3")),
         (("infer-prices", "--all"), ("88 price sheets", "openai-gpt-5.5", "against the open models")),

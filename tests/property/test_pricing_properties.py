@@ -50,14 +50,14 @@ def costs(index: int) -> TokenCosts:
 def offered(index: int, margin: float, steps: tuple[float, ...] = (2e3, 8e3, 32e3)) -> Offered:
     price = cluster(DEPLOYMENTS[index][2]).usd_per_chip_hour
     assert price is not None
-    terms = Terms(margin=margin, utilisation=0.6, tpot_s=0.1, fast_ratios=(1.5,))
+    terms = Terms(margin=margin, utilisation=0.6, tpot_s=0.1, fast_ratios=(1.5, 2.0))
     return offer_prices(costs(index), Rent(usd_per_chip_hour=price), terms, steps=steps)
 
 
 @settings(max_examples=150)
 @given(
     st.integers(0, len(DEPLOYMENTS) - 1),
-    st.sampled_from(["standard", "batch", "flex", "fast"]),
+    st.sampled_from(["standard", "batch", "flex", "priority", "fast"]),
     st.sampled_from([0.0, 0.3]),
     st.floats(0.0, 1.0),
     st.floats(0.0, 1.0),
@@ -70,7 +70,7 @@ def test_price_covers_cost_at_every_context(index: int, mode: str, margin: float
     tier = sheet.tier_of(prompt, mode)
     assume(tier is not None)
     assert tier is not None
-    limit = {"standard": 0.1, "flex": 0.1, "batch": None, "fast": tier.tpot_s}[mode]
+    limit = {"standard": 0.1, "flex": 0.1, "batch": None}.get(mode, tier.tpot_s)
     used = 1.0 if mode in ("batch", "flex") else sheet.terms.utilisation
     cost = float(np.asarray(request_cost_usd(sheet.costs, sheet.rent, prompt, answer, limit, used))[0])
     paid = tier.input_usd * prompt + tier.output_usd * answer
@@ -94,15 +94,18 @@ def test_cost_of_a_token_never_falls_with_context(index: int) -> None:
 def test_modes_are_ordered(index: int) -> None:
     """Batch is the cheapest, then flex, standard and fast; longer contexts and slower answers are never dearer."""
     sheet = offered(index, 0.3)
-    by_mode = {mode: [t for t in sheet.tiers if t.mode == mode] for mode in ("batch", "flex", "standard", "fast")}
-    for batch, flex, standard, fast in zip(*by_mode.values(), strict=True):
+    by_mode = {
+        mode: [t for t in sheet.tiers if t.mode == mode] for mode in ("batch", "flex", "standard", "priority", "fast")
+    }
+    for batch, flex, standard, priority, fast in zip(*by_mode.values(), strict=True):
         if standard.reason:
             continue
         assert batch.output_usd <= flex.output_usd * (1 + 1e-12) < standard.output_usd
         assert batch.input_usd == pytest.approx(standard.input_usd * 0.6)
         if not fast.reason:
-            assert fast.output_usd >= standard.output_usd
-            assert fast.tpot_s <= standard.tpot_s / 1.5 * (1 + 1e-9)
+            assert fast.output_usd >= priority.output_usd >= standard.output_usd
+            assert fast.tpot_s <= standard.tpot_s / 2.0 * (1 + 1e-9)
+            assert priority.tpot_s <= standard.tpot_s / 1.5 * (1 + 1e-9)
         assert standard.cached_input_usd <= standard.input_usd
     for tiers in by_mode.values():
         sold = [tier for tier in tiers if not tier.reason]

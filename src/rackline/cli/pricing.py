@@ -163,7 +163,7 @@ def price(
         contexts: longest prompts of the context tiers, such as 32k,200k,1M
         output: tokens that an answer adds to the context
         tpot: longest time per output token of the standard mode
-        fast: speeds of the faster modes over the standard one, such as 1.5,2.5
+        fast: speeds of the faster modes over the standard one, such as 1.5,2.5; below 2 they are called priority
         lifetimes: of cache writes, such as 5min,1h
         memory: share of HBM that the server may use
         rent: price of a chip, in USD an hour; the cluster's own by default

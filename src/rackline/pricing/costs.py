@@ -17,7 +17,7 @@ from rackline.serving.steady import Engine
 from rackline.serving.workload import Mode
 
 HOURS_PER_YEAR = 8766.0
-_MENU = np.unique(np.rint(np.geomspace(1, 8192, 105)))  # sequences on a rank, in steps of a twelfth of an octave
+_MENU = np.unique(np.rint(np.geomspace(1, 8192, 105)))  # sequences on a rank, in steps of an eighth of an octave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

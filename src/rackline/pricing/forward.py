@@ -29,6 +29,7 @@ from rackline.pricing.cache import (
 from rackline.pricing.costs import Rent, TokenCosts
 from rackline.pricing.offered import Offered, SoldCache, SoldTier, Terms
 
+LEAST_FAST = 2.0  # a mode that is less than so many times as fast is sold as priority
 _STEPS_OF_A_TIER = 9
 
 
@@ -69,7 +70,8 @@ def offer_prices(
     """Make the price sheet of a deployment.
 
     Standard traffic fills `utilisation` of the hours; batch takes hours that are left over and the cheapest batch that
-    fits, flex left-over hours at the standard batch; each faster mode the cheapest batch that is so much faster.
+    fits, flex left-over hours at the standard batch; each faster mode (priority below twice the speed, fast from there
+    on) the cheapest batch that is so much faster.
 
     Args:
         steps: longest prompt of each context tier, rising; tiers that do not fit stay with the reason [tokens].
@@ -99,7 +101,8 @@ def offer_prices(
     for ratio in sorted(terms.fast_ratios):
         for (low, high), normal in zip(_pairs(bounds), standard, strict=True):
             limit = normal.tpot_s / ratio if np.isfinite(normal.tpot_s) else None
-            tier = _sold(f"fast {ratio:g}x", "fast", limit, terms.utilisation, low, high, costs, rent, terms)
+            mode = "priority" if ratio < LEAST_FAST else "fast"
+            tier = _sold(f"{mode} {ratio:g}x", mode, limit, terms.utilisation, low, high, costs, rent, terms)
             if tier.reason and not normal.reason:
                 tier = replace(tier, reason=f"no batch is {ratio:g} times as fast: the latency floor")
             found.append(tier)
