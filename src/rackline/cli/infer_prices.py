@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -47,9 +48,7 @@ def infer_prices(
         json: print JSON (SI units) and nothing else
         plot: write active parameters against KV bytes to FILE.html, .svg or .png
     """
-    from rackline.report.svg import check_plot_path
-
-    file = check_plot_path(plot) if plot else None
+    file = _file(plot)
     if every == bool(sheets):
         raise InputError(
             what="infer-prices",
@@ -86,6 +85,14 @@ def infer_prices(
     if compared:
         out.print()
         out.print(compared_report(compared))
+
+
+def _file(plot: str | None) -> Path | None:
+    if plot is None:
+        return None
+    from rackline.report.svg import check_plot_path
+
+    return check_plot_path(plot)
 
 
 def _unknowns(

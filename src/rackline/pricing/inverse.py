@@ -20,7 +20,7 @@ from rackline.pricing.conflicts import conflicts, fitting_tiers
 from rackline.pricing.reader import Reader
 from rackline.pricing.reading import Bound, Reading
 from rackline.pricing.sheet import PriceSheet, PriceTier
-from rackline.pricing.unknowns import Unknowns, default_unknowns
+from rackline.pricing.unknowns import Draws, Unknowns, default_unknowns
 from rackline.serving import blackboard
 
 # What the lecture puts in: 100 billion active parameters and a ratio of 300 (claim C100).
@@ -33,6 +33,7 @@ def read_prices(
     unknowns: Unknowns | None = None,
     active_params: float | None = None,
     units: Sequence[MemoryTier] | None = None,
+    draws: Draws | None = None,
 ) -> Reading:
     """Read everything from one sheet that it allows.
 
@@ -40,8 +41,11 @@ def read_prices(
         unknowns: ranges; the defaults on all rentable chips when not given.
         active_params: known active parameters, which the context step then needs no price for [elements].
         units: memory tiers in which a cache may be kept; the catalogue's when not given.
+        draws: combinations of the unknowns; drawn with a fixed seed when not given.
     """
-    reader = Reader(sheet, unknowns or default_unknowns(), active_params, units or keeping_units())
+    ranges = unknowns or default_unknowns()
+    drawn = draws or ranges.draws(np.random.default_rng(0))
+    reader = Reader(sheet, ranges, drawn, active_params, units or keeping_units())
     standard = sheet.standard
     if standard is None:
         reader.miss("everything", "the sheet has no standard tier")
@@ -69,7 +73,8 @@ def read_all(
 ) -> tuple[Reading, ...]:
     """Read every sheet under the same unknowns; see `read_prices`."""
     ranges, units = unknowns or default_unknowns(), keeping_units()
-    return tuple(read_prices(sheet, ranges, active_params, units) for sheet in sheets)
+    drawn = ranges.draws(np.random.default_rng(0))
+    return tuple(read_prices(sheet, ranges, active_params, units, drawn) for sheet in sheets)
 
 
 def _active_params(reader: Reader, standard: PriceTier) -> None:

@@ -10,7 +10,7 @@ from rackline.hardware import MemoryTier
 from rackline.passes.features import Array
 from rackline.pricing.reading import Bound, Inference, KeptIn, Missing
 from rackline.pricing.sheet import PriceSheet
-from rackline.pricing.unknowns import Range, Unknowns
+from rackline.pricing.unknowns import Draws, Range, Unknowns
 
 
 class Reader:
@@ -18,15 +18,21 @@ class Reader:
 
     Args:
         sheet, unknowns: what is read, under what.
+        draws: combinations of the unknowns.
         active_params: known ones, None when not [elements].
         units: memory tiers in which a cache may be kept.
     """
 
     def __init__(
-        self, sheet: PriceSheet, unknowns: Unknowns, active_params: float | None, units: Sequence[MemoryTier]
+        self,
+        sheet: PriceSheet,
+        unknowns: Unknowns,
+        draws: Draws,
+        active_params: float | None,
+        units: Sequence[MemoryTier],
     ) -> None:
         self.sheet, self.unknowns, self.active_params, self.units = sheet, unknowns, active_params, units
-        self.draws = unknowns.draws(np.random.default_rng(0))
+        self.draws = draws
         self.inferences: list[Inference] = []
         self.missing: list[Missing] = []
         self.kept_in: list[KeptIn] = []
