@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rackline.errors import RacklineError as RacklineError
     from rackline.hardware import chip as chip
     from rackline.hardware import cluster as cluster
+    from rackline.hardware import memory_tier as memory_tier
     from rackline.parallel import Deployment as Deployment
     from rackline.parallel import Layout as Layout
     from rackline.parallel import Routing as Routing
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from rackline.parallel import precision as precision
     from rackline.passes import Batch as Batch
     from rackline.passes import calibration as calibration
+    from rackline.pricing import offer_prices as offer_prices
+    from rackline.pricing import price_sheet as price_sheet
+    from rackline.pricing import read_prices as read_prices
     from rackline.search import Constraints as Constraints
     from rackline.search import plan as plan
     from rackline.serving import Mode as Mode
@@ -44,6 +48,10 @@ _WHERE = {
     "precision": "rackline.parallel",
     "Batch": "rackline.passes",
     "calibration": "rackline.passes",
+    "memory_tier": "rackline.hardware",
+    "offer_prices": "rackline.pricing",
+    "price_sheet": "rackline.pricing",
+    "read_prices": "rackline.pricing",
     "Constraints": "rackline.search",
     "plan": "rackline.search",
     "Mode": "rackline.serving",

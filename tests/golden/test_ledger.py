@@ -1,4 +1,4 @@
-"""The lecture's ledger, section 4: the golden values G01-G06, G11, G13-G16 from the closed forms.
+"""The lecture's ledger, section 4: the golden values G01-G06, G10, G11, G13-G17 from the closed forms.
 
 Each test states the inputs of the ledger's row and compares to the digits that the row prints.
 """
@@ -159,3 +159,34 @@ def test_g16_usd_per_million_tokens() -> None:
     # 128k tokens per second: 2,000 sequences, 64 passes a second (C32)
     assert bb.tokens_per_s(2000.0, 1 / 64) == 128_000.0
     assert round(bb.cost_per_token_usd(2000.0, 1 / 64, usd_per_hour) * 1e6, 2) == 0.31
+
+
+# chip, FLOP/s dense, bytes/s, KV bytes per token of 100 B active parameters at 200K as printed
+G10 = [
+    ("as said", 600e12, 1e12, 1667),
+    ("H100 BF16", 989 * TFLOP, 3.35 * TB, 3387),
+    ("H100 FP8", 1979 * TFLOP, 3.35 * TB, 1693),
+    ("B200 FP4", 9000 * TFLOP, 8.0 * TB, 889),
+]
+
+
+@pytest.mark.parametrize(("flop_per_s", "hbm", "printed"), [row[1:] for row in G10])
+def test_g10_kv_bytes_of_a_200k_crossover(flop_per_s: float, hbm: float, printed: int) -> None:
+    assert bb.kv_bytes_per_token_from_crossover(100e9, 200e3, flop_per_s, hbm) == pytest.approx(printed, abs=0.7)
+
+
+# part, bytes, bytes/s, drain time [s], its last digit
+G17 = [
+    ("DDR 480 GB", 480 * GB, 0.5 * TB, 0.96, 0.01),
+    ("DDR 1.5 TB", 1.5 * TB, 0.46 * TB, 3.3, 0.1),
+    ("NVMe 4 TB", 4 * TB, 7 * GB, 571.0, 1.0),
+    ("QLC 30.7 TB", 30.72 * TB, 7 * GB, 1.2 * 3600, 0.1 * 3600),
+    ("QLC 61.4 TB", 61.44 * TB, 7 * GB, 2.4 * 3600, 0.1 * 3600),
+    ("QLC 122.9 TB", 122.88 * TB, 7.4 * GB, 4.6 * 3600, 0.1 * 3600),
+    ("HDD 20 TB", 20 * TB, 0.285 * GB, 19.5 * 3600, 0.1 * 3600),
+]
+
+
+@pytest.mark.parametrize(("capacity", "bandwidth", "printed_s", "digit"), [row[1:] for row in G17])
+def test_g17_drain_times_of_memory_tiers(capacity: float, bandwidth: float, printed_s: float, digit: float) -> None:
+    assert bb.hbm_drain_s(capacity, bandwidth) == pytest.approx(printed_s, abs=digit / 2 * 1.001)

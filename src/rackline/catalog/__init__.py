@@ -1,4 +1,4 @@
-"""The catalogue: validated records of chips, clusters, memory tiers, models, calibrations; numbers have sources."""
+"""The catalogue: validated records of chips, clusters, memory tiers, models, prices, calibrations; all with sources."""
 
 from rackline.catalog.load import (
     calibration_record,
@@ -7,11 +7,13 @@ from rackline.catalog.load import (
     memory_record,
     model_record,
     names,
+    price_sheet_record,
     resolve_beside,
     settable_keys,
     stack_record,
 )
 from rackline.catalog.memory_tiers import MemoryRecord
+from rackline.catalog.prices import CacheWriteRecord, PastPriceRecord, PriceSheetRecord, PriceTierRecord
 from rackline.catalog.schema import (
     AggregateRecord,
     ArchitectureRecord,
@@ -39,6 +41,7 @@ from rackline.catalog.stacks import StackRecord
 __all__ = [
     "AggregateRecord",
     "ArchitectureRecord",
+    "CacheWriteRecord",
     "CalibrationRecord",
     "ChipRecord",
     "ClusterRecord",
@@ -55,7 +58,10 @@ __all__ = [
     "ModelRecord",
     "MoeRecord",
     "OperationRecord",
+    "PastPriceRecord",
     "PeakRates",
+    "PriceSheetRecord",
+    "PriceTierRecord",
     "PublishedRecord",
     "Source",
     "StackRecord",
@@ -65,6 +71,7 @@ __all__ = [
     "memory_record",
     "model_record",
     "names",
+    "price_sheet_record",
     "resolve_beside",
     "settable_keys",
     "stack_record",

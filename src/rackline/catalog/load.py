@@ -21,6 +21,7 @@ from rackline.catalog.base import SourcedRecord
 from rackline.catalog.lines import line_of
 from rackline.catalog.memory_tiers import MemoryRecord
 from rackline.catalog.overrides import apply_overrides, keys_of_table, settable_keys
+from rackline.catalog.prices import PriceSheetRecord
 from rackline.catalog.schema import CalibrationRecord, ChipRecord, ClusterRecord, ModelRecord
 from rackline.catalog.stacks import StackRecord
 from rackline.errors import CatalogError, UnknownNameError, nearest_names
@@ -32,13 +33,14 @@ __all__ = [
     "memory_record",
     "model_record",
     "names",
+    "price_sheet_record",
     "record_from_mapping",
     "resolve_beside",
     "settable_keys",
     "stack_record",
 ]
 
-Kind = Literal["chips", "clusters", "memory", "models", "calibrations", "stacks"]
+Kind = Literal["chips", "clusters", "memory", "models", "prices", "calibrations", "stacks"]
 R = TypeVar("R", bound=SourcedRecord)
 
 _SINGULAR = {
@@ -46,6 +48,7 @@ _SINGULAR = {
     "clusters": "cluster",
     "memory": "memory tier",
     "models": "model",
+    "prices": "price sheet",
     "calibrations": "calibration",
     "stacks": "stack",
 }
@@ -98,6 +101,16 @@ def calibration_record(name: str, overrides: Mapping[str, object] | None = None)
     return _record("calibrations", CalibrationRecord, name, overrides)
 
 
+def price_sheet_record(name: str, overrides: Mapping[str, object] | None = None) -> PriceSheetRecord:
+    """Read one price sheet; arguments and errors as in `chip_record`.
+
+    Example:
+        >>> price_sheet_record("anthropic-claude-opus-4.6").provider
+        'anthropic'
+    """
+    return _record("prices", PriceSheetRecord, name, overrides)
+
+
 def stack_record(name: str, overrides: Mapping[str, object] | None = None) -> StackRecord:
     """Read one serving stack; arguments and errors as in `chip_record`."""
     return _record("stacks", StackRecord, name, overrides)
@@ -108,7 +121,7 @@ def names(kind: Kind) -> tuple[str, ...]:
     """Return the canonical names of all shipped objects of a kind, sorted.
 
     Args:
-        kind: "chips", "clusters", "memory", "models", "calibrations" or "stacks".
+        kind: "chips", "clusters", "memory", "models", "prices", "calibrations" or "stacks".
 
     Example:
         >>> "h100-sxm" in names("chips")

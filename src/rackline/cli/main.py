@@ -18,6 +18,9 @@ _COMMANDS = {
     "plan": "The cheapest way to serve a model on a cluster under latency limits.",
     "explain": "One pass row by row: formula, numbers put in, seconds, what binds.",
     "fit": "What fits: weights per chip, room for KV, largest context and concurrency by layout.",
+    "tiers": "Where to keep the KV cache of a prompt, for how long, and what to charge for it.",
+    "price": "What to charge for a deployment: input, output, cache, batch and fast modes.",
+    "infer-prices": "What public prices reveal: parameters, KV bytes, batches, memory tiers.",
     "validate": "Predict measured cases and print how far off the predictions are.",
     "calibrate": "Fit calibrations to tables of measured operations, with their errors.",
     "chips": "List the chips, or show one with the sources of its numbers.",
@@ -61,6 +64,25 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
     rackline fit llama-3.1-70b --on dgx-h100 --context 32k
     rackline fit deepseek-v3 --on dgx-h200 \\
       --context 32k --concurrency 64 --precision fp8
+""",
+    "tiers": """Examples:
+
+    rackline tiers deepseek-v3 --on dgx-h200 --prompt 16k
+    rackline tiers llama-3.1-70b --on dgx-h100 \\
+      --held 5min --held 1h --reuses 10 --within 200ms --plot tiers.svg
+""",
+    "price": """Examples:
+
+    rackline price llama-3.1-70b --on dgx-h100 --precision fp8 --layout tp=8
+    rackline price deepseek-v3 --on dgx-h200 --contexts 32k,128k \\
+      --margin 50% --utilisation 40% --purchase 40000 --pue 1.2 --json
+""",
+    "infer-prices": """Examples:
+
+    rackline infer-prices gemini-3.1-pro
+    rackline infer-prices deepseek-v3
+    rackline infer-prices claude-opus-4.6 --chip gb200 --margin 20%..100%
+    rackline infer-prices --all --plot prices.html
 """,
     "validate": """Examples:
 
@@ -112,6 +134,9 @@ _MODULES = {
     "plan": "rackline.cli.plan:plan",
     "explain": "rackline.cli.explain:explain",
     "fit": "rackline.cli.fit:fit",
+    "tiers": "rackline.cli.pricing:tiers",
+    "price": "rackline.cli.pricing:price",
+    "infer-prices": "rackline.cli.infer_prices:infer_prices",
     "validate": "rackline.cli.validate:validate",
     "calibrate": "rackline.cli.calibrate:calibrate",
     "chips": "rackline.cli.catalogue:chips",

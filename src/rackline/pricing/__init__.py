@@ -1,0 +1,65 @@
+"""Pricing: from cost to a price sheet, from a price sheet to the architecture, and what keeping a KV cache costs."""
+
+from rackline.pricing.cache import (
+    KeepingCost,
+    Reign,
+    break_even_s,
+    cheapest,
+    default_tiers,
+    envelope,
+    keeping_cost,
+    recompute_cost,
+    tier_by_drain,
+)
+from rackline.pricing.compare import Compared, compare, rank_correlation
+from rackline.pricing.costs import Rent, TokenCosts, purchase_usd_per_hour
+from rackline.pricing.forward import keeping_lines, offer_prices, request_cost_usd
+from rackline.pricing.inverse import read_all, read_prices
+from rackline.pricing.offered import Offered, SoldCache, SoldTier, Terms
+from rackline.pricing.reading import Conflict, Inference, KeptIn, Missing, PriceChange, Reading
+from rackline.pricing.sheet import PriceSheet, PriceTier, all_sheets, find_sheets, price_sheet, sheet_from_record
+from rackline.pricing.unknowns import Offer, Range, Unknowns, default_offers, default_unknowns
+
+__all__ = [
+    "Compared",
+    "Conflict",
+    "Inference",
+    "KeepingCost",
+    "KeptIn",
+    "Missing",
+    "Offer",
+    "Offered",
+    "PriceChange",
+    "PriceSheet",
+    "PriceTier",
+    "Range",
+    "Reading",
+    "Reign",
+    "Rent",
+    "SoldCache",
+    "SoldTier",
+    "Terms",
+    "TokenCosts",
+    "Unknowns",
+    "all_sheets",
+    "break_even_s",
+    "cheapest",
+    "compare",
+    "default_offers",
+    "default_tiers",
+    "default_unknowns",
+    "envelope",
+    "find_sheets",
+    "keeping_cost",
+    "keeping_lines",
+    "offer_prices",
+    "price_sheet",
+    "purchase_usd_per_hour",
+    "rank_correlation",
+    "read_all",
+    "read_prices",
+    "recompute_cost",
+    "request_cost_usd",
+    "sheet_from_record",
+    "tier_by_drain",
+]

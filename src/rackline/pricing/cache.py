@@ -1,0 +1,268 @@
+"""What keeping a KV entry costs in each memory tier, and which tier is the cheapest for how long.
+
+An entry of K bytes is written once, held t seconds and brought back n times. In a tier of capacity C, read bandwidth
+W, write bandwidth V and q dollars a second for the device:
+
+    hold = q · K / C · t      the share of the device that is occupied
+    retrieve = q · K / W      the device is busy for the read, each time
+    write = q · K / V
+
+In the chip's own memory an entry is already where it is needed: retrieve = write = 0. Recomputing has no hold cost and
+costs a prefill each time. Over t every tier is a straight line, so the cheapest of them is a lower envelope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rackline.catalog import names
+from rackline.errors import InputError
+from rackline.hardware import Cluster, MemoryTier, hbm_of, memory_tier
+from rackline.passes.features import Array, FloatLike, as_array
+
+SECONDS_PER_HOUR = 3600.0
+RECOMPUTE = "recompute"
+_WITH_GRACE = ("gb200", "gb300")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepingCost:
+    """Cost line of one tier for one entry.
+
+    Args:
+        name: of the tier, or "recompute".
+        tier: its kind.
+        once_usd: written once [USD].
+        hold_usd_per_s: while it is held [USD/s].
+        retrieve_usd: each time it is brought back [USD].
+        drain_s: of the device; None for recompute [s].
+        fetch_s: until one accelerator has the entry [s].
+    """
+
+    name: str
+    tier: str
+    once_usd: float
+    hold_usd_per_s: float
+    retrieve_usd: float
+    drain_s: float | None = None
+    fetch_s: float = 0.0
+
+    def usd(self, kept_s: FloatLike, reuses: FloatLike = 1.0) -> Array:
+        """Cost of writing, holding and bringing back `reuses` times [USD]."""
+        return self.once_usd + self.hold_usd_per_s * as_array(kept_s) + self.retrieve_usd * as_array(reuses)
+
+
+def keeping_cost(tier: MemoryTier, entry_bytes: float) -> KeepingCost:
+    """The cost line of a tier.
+
+    Args:
+        entry_bytes: K, KV cache of the entry [bytes].
+
+    Raises:
+        InputError: a tier without a price, bytes that are not above 0.
+
+    Sources: lecture C116, C117, C118.
+    """
+    _positive("entry bytes", entry_bytes)
+    if tier.usd_per_hour is None:
+        raise InputError(what=f"price of {tier.name}", given=None, allowed="a tier with usd_per_hour")
+    usd_per_s = tier.usd_per_hour / SECONDS_PER_HOUR
+    own = tier.tier in ("hbm", "sram")
+    return KeepingCost(
+        name=tier.name,
+        tier=tier.tier,
+        once_usd=0.0 if own else usd_per_s * tier.write_s(entry_bytes),
+        hold_usd_per_s=usd_per_s * tier.held_share_s(entry_bytes, 1.0),
+        retrieve_usd=0.0 if own else usd_per_s * tier.read_s(entry_bytes),
+        drain_s=tier.drain_s,
+        fetch_s=0.0 if own else tier.fetch_s(entry_bytes),
+    )
+
+
+def recompute_cost(prefill_usd: float, prefill_s: float) -> KeepingCost:
+    """The cost line of throwing an entry away and computing it again.
+
+    Args:
+        prefill_usd: cost of the prefill that makes the entry [USD].
+        prefill_s: its time [s].
+
+    Sources: lecture C110.
+    """
+    _positive("prefill cost", prefill_usd)
+    return KeepingCost(
+        name=RECOMPUTE,
+        tier=RECOMPUTE,
+        once_usd=0.0,
+        hold_usd_per_s=0.0,
+        retrieve_usd=prefill_usd,
+        fetch_s=prefill_s,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reign:
+    """The stretch of hold times in which one tier is the cheapest.
+
+    Args:
+        cost: the tier's line.
+        from_s, until_s: hold times; until_s of the last one is infinite [s].
+    """
+
+    cost: KeepingCost
+    from_s: float
+    until_s: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data; an open end is null."""
+        return {
+            "name": self.cost.name,
+            "tier": self.cost.tier,
+            "from_s": self.from_s,
+            "until_s": self.until_s if np.isfinite(self.until_s) else None,
+        }
+
+
+def envelope(costs: Sequence[KeepingCost], reuses: float = 1.0) -> tuple[Reign, ...]:
+    """The cheapest tier over the hold time: the lower envelope of the cost lines.
+
+    From the cheapest line at t = 0, the next reign begins at the nearest crossing with a flatter line:
+
+        t = (fixed_j - fixed_i) / (hold_i - hold_j)      fixed = write + n · retrieve
+
+    Args:
+        costs: one line a tier.
+        reuses: n, times that the entry is brought back while it is held, at least 1 [count].
+
+    Returns:
+        Reigns in order of hold time; they cover 0 to infinity without a gap.
+
+    Raises:
+        InputError: no tier, reuses below 1.
+
+    Sources: lecture C118; break-even times by equating two lines.
+    """
+    if not costs:
+        raise InputError(what="tiers", given=0, allowed="at least one tier")
+    if not (reuses >= 1 and np.isfinite(reuses)):
+        raise InputError(what="reuses", given=reuses, allowed="a finite number of at least 1", nearest="1")
+    fixed = [float(cost.usd(0.0, reuses)) for cost in costs]
+    slope = [cost.hold_usd_per_s for cost in costs]
+    order = range(len(costs))
+    now = min(order, key=lambda i: (fixed[i], slope[i]))
+    start, reigns = 0.0, list[Reign]()
+    while True:
+        flatter = [i for i in order if slope[i] < slope[now]]
+        if not flatter:
+            break
+        ends = {i: (fixed[i] - fixed[now]) / (slope[now] - slope[i]) for i in flatter}
+        then = min(flatter, key=lambda i: (ends[i], slope[i]))
+        if ends[then] > start:
+            reigns.append(Reign(cost=costs[now], from_s=start, until_s=ends[then]))
+        start, now = max(ends[then], start), then
+    reigns.append(Reign(cost=costs[now], from_s=start, until_s=float("inf")))
+    return tuple(reigns)
+
+
+def cheapest(reigns: Sequence[Reign], kept_s: float) -> KeepingCost:
+    """The tier whose reign holds a time."""
+    return next(reign.cost for reign in reversed(reigns) if kept_s >= reign.from_s)
+
+
+def tier_by_drain(costs: Sequence[KeepingCost], kept_s: float) -> KeepingCost:
+    """The lecture's rule: the tier whose drain time is nearest to the hold time, in ratio.
+
+    Derivation: an entry held t occupies t · K / C of the device, bringing it back once occupies K / W. The two are
+    equal at t = C / W, the drain time: there neither part of the device is wasted for the other (C122). Among tiers
+    whose hold rate falls as fast as their retrieval cost rises (hold ∝ x⁻¹, retrieve ∝ x) that is also the cheapest
+    tier: hold · t + retrieve is least where both are equal (C80). For other prices it is off by the ratio of the
+    exponents.
+
+    Args:
+        costs: lines; those without a drain time (recompute) are left out.
+        kept_s: t, above 0 [s].
+
+    Raises:
+        InputError: a time that is not above 0, or no tier with a drain time.
+
+    Sources: lecture C121, C122.
+    """
+    _positive("hold time", kept_s)
+    draining = [cost for cost in costs if cost.drain_s]
+    if not draining:
+        raise InputError(what="tiers", given=len(costs), allowed="at least one tier with a drain time")
+    return min(draining, key=lambda cost: abs(np.log((cost.drain_s or 1.0) / kept_s)))
+
+
+def break_even_s(dear_to_hold: KeepingCost, dear_to_fetch: KeepingCost, reuses: float = 1.0) -> float:
+    """Hold time from which the second tier is cheaper than the first [s]; 0 if always, infinite if never."""
+    gap = float(dear_to_fetch.usd(0.0, reuses)) - float(dear_to_hold.usd(0.0, reuses))
+    faster = dear_to_hold.hold_usd_per_s - dear_to_fetch.hold_usd_per_s
+    if gap <= 0:
+        return 0.0
+    return gap / faster if faster > 0 else float("inf")
+
+
+def tiers_data(
+    lines: Sequence[KeepingCost],
+    reigns: Sequence[Reign],
+    holds_s: Sequence[float],
+    *,
+    prompt_len: float,
+    reuses: float,
+    price_over_cost: float,
+) -> dict[str, Any]:
+    """Lines, envelope and the answer for each hold time as plain data, dollars per million tokens."""
+    per_mtok = 1e6 / prompt_len
+
+    def answer(kept_s: float) -> dict[str, Any]:
+        best, rule = cheapest(reigns, kept_s), tier_by_drain(lines, kept_s)
+        charged = per_mtok * price_over_cost
+        return {
+            "hold_s": kept_s,
+            "tier": best.name,
+            "usd_per_mtok_write": (best.once_usd + best.hold_usd_per_s * kept_s) * charged,
+            "usd_per_mtok_hit": best.retrieve_usd * charged,
+            "usd_per_mtok_hour_storage": best.hold_usd_per_s * SECONDS_PER_HOUR * charged,
+            "cost_usd_per_mtok": float(best.usd(kept_s, reuses)) * per_mtok,
+            "rule_tier": rule.name,
+            "rule_over_best": float(rule.usd(kept_s, reuses)) / float(best.usd(kept_s, reuses)),
+        }
+
+    return {
+        "reuses": reuses,
+        "price_over_cost": price_over_cost,
+        "tiers": [
+            {
+                "name": line.name,
+                "tier": line.tier,
+                "usd_per_mtok_once": line.once_usd * per_mtok,
+                "usd_per_mtok_hour_hold": line.hold_usd_per_s * SECONDS_PER_HOUR * per_mtok,
+                "usd_per_mtok_retrieve": line.retrieve_usd * per_mtok,
+                "drain_s": line.drain_s,
+                "fetch_s": line.fetch_s,
+            }
+            for line in lines
+        ],
+        "envelope": [reign.as_dict() for reign in reigns],
+        "held": [answer(hold) for hold in holds_s],
+    }
+
+
+def default_tiers(cluster: Cluster) -> tuple[MemoryTier, ...]:
+    """The chip's own memory at the cluster's rent, and every priced tier of the catalogue that it can have beside it.
+
+    The memory of a Grace host counts only where the chip sits on one, and replaces DDR5 there.
+    """
+    known = [memory_tier(name) for name in names("memory")]
+    absent = "ddr5-host" if cluster.chip.name in _WITH_GRACE else "lpddr5x-grace"
+    outside = [t for t in known if t.tier not in ("hbm", "sram") and t.usd_per_hour is not None and t.name != absent]
+    return (hbm_of(cluster.chip, cluster.usd_per_chip_hour), *outside)
+
+
+def _positive(what: str, given: float) -> None:
+    if not (given > 0 and np.isfinite(given)):
+        raise InputError(what=what, given=given, allowed="a finite number above 0")

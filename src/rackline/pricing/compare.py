@@ -1,0 +1,147 @@
+"""Open models sold by several hosts: what their prices say against what the models are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rackline.arch import AnyModel, model
+from rackline.pricing.reading import Inference, Reading
+from rackline.pricing.unknowns import Range
+
+# KV caches are kept at one or two bytes an element (fp8, bf16).
+_KV_ELEMENT_BYTES = (1.0, 2.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """What a model is.
+
+    Args:
+        model: catalogue name.
+        active_params: [elements].
+        kv_bytes_per_token: of the context that its layers hold, from one to two bytes an element [bytes].
+        context_len: at which the windows of its layers are counted [tokens].
+    """
+
+    model: str
+    active_params: float
+    kv_bytes_per_token: Range
+    context_len: float
+
+    @classmethod
+    def of(cls, found: AnyModel, context_len: float) -> Truth:
+        """At a context."""
+        narrow, wide = (float(found.kv_bytes(context_len, size)) / context_len for size in _KV_ELEMENT_BYTES)
+        return cls(
+            model=found.name,
+            active_params=float(found.active_params),
+            kv_bytes_per_token=Range(low=narrow, high=wide),
+            context_len=context_len,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One quantity of one model against its hosts' prices.
+
+    Args:
+        model, quantity: what.
+        truth: the range of true values.
+        cheapest: reading of the host with the lowest price, which competition pushed nearest to cost (C104).
+        hosts: readings there are [count].
+        certain, likely: hosts whose certain and likely interval holds a true value [count].
+    """
+
+    model: str
+    quantity: str
+    truth: Range
+    cheapest: Inference
+    hosts: int
+    certain: int
+    likely: int
+
+    @property
+    def factor(self) -> float:
+        """Middle of the cheapest host's likely interval over the middle of the truth."""
+        return self.cheapest.likely.middle / self.truth.middle
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "model": self.model,
+            "quantity": self.quantity,
+            "true_low": self.truth.low,
+            "true_high": self.truth.high,
+            "cheapest_likely_low": self.cheapest.likely_low,
+            "cheapest_likely_high": self.cheapest.likely_high,
+            "hosts": self.hosts,
+            "hosts_certain": self.certain,
+            "hosts_likely": self.likely,
+            "factor": self.factor,
+        }
+
+
+def compare(readings: Sequence[Reading], context_len: float = 5657.0) -> tuple[Compared, ...]:
+    """Compare every open model among the readings, model by model, active parameters before KV bytes.
+
+    Args:
+        context_len: at which KV is counted; the middle of the range that the readings suppose [tokens].
+    """
+    found: list[Compared] = []
+    for name in dict.fromkeys(reading.model for reading in readings if reading.model):
+        truth = Truth.of(model(name), context_len)
+        mine = [reading for reading in readings if reading.model == name]
+        found += _compared(
+            name, "active_params", "input", Range(low=truth.active_params, high=truth.active_params), mine
+        )
+        found += _compared(name, "kv_bytes_per_token", "output price", truth.kv_bytes_per_token, mine)
+    return tuple(found)
+
+
+def _compared(name: str, quantity: str, method: str, truth: Range, readings: Sequence[Reading]) -> list[Compared]:
+    each = [inference for reading in readings if (inference := reading.find(quantity, method)) is not None]
+    if not each:
+        return []
+    return [
+        Compared(
+            model=name,
+            quantity=quantity,
+            truth=truth,
+            cheapest=min(each, key=lambda inference: inference.likely.middle),
+            hosts=len(each),
+            certain=sum(_holds(inference, inference.range, truth) for inference in each),
+            likely=sum(_holds(inference, inference.likely, truth) for inference in each),
+        )
+    ]
+
+
+def _holds(inference: Inference, interval: Range, truth: Range) -> bool:
+    return truth.low <= interval.high if inference.bound == "at most" else interval.overlaps(truth)
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
+    """Spearman's rank correlation, ties at their mean rank; 0 for fewer than three pairs or a constant.
+
+    rho = Pearson's r of the ranks
+
+    Sources: Spearman 1904.
+
+    >>> rank_correlation([1.0, 2.0, 3.0], [10.0, 30.0, 20.0])
+    0.5
+    """
+    if len(first) < 3:
+        return 0.0
+    ranks = [_ranks(np.asarray(values, dtype=float)) for values in (first, second)]
+    if min(rank.std() for rank in ranks) == 0.0:
+        return 0.0
+    return round(float(np.corrcoef(ranks[0], ranks[1])[0, 1]), 12)
+
+
+def _ranks(values: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    below = (values[None, :] < values[:, None]).sum(axis=1)
+    same = (values[None, :] == values[:, None]).sum(axis=1)
+    return below + (same - 1) / 2.0

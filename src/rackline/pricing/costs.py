@@ -1,0 +1,191 @@
+"""Bare cost of a token of one deployment against context: chip-seconds of decode and of prefill, and what they cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rackline.errors import InputError
+from rackline.parallel import Deployment
+from rackline.parallel.memory import kv_bytes_per_sequence
+from rackline.passes import Batch
+from rackline.passes.features import Array, FloatLike, as_array
+from rackline.serving.closed_loop import engine_of
+from rackline.serving.stack import stack_of
+from rackline.serving.steady import Engine
+from rackline.serving.workload import Mode
+
+HOURS_PER_YEAR = 8766.0
+_MENU = np.unique(np.rint(np.geomspace(1, 8192, 105)))  # sequences on a rank, in steps of an eighth of an octave
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rent:
+    """What a chip costs an hour, and what it draws.
+
+    Args:
+        usd_per_chip_hour: rent, or purchase and energy over the chip's life [USD/hour].
+        power_w_per_chip: with host and network, None where not known [W].
+        pue: power of the site over that of the machines; 1 where the power includes cooling [ratio].
+        usd_per_kwh: price of energy, None where not stated [USD/kWh].
+        how: "rent" or "purchase"; a rent includes the energy.
+    """
+
+    usd_per_chip_hour: float
+    power_w_per_chip: float | None = None
+    pue: float = 1.0
+    usd_per_kwh: float | None = None
+    how: str = "rent"
+
+    def __post_init__(self) -> None:
+        if not (self.usd_per_chip_hour > 0 and np.isfinite(self.usd_per_chip_hour)):
+            raise InputError(what="rent", given=self.usd_per_chip_hour, allowed="USD per chip-hour above 0")
+        if not 1.0 <= self.pue <= 10.0:
+            raise InputError(what="PUE", given=self.pue, allowed="1 to 10", nearest="1")
+
+
+def purchase_usd_per_hour(
+    purchase_usd: float, years: float, power_w_per_chip: float, pue: float, usd_per_kwh: float
+) -> float:
+    """Hourly cost of a chip that was bought.
+
+    cost = purchase / (years · 8766 h) + power · PUE · usd_per_kwh / 1000
+
+    Args:
+        purchase_usd: price of the chip with its share of host, network and building [USD].
+        years: of use, nothing left at the end [years].
+        power_w_per_chip: with host and network [W].
+        pue: power of the site over that of the machines [ratio].
+        usd_per_kwh: price of energy [USD/kWh].
+
+    Returns:
+        USD per hour.
+
+    Raises:
+        InputError: a value that is not positive and finite.
+
+    Assumes: straight-line amortisation, no interest, full power all the time.
+
+    >>> round(purchase_usd_per_hour(40_000.0, 4.0, 1730.0, 1.25, 0.08), 3)
+    1.314
+    """
+    for what, value in (("purchase", purchase_usd), ("years", years), ("power", power_w_per_chip), ("pue", pue)):
+        if not (value > 0 and np.isfinite(value)):
+            raise InputError(what=what, given=value, allowed="a finite number above 0")
+    if not (usd_per_kwh >= 0 and np.isfinite(usd_per_kwh)):
+        raise InputError(what="energy price", given=usd_per_kwh, allowed="USD per kWh, not negative", nearest="0")
+    return purchase_usd / (years * HOURS_PER_YEAR) + power_w_per_chip * pue / 1000.0 * usd_per_kwh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenCosts:
+    """Chip-seconds of one token of a deployment, at full use of its chips.
+
+    Decode takes, among the batches that fit and keep the time limit, the one with the least chip-seconds a token. For
+    each batch the step does not get shorter as the context grows and fewer batches fit, so the cost of a token never
+    falls with context.
+
+    Args:
+        engine, deployment: what runs.
+        mode: of prefill, for the tokens of one pass.
+        memory_fraction: share of HBM that the server may use.
+    """
+
+    deployment: Deployment
+    engine: Engine
+    mode: Mode
+    memory_fraction: float = 0.9
+
+    @classmethod
+    def of(cls, deployment: Deployment, mode: Mode | None = None, memory_fraction: float = 0.9) -> TokenCosts:
+        """With the engine of the stack that the calibration belongs to."""
+        stack = stack_of(deployment.calibration)
+        return cls(
+            deployment=deployment,
+            engine=engine_of(deployment, stack),
+            mode=mode or stack.mode(),
+            memory_fraction=memory_fraction,
+        )
+
+    @property
+    def num_chips(self) -> int:
+        """Chips of one replica."""
+        return self.deployment.layout.chips_per_replica
+
+    def batches_that_fit(self, context_len: FloatLike) -> Array:
+        """Sequences of a context that one rank and micro-batch holds, shape of the contexts [sequences]."""
+        contexts = np.atleast_1d(as_array(context_len))
+        d = self.deployment
+        room = float(
+            d.memory(
+                sequences=0.0,
+                context_len=0.0,
+                batched_tokens=float(self.mode.max_batched_tokens),
+                memory_fraction=self.memory_fraction,
+            ).free
+        )
+        each = np.asarray(kv_bytes_per_sequence(d.model, d.layout, d.precision, contexts), dtype=float)
+        return np.floor(max(room, 0.0) / (each * d.layout.pp))
+
+    def decode_steps_s(self, context_len: FloatLike) -> Array:
+        """Step of each batch of the menu at each context [s], shape (batches, contexts)."""
+        contexts = np.atleast_1d(as_array(context_len))
+        batch = Batch(decode_sequences=_MENU[:, None], context_len=contexts[None, :])
+        times = self.engine.time_table(self.mode.two_batch_overlap)
+        return self.engine.decode_s(batch, times, two_batch_overlap=self.mode.two_batch_overlap)
+
+    def decode_chip_s(self, context_len: FloatLike, tpot_s: float | None = None) -> Array:
+        """Least chip-seconds of one generated token at each context; infinite where no batch fits in the limit [s]."""
+        return self._decode(context_len, tpot_s)[0]
+
+    def decode_batch(self, context_len: FloatLike, tpot_s: float | None = None) -> tuple[Array, Array]:
+        """Sequences on the replica and step time [s] of the cheapest batch at each context; 0 where none fits."""
+        chip_s, pick = self._decode(context_len, tpot_s)
+        d = self.deployment
+        steps = np.take_along_axis(self.decode_steps_s(context_len), pick[None, :], axis=0)[0]
+        sequences = _MENU[pick] * d.layout.attention_dp * d.layout.pp
+        return np.where(np.isfinite(chip_s), sequences, 0.0), np.where(np.isfinite(chip_s), steps, np.inf)
+
+    def _decode(self, context_len: FloatLike, tpot_s: float | None) -> tuple[Array, Array]:
+        steps = self.decode_steps_s(context_len)
+        layout = self.deployment.layout
+        tokens = _MENU[:, None] * layout.attention_dp * layout.pp
+        chip_s = steps / tokens * self.num_chips
+        fits = _MENU[:, None] <= self.batches_that_fit(context_len)[None, :]
+        if tpot_s is not None:
+            fits &= steps <= tpot_s
+        chip_s = np.where(fits, chip_s, np.inf)
+        return chip_s.min(axis=0), chip_s.argmin(axis=0)
+
+    def prefill_chip_s(self, prompt_len: FloatLike) -> Array:
+        """Chip-seconds of one prompt token, in passes that are full of prompts [s], shape of the prompts.
+
+        A prompt longer than a pass goes through in chunks, with on average half of it cached before.
+        """
+        prompts = np.atleast_1d(as_array(prompt_len))
+        room = float(self.mode.max_batched_tokens)
+        chunk = np.minimum(prompts, room)
+        batch = Batch(
+            prefill_sequences=room / chunk,
+            chunk_tokens=chunk,
+            prefix_tokens=np.maximum(prompts - chunk, 0.0) / 2.0,
+        )
+        overlap = self.mode.two_batch_overlap
+        seconds = self.engine.seconds(batch, self.engine.time_table(overlap), two_batch_overlap=overlap)
+        full = np.broadcast_to(self.engine.with_prompts_s(0.0, seconds), prompts.shape)
+        # all attention-dp ranks prefill side by side, and pp micro-batches are under way
+        ranks = self.deployment.layout.attention_dp * self.deployment.layout.pp
+        return np.asarray(full * self.num_chips / (room * ranks))
+
+    def kv_bytes(self, context_len: FloatLike) -> Array:
+        """KV cache of one whole sequence, all chips together [bytes]."""
+        d = self.deployment
+        per_element = _kv_element_bytes(d)
+        return np.asarray(d.model.kv_bytes(context_len, per_element), dtype=float)
+
+
+def _kv_element_bytes(deployment: Deployment) -> float:
+    from rackline.parallel.precision import storage_bytes
+
+    return storage_bytes(deployment.precision.kv_cache)

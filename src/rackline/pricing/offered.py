@@ -1,0 +1,212 @@
+"""A price sheet made from a deployment: its terms, tiers and cache prices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rackline.errors import InputError
+from rackline.pricing.costs import Rent, TokenCosts
+from rackline.pricing.sheet import CacheWrite, PriceSheet, PriceTier
+
+LIFETIMES_S = (300.0, 3600.0, 86400.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How costs become prices.
+
+    Args:
+        margin: price over cost, less 1 [ratio].
+        utilisation: share of the chip-hours that standard traffic fills [fraction].
+        output_len: tokens that an answer may add to the context of its prompt [tokens].
+        tpot_s: longest time per output token of the standard mode, None for no limit [s].
+        fast_ratios: speeds of the faster modes over the standard one [ratio].
+        lifetimes_s: of cache writes [s].
+        fetch_s: longest wait for a cached prompt, None for no limit [s].
+    """
+
+    margin: float = 0.3
+    utilisation: float = 0.6
+    output_len: float = 1000.0
+    tpot_s: float | None = 0.05
+    fast_ratios: tuple[float, ...] = (1.5, 2.5)
+    lifetimes_s: tuple[float, ...] = LIFETIMES_S
+    fetch_s: float | None = None
+
+    def __post_init__(self) -> None:
+        _check("margin", self.margin, 0.0, "at least 0")
+        _check("output length", self.output_len, 1.0, "at least 1 token")
+        if not 0 < self.utilisation <= 1:
+            raise InputError(what="utilisation", given=self.utilisation, allowed="above 0 to 1", nearest="0.6")
+        for ratio in self.fast_ratios:
+            if not (ratio > 1 and np.isfinite(ratio)):
+                raise InputError(what="speed of a fast mode", given=ratio, allowed="above 1", nearest="1.5")
+        for lifetime in self.lifetimes_s:
+            _check("lifetime", lifetime, 1e-3, "at least 1 ms")
+
+    @property
+    def price_over_cost(self) -> float:
+        """(1 + margin) / utilisation."""
+        return (1.0 + self.margin) / self.utilisation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoldTier:
+    """Prices of one mode up to one context.
+
+    Args:
+        name, mode: as on a price sheet.
+        from_len, until_len: prompts longer than the first and up to the second [tokens].
+        input_usd, output_usd: of one token [USD].
+        cached_input_usd: of one prompt token found in the cache [USD].
+        batch_size: sequences on one replica at the longest context [sequences].
+        tpot_s: time per output token there [s].
+        mean_margin: price over cost at full use, less 1, averaged over contexts in equal ratios: (input, output).
+        kwh_per_mtok_input, kwh_per_mtok_output: energy at the longest context, None without a power [kWh].
+        reason: why the tier cannot be sold; empty when it can.
+    """
+
+    name: str
+    mode: str
+    from_len: float
+    until_len: float
+    input_usd: float = float("nan")
+    output_usd: float = float("nan")
+    cached_input_usd: float = float("nan")
+    batch_size: float = 0.0
+    tpot_s: float = float("inf")
+    mean_margin: tuple[float, float] = (0.0, 0.0)
+    kwh_per_mtok_input: float | None = None
+    kwh_per_mtok_output: float | None = None
+    reason: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, prices per million tokens."""
+        return {
+            "name": self.name,
+            "mode": self.mode,
+            "from_len": self.from_len,
+            "until_len": self.until_len,
+            "usd_per_mtok_input": self.input_usd * 1e6,
+            "usd_per_mtok_output": self.output_usd * 1e6,
+            "usd_per_mtok_cached_input": self.cached_input_usd * 1e6,
+            "batch_size": self.batch_size,
+            "tpot_s": self.tpot_s,
+            "mean_margin_input": self.mean_margin[0],
+            "mean_margin_output": self.mean_margin[1],
+            "kwh_per_mtok_input": self.kwh_per_mtok_input,
+            "kwh_per_mtok_output": self.kwh_per_mtok_output,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoldCache:
+    """Price of writing a prompt to the cache for a lifetime.
+
+    Args:
+        lifetime_s: how long it is kept [s].
+        tier: name of the cheapest tier for it, with one use in that time.
+        write_usd: of one token, its prefill included [USD].
+        hold_usd: of one token over the lifetime, bare cost [USD].
+        saves: uncached over cached cost of one use within the lifetime [ratio].
+    """
+
+    lifetime_s: float
+    tier: str
+    write_usd: float
+    hold_usd: float
+    saves: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, prices per million tokens."""
+        return {
+            "lifetime_s": self.lifetime_s,
+            "tier": self.tier,
+            "usd_per_mtok_write": self.write_usd * 1e6,
+            "usd_per_mtok_hold": self.hold_usd * 1e6,
+            "saves": self.saves,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """A price sheet made from a deployment.
+
+    Args:
+        tiers: by mode and context.
+        caches: by lifetime.
+        storage_usd_per_mtok_hour: price of keeping a million tokens for an hour in the tier of the longest lifetime.
+        terms, rent: as given.
+        costs: bare costs, for other contexts.
+    """
+
+    tiers: tuple[SoldTier, ...]
+    caches: tuple[SoldCache, ...]
+    storage_usd_per_mtok_hour: float | None
+    terms: Terms
+    rent: Rent
+    costs: TokenCosts
+
+    def tier_of(self, prompt_len: float, mode: str = "standard") -> SoldTier | None:
+        """The tier that a prompt pays, None where none is sold."""
+        for tier in self.tiers:
+            if tier.mode == mode and tier.from_len < prompt_len <= tier.until_len and not tier.reason:
+                return tier
+        return None
+
+    def as_sheet(self, name: str = "offered") -> PriceSheet:
+        """The same as a price sheet that can be read; tiers that cannot be sold are left out."""
+        d = self.costs.deployment
+        starts = {tier.from_len for tier in self.tiers if tier.mode == "standard"}
+        first = min(starts, default=0.0)
+        writes = tuple(
+            CacheWrite(name=f"{cache.lifetime_s:g}s", lifetime_s=cache.lifetime_s, usd=cache.write_usd)
+            for cache in self.caches
+        )
+        tiers = tuple(
+            PriceTier(
+                name=tier.name,
+                mode=tier.mode,
+                above_context_len=tier.from_len,
+                input_usd=tier.input_usd,
+                output_usd=tier.output_usd,
+                cached_input_usd=tier.cached_input_usd,
+                cache_writes=writes if tier.mode == "standard" and tier.from_len == first else (),
+            )
+            for tier in self.tiers
+            if not tier.reason
+        )
+        longest = max((tier.until_len for tier in self.tiers if not tier.reason), default=None)
+        return PriceSheet(
+            name=name, provider=d.cluster.name, sold_as=d.model.name, date="", tiers=tiers, max_context_len=longest
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "deployment": self.costs.deployment.as_dict(),
+            "terms": {
+                "margin": self.terms.margin,
+                "utilisation": self.terms.utilisation,
+                "price_over_cost": self.terms.price_over_cost,
+                "output_len": self.terms.output_len,
+                "tpot_s": self.terms.tpot_s,
+                "usd_per_chip_hour": self.rent.usd_per_chip_hour,
+                "rent_or_purchase": self.rent.how,
+                "pue": self.rent.pue,
+                "usd_per_kwh": self.rent.usd_per_kwh,
+                "power_w_per_chip": self.rent.power_w_per_chip,
+            },
+            "tiers": [tier.as_dict() for tier in self.tiers],
+            "cache_writes": [cache.as_dict() for cache in self.caches],
+            "usd_per_mtok_hour_storage": self.storage_usd_per_mtok_hour,
+        }
+
+
+def _check(what: str, given: float, least: float, allowed: str) -> None:
+    if not (given >= least and np.isfinite(given)):
+        raise InputError(what=what, given=given, allowed=allowed, nearest=f"{least:g}")

@@ -1,0 +1,345 @@
+"""Price sheets made and read, for people: tables of tiers, caches, intervals and conflicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rackline.pricing import Compared, Inference, KeepingCost, Offered, Reading, Reign, SoldTier, tier_by_drain
+from rackline.report.breakdown import plain_table
+from rackline.report.wording import percent, short_count
+from rackline.units import format_bytes, format_count, format_percent, format_seconds, format_usd
+
+_PAST = "past that"
+
+
+def _usd(per_token: float) -> str:
+    return format_usd(per_token * 1e6) if math.isfinite(per_token) else "-"
+
+
+def offered_report(offered: Offered, *, width: int) -> Group:
+    """Everything that `rackline price` prints."""
+    d, terms, rent = offered.costs.deployment, offered.terms, offered.rent
+    head = Text(f"{d.model.name} on {d.cluster.name}: {d.layout.label()} · {d.precision.short()}", style="bold green")
+    head.append(
+        f"\n{rent.how} {format_usd(rent.usd_per_chip_hour)} a chip-hour · margin {percent(terms.margin)} · utilisation "
+        f"{percent(terms.utilisation)}: prices are {terms.price_over_cost:.3g} times the cost at full use",
+        style="not bold",
+    )
+    head.append(f"\n{_energy(offered)}", style="not bold" if rent.power_w_per_chip else "not bold yellow")
+    parts: list[RenderableType] = [head, Text(""), _tiers_table(offered, width)]
+    parts += [
+        Text(f"{tier.name.split(' above')[0]} to {short_count(tier.until_len)}: {tier.reason}", style="yellow")
+        for tier in offered.tiers
+        if tier.reason
+    ]
+    if offered.caches:
+        parts += [Text(""), _cache_table(offered)]
+    parts.append(
+        Text(
+            "each tier is priced at its longest prompt, so every context pays; mean margin is over prompts of all "
+            "lengths of the tier, in equal ratios",
+            style="dim",
+        )
+    )
+    return Group(*parts)
+
+
+def _energy(offered: Offered) -> str:
+    """Power, PUE, and the energy of the first tier in kWh and dollars."""
+    rent = offered.rent
+    if rent.power_w_per_chip is None:
+        return "energy: the cluster states no power"
+    text = f"energy: {rent.power_w_per_chip:,.0f} W a chip with host, network and cooling, PUE {rent.pue:.3g}"
+    sold = next((tier for tier in offered.tiers if not tier.reason), None)
+    if sold is None or sold.kwh_per_mtok_input is None or sold.kwh_per_mtok_output is None:
+        return text
+    text += f": {sold.kwh_per_mtok_input:.3g} kWh a M input, {sold.kwh_per_mtok_output:.3g} kWh a M output"
+    if rent.usd_per_kwh is not None:
+        usd = [format_usd(kwh * rent.usd_per_kwh) for kwh in (sold.kwh_per_mtok_input, sold.kwh_per_mtok_output)]
+        text += f", {usd[0]} and {usd[1]} of the price at {format_usd(rent.usd_per_kwh)} a kWh"
+    return text
+
+
+def _tiers_table(offered: Offered, width: int) -> Table:
+    wide = width >= 120
+    table = plain_table("$ per million tokens")
+    table.add_column("mode", no_wrap=True)
+    table.add_column("prompts to", justify="right", no_wrap=True)
+    for name in ("input", "cached", "output"):
+        table.add_column(name, justify="right", style="bold" if name != "cached" else "", no_wrap=True)
+    for name in ("batch", "tpot"):
+        table.add_column(name, justify="right", no_wrap=True)
+    if wide:
+        for name in ("mean margin in", "out", "kWh in", "out"):
+            table.add_column(name, justify="right", no_wrap=True)
+    mode = ""
+    for tier in offered.tiers:
+        if mode and tier.mode != mode:
+            table.add_section()
+        mode = tier.mode
+        name = tier.name.split(" above")[0]
+        if tier.reason:
+            table.add_row(name, short_count(tier.until_len), *["-"] * 3)
+            continue
+        more = [_margin(tier, 0), _margin(tier, 1), _kwh(tier.kwh_per_mtok_input), _kwh(tier.kwh_per_mtok_output)]
+        table.add_row(
+            name,
+            short_count(tier.until_len),
+            _usd(tier.input_usd),
+            _usd(tier.cached_input_usd),
+            _usd(tier.output_usd),
+            f"{tier.batch_size:,.0f}",
+            format_seconds(tier.tpot_s),
+            *(more if wide else []),
+        )
+    return table
+
+
+def _margin(tier: SoldTier, index: int) -> str:
+    return percent(tier.mean_margin[index])
+
+
+def _kwh(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _cache_table(offered: Offered) -> Table:
+    storage = offered.storage_usd_per_mtok_hour
+    caption = (
+        "" if storage is None else f"storage in the tier of the longest lifetime: {format_usd(storage)} per M·hour"
+    )
+    table = plain_table("cache writes, $ per million tokens", caption=caption)
+    for name in ("lifetime", "kept in", "write", "of that holding", "one hit saves"):
+        table.add_column(name, justify="left" if name == "kept in" else "right", no_wrap=True)
+    for cache in offered.caches:
+        table.add_row(
+            format_seconds(cache.lifetime_s),
+            cache.tier,
+            _usd(cache.write_usd),
+            _usd(cache.hold_usd * offered.terms.price_over_cost),
+            f"{cache.saves:.3g} ×",
+        )
+    return table
+
+
+# ------------------------------------------------------------------------------------------------ tiers
+
+
+def tiers_report(
+    lines: Sequence[KeepingCost],
+    reigns: Sequence[Reign],
+    holds_s: Sequence[float],
+    *,
+    title: str,
+    entry_bytes: float,
+    prompt_len: float,
+    reuses: float,
+    price_over_cost: float,
+    width: int,
+) -> Group:
+    """Everything that `rackline tiers` prints."""
+    head = Text(title, style="bold green")
+    head.append(
+        f"\na prompt of {short_count(prompt_len)} tokens is {format_bytes(entry_bytes)} of KV "
+        f"({format_bytes(entry_bytes / prompt_len)} a token), brought back {reuses:g} times",
+        style="not bold",
+    )
+    return Group(
+        head,
+        Text(""),
+        _reigns_table(reigns),
+        Text(""),
+        _holds_table(lines, reigns, holds_s, prompt_len, reuses, price_over_cost, width >= 100),
+        Text(""),
+        _lines_table(lines, prompt_len),
+    )
+
+
+def _reigns_table(reigns: Sequence[Reign]) -> Table:
+    table = plain_table("cheapest tier by how long the entry is held")
+    for name in ("from", "until", "tier", "kind", "drain time", "back in"):
+        table.add_column(name, justify="right" if name in ("from", "until", "drain time", "back in") else "left")
+    for reign in reigns:
+        table.add_row(
+            format_seconds(reign.from_s) if reign.from_s else "0",
+            format_seconds(reign.until_s) if math.isfinite(reign.until_s) else _PAST,
+            reign.cost.name,
+            reign.cost.tier,
+            format_seconds(reign.cost.drain_s) if reign.cost.drain_s else "-",
+            format_seconds(reign.cost.fetch_s) if reign.cost.fetch_s else "at once",
+        )
+    return table
+
+
+def _holds_table(
+    lines: Sequence[KeepingCost],
+    reigns: Sequence[Reign],
+    holds_s: Sequence[float],
+    prompt_len: float,
+    reuses: float,
+    price_over_cost: float,
+    wide: bool,
+) -> Table:
+    from rackline.pricing import cheapest
+
+    table = plain_table(
+        "which tier, and what to charge per million tokens",
+        caption=f"prices are {price_over_cost:.3g} times the cost; the rule takes the tier whose drain time is nearest",
+    )
+    more = ("storage an hour", "rule's tier", "rule costs") if wide else ("rule's tier", "costs")
+    for name in ("held", "tier", "write + hold", "each hit", *more):
+        table.add_column(name, justify="left" if "tier" in name else "right", no_wrap=True)
+    for hold in holds_s:
+        best, rule = cheapest(reigns, hold), tier_by_drain(lines, hold)
+        per_token = price_over_cost / prompt_len
+        over = float(rule.usd(hold, reuses)) / float(best.usd(hold, reuses))
+        table.add_row(
+            format_seconds(hold),
+            best.name,
+            _usd((best.once_usd + best.hold_usd_per_s * hold) * per_token),
+            _usd(best.retrieve_usd * per_token),
+            *([_usd(best.hold_usd_per_s * 3600.0 * per_token)] if wide else []),
+            rule.name,
+            "the same" if rule.name == best.name else f"{over:.3g} ×",
+        )
+    return table
+
+
+def _lines_table(lines: Sequence[KeepingCost], prompt_len: float) -> Table:
+    table = plain_table("bare costs per million tokens", caption="holding in the chip's memory costs the chip's rent")
+    for name in ("tier", "write", "hold an hour", "bring back", "drain time", "back in"):
+        table.add_column(name, justify="left" if name == "tier" else "right", no_wrap=True)
+    for line in sorted(lines, key=lambda line: -line.hold_usd_per_s):
+        table.add_row(
+            line.name,
+            _usd(line.once_usd / prompt_len),
+            _usd(line.hold_usd_per_s * 3600.0 / prompt_len),
+            _usd(line.retrieve_usd / prompt_len),
+            format_seconds(line.drain_s) if line.drain_s else "-",
+            format_seconds(line.fetch_s) if line.fetch_s else "at once",
+        )
+    return table
+
+
+# ---------------------------------------------------------------------------------------------- reading
+
+
+_UNITS = {
+    "elements": format_count,
+    "bytes": format_bytes,
+    "tokens": format_count,
+    "fraction": format_percent,
+    "sequences": format_count,
+    "USD": format_usd,
+}
+
+
+def _value(inference: Inference, value: float) -> str:
+    write = _UNITS.get(inference.unit)
+    return write(value) if write else f"{value:.3g}"
+
+
+def _ends(inference: Inference, low: float, high: float) -> str:
+    if low == high:
+        prefix = "≥ " if inference.bound == "at least" else ""
+        return prefix + _value(inference, low)
+    if inference.bound == "at most":
+        return f"≤ {_value(inference, high)}"
+    return f"{_value(inference, low)} to {_value(inference, high)}"
+
+
+def reading_report(reading: Reading, *, width: int) -> Group:
+    """One sheet: what it reveals, what it does not, what contradicts."""
+    head = Text(f"{reading.sheet}: {reading.sold_as} at {reading.provider}, {reading.date}", style="bold green")
+    parts: list[RenderableType] = [head]
+    parts += [Text(f"cannot be used: {problem}", style="yellow") for problem in reading.problems]
+    table = plain_table(
+        "what the prices reveal",
+        caption="likely: eight of ten combinations of chip, precision, rent, margin, utilisation and efficiency; "
+        "certain: all of them",
+    )
+    table.add_column("quantity", no_wrap=True)
+    table.add_column("likely", justify="right", no_wrap=True, style="bold")
+    table.add_column("certain", justify="right", no_wrap=True, style="dim")
+    if width >= 100:
+        table.add_column("from", overflow="fold")
+    for inference in reading.inferences:
+        exact = inference.low == inference.high
+        table.add_row(
+            inference.quantity if width >= 100 else f"{inference.quantity}\n  {inference.method}",
+            _ends(inference, inference.likely_low, inference.likely_high),
+            "" if exact else _ends(inference, inference.low, inference.high),
+            *([f"{inference.method} ({inference.claim})" if inference.claim else inference.method] * (width >= 100)),
+        )
+    parts += [Text(""), table]
+    for kept in reading.kept_in:
+        parts.append(
+            Text(
+                f"a lifetime of {format_seconds(kept.lifetime_s)} is nearest to the drain time of {kept.rule_tier} "
+                f"({format_seconds(kept.rule_drain_s)}) (C121)"
+            )
+        )
+    if reading.fitting_tiers:
+        parts.append(
+            Text(f"the price of keeping a token fits {', '.join(reading.fitting_tiers)}, by KV bytes from other prices")
+        )
+    parts += [Text(f"before: {change.name}: {change.text}") for change in reading.changes]
+    parts += [Text(f"conflict ({conflict.claims}): {conflict.text}", style="yellow") for conflict in reading.conflicts]
+    parts += [Text(f"not revealed: {missing.quantity}: {missing.reason}", style="dim") for missing in reading.missing]
+    return Group(*parts)
+
+
+def compared_report(rows: Sequence[Compared]) -> Table:
+    """Open models: what the prices say against what the models are."""
+    table = plain_table(
+        "against the open models",
+        caption="true KV at one to two bytes an element; the cheapest host is nearest to cost",
+    )
+    table.add_column("model", no_wrap=True)
+    for name in ("quantity", "true", "likely, cheapest host", "likely holds", "certain holds"):
+        table.add_column(name, justify="left" if name == "quantity" else "right", no_wrap=True)
+    for row in rows:
+        low, high = (_value(row.cheapest, end) for end in (row.truth.low, row.truth.high))
+        table.add_row(
+            row.model,
+            "active" if row.quantity == "active_params" else "KV a token",
+            low if low == high else f"{low} to {high}",
+            _ends(row.cheapest, row.cheapest.likely_low, row.cheapest.likely_high),
+            f"{row.likely} of {row.hosts}",
+            f"{row.certain} of {row.hosts}",
+        )
+    return table
+
+
+def readings_table(readings: Sequence[Reading], *, width: int) -> Table:
+    """All sheets, a row each: likely intervals of the main quantities."""
+    table = plain_table(
+        f"{len(readings)} price sheets: likely intervals",
+        caption="eight of ten combinations of the unknowns; conflicts are counted, show a sheet to read them",
+    )
+    table.add_column("sheet", no_wrap=True, overflow="ellipsis", max_width=34)
+    for name in ("active parameters", "KV bytes a token", "out/in"):
+        table.add_column(name, justify="right", no_wrap=True)
+    if width >= 100:
+        table.add_column("crossover", justify="right", no_wrap=True)
+        table.add_column("normal batch", justify="right", no_wrap=True)
+    table.add_column("conflicts", justify="right", no_wrap=True)
+    for reading in readings:
+        cells = [
+            _cell(reading.find("active_params")),
+            _cell(reading.find("kv_bytes_per_token", "context step") or reading.find("kv_bytes_per_token")),
+            _cell(reading.find("memory_over_compute")),
+        ]
+        if width >= 100:
+            cells += [_cell(reading.find("crossover_context")), _cell(reading.find("normal_batch"))]
+        table.add_row(reading.sheet, *cells, str(len(reading.conflicts)) if reading.conflicts else "-")
+    return table
+
+
+def _cell(inference: Inference | None) -> str:
+    return "-" if inference is None else _ends(inference, inference.likely_low, inference.likely_high)

@@ -1,0 +1,226 @@
+"""Batch trains: a batch departs every interval, full or not; requests that find it full wait for the next.
+
+The lecture's picture of a decode step under load: the interval is the time in which the memory is read once, the
+places are the sequences that one pass carries. `train_latency` of the blackboard is the case in which every request
+finds a place; here is what happens when the trains fill up, and what one system carries of a fleet's traffic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rackline.errors import InputError
+from rackline.hardware import Chip
+from rackline.serving.blackboard import tokens_per_s, train_latency
+from rackline.serving.blackboard._numbers import Num, checked, plain
+
+_MOST_TERMS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainLine:
+    """A line of trains under random arrivals.
+
+    Args:
+        interval_s: T, time between departures, and of the ride [s].
+        capacity: B, places on a train [requests].
+        arrivals_per_s: requests that come, at random [requests/s].
+    """
+
+    interval_s: float
+    capacity: int
+    arrivals_per_s: float
+
+    def __post_init__(self) -> None:
+        checked("TrainLine", interval_s=self.interval_s, capacity=self.capacity, arrivals_per_s=self.arrivals_per_s)
+
+    @property
+    def load(self) -> float:
+        """Arrivals over places; from 1 on the line is saturated and the queue grows without end."""
+        return self.arrivals_per_s * self.interval_s / self.capacity
+
+    @property
+    def saturated(self) -> bool:
+        """Whether more requests come than the trains can carry."""
+        return self.load >= 1.0
+
+    @property
+    def mean_boarded(self) -> float:
+        """Requests on a train, in the mean [requests]."""
+        return min(self.load, 1.0) * self.capacity
+
+    @property
+    def departed_per_s(self) -> float:
+        """Requests carried, in the mean [requests/s]; capacity / interval at saturation."""
+        return self.mean_boarded / self.interval_s
+
+    @property
+    def left_behind(self) -> float:
+        """Mean number of requests that a departing train leaves on the platform [requests]; inf at saturation."""
+        return mean_left_behind(self.arrivals_per_s * self.interval_s, self.capacity)
+
+    @property
+    def mean_s(self) -> float:
+        """Mean time from arrival to the end of the ride [s]: 1.5 T while trains do not fill up.
+
+        Those left behind wait a whole interval each time: by Little's law, left_behind / arrivals_per_s.
+        """
+        return float(train_latency(self.interval_s).mean_s) + self.left_behind / self.arrivals_per_s
+
+    @property
+    def worst_s(self) -> float:
+        """Longest time if no train fills up [s]: 2 T; infinite at saturation."""
+        return float("inf") if self.saturated else float(train_latency(self.interval_s).worst_s)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens per second of full trains, one token a place [tokens/s]."""
+        return tokens_per_s(self.capacity, self.interval_s)
+
+
+def interval_from_drain_s(chip: Chip) -> float:
+    """The natural interval of a chip: the time in which it reads its whole memory once [s].
+
+    T = hbm_bytes / hbm_bytes_per_s
+
+    Sources: lecture C28, C30.
+
+    >>> from rackline.hardware import chip
+    >>> round(interval_from_drain_s(chip("h100-sxm")), 4)
+    0.0239
+    """
+    return chip.drain_s
+
+
+def arrivals_to_fill_per_s(capacity: Num, interval_s: Num) -> Num:
+    """Arrivals that fill every train.
+
+    rate = B / T
+
+    Args:
+        capacity: B, places on a train [requests], any shape.
+        interval_s: T, time between departures [s], broadcasts.
+
+    Returns:
+        Requests per second, broadcast shape.
+
+    Raises:
+        InputError: a value that is not positive and finite.
+
+    Assumes: each request takes one place on one train; one that decodes n tokens takes a place on n of them.
+
+    Sources: lecture C31 (2,000 places in 100 ms are 20,000 arrivals a second).
+
+    >>> round(arrivals_to_fill_per_s(2000.0, 0.100), 6)
+    20000.0
+    """
+    b, t = checked("arrivals_to_fill_per_s", capacity=capacity, interval_s=interval_s)
+    return plain(b / t)
+
+
+def fill_s(capacity: Num, arrivals_per_s: Num) -> Num:
+    """Time in which arrivals fill one train.
+
+    t = B / rate
+
+    Args:
+        capacity: B, places on a train [requests], any shape.
+        arrivals_per_s: requests that come [requests/s], broadcasts.
+
+    Returns:
+        Seconds, broadcast shape.
+
+    Raises:
+        InputError: a value that is not positive and finite.
+
+    Assumes: mean arrivals; requests that are decoding keep their place, so only new ones are counted here.
+
+    Sources: lecture C31.
+
+    >>> fill_s(2000.0, 20_000.0)
+    0.1
+    """
+    b, rate = checked("fill_s", capacity=capacity, arrivals_per_s=arrivals_per_s)
+    return plain(b / rate)
+
+
+def share_of_fleet(system_tokens_per_s: Num, fleet_tokens_per_s: Num) -> Num:
+    """What one system carries of a fleet's traffic.
+
+    share = system / fleet
+
+    Args:
+        system_tokens_per_s: tokens per second of one system [tokens/s], any shape.
+        fleet_tokens_per_s: tokens per second of the whole service [tokens/s], broadcasts.
+
+    Returns:
+        Share, broadcast shape; its inverse is the number of systems.
+
+    Raises:
+        InputError: a value that is not positive and finite.
+
+    Assumes: all traffic is decode on equal systems.
+
+    Sources: lecture C33 (128,000 tokens/s against 500 million).
+
+    >>> round(1 / share_of_fleet(128_000.0, 502e6))
+    3922
+    """
+    own, fleet = checked(
+        "share_of_fleet", system_tokens_per_s=system_tokens_per_s, fleet_tokens_per_s=fleet_tokens_per_s
+    )
+    return plain(own / fleet)
+
+
+def mean_left_behind(arrivals_per_interval: float, capacity: int) -> float:
+    """Mean number of requests that a departing train leaves behind, when arrivals are Poisson.
+
+    E[W] = sum over k >= 1 of E[max(A_k - k B, 0)] / k,  A_k Poisson of mean k a
+    E[max(A_k - c, 0)] = k a P(A_k >= c) - c P(A_k > c)
+
+    Args:
+        arrivals_per_interval: a = rate · T [requests].
+        capacity: B [requests].
+
+    Returns:
+        Requests; infinite from a = B on.
+
+    Raises:
+        InputError: a value that is not positive and finite, or a capacity that is no whole number.
+
+    Assumes: Poisson arrivals, fixed interval. Where a million terms do not suffice (within about 1e-3 of
+        saturation) the diffusion limit a / (2 (B - a)) is returned.
+
+    Sources: Bailey 1954, On queueing processes with bulk service; Spitzer's identity for the waiting time.
+
+    >>> round(mean_left_behind(0.5, 1), 6)
+    0.25
+    """
+    checked("mean_left_behind", arrivals_per_interval=arrivals_per_interval, capacity=capacity)
+    if capacity != int(capacity):
+        raise InputError(
+            what="capacity",
+            given=capacity,
+            allowed="a whole number",
+            where="mean_left_behind",
+            nearest=str(int(capacity)),
+        )
+    if arrivals_per_interval >= capacity:
+        return float("inf")
+    from scipy.special import pdtrc  # P(A > c) of a Poisson variable
+
+    total, first, size = 0.0, 1, 64
+    while first < _MOST_TERMS:
+        k = np.arange(first, first + size, dtype=np.float64)
+        mean, places = k * arrivals_per_interval, k * capacity
+        over: NDArray[np.float64] = mean * pdtrc(places - 1.0, mean) - places * pdtrc(places, mean)
+        terms = np.maximum(over, 0.0) / k
+        total += float(terms.sum())
+        # terms fall at least as fast as a geometric series over the next block
+        if terms[-1] * size <= 1e-12 * total or total == 0.0:
+            return total
+        first, size = first + size, min(size * 2, 1 << 16)
+    return arrivals_per_interval / (2.0 * (capacity - arrivals_per_interval))

@@ -1,0 +1,172 @@
+"""`rackline tiers`, `rackline price`, `rackline infer-prices` as a user runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackline.cli.main import run
+
+TIERS = ("tiers", "llama-3.1-70b", "--on", "dgx-h100", "--precision", "fp8", "--layout", "tp=8")
+PRICE = ("price", "llama-3.1-70b", "--on", "dgx-h100", "--precision", "fp8", "--layout", "tp=8")
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert run(list(arguments)) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def data(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    return json.loads(call(capsys, *arguments, "--json"))
+
+
+@pytest.mark.parametrize("width", [80, 140])
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (TIERS, ("cheapest tier by how long", "nvme-4tb", "recompute", "5.00 min", "1.00 h", "1.00 d", "rule")),
+        (
+            PRICE,
+            (
+                "standard",
+                "batch",
+                "flex",
+                "priority 1.5x",
+                "fast 2.5x",
+                "cache writes",
+                "PUE",
+                "utilisation 60 %",
+                "every context",
+            ),
+        ),
+        (("infer-prices", "gemini-3.1-pro"), ("active_params", "N46", "N47", "N48", "not revealed", "lecture's")),
+        (("infer-prices", "deepseek-v3"), ("against the open models", "36.6B", "azure-deepseek-v3")),
+        (("infer-prices", "--all"), ("88 price sheets", "openai-gpt-5.5", "against the open models")),
+    ],
+)
+def test_tables_fit_the_terminal(
+    width: int,
+    arguments: tuple[str, ...],
+    parts: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = call(capsys, *arguments)
+    assert max(len(line) for line in text.splitlines()) <= width
+    flat = " ".join(text.split())
+    for part in parts:
+        assert part in flat, part
+
+
+def test_json_of_tiers(capsys: pytest.CaptureFixture[str]) -> None:
+    found = data(capsys, *TIERS, "--prompt", "16k", "--held", "5min", "--held", "1h", "--reuses", "3")
+    assert found["prompt_len"] == 16000
+    assert found["entry_bytes"] == pytest.approx(16000 * 80 * 2 * 8 * 128)
+    assert [answer["hold_s"] for answer in found["held"]] == [300, 3600]
+    assert found["envelope"][0]["from_s"] == 0
+    assert found["envelope"][-1]["until_s"] is None
+    for answer in found["held"]:
+        least = min(
+            each["usd_per_mtok_once"]
+            + each["usd_per_mtok_hour_hold"] * answer["hold_s"] / 3600
+            + 3 * each["usd_per_mtok_retrieve"]
+            for each in found["tiers"]
+        )
+        assert answer["cost_usd_per_mtok"] == pytest.approx(least)
+    quick = data(capsys, *TIERS, "--within", "50ms")
+    assert all(each["fetch_s"] <= 0.05 for each in quick["tiers"] if each["name"] != "recompute")
+
+
+def test_json_of_price(capsys: pytest.CaptureFixture[str]) -> None:
+    found = data(capsys, *PRICE, "--contexts", "8k,32k,10M", "--fast", "2", "--margin", "0", "--utilisation", "100%")
+    modes = [(tier["mode"], tier["until_len"]) for tier in found["tiers"]]
+    assert modes[:3] == [("standard", 8000), ("standard", 32000), ("standard", 1e7)]
+    assert found["tiers"][2]["reason"]
+    assert found["tiers"][2]["usd_per_mtok_input"] is None
+    assert found["terms"]["price_over_cost"] == 1
+    bought = data(capsys, *PRICE, "--purchase", "40000", "--years", "4", "--kwh", "0.1", "--pue", "1.2")
+    hour = 40000 / (4 * 8766) + 1.73 * 1.2 * 0.1
+    assert bought["terms"]["usd_per_chip_hour"] == pytest.approx(hour)
+    assert bought["terms"]["rent_or_purchase"] == "purchase"
+
+
+def test_json_of_infer_prices(capsys: pytest.CaptureFixture[str]) -> None:
+    found = data(capsys, "infer-prices", "--all")
+    assert len(found["sheets"]) >= 60
+    for sheet in found["sheets"]:
+        assert set(sheet) >= {"sheet", "inferences", "not_inferred", "conflicts", "price_changes", "problems"}
+        for inference in sheet["inferences"]:
+            assert 0 < inference["low"] <= inference["high"]
+    assert {row["quantity"] for row in found["compared"]} == {"active_params", "kv_bytes_per_token"}
+    narrow = data(capsys, "infer-prices", "gpt-5.4", "--chip", "gb200", "--precision", "fp8", "--margin", "50%")
+    wide = data(capsys, "infer-prices", "gpt-5.4")
+
+    def active(answer: Any) -> Any:
+        return next(i for i in answer["sheets"][0]["inferences"] if i["quantity"] == "active_params")
+
+    assert active(wide)["low"] < active(narrow)["low"] < active(narrow)["high"] < active(wide)["high"]
+
+
+@pytest.mark.parametrize("ending", ["svg", "html"])
+def test_figures(ending: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for index, arguments in enumerate((TIERS, PRICE, ("infer-prices", "--all"))):
+        file = tmp_path / f"{index}.{ending}"
+        call(capsys, *arguments, "--plot", str(file))
+        assert "<svg" in file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("infer-prices",), "names of sheets or models, or --all"),
+        (("infer-prices", "gpt-5.4", "--all"), "or --all"),
+        (("infer-prices", "gpt-5.44"), "nearest: "),
+        (("infer-prices", "gpt-5.4", "--chip", "h1000"), "nearest: h100-sxm"),
+        (("infer-prices", "gpt-5.4", "--chip", "h20"), "a chip with a rent"),
+        (("infer-prices", "gpt-5.4", "--precision", "fp6"), "bf16, fp8, fp4"),
+        (("infer-prices", "gpt-5.4", "--margin", "80%..20%"), "nearest: 20%..80%"),
+        (("infer-prices", "gpt-5.4", "--utilisation", "0..1"), "range"),
+        (("infer-prices", "gpt-5.4", "--active", "-1"), "--active"),
+        (("infer-prices", "nowhere.toml"), "an existing file"),
+        ((*PRICE, "--contexts", "32k,8k"), "rising lengths"),
+        ((*PRICE, "--contexts", ","), "--contexts"),
+        ((*PRICE, "--utilisation", "0"), "--utilisation"),
+        ((*PRICE, "--margin", "-1"), "--margin"),
+        ((*PRICE, "--fast", "0.5"), "--fast"),
+        ((*PRICE, "--pue", "0.5"), "--pue"),
+        ((*PRICE, "--purchase", "0"), "--purchase"),
+        ((*PRICE, "--lifetimes", "soon"), "--lifetimes"),
+        ((*TIERS, "--held", "0s"), "--held"),
+        ((*TIERS, "--reuses", "0"), "--reuses"),
+        ((*TIERS, "--plot", "x.pdf"), "nearest: x.svg"),
+        (("tiers", "llama-3.1-405b", "--on", "tpu-v7-64"), "USD a chip-hour"),
+        (("price", "llama-3.1-405b", "--on", "dgx-h100", "--precision", "bf16"), "one that fits"),
+        (("price", "llama-3.1-8b", "--on", "l40s-8", "--purchase", "9000", "--set", "x=1"), "--set"),
+    ],
+)
+def test_refusals(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(list(arguments)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert message in err, err
+
+
+def test_a_broken_sheet_says_what_it_still_reveals(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    sheet = tmp_path / "mine.toml"
+    sheet.write_text(
+        'name = "mine"\nfull_name = "m"\nprovider = "me"\nsold_as = "m"\ndate = "2026-11-21"\n'
+        '[[tiers]]\nname = "standard"\nusd_per_mtok_input = 2.0\nusd_per_mtok_output = -3.0\n'
+        '[[sources]]\nfields = ["*"]\nkind = "assumed"\ncitation = "made up"\n',
+        encoding="utf-8",
+    )
+    text = " ".join(call(capsys, "infer-prices", str(sheet)).split())
+    assert "output price -3 is not above 0" in text
+    assert "active_params" in text
+    assert "not revealed: decode_mfu" in text

@@ -1,0 +1,132 @@
+"""Prices from a deployment: rent and purchase, terms, tiers that cannot be sold, caches, energy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from helpers import deploy
+from rackline.errors import InputError
+from rackline.hardware import memory_tier
+from rackline.pricing import Rent, Terms, TokenCosts, keeping_lines, offer_prices, purchase_usd_per_hour
+from rackline.report.figures import Figure
+from rackline.report.pricing_figures import offered_figure, readings_figure, tiers_figure
+from rackline.report.svg import figure_svg
+from rackline.serving import blackboard
+
+RENT = Rent(usd_per_chip_hour=2.0, power_w_per_chip=1730.0, pue=1.2)
+
+
+@pytest.fixture(scope="module")
+def costs() -> TokenCosts:
+    return TokenCosts.of(deploy("llama-3.1-70b", "tp=8", on="dgx-h100", label="fp8"))
+
+
+def test_prices_scale_with_margin_rent_and_utilisation(costs: TokenCosts) -> None:
+    base = offer_prices(costs, RENT, Terms(margin=0.0, utilisation=1.0), steps=(32e3,)).tiers[0]
+    other = offer_prices(costs, Rent(usd_per_chip_hour=4.0), Terms(margin=0.5, utilisation=0.5), steps=(32e3,)).tiers[0]
+    assert other.input_usd == pytest.approx(base.input_usd * 2 * 1.5 / 0.5)
+    assert other.output_usd == pytest.approx(base.output_usd * 2 * 1.5 / 0.5)
+    assert other.kwh_per_mtok_input is None
+
+
+def test_energy_is_power_times_chip_time(costs: TokenCosts) -> None:
+    tier = offer_prices(costs, RENT, Terms(utilisation=0.5), steps=(32e3,)).tiers[0]
+    chip_s = float(costs.prefill_chip_s(32e3)[0]) * 1e6
+    assert tier.kwh_per_mtok_input == pytest.approx(chip_s * 1730.0 * 1.2 / 0.5 / 3.6e6)
+
+
+def test_costs_meet_the_blackboard_under_the_unit_calibration() -> None:
+    """C10, C97: chip-seconds of a token of an aggregate model are those of `pass_s`."""
+    deployment = deploy("lecture-frontier", "tp=64", on="gb200-nvl72", label="fp4", calibration="unit")
+    costs = TokenCosts.of(deployment)
+    context = 50e3
+    batch, step = costs.decode_batch(context)
+    chip = deployment.cluster.chip
+    ideal = blackboard.pass_s(
+        float(batch[0]), 800e9, 100e9, 0.5625, context, 2048.0, 64 * chip.flop_per_s("fp4"), 64 * chip.hbm_bytes_per_s
+    )
+    assert float(step[0]) == pytest.approx(ideal, rel=2e-2)  # the table also writes the new token's KV
+    assert float(costs.decode_chip_s(context)[0]) == pytest.approx(float(step[0]) * 64 / float(batch[0]))
+    assert float(costs.prefill_chip_s(8e3)[0]) == pytest.approx(2 * 100e9 / chip.flop_per_s("fp4"), rel=0.35)
+
+
+def test_a_context_that_does_not_fit_is_an_answer_with_its_reason(costs: TokenCosts) -> None:
+    tiers = offer_prices(costs, RENT, steps=(32e3, 1e8)).tiers
+    short, long = [tier for tier in tiers if tier.mode == "standard"]
+    assert not short.reason
+    assert "does not fit" in long.reason
+    assert np.isnan(long.input_usd)
+    slow = offer_prices(costs, RENT, Terms(tpot_s=1e-5), steps=(32e3,))
+    assert all("no batch keeps" in t.reason for t in slow.tiers if t.mode == "standard")
+    assert slow.caches == ()
+    floor = offer_prices(costs, RENT, Terms(fast_ratios=(1000.0,)), steps=(32e3,)).tiers[-1]
+    assert "latency floor" in floor.reason
+
+
+def test_caches_get_cheaper_to_hold_and_dearer_to_fetch(costs: TokenCosts) -> None:
+    offered = offer_prices(costs, RENT, Terms(lifetimes_s=(0.01, 300.0, 86400.0)), steps=(32e3,))
+    assert [cache.tier for cache in offered.caches] == ["hbm of h100-sxm", "nvme-4tb", "hdd-20tb"]
+    standard = offered.tiers[0]
+    assert all(cache.write_usd >= standard.input_usd for cache in offered.caches)
+    assert all(cache.saves > 1.0 for cache in offered.caches)
+    assert 0 < standard.cached_input_usd < standard.input_usd
+    assert offered.storage_usd_per_mtok_hour is not None
+
+
+def test_only_tiers_that_are_back_in_time_are_used(costs: TokenCosts) -> None:
+    slow = {line.name for line in keeping_lines(costs, RENT, 32e3)}
+    quick = {line.name for line in keeping_lines(costs, RENT, 32e3, fetch_s=0.1)}
+    assert {"hdd-20tb", "nvme-4tb"} <= slow
+    assert "hdd-20tb" not in quick
+    assert {"recompute", "hbm of h100-sxm"} <= quick
+    one = keeping_lines(costs, RENT, 32e3, [memory_tier("nvme-4tb")])
+    assert [line.name for line in one] == ["nvme-4tb", "recompute"]
+
+
+def test_purchase_and_energy_make_an_hourly_cost() -> None:
+    assert purchase_usd_per_hour(35_064.0, 4.0, 1000.0, 1.5, 0.10) == pytest.approx(1.0 + 0.15)
+    assert purchase_usd_per_hour(35_064.0, 4.0, 1000.0, 1.5, 0.0) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Terms(margin=-0.1), "margin"),
+        (lambda: Terms(utilisation=0.0), "above 0 to 1"),
+        (lambda: Terms(utilisation=1.1), "above 0 to 1"),
+        (lambda: Terms(fast_ratios=(1.0,)), "above 1"),
+        (lambda: Terms(lifetimes_s=(0.0,)), "at least 1 ms"),
+        (lambda: Terms(output_len=0.0), "at least 1 token"),
+        (lambda: Rent(usd_per_chip_hour=0.0), "above 0"),
+        (lambda: Rent(usd_per_chip_hour=1.0, pue=0.9), "1 to 10"),
+        (lambda: purchase_usd_per_hour(0.0, 4.0, 1.0, 1.0, 0.1), "above 0"),
+        (lambda: purchase_usd_per_hour(1.0, 4.0, 1.0, 1.0, -0.1), "not negative"),
+    ],
+)
+def test_bad_terms(make: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("steps", [(), (0.0,), (2e3, 1e3), (1e3, 1e3)])
+def test_bad_context_tiers(costs: TokenCosts, steps: tuple[float, ...]) -> None:
+    with pytest.raises(InputError, match="rising lengths"):
+        offer_prices(costs, RENT, steps=steps)
+
+
+def test_figures_can_be_drawn(costs: TokenCosts) -> None:
+    from rackline.pricing import all_sheets, envelope, read_all
+
+    lines = keeping_lines(costs, RENT, 8e3)
+    figures: list[Figure] = [
+        tiers_figure(lines, envelope(lines), title="t", prompt_len=8e3, reuses=1.0),
+        offered_figure(offer_prices(costs, RENT, steps=(8e3, 32e3))),
+        readings_figure(read_all(all_sheets()[:12])),
+    ]
+    for figure in figures:
+        assert len(figure["data"]) >= 2
+        assert figure_svg(figure).count("<polyline") + figure_svg(figure).count("<circle") >= 2
+    least = np.array(figures[0]["data"][-1]["y"])
+    for trace in figures[0]["data"][:-1]:
+        assert (least <= np.array(trace["y"]) * (1 + 1e-9)).all()

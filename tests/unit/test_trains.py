@@ -1,0 +1,116 @@
+"""Batch trains: the closed forms against an exact simulation of the platform."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rackline.errors import InputError
+from rackline.hardware import chip
+from rackline.serving.trains import (
+    TrainLine,
+    arrivals_to_fill_per_s,
+    fill_s,
+    interval_from_drain_s,
+    mean_left_behind,
+    share_of_fleet,
+)
+
+
+def simulate(line: TrainLine, departures: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Times from arrival to the end of the ride, and boarded requests a train; first come, first boarded.
+
+    Exact: request i takes the first train after its arrival that is not yet full by those before it. Place j of the
+    line of all requests rides on train d_j = max(next departure after arrival, d_{j - capacity} + 1).
+    """
+    rng = np.random.default_rng(seed)
+    last = departures * line.interval_s
+    arrivals = np.sort(rng.uniform(0.0, last, rng.poisson(line.arrivals_per_s * last)))
+    earliest = np.floor(arrivals / line.interval_s).astype(np.int64) + 1
+    train = earliest.copy()
+    for start in range(line.capacity, len(train), line.capacity):
+        before = train[start - line.capacity : start][: len(train) - start]
+        block = slice(start, start + line.capacity)
+        train[block] = np.maximum(earliest[block], before + 1)
+    times = train * line.interval_s + line.interval_s - arrivals
+    return times, np.bincount(train)[1:departures]
+
+
+def test_under_capacity_mean_is_a_ride_and_a_half_and_worst_two() -> None:  # C26, C27
+    line = TrainLine(interval_s=0.020, capacity=2000, arrivals_per_s=50_000.0)
+    times, boarded = simulate(line, 2000, seed=1)
+    assert line.load == pytest.approx(0.5)
+    assert times.max() <= line.worst_s == pytest.approx(0.040)
+    assert times.mean() == pytest.approx(line.mean_s, rel=2e-3)
+    assert line.mean_s == pytest.approx(0.030, rel=1e-9)
+    assert boarded.mean() == pytest.approx(line.mean_boarded, rel=5e-3)
+    assert boarded.max() <= line.capacity
+
+
+@pytest.mark.parametrize(("capacity", "load"), [(1, 0.5), (4, 0.8), (50, 0.9), (200, 0.97)])
+def test_nearly_full_trains_agree_with_the_simulation(capacity: int, load: float) -> None:
+    interval = 0.020
+    line = TrainLine(interval_s=interval, capacity=capacity, arrivals_per_s=load * capacity / interval)
+    times, boarded = simulate(line, 40_000, seed=7)
+    # the mean wait of a random queue moves by a few percent between runs of this length
+    assert times.mean() == pytest.approx(line.mean_s, rel=0.03)
+    assert boarded.max() <= capacity
+    assert boarded.mean() == pytest.approx(line.mean_boarded, rel=0.01)
+
+
+def test_saturated_line_carries_its_capacity_and_no_more() -> None:
+    line = TrainLine(interval_s=0.020, capacity=100, arrivals_per_s=6000.0)
+    assert line.saturated
+    assert line.mean_s == line.worst_s == float("inf")
+    assert line.departed_per_s == pytest.approx(5000.0)
+    _, boarded = simulate(line, 1000, seed=3)
+    assert (boarded[10:] == 100).all()
+
+
+def test_single_place_is_the_queue_of_the_textbook() -> None:
+    """B = 1 is M/D/1 seen at departures: E[W] = a^2 / (2 (1 - a)) (Pollaczek)."""
+    for a in (0.1, 0.5, 0.9, 0.99):
+        assert mean_left_behind(a, 1) == pytest.approx(a * a / (2 * (1 - a)), rel=1e-6)
+
+
+def test_next_to_saturation_the_sum_meets_the_diffusion_limit() -> None:
+    a, b = 99.8, 100
+    # the discrete walk lies below the limit by a constant of about half a standard deviation
+    assert mean_left_behind(a, b) == pytest.approx(a / (2 * (b - a)), rel=0.05)
+    assert mean_left_behind(b * (1 - 1e-9), b) == pytest.approx(b / (2 * b * 1e-9), rel=1e-6)
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 3000), st.floats(0.01, 0.99))
+def test_more_arrivals_leave_more_behind_and_never_negative(capacity: int, load: float) -> None:
+    less, more = (mean_left_behind(share * capacity, capacity) for share in (load * 0.9, load))
+    assert 0.0 <= less <= more * (1 + 1e-9) + 1e-12
+    assert more <= load * capacity / (2 * capacity * (1 - load)) + 1e-9  # never above the diffusion limit
+
+
+def test_intervals_of_real_chips() -> None:  # C28, G02
+    assert interval_from_drain_s(chip("h100-sxm")) * 1e3 == pytest.approx(23.9, abs=0.05)
+    assert 0.015 < interval_from_drain_s(chip("tpu-v6e")) < 0.022
+
+
+def test_filling_and_fleet() -> None:  # C31 - C33
+    assert arrivals_to_fill_per_s(2000.0, 0.1) == pytest.approx(20_000.0)
+    assert fill_s(2000.0, arrivals_to_fill_per_s(2000.0, 0.1)) == pytest.approx(0.1)
+    line = TrainLine(interval_s=1 / 64, capacity=2000, arrivals_per_s=100.0)
+    assert line.tokens_per_s == pytest.approx(128_000.0)
+    assert 1 / share_of_fleet(line.tokens_per_s, 378e6) == pytest.approx(2953, abs=1)
+    assert 1 / share_of_fleet(line.tokens_per_s, 502e6) == pytest.approx(3922, abs=1)
+
+
+@pytest.mark.parametrize("bad", [{"interval_s": 0.0}, {"capacity": -1}, {"arrivals_per_s": float("nan")}])
+def test_bad_input(bad: dict[str, float]) -> None:
+    values = {"interval_s": 0.02, "capacity": 10, "arrivals_per_s": 1.0, **bad}
+    with pytest.raises(InputError, match="allowed"):
+        TrainLine(**values)  # type: ignore[arg-type]
+
+
+def test_half_a_place_is_refused() -> None:
+    with pytest.raises(InputError, match="whole number"):
+        mean_left_behind(1.0, 2.5)  # type: ignore[arg-type]

@@ -1,0 +1,34 @@
+"""What prices reveal of open models: the table in docs/accuracy.md is the current one, and its claims hold."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+_SPEC = importlib.util.spec_from_file_location("prices_table", Path(__file__).with_name("prices.py"))
+assert _SPEC is not None
+assert _SPEC.loader is not None
+prices = importlib.util.module_from_spec(_SPEC)
+sys.modules["prices_table"] = prices
+_SPEC.loader.exec_module(prices)
+
+
+def test_accuracy_page_shows_the_current_table() -> None:
+    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    shown = page.split(prices.BEGIN)[1].split(prices.END)[0].strip()
+    assert shown == prices.table(), "run `uv run python tests/validation/prices.py`"
+
+
+def test_the_models_of_the_issue_are_compared() -> None:
+    models = {row.model for row in prices.rows()}
+    assert {"deepseek-v3", "llama-3.1-70b", "gpt-oss-120b", "qwen3-235b-a22b", "kimi-k2"} <= models
+
+
+def test_what_the_page_says_of_active_parameters() -> None:
+    active = [row for row in prices.rows() if row.quantity == "active_params"]
+    assert all(row.certain == row.hosts for row in active)
+    assert max(max(row.factor, 1 / row.factor) for row in active) < 4.05
+    spans = [row.cheapest.high / row.cheapest.low for row in prices.rows()]
+    assert 1e3 < min(spans) <= max(spans) < 1e5
