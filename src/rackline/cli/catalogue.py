@@ -169,7 +169,8 @@ def _caches(chosen: Sequence[str], on: str, dtype: str, sets: Sequence[str] | No
     if json:
         print_json({"chip": where.name, "dtype": dtype, "models": [each.as_dict() for each in found]})
     else:
-        screen().print(cache_table(found, on=where.name, dtype=dtype))
+        out = screen()
+        out.print(cache_table(found, on=where.name, dtype=dtype, width=out.width))
 
 
 def _of(record: SourcedRecord, kind: str, sets: Sequence[str] | None) -> dict[str, object]:

@@ -37,24 +37,30 @@ def ridge_table(ridges: Sequence[Ridge]) -> Table:
     return table
 
 
-def cache_table(caches: Sequence[CacheOfModel], *, on: str, dtype: str) -> Table:
-    """One line a model: cache of a token and of long sequences, crossover context, balance batch."""
+def cache_table(caches: Sequence[CacheOfModel], *, on: str, dtype: str, width: int = 120) -> Table:
+    """One line a model: cache of a token and of long sequences, crossover context, balance batch.
+
+    Args:
+        width: columns of the screen; a narrow one leaves out types of the cache but the first, and the state.
+    """
     table = plain_table(
         "KV cache by model",
         caption=f"crossover and balance batch on {on} in {dtype}; what a window, a choice or a state saves is in it",
     )
     table.add_column("model", no_wrap=True)
-    types = list(caches[0].kv_bytes_per_token) if caches else []
+    wide = width >= 100
+    types = list(caches[0].kv_bytes_per_token)[: None if wide else 1] if caches else []
     contexts = list(caches[0].kv_bytes) if caches else []
-    for name in (*(f"{each}/token" for each in types), "state", *(f"at {short_count(c)}" for c in contexts)):
+    state = ["state"] if wide else []
+    for name in (*(f"{each}/token" for each in types), *state, *(f"at {short_count(c)}" for c in contexts)):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("crossover", justify="right", no_wrap=True)
     table.add_column("balance", justify="right", no_wrap=True)
     for cache in caches:
         table.add_row(
             cache.model,
-            *(format_bytes(value) for value in cache.kv_bytes_per_token.values()),
-            format_bytes(cache.state_bytes) if cache.state_bytes else "-",
+            *(format_bytes(cache.kv_bytes_per_token[name]) for name in types),
+            *([format_bytes(cache.state_bytes) if cache.state_bytes else "-"] if wide else []),
             *(format_bytes(value) for value in cache.kv_bytes.values()),
             _crossover(cache.crossover_context),
             f"{cache.balance_batch:.0f}",
