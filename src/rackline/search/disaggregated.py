@@ -1,0 +1,394 @@
+"""The cheapest disaggregated way to serve: a pool of replicas that prefill, a pool that decode, and their ratio."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rackline.errors import InputError
+from rackline.hardware import Cluster, FabricLevel
+from rackline.parallel import Layout, Precision
+from rackline.passes.features import Array
+from rackline.search.candidate import price_per_chip_s
+from rackline.search.evaluate import Space
+from rackline.search.pareto import pareto_front
+from rackline.search.pools import (
+    Budget,
+    Pairs,
+    PoolPoints,
+    best_loaded,
+    decode_modes,
+    decode_points,
+    pair,
+    prefill_modes,
+    prefill_points,
+    undominated,
+)
+from rackline.search.space import Constraints
+from rackline.serving.disaggregated import KvTransfer, kv_transfer, shared_level, waiting_s
+from rackline.serving.steady import Engine
+from rackline.serving.workload import Mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Replicas that do one thing.
+
+    Args:
+        cluster: name of the cluster it is part of.
+        layout: of a replica, dp is the number of replicas.
+        batch_size: sequences in flight on one replica; 0 for a prefill pool [sequences].
+        sequences_per_rank: of one rank and micro-batch [sequences].
+        seconds: time per output token of a decode pool, service time of a prompt of a prefill pool [s].
+        requests_per_s: that all replicas could serve [requests/s].
+        load: share of that which is used.
+    """
+
+    cluster: str
+    layout: Layout
+    precision: Precision
+    mode: Mode
+    batch_size: int
+    sequences_per_rank: int
+    seconds: float
+    requests_per_s: float
+    load: float
+
+    @property
+    def num_chips(self) -> int:
+        """Chips of all replicas."""
+        return self.layout.num_chips
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "cluster": self.cluster,
+            "layout": self.layout.as_dict(),
+            "num_chips": self.num_chips,
+            "precision": self.precision.as_dict(),
+            "mode": self.mode.as_dict(),
+            "batch_size": self.batch_size,
+            "seconds": self.seconds,
+            "requests_per_s": self.requests_per_s,
+            "load": self.load,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPair:
+    """One disaggregated way to serve, with its numbers.
+
+    Args:
+        prefill, decode: the pools.
+        transfer: of a prompt's KV cache between them.
+        tpot_s, ttft_s: means [s].
+        requests_per_s: that both pools serve together [requests/s].
+        output_tokens_per_s_per_chip: over the chips of both pools [tokens/s].
+        usd_per_mtok: all cost over output tokens [USD per million]; chip-hours per million without a price.
+        usd_per_mtok_input, usd_per_mtok_output: cost of the prefill pool over input tokens, of the decode pool over
+            output tokens [USD per million].
+    """
+
+    prefill: Pool
+    decode: Pool
+    transfer: KvTransfer
+    tpot_s: float
+    ttft_s: float
+    requests_per_s: float
+    output_tokens_per_s_per_chip: float
+    usd_per_mtok: float
+    usd_per_mtok_input: float
+    usd_per_mtok_output: float
+
+    @property
+    def num_chips(self) -> int:
+        """Chips of both pools."""
+        return self.prefill.num_chips + self.decode.num_chips
+
+    @property
+    def tokens_per_s_per_user(self) -> float:
+        """1 / tpot [tokens/s]."""
+        return 1.0 / self.tpot_s
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data; layout, precision, mode and batch are those of the decode pool, as in an aggregated plan."""
+        return {
+            "layout": self.decode.layout.as_dict(),
+            "precision": self.decode.precision.as_dict(),
+            "mode": self.decode.mode.as_dict(),
+            "batch_size": self.decode.batch_size,
+            "num_chips": self.num_chips,
+            "tpot_s": self.tpot_s,
+            "ttft_s": self.ttft_s if math.isfinite(self.ttft_s) else None,
+            "tokens_per_s_per_user": self.tokens_per_s_per_user,
+            "requests_per_s": self.requests_per_s,
+            "output_tokens_per_s_per_chip": self.output_tokens_per_s_per_chip,
+            "usd_per_mtok": self.usd_per_mtok,
+            "usd_per_mtok_input": self.usd_per_mtok_input,
+            "usd_per_mtok_output": self.usd_per_mtok_output,
+            "prefill_pool": self.prefill.as_dict(),
+            "decode_pool": self.decode.as_dict(),
+            "kv_transfer": {
+                "kv_bytes": self.transfer.kv_bytes,
+                "level": self.transfer.level,
+                "seconds": self.transfer.seconds,
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disaggregated:
+    """What the search over both pools found.
+
+    Args:
+        best: cheapest pair that keeps the limits, None when there is none, see `reason`.
+        pareto: front of tokens/s/user against cost among the pairs that keep the time to first token.
+        candidates_evaluated: points of both pools whose times were computed.
+        pairs_compared: combinations of both pools that were compared.
+    """
+
+    best: PoolPair | None
+    pareto: tuple[PoolPair, ...]
+    candidates_evaluated: int
+    pairs_compared: int
+    reason: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "best": self.best.as_dict() if self.best else None,
+            "pareto": [option.as_dict() for option in self.pareto],
+            "candidates_evaluated": self.candidates_evaluated,
+            "pairs_compared": self.pairs_compared,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One pool's space with its layouts, tables and link to the other pool."""
+
+    space: Space
+    options: list[Layout]
+    engines: list[tuple[int, Precision, Engine]]
+    modes: list[Mode]
+    link: FabricLevel
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster of the pool."""
+        return self.space.cluster
+
+
+def pool_links(decode: Cluster, prefill: Cluster | None) -> tuple[FabricLevel, FabricLevel]:
+    """Levels over which the KV cache leaves the prefill pool and enters the decode pool.
+
+    Raises:
+        InputError: pools on two clusters of which one has no network.
+    """
+    if prefill is None:
+        level = shared_level(decode.scale_up, decode.num_chips, decode.scale_out)
+        return level, level
+    if prefill.scale_out is None or decode.scale_out is None:
+        lacking = prefill if prefill.scale_out is None else decode
+        raise InputError(what="pools", given=lacking.name, allowed="clusters with a network that joins them")
+    return prefill.scale_out, decode.scale_out
+
+
+def search_pools(
+    decode_space: Space,
+    decode_options: list[Layout],
+    limits: Constraints,
+    *,
+    engines: list[tuple[int, Precision, Engine]],
+    decode_steps: dict[tuple[int, bool], Array],
+    prefill_space: Space | None = None,
+    prefill_options: list[Layout] | None = None,
+) -> Disaggregated:
+    """Look at every pair of a prefill and a decode pool that the chips allow.
+
+    Args:
+        decode_space, decode_options: layouts of the decode pool and of the prefill pool unless that has its own.
+        engines: tables of the decode space by index of the precision.
+        decode_steps: decode steps that are known already, by index of the precision and overlap.
+        prefill_space: another cluster, or other layouts, for the prefill pool; its precisions must be in the same order.
+    """
+    other = prefill_space is not None and prefill_space.cluster is not decode_space.cluster
+    links = pool_links(decode_space.cluster, prefill_space.cluster if prefill_space is not None and other else None)
+    overlap = any(layout.attention_dp > 1 for layout in decode_options)
+    decode = Side(
+        space=decode_space, options=decode_options, engines=engines, modes=decode_modes(overlap), link=links[1]
+    )
+    source = prefill_space or decode_space
+    first_engines = engines
+    if prefill_space is not None:
+        first_engines = [(i, precision, engine) for i, (precision, engine) in enumerate(prefill_space.engines())]
+    first_options = prefill_options if prefill_options is not None else decode_options
+    prefill = Side(
+        space=source,
+        options=first_options,
+        engines=first_engines,
+        modes=prefill_modes(any(layout.attention_dp > 1 for layout in first_options)),
+        link=links[0],
+    )
+    return _PoolSearch(prefill=prefill, decode=decode, limits=limits, shared=not other).answer(decode_steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PoolSearch:
+    prefill: Side
+    decode: Side
+    limits: Constraints
+    shared: bool
+
+    def answer(self, known: dict[tuple[int, bool], Array]) -> Disaggregated:
+        first = prefill_points(self.prefill.space, self.prefill.engines, self.prefill.modes, self.prefill.link)
+        then = decode_points(self.decode.space, self.decode.engines, self.decode.modes, self.decode.link, known)
+        evaluated = first.evaluated + then.evaluated
+        if first.chips.size == 0 or then.chips.size == 0:
+            pool = "prefill" if first.chips.size == 0 else "decode"
+            return Disaggregated(
+                best=None, pareto=(), candidates_evaluated=evaluated, pairs_compared=0, reason=f"no {pool} pool fits"
+            )
+        slack = self.slack_s
+        first = best_loaded(first, slack)
+        then = undominated(then)
+        pairs = pair(first, then, self.budget, slack)
+        cost = pairs.usd_per_request
+        front = pareto_front(np.where(np.isfinite(cost), 1.0 / then.seconds, np.nan), cost)
+        meets = np.isfinite(cost)
+        if self.limits.tpot_s is not None:
+            meets &= then.seconds <= self.limits.tpot_s
+        kept = np.flatnonzero(meets)
+        best: PoolPair | None = None
+        if kept.size:
+            near = kept[np.argsort(cost[kept], kind="stable")][:12]
+            options = [self._refined(first, then, pairs, int(index)) for index in near]
+            best = min(options, key=lambda option: option.usd_per_mtok)
+        return Disaggregated(
+            best=best,
+            pareto=tuple(self._pair(first, then, pairs, int(index)) for index in front),
+            candidates_evaluated=evaluated,
+            pairs_compared=pairs.evaluated,
+            reason="" if best else self._why_nothing(first, then, cost),
+        )
+
+    @property
+    def slack_s(self) -> float | None:
+        """Time to first token that prompts may take."""
+        if self.limits.ttft_s is None:
+            return None
+        constant = self.prefill.engines[0][2].stack.first_token_s
+        return self.limits.ttft_s - constant - max(self.prefill.link.latency_s, self.decode.link.latency_s)
+
+    @property
+    def budget(self) -> Budget:
+        """Chips and prices."""
+        return Budget(
+            prefill_chips=self.prefill.cluster.num_chips,
+            decode_chips=self.decode.cluster.num_chips,
+            shared_chips=self.decode.cluster.num_chips if self.shared else None,
+            prefill_usd_per_chip_s=price_per_chip_s(self.prefill.cluster)[0],
+            decode_usd_per_chip_s=price_per_chip_s(self.decode.cluster)[0],
+        )
+
+    def _refined(self, first: PoolPoints, then: PoolPoints, pairs: Pairs, index: int) -> PoolPair:
+        """The best whole batch between the grid's point and the next, with the same layouts."""
+        base = self._pair(first, then, pairs, index)
+        batches = self.decode.space.batches
+        at = int(then.per_rank[index])
+        above = batches[batches > at]
+        stop = int(above[0]) if above.size else at + 1
+        tries = np.unique(np.linspace(at, stop - 1, num=min(stop - at, 32)).astype(int)).astype(float)
+        row, label = int(then.row[index]), int(then.label[index])
+        from rackline.parallel import LayoutGrid, expert_law
+
+        space = replace(
+            self.decode.space,
+            grid=LayoutGrid.of([self.decode.options[row]]),
+            batches=tries,
+            precisions=[self.decode.engines[label][1]],
+            threads=1,
+        )
+        engine = space.engine(space.precisions[0], expert_law(space.model, space.grid, space.routing))
+        mode = self.decode.modes[int(then.mode[index])]
+        finer = decode_points(space, [(label, space.precisions[0], engine)], [mode], self.decode.link)
+        if self.limits.tpot_s is not None:
+            finer = finer.take(np.flatnonzero(finer.seconds <= self.limits.tpot_s))
+        if finer.chips.size == 0:
+            return base
+        again = pair(first, finer, self.budget, self.slack_s)
+        best = int(np.argmin(again.usd_per_request))
+        if not again.usd_per_request[best] < pairs.usd_per_request[index]:
+            return base
+        moved = replace(finer, row=np.full(finer.row.size, row), mode=np.full(finer.mode.size, then.mode[index]))
+        return self._pair(first, moved, again, best)
+
+    def _pair(self, first: PoolPoints, then: PoolPoints, pairs: Pairs, index: int) -> PoolPair:
+        partner, budget, work = int(pairs.partner[index]), self.budget, self.decode.space.workload
+        rate, cost = float(pairs.requests_per_s[index]), float(pairs.usd_per_request[index])
+        per_rank = int(then.per_rank[index])
+        n_first, n_then = int(pairs.prefill_replicas[index]), int(pairs.decode_replicas[index])
+        prefill_layout = replace(self.prefill.options[int(first.row[partner])], dp=n_first)
+        decode_layout = replace(self.decode.options[int(then.row[index])], dp=n_then)
+        could_first = n_first * float(first.requests_per_s[partner])
+        could_then = n_then * float(then.requests_per_s[index])
+        label = int(then.label[index])
+        prefill = Pool(
+            cluster=self.prefill.cluster.name,
+            layout=prefill_layout,
+            precision=self.prefill.engines[label][1],
+            mode=self.prefill.modes[int(first.mode[partner])],
+            batch_size=0,
+            sequences_per_rank=0,
+            seconds=float(first.seconds[partner]),
+            requests_per_s=could_first,
+            load=rate / could_first,
+        )
+        decode = Pool(
+            cluster=self.decode.cluster.name,
+            layout=decode_layout,
+            precision=self.decode.engines[label][1],
+            mode=self.decode.modes[int(then.mode[index])],
+            batch_size=per_rank * decode_layout.attention_dp * decode_layout.pp,
+            sequences_per_rank=per_rank,
+            seconds=float(then.seconds[index]),
+            requests_per_s=could_then,
+            load=rate / could_then,
+        )
+        transfer = kv_transfer(
+            self.decode.space.model,
+            work,
+            decode.precision,
+            prefill_layout=prefill_layout,
+            decode_layout=decode_layout,
+            prefill_link=self.prefill.link,
+            decode_link=self.decode.link,
+        )
+        constant = self.prefill.engines[0][2].stack.first_token_s
+        wait = float(waiting_s(prefill.load, prefill.seconds))
+        first_usd = prefill.num_chips * budget.prefill_usd_per_chip_s / rate
+        return PoolPair(
+            prefill=prefill,
+            decode=decode,
+            transfer=transfer,
+            tpot_s=decode.seconds,
+            ttft_s=constant + prefill.seconds + wait + transfer.seconds,
+            requests_per_s=rate,
+            output_tokens_per_s_per_chip=rate * work.output_len / (prefill.num_chips + decode.num_chips),
+            usd_per_mtok=cost / work.output_len * 1e6,
+            usd_per_mtok_input=first_usd / work.input_len * 1e6,
+            usd_per_mtok_output=(cost - first_usd) / work.output_len * 1e6,
+        )
+
+    def _why_nothing(self, first: PoolPoints, then: PoolPoints, cost: Array) -> str:
+        if first.chips.size == 0:
+            return "no prefill pool keeps the time to first token"
+        if not np.any(np.isfinite(cost)):
+            return f"no two pools fit into {self.decode.cluster.num_chips} chips together"
+        return f"no decode pool keeps the time per output token: the fastest takes {then.seconds.min() * 1e3:.3g} ms"
+
+

@@ -1,0 +1,160 @@
+"""Disaggregated serving: one pool of replicas only prefills, another only decodes, the KV cache moves between them.
+
+A prefill replica runs full passes of max_batched_tokens new tokens a rank; a decode replica runs passes without
+prompts. With n prompt tokens to prefill, B tokens a pass, t the time of such a pass, R ranks and pp stages
+
+    prompts/s of a prefill replica    R · pp · B / (n · t)
+    requests/s of a decode replica    sequences / ((output_len - 1) · tpot)
+    ttft = constant + s · (1 + rho / (2 (1 - rho))) + transfer        s = ceil(n / B) · t
+
+The first token is made by the prefill pool; it is counted as seen when the cache has arrived.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rackline.arch import AnyModel
+from rackline.hardware import FabricLevel
+from rackline.parallel import Layout, Precision
+from rackline.parallel.memory import kv_bytes_per_sequence
+from rackline.passes import Batch
+from rackline.passes.features import Array, FloatLike, as_array
+from rackline.serving.steady import Engine
+from rackline.serving.workload import Workload
+
+MOST_LOAD = 0.95  # of the prefill pool: beyond, waiting grows without bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillRate:
+    """Prefill replicas at full passes; arrays over layouts or scalars.
+
+    Args:
+        pass_s: time of a full pass, all pipeline stages [s].
+        service_s: time from the start of a prompt to its first token [s].
+        prompts_per_s: of one replica [requests/s].
+    """
+
+    pass_s: Array
+    service_s: Array
+    prompts_per_s: Array
+
+
+def prefill_rate(
+    engine: Engine, workload: Workload, max_batched_tokens: int, pp: FloatLike, *, two_batch_overlap: bool = False
+) -> PrefillRate:
+    """How fast a replica that only prefills works through prompts.
+
+    Args:
+        max_batched_tokens: new tokens of a pass on one rank [tokens].
+        pp: pipeline stages, each with a micro-batch in flight [count].
+
+    Returns:
+        Arrays of shape () or (layouts,).
+    """
+    new = workload.new_tokens
+    chunk = min(new, float(max_batched_tokens))
+    batch = Batch(
+        prefill_sequences=max_batched_tokens / chunk,
+        chunk_tokens=chunk,
+        prefix_tokens=workload.cached_tokens + (new - chunk) / 2.0,
+    )
+    times = engine.time_table(two_batch_overlap)
+    device = engine.seconds(batch, times, two_batch_overlap=two_batch_overlap)
+    pass_s = engine.with_prompts_s(0.0, device)
+    ranks = as_array(engine.attention_dp)
+    if pass_s.ndim > 1:  # (layouts, 1)
+        pass_s, ranks = pass_s[:, 0], ranks[:, 0]
+    return PrefillRate(
+        pass_s=pass_s,
+        service_s=pass_s * np.ceil(new / max_batched_tokens),
+        prompts_per_s=ranks * as_array(pp) * max_batched_tokens / (new * pass_s),
+    )
+
+
+def prefill_load(slack_s: FloatLike, service_s: FloatLike) -> Array:
+    """Highest load of a prefill pool whose mean wait stays within `slack_s`: rho = 2x / (1 + 2x), x = slack / service.
+
+    Args:
+        slack_s: time to first token that is left for waiting; negative when there is none [s].
+        service_s: time of a prompt's own passes [s].
+
+    Returns:
+        Load, 0 to MOST_LOAD.
+
+    Assumes: prompts arrive at random and are served one after the other (M/D/1): wait = rho / (2 (1 - rho)) services.
+
+    Sources: Pollaczek 1930.
+
+    >>> float(prefill_load(0.5, 1.0))
+    0.5
+    """
+    x = np.maximum(as_array(slack_s), 0.0) / service_s
+    return np.where(as_array(slack_s) < 0.0, 0.0, np.minimum(2.0 * x / (1.0 + 2.0 * x), MOST_LOAD))
+
+
+def waiting_s(load: FloatLike, service_s: FloatLike) -> Array:
+    """Mean wait at a load, M/D/1 [s].
+
+    >>> float(waiting_s(0.5, 1.0))
+    0.5
+    """
+    rho = as_array(load)
+    return rho / (2.0 * (1.0 - rho)) * service_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvTransfer:
+    """What the KV cache of one prompt costs on the links between the pools.
+
+    Args:
+        kv_bytes: one copy of the prompt's cache [bytes].
+        sent_bytes: of one chip that prefilled it [bytes].
+        received_bytes: of one chip that decodes it; copies that tensor parallelism needs are received again [bytes].
+        level: "scale_up" inside a domain, else "scale_out".
+        seconds: latency and the slower of both ends [s].
+    """
+
+    kv_bytes: float
+    sent_bytes: float
+    received_bytes: float
+    level: str
+    seconds: float
+
+
+def kv_transfer(
+    model: AnyModel,
+    workload: Workload,
+    precision: Precision,
+    *,
+    prefill_layout: Layout,
+    decode_layout: Layout,
+    prefill_link: FabricLevel,
+    decode_link: FabricLevel,
+) -> KvTransfer:
+    """Time to move a prompt's KV cache from the chips that made it to those that decode with it.
+
+    Args:
+        prefill_link, decode_link: level of each pool over which the cache goes.
+
+    Assumes: the chips of the prefilling rank each send their part, sent when the prompt is done.
+    """
+    whole = float(as_array(kv_bytes_per_sequence(model, Layout(), precision, workload.input_len)))
+    sent = whole / (prefill_layout.tp * prefill_layout.pp)
+    received = float(as_array(kv_bytes_per_sequence(model, decode_layout, precision, workload.input_len)))
+    slower = max(sent / prefill_link.bytes_per_s_each_way, received / decode_link.bytes_per_s_each_way)
+    return KvTransfer(
+        kv_bytes=whole,
+        sent_bytes=sent,
+        received_bytes=received,
+        level=prefill_link.name,
+        seconds=slower + max(prefill_link.latency_s, decode_link.latency_s),
+    )
+
+
+def shared_level(prefill_level: FabricLevel, num_chips: int, scale_out: FabricLevel | None) -> FabricLevel:
+    """The level that joins two pools of one cluster: its domain when both fit in it, else the network."""
+    return prefill_level if num_chips <= prefill_level.size or scale_out is None else scale_out
