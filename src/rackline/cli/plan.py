@@ -25,6 +25,7 @@ from rackline.cli.options import (
     read_routing,
     tokens,
 )
+from rackline.cli.pools import read_prefill
 from rackline.cli.screen import print_json, progress, screen
 from rackline.units import parse_fraction
 
@@ -47,6 +48,10 @@ def plan(
     cache_hit: Value = "0",
     routing: str = "uniform",
     price: MaybeValue = None,
+    serving: str = "both",
+    prefill_on: str | None = None,
+    prefill_chips: MaybeValue = None,
+    prefill_layout: str | None = None,
     sets: Overrides = None,
     json: Json = False,
     plot: str | None = None,
@@ -75,6 +80,10 @@ def plan(
         cache_hit: share of the prompt whose KV cache is there already, such as 50%
         routing: how tokens spread over experts: uniform, balanced or power-law=EXPONENT
         price: price of a chip, in USD an hour
+        serving: both (one engine that prefills and decodes, and separate pools for the two) or aggregated (one engine)
+        prefill_on: another cluster for the prefill pool, such as h100-96; chips of the same cluster by default
+        prefill_chips: chips of that cluster to use; its own number by default
+        prefill_layout: parts of the prefill pool's layout that are fixed, such as attention_dp=32,ep=32
         sets: KEY=VALUE replaces a number of the model, cluster or chip, such as hbm_bytes_per_s=20TB/s; may be
             repeated
         json: print JSON (SI units) and nothing else
@@ -97,6 +106,7 @@ def plan(
     modes = read_modes(mode, found_model)
     layouts = read_layouts(layout, found_model, cluster)
     check_overlap(modes, layouts, cluster)
+    pool = read_prefill(serving, prefill_on, prefill_chips, prefill_layout, found_model, cluster, calibration)
     start = time.perf_counter()
     with progress("looking at layouts, precisions, modes and batches"):
         answer = search_plan(
@@ -109,6 +119,10 @@ def plan(
             modes=modes,
             layouts=layouts,
             routing=read_routing(routing),
+            pools=pool.wanted,
+            prefill_on=pool.cluster,
+            prefill_layouts=pool.layouts,
+            prefill_calibration=pool.calibration,
         )
     elapsed_s = time.perf_counter() - start
     if file is not None:

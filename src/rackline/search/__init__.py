@@ -1,6 +1,7 @@
 """Search over layouts, precisions, modes and batches under constraints."""
 
 from rackline.search.candidate import Candidate
+from rackline.search.disaggregated import Disaggregated, Pool, PoolPair
 from rackline.search.pareto import pareto_front
 from rackline.search.plan import Plan, plan
 from rackline.search.rejected import Rejected
@@ -10,7 +11,10 @@ __all__ = [
     "BATCH_GRID",
     "Candidate",
     "Constraints",
+    "Disaggregated",
     "Plan",
+    "Pool",
+    "PoolPair",
     "Rejected",
     "default_modes",
     "default_precisions",

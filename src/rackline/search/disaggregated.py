@@ -10,11 +10,12 @@ import numpy as np
 
 from rackline.errors import InputError
 from rackline.hardware import Cluster, FabricLevel
-from rackline.parallel import Layout, Precision
+from rackline.parallel import Deployment, Layout, LayoutGrid, Precision, expert_law
 from rackline.passes.features import Array
 from rackline.search.candidate import price_per_chip_s
 from rackline.search.evaluate import Space
 from rackline.search.pareto import pareto_front
+from rackline.search.pool_details import PoolDetails, decode_details, prefill_details
 from rackline.search.pools import (
     Budget,
     Pairs,
@@ -148,6 +149,7 @@ class Disaggregated:
         pareto: front of tokens/s/user against cost among the pairs that keep the time to first token.
         candidates_evaluated: points of both pools whose times were computed.
         pairs_compared: combinations of both pools that were compared.
+        prefill_details, decode_details: the pools of the best from inside.
     """
 
     best: PoolPair | None
@@ -155,11 +157,19 @@ class Disaggregated:
     candidates_evaluated: int
     pairs_compared: int
     reason: str = ""
+    prefill_details: PoolDetails | None = None
+    decode_details: PoolDetails | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
+        best = self.best.as_dict() if self.best else None
+        if best is not None and self.prefill_details is not None and self.decode_details is not None:
+            best["prefill_pool"].update(self.prefill_details.as_dict())
+            best["decode_pool"].update(self.decode_details.as_dict())
+            best["memory"] = self.decode_details.memory.as_dict()
+            best["binding"] = self.decode_details.time.binds
         return {
-            "best": self.best.as_dict() if self.best else None,
+            "best": best,
             "pareto": [option.as_dict() for option in self.pareto],
             "candidates_evaluated": self.candidates_evaluated,
             "pairs_compared": self.pairs_compared,
@@ -274,7 +284,23 @@ class _PoolSearch:
             candidates_evaluated=evaluated,
             pairs_compared=pairs.evaluated,
             reason="" if best else self._why_nothing(first, then, cost),
+            prefill_details=self._inside(best.prefill, self.prefill) if best else None,
+            decode_details=self._inside(best.decode, self.decode) if best else None,
         )
+
+    def _inside(self, pool: Pool, side: Side) -> PoolDetails:
+        space = side.space
+        deployment = Deployment(
+            model=space.model,
+            cluster=space.cluster,
+            layout=pool.layout,
+            precision=pool.precision,
+            calibration=space.calibration,
+            routing=space.routing,
+        )
+        if side is self.prefill:
+            return prefill_details(space, deployment, pool.mode)
+        return decode_details(space, deployment, pool.sequences_per_rank)
 
     @property
     def slack_s(self) -> float | None:
@@ -304,8 +330,6 @@ class _PoolSearch:
         stop = int(above[0]) if above.size else at + 1
         tries = np.unique(np.linspace(at, stop - 1, num=min(stop - at, 32)).astype(int)).astype(float)
         row, label = int(then.row[index]), int(then.label[index])
-        from rackline.parallel import LayoutGrid, expert_law
-
         space = replace(
             self.decode.space,
             grid=LayoutGrid.of([self.decode.options[row]]),
