@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -25,9 +25,16 @@ from rackline.cli.options import (
     read_routing,
     tokens,
 )
-from rackline.cli.pools import read_prefill
+from rackline.cli.fleet import read_traffic
+from rackline.cli.launch import launch_commands, read_stack
+from rackline.cli.pools import PrefillOptions, read_prefill
 from rackline.cli.screen import print_json, progress, screen
+from rackline.cli.what_if import read_what_if, show_what_if
 from rackline.units import parse_fraction
+
+if TYPE_CHECKING:
+    from rackline.search.plan import Plan
+    from rackline.validate.intervals import Interval
 
 
 def plan(
@@ -52,6 +59,12 @@ def plan(
     prefill_on: str | None = None,
     prefill_chips: MaybeValue = None,
     prefill_layout: str | None = None,
+    traffic: MaybeValue = None,
+    peak_over_mean: MaybeValue = None,
+    offline: MaybeValue = None,
+    provider: MaybeValue = None,
+    launch: str | None = None,
+    what_if: str | None = None,
     sets: Overrides = None,
     json: Json = False,
     plot: str | None = None,
@@ -84,10 +97,18 @@ def plan(
         prefill_on: another cluster for the prefill pool, such as h100-96; chips of the same cluster by default
         prefill_chips: chips of that cluster to use; its own number by default
         prefill_layout: parts of the prefill pool's layout that are fixed, such as attention_dp=32,ep=32
+        traffic: output tokens/s that users ask for, such as 50M: how many copies, racks, watts and dollars that takes
+        peak_over_mean: busiest hour of the traffic over its mean, such as 1.8
+        offline: share of the traffic that may wait for quiet hours, such as 30%
+        provider: output tokens/s of a whole provider, to compare with, such as 400M
+        launch: print the command lines of the answer for auto (the calibration's stack), vllm, sglang or trtllm
+        what_if: one quantity varied and the optimum at each value, such as scale_up_size=8,72,144 or
+            hbm_bandwidth=4TB/s:20TB/s:5; also scale_up_bandwidth, scale_out_bandwidth, hbm_capacity,
+            total_over_active, kv_bytes_per_token, or any key of --set
         sets: KEY=VALUE replaces a number of the model, cluster or chip, such as hbm_bytes_per_s=20TB/s; may be
             repeated
         json: print JSON (SI units) and nothing else
-        plot: write the Pareto front to FILE.html, .svg or .png
+        plot: write the Pareto front, or the optimum over --what-if, to FILE.html, .svg or .png
     """
     from rackline.report.svg import check_plot_path
 
@@ -96,23 +117,27 @@ def plan(
     request = (tokens(input_len, "--input"), tokens(output_len, "--output", 2.0))
     hit = parse_fraction(cache_hit, name="--cache-hit", maximum=0.9999)
     limits = (latency(tpot, "--tpot"), latency(ttft, "--ttft"))
-    found_model, cluster = read_model_and_cluster(model, on, chips=chips, price=price, sets=sets)
+    demand = read_traffic(traffic, peak_over_mean, offline, provider)
+    stack = read_stack(launch)
+    sweep = read_what_if(what_if, plot, traffic, launch)
 
-    from rackline.search import Constraints
-    from rackline.search import plan as search_plan
-    from rackline.serving.workload import Workload
+    def answer_with(more: tuple[str, ...] = ()) -> tuple[Plan, PrefillOptions]:
+        """The plan with further settings."""
+        given = [*(sets or ()), *more]
+        found_model, cluster = read_model_and_cluster(model, on, chips=chips, price=price, sets=given)
 
-    workload = Workload(input_len=request[0], output_len=request[1], cache_hit=hit)
-    modes = read_modes(mode, found_model)
-    layouts = read_layouts(layout, found_model, cluster)
-    check_overlap(modes, layouts, cluster)
-    pool = read_prefill(serving, prefill_on, prefill_chips, prefill_layout, found_model, cluster, calibration)
-    start = time.perf_counter()
-    with progress("looking at layouts, precisions, modes and batches"):
-        answer = search_plan(
+        from rackline.search import Constraints
+        from rackline.search import plan as search_plan
+        from rackline.serving.workload import Workload
+
+        modes = read_modes(mode, found_model)
+        layouts = read_layouts(layout, found_model, cluster)
+        check_overlap(modes, layouts, cluster)
+        pool = read_prefill(serving, prefill_on, prefill_chips, prefill_layout, found_model, cluster, calibration)
+        found = search_plan(
             found_model,
             cluster,
-            workload,
+            Workload(input_len=request[0], output_len=request[1], cache_hit=hit),
             calibration=find_calibration(calibration, cluster.chip),
             constraints=Constraints(tpot_s=limits[0], ttft_s=limits[1], memory_fraction=fraction),
             precisions=read_precisions(precision, found_model, cluster),
@@ -124,46 +149,71 @@ def plan(
             prefill_layouts=pool.layouts,
             prefill_calibration=pool.calibration,
         )
+        return found, pool
+
+    if sweep is not None:
+        base, _ = read_model_and_cluster(model, on, chips=chips, price=price, sets=sets)
+        show_what_if(sweep, base, lambda text: answer_with((text,))[0], json=json, file=file)
+        return
+    start = time.perf_counter()
+    with progress("looking at layouts, precisions, modes and batches"):
+        answer, pool = answer_with()
     elapsed_s = time.perf_counter() - start
+    needed = None
+    if demand is not None:
+        from rackline.search.fleet import plan_fleet
+
+        needed = plan_fleet(demand, answer, pool.cluster)
+    commands = launch_commands(answer, model, stack) if stack else None
     if file is not None:
         from rackline.report.figures import pareto_figure
         from rackline.report.svg import write_figure
 
         write_figure(pareto_figure(answer), file)
-    from rackline.validate.intervals import as_dict, of_candidate
-
-    name = answer.calibration.name
+    known = _intervals(answer)
     if json:
         data = answer.as_dict()
-        for shown, found in ((data["best"], answer.best), *zip(data["pareto"], answer.pareto, strict=True)):
-            if found is not None:
-                shown["intervals"] = as_dict(of_candidate(found, name))
+        if data["best"] is not None:
+            data["best"]["intervals"] = {i.metric: {"low": i.low, "high": i.high} for i in known}
+        if demand is not None:
+            data["fleet"] = needed.as_dict() if needed else None
+        if commands is not None:
+            data["launch"] = [command.as_dict() for command in commands]
         print_json(data)
         return
-    known = of_candidate(answer.best, name) if answer.best is not None else []
     from rackline.report.plan_report import plan_report
 
     out = screen()
     out.print(plan_report(answer, width=out.width, elapsed_s=elapsed_s))
     if known:
-        from rackline.report.wording import interval_text
+        from rackline.units import format_seconds
 
         parts = [
-            f"{_INTERVAL_NAMES[i.metric]} {interval_text(i.metric, i.low, i.high)}"
+            f"{_INTERVAL_NAMES[i.metric]} {format_seconds(i.low)} to {format_seconds(i.high)} "
+            f"({i.group}, {i.num_cases} cases)"
             for i in known
-            if i.metric in _INTERVAL_NAMES
         ]
-        out.print(
-            f"nine of ten measured servers ({known[0].group}, {known[0].num_cases} cases) lay within: "
-            f"{'; '.join(parts)}",
-            style="dim",
-        )
+        out.print(f"nine of ten measured servers lay within: {'; '.join(parts)}", style="dim")
+    if needed is not None:
+        from rackline.report.fleet_report import fleet_report
+
+        out.print()
+        out.print(fleet_report(needed))
+    if commands:
+        from rackline.report.launch_report import launch_report
+
+        out.print()
+        out.print(launch_report(commands))
 
 
-_INTERVAL_NAMES = {
-    "tpot_s": "time per output token",
-    "ttft_s": "time to first token",
-    "output_tokens_per_s_per_chip": "output tokens/s/chip",
-    "usd_per_mtok_input": "USD per million input tokens",
-    "usd_per_mtok_output": "output tokens",
-}
+_INTERVAL_NAMES = {"tpot_s": "time per output token", "ttft_s": "time to first token"}
+
+
+def _intervals(answer: Plan) -> list[Interval]:
+    """Bands of the answer's latencies from the scoreboard; none for the ideal roofline or without an answer."""
+    if answer.best is None or answer.calibration.name == "unit":
+        return []
+    from rackline.validate.intervals import intervals
+
+    found = {"tpot_s": answer.best.tpot_s, "ttft_s": answer.best.ttft_s}
+    return intervals(found, answer.calibration.name, answer.best.precision.expert_weights)
