@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from rackline.serving.fleet import Traffic
 
 
-def read_traffic(tokens_per_s: str | None, peak: str | None, offline: str | None, provider: str | None) -> Traffic | None:
+def read_traffic(
+    tokens_per_s: str | None, peak: str | None, offline: str | None, provider: str | None
+) -> Traffic | None:
     """Read --traffic and what belongs to it; None without it.
 
     Raises:
@@ -30,4 +32,3 @@ def read_traffic(tokens_per_s: str | None, peak: str | None, offline: str | None
         offline_share=parse_fraction(offline, name="--offline") if offline else 0.0,
         provider_tokens_per_s=parse_count(provider, name="--provider", maximum=1e15) if provider else None,
     )
-

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from rackline.cli.fleet import read_traffic
+from rackline.cli.launch import launch_commands, read_stack
 from rackline.cli.options import (
     Json,
     MaybeValue,
@@ -25,8 +27,6 @@ from rackline.cli.options import (
     read_routing,
     tokens,
 )
-from rackline.cli.fleet import read_traffic
-from rackline.cli.launch import launch_commands, read_stack
 from rackline.cli.pools import PrefillOptions, read_prefill
 from rackline.cli.screen import print_json, progress, screen
 from rackline.cli.what_if import read_what_if, show_what_if

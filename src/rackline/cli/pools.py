@@ -50,9 +50,7 @@ def read_prefill(
     """
     if serving not in KINDS:
         near = nearest_names(serving, KINDS, 1)
-        raise InputError(
-            what="--serving", given=serving, allowed=", ".join(KINDS), nearest=near[0] if near else "both"
-        )
+        raise InputError(what="--serving", given=serving, allowed=", ".join(KINDS), nearest=near[0] if near else "both")
     wanted = serving != "aggregated"
     if not wanted:
         for name, value in (("--prefill-on", on), ("--prefill-chips", chips), ("--prefill-layout", layout)):

@@ -46,9 +46,7 @@ class ExpertRouting:
                 what="ranks_per_domain", given=self.ranks_per_domain, allowed=f"a divisor of {self.num_ranks} ranks"
             )
         if not 1 <= self.experts_per_token <= self.num_experts:
-            raise InputError(
-                what="experts_per_token", given=self.experts_per_token, allowed=f"1 to {self.num_experts}"
-            )
+            raise InputError(what="experts_per_token", given=self.experts_per_token, allowed=f"1 to {self.num_experts}")
         if self.picks is not None:
             good = self.picks.shape == (self.num_experts,) and bool(np.all((self.picks >= 0) & (self.picks <= 1)))
             if not good or not np.isclose(self.picks.sum(), self.experts_per_token):

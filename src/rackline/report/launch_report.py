@@ -29,8 +29,8 @@ def command_text(words: Sequence[str]) -> str:
     """Shell text with an option and its value on each line.
 
     >>> print(command_text(["serve", "m", "--tp", "8", "--fast"]))
-    serve m \\\\
-      --tp 8 \\\\
+    serve m \\
+      --tp 8 \\
       --fast
     """
     lines: list[list[str]] = [[]]

@@ -393,7 +393,7 @@ class _PoolSearch:
             decode_link=self.decode.link,
         )
         constant = self.prefill.engines[0][2].stack.first_token_s
-        wait = float(waiting_s(prefill.load, prefill.seconds))
+        wait = float(waiting_s(prefill.load, prefill.seconds, float(first.together[partner])))
         first_usd = prefill.num_chips * budget.prefill_usd_per_chip_s / rate
         return PoolPair(
             prefill=prefill,
@@ -414,5 +414,3 @@ class _PoolSearch:
         if not np.any(np.isfinite(cost)):
             return f"no two pools fit into {self.decode.cluster.num_chips} chips together"
         return f"no decode pool keeps the time per output token: the fastest takes {then.seconds.min() * 1e3:.3g} ms"
-
-

@@ -34,6 +34,7 @@ class PoolPoints:
         seconds: time per output token of a decode replica, service time of a prefill replica [s].
         requests_per_s: of one replica, no more than its links can send or receive [requests/s].
         link_s: time to send or to receive the KV cache of one prompt [s].
+        together: prompts that a prefill replica serves at a time; 1 in a decode pool [requests].
         evaluated: points whose times were computed [count].
     """
 
@@ -45,6 +46,7 @@ class PoolPoints:
     seconds: Array
     requests_per_s: Array
     link_s: Array
+    together: Array
     evaluated: int
 
     def take(self, index: Array) -> PoolPoints:
@@ -116,6 +118,7 @@ def prefill_points(
                     seconds=np.broadcast_to(rate.service_s, (len(grid),))[rows],
                     requests_per_s=np.minimum(rate.prompts_per_s, as_array(grid.attention_dp) / link_s)[rows],
                     link_s=link_s[rows],
+                    together=np.broadcast_to(rate.together, (len(grid),))[rows],
                     evaluated=int(np.sum(grid.attention_dp > 1)) if mode.two_batch_overlap else len(grid),
                 )
             )
@@ -176,6 +179,7 @@ def decode_points(
                     seconds=tpot[rows, columns],
                     requests_per_s=rate[rows, columns],
                     link_s=link_s[rows],
+                    together=np.ones(rows.size),
                     evaluated=int(tpot.size if not overlap else np.sum(grid.attention_dp > 1) * b.size),
                 )
             )
@@ -206,7 +210,7 @@ def best_loaded(points: PoolPoints, slack_s: float | None, most: int = 2) -> Poo
         slack_s: time to first token less its constant part; None for no limit [s].
         most: how many of each to keep [count].
     """
-    rate = points.requests_per_s * effective_load(points.seconds, points.link_s, slack_s)
+    rate = points.requests_per_s * effective_load(points.seconds, points.link_s, points.together, slack_s)
     kind = points.label * (int(points.chips.max(initial=0)) + 1) + points.chips
     order = np.lexsort((-rate, kind))
     order = order[rate[order] > 0]
@@ -214,11 +218,11 @@ def best_loaded(points: PoolPoints, slack_s: float | None, most: int = 2) -> Poo
     return points.take(order[np.arange(order.size) - first < most])
 
 
-def effective_load(service_s: Array, transfer_s: Array, slack_s: float | None) -> Array:
+def effective_load(service_s: Array, transfer_s: Array, together: Array, slack_s: float | None) -> Array:
     """Load at which a prefill replica keeps the time to first token; MOST_LOAD without a limit."""
     if slack_s is None:
         return np.full(np.broadcast_shapes(service_s.shape, transfer_s.shape), MOST_LOAD)
-    return prefill_load(slack_s - service_s - transfer_s, service_s)
+    return prefill_load(slack_s - service_s - transfer_s, service_s, together)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,7 +321,7 @@ def _costs(
     """Cost of a request, requests/s and decode replicas, each of shape (decode points, prefill choices)."""
     rate_d, chips_d = decode.requests_per_s[part][:, None], decode.chips[part][:, None]
     transfer = np.maximum(prefill.link_s[who][None, :], decode.link_s[part][:, None])
-    load = effective_load(prefill.seconds[who][None, :], transfer, slack_s)
+    load = effective_load(prefill.seconds[who][None, :], transfer, prefill.together[who][None, :], slack_s)
     fed = replicas[None, :] * prefill.requests_per_s[who][None, :] * load
     used = (replicas * prefill.chips[who])[None, :]
     room = budget.decode_chips // chips_d

@@ -5,7 +5,9 @@ prompts. With n prompt tokens to prefill, B tokens a pass, t the time of such a 
 
     prompts/s of a prefill replica    R · pp · B / (n · t)
     requests/s of a decode replica    sequences / ((output_len - 1) · tpot)
-    ttft = constant + s · (1 + rho / (2 (1 - rho))) + transfer        s = ceil(n / B) · t
+    ttft = constant + s · (1 + rho / 2 · (1 + rho / ((1 - rho) m))) + transfer        s = ceil(n / B) · t
+
+with m prompts served together, at least 1.
 
 The first token is made by the prefill pool; it is counted as seen when the cache has arrived.
 """
@@ -36,11 +38,13 @@ class PrefillRate:
         pass_s: time of a full pass, all pipeline stages [s].
         service_s: time from the start of a prompt to its first token [s].
         prompts_per_s: of one replica [requests/s].
+        together: prompts that one replica serves at a time, at least 1 [requests].
     """
 
     pass_s: Array
     service_s: Array
     prompts_per_s: Array
+    together: Array
 
 
 def prefill_rate(
@@ -68,42 +72,57 @@ def prefill_rate(
     ranks = as_array(engine.attention_dp)
     if pass_s.ndim > 1:  # (layouts, 1)
         pass_s, ranks = pass_s[:, 0], ranks[:, 0]
+    rate = ranks * as_array(pp) * max_batched_tokens / (new * pass_s)
+    service_s = pass_s * np.ceil(new / max_batched_tokens)
     return PrefillRate(
         pass_s=pass_s,
-        service_s=pass_s * np.ceil(new / max_batched_tokens),
-        prompts_per_s=ranks * as_array(pp) * max_batched_tokens / (new * pass_s),
+        service_s=service_s,
+        prompts_per_s=rate,
+        together=np.maximum(rate * service_s, 1.0),
     )
 
 
-def prefill_load(slack_s: FloatLike, service_s: FloatLike) -> Array:
-    """Highest load of a prefill pool whose mean wait stays within `slack_s`: rho = 2x / (1 + 2x), x = slack / service.
+def prefill_load(slack_s: FloatLike, service_s: FloatLike, together: FloatLike = 1.0) -> Array:
+    """Highest load of a prefill pool whose mean wait stays within `slack_s`: `waiting_s` solved for the load.
+
+    rho = 4 m x / (m + 2 m x + sqrt((m + 2 m x)² - 8 m (m - 1) x)),   x = slack / service
 
     Args:
         slack_s: time to first token that is left for waiting; negative when there is none [s].
         service_s: time of a prompt's own passes [s].
+        together: m, prompts served at a time [requests].
 
     Returns:
         Load, 0 to MOST_LOAD.
 
-    Assumes: prompts arrive at random and are served one after the other (M/D/1): wait = rho / (2 (1 - rho)) services.
-
-    Sources: Pollaczek 1930.
-
-    >>> float(prefill_load(0.5, 1.0))
-    0.5
+    >>> float(prefill_load(0.5, 1.0)), round(float(prefill_load(waiting_s(0.8, 1.0, 16.0), 1.0, 16.0)), 6)
+    (0.5, 0.8)
     """
-    x = np.maximum(as_array(slack_s), 0.0) / service_s
-    return np.where(as_array(slack_s) < 0.0, 0.0, np.minimum(2.0 * x / (1.0 + 2.0 * x), MOST_LOAD))
+    x, m = np.maximum(as_array(slack_s), 0.0) / service_s, as_array(together)
+    linear = m + 2.0 * m * x
+    rho = 4.0 * m * x / (linear + np.sqrt(np.maximum(linear * linear - 8.0 * m * (m - 1.0) * x, 0.0)))
+    return np.where(as_array(slack_s) < 0.0, 0.0, np.minimum(rho, MOST_LOAD))
 
 
-def waiting_s(load: FloatLike, service_s: FloatLike) -> Array:
-    """Mean wait at a load, M/D/1 [s].
+def waiting_s(load: FloatLike, service_s: FloatLike, together: FloatLike = 1.0) -> Array:
+    """Mean wait for a pass that serves several prompts at a time [s].
 
-    >>> float(waiting_s(0.5, 1.0))
-    0.5
+    wait = service · rho / 2 · (1 + rho / ((1 - rho) m)),   for m = 1 the M/D/1 queue
+
+    Args:
+        load: rho.
+        service_s: time of a prompt's own passes [s].
+        together: m, prompts served at a time [requests].
+
+    Assumes: prompts arrive at random; passes that are not full are shorter in proportion.
+
+    Sources: Pollaczek 1930 for m = 1; the second part falls with the spread of arrivals in one pass, 1/m.
+
+    >>> float(waiting_s(0.5, 1.0)), float(waiting_s(0.8, 1.0, 16.0))
+    (0.5, 0.5)
     """
     rho = as_array(load)
-    return rho / (2.0 * (1.0 - rho)) * service_s
+    return service_s * rho / 2.0 * (1.0 + rho / ((1.0 - rho) * together))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
