@@ -53,7 +53,8 @@ class TestRack:
     def test_c48_cables_double_with_the_chips(self) -> None:
         level = rl.cluster("gb200-nvl72").scale_up
         one, two = scale_up_cables(level, 36), scale_up_cables(level, 72)
-        assert one is not None and two == 2 * one == 1296
+        assert one is not None
+        assert two == 2 * one == 1296
         # NVIDIA counts 5,184 copper pairs of the spine: each NVLink 5 has two lanes a direction
         assert two * 4 == 5184
 

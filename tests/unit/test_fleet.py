@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -199,7 +200,7 @@ def test_more_memory_bandwidth_is_never_dearer(capsys: pytest.CaptureFixture[str
     file = tmp_path / "what_if.svg"
     data = json.loads(call(capsys, "--what-if", "hbm_bandwidth=2TB/s:16TB/s:4", "--json", "--plot", str(file)))
     costs = [point["best"]["usd_per_mtok"] for point in data["points"]]
-    assert all(later <= earlier * (1 + 1e-6) for earlier, later in zip(costs, costs[1:], strict=False))
+    assert all(later <= earlier * (1 + 1e-6) for earlier, later in itertools.pairwise(costs))
     assert file.stat().st_size > 1000
     assert "hbm_bandwidth" in call(capsys, "--what-if", "hbm_bandwidth=2TB/s,4TB/s")
 
