@@ -236,6 +236,7 @@ def _points(rng: np.random.Generator, size: int) -> PoolPoints:
         requests_per_s=rng.uniform(0.5, 8.0, size),
         link_s=rng.uniform(0.001, 0.1, size),
         together=np.ones(size),
+        cp=np.ones(size, dtype=int),
         evaluated=size,
     )
 

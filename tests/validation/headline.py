@@ -311,7 +311,8 @@ def predict(case: Headline) -> float:
 def table() -> str:
     """The Markdown table, one row a figure."""
     lines = [
-        "| deployment (DeepSeek V3 or R1 where nothing else is said) | published, tokens/s/chip | predicted | predicted / published | source |",
+        "| deployment (DeepSeek V3 or R1 where nothing else is said) | published, tokens/s/chip | predicted "
+        "| predicted / published | source |",
         "|---|---|---|---|---|",
     ]
     for case in HEADLINES:

@@ -33,11 +33,12 @@ def what_if_report(name: str, points: Sequence[WhatIfPoint]) -> Group:
         if chosen is None:
             table.add_row("", point.value, "-", "-", "-", "-", point.plan.reason)
             continue
+        layout = ""
         if pools is not None:
             layouts = [replace(pool.layout, dp=1).label() for pool in (pools.decode, pools.prefill)]
             layout = f"decode {layouts[0]}; prefill {layouts[1]}"
-        else:
-            layout = replace(chosen.layout, dp=1).label() if best is not None else ""
+        elif best is not None:
+            layout = replace(best.layout, dp=1).label()
         table.add_row(
             "◆" if point.cost == least else "",
             point.value,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rackline.arch import AnyModel, Model
 from rackline.errors import InputError
 from rackline.hardware import Cluster, FabricLevel
 from rackline.parallel import Deployment, Layout, LayoutGrid, Precision, expert_law
@@ -224,7 +225,7 @@ def search_pools(
         decode_space, decode_options: layouts of the decode pool and of the prefill pool unless that has its own.
         engines: tables of the decode space by index of the precision.
         decode_steps: decode steps that are known already, by index of the precision and overlap.
-        prefill_space: another cluster, or other layouts, for the prefill pool; its precisions must be in the same order.
+        prefill_space: another cluster, or other layouts, for the prefill pool; its precisions in the same order.
     """
     other = prefill_space is not None and prefill_space.cluster is not decode_space.cluster
     links = pool_links(decode_space.cluster, prefill_space.cluster if prefill_space is not None and other else None)
@@ -247,8 +248,27 @@ def search_pools(
     return _PoolSearch(prefill=prefill, decode=decode, limits=limits, shared=not other).answer(decode_steps)
 
 
+def _with_context(side: Side, row: int, cp: int, replicas: int) -> Layout:
+    """The layout of a point: of attention-dp ranks that share contexts, cp form one group."""
+    layout = replace(side.options[row], dp=replicas)
+    if cp == 1:
+        return layout
+    ranks = layout.attention_dp // cp if layout.attention_dp % cp == 0 and layout.attention_dp > 1 else 1
+    return replace(layout, attention_dp=ranks, cp=cp)
+
+
+def without_context(layout: Layout, model: AnyModel) -> Layout:
+    """The layout whose tables a context-parallel one uses: its ranks hold different sequences."""
+    if layout.cp == 1:
+        return layout
+    spread = isinstance(model, Model) and model.is_moe
+    return replace(layout, attention_dp=layout.attention_dp * layout.cp if spread else 1, cp=1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PoolSearch:
+    """The search itself."""
+
     prefill: Side
     decode: Side
     limits: Constraints
@@ -293,21 +313,21 @@ class _PoolSearch:
         deployment = Deployment(
             model=space.model,
             cluster=space.cluster,
-            layout=pool.layout,
+            layout=without_context(pool.layout, space.model),
             precision=pool.precision,
             calibration=space.calibration,
             routing=space.routing,
         )
         if side is self.prefill:
-            return prefill_details(space, deployment, pool.mode)
-        return decode_details(space, deployment, pool.sequences_per_rank)
+            return prefill_details(space, deployment, pool.mode, pool.layout.cp)
+        return decode_details(space, deployment, pool.sequences_per_rank, pool.layout.cp)
 
     @property
     def slack_s(self) -> float | None:
         """Time to first token that prompts may take."""
         if self.limits.ttft_s is None:
             return None
-        constant = self.prefill.engines[0][2].stack.first_token_s
+        constant = self.prefill.engines[0][2].stack.beyond_passes_s(self.decode.space.workload)
         return self.limits.ttft_s - constant - max(self.prefill.link.latency_s, self.decode.link.latency_s)
 
     @property
@@ -340,6 +360,7 @@ class _PoolSearch:
         engine = space.engine(space.precisions[0], expert_law(space.model, space.grid, space.routing))
         mode = self.decode.modes[int(then.mode[index])]
         finer = decode_points(space, [(label, space.precisions[0], engine)], [mode], self.decode.link)
+        finer = finer.take(np.flatnonzero(finer.cp == then.cp[index]))
         if self.limits.tpot_s is not None:
             finer = finer.take(np.flatnonzero(finer.seconds <= self.limits.tpot_s))
         if finer.chips.size == 0:
@@ -356,8 +377,8 @@ class _PoolSearch:
         rate, cost = float(pairs.requests_per_s[index]), float(pairs.usd_per_request[index])
         per_rank = int(then.per_rank[index])
         n_first, n_then = int(pairs.prefill_replicas[index]), int(pairs.decode_replicas[index])
-        prefill_layout = replace(self.prefill.options[int(first.row[partner])], dp=n_first)
-        decode_layout = replace(self.decode.options[int(then.row[index])], dp=n_then)
+        prefill_layout = _with_context(self.prefill, int(first.row[partner]), int(first.cp[partner]), n_first)
+        decode_layout = _with_context(self.decode, int(then.row[index]), int(then.cp[index]), n_then)
         could_first = n_first * float(first.requests_per_s[partner])
         could_then = n_then * float(then.requests_per_s[index])
         label = int(then.label[index])
@@ -392,7 +413,7 @@ class _PoolSearch:
             prefill_link=self.prefill.link,
             decode_link=self.decode.link,
         )
-        constant = self.prefill.engines[0][2].stack.first_token_s
+        constant = self.prefill.engines[0][2].stack.beyond_passes_s(work)
         wait = float(waiting_s(prefill.load, prefill.seconds, float(first.together[partner])))
         first_usd = prefill.num_chips * budget.prefill_usd_per_chip_s / rate
         return PoolPair(

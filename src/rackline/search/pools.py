@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
+from rackline.arch import Model
 from rackline.hardware import FabricLevel
 from rackline.parallel import Layout, Precision, memory_use
 from rackline.parallel.memory import kv_bytes_per_sequence
-from rackline.passes.features import Array, as_array
+from rackline.passes.features import Array, FloatLike, as_array
 from rackline.search.evaluate import Space
 from rackline.search.pareto import pareto_front
+from rackline.serving.context import ContextGroup, context_decode_s, exchange_s, kv_exchange_bytes
 from rackline.serving.disaggregated import MOST_LOAD, prefill_load, prefill_rate
 from rackline.serving.steady import Engine
-from rackline.serving.workload import Mode
+from rackline.serving.workload import Mode, Workload
 
 PREFILL_BUDGETS = (2048, 4096, 8192, 16384, 32768)  # new tokens of a pass on one rank
+LONG_PROMPT = 16384  # tokens from which on context parallelism is looked at
 WAITING_PROMPTS = 2.0  # passes' worth of KV on a prefill chip: one being made, one being sent
 
 
@@ -35,6 +39,7 @@ class PoolPoints:
         requests_per_s: of one replica, no more than its links can send or receive [requests/s].
         link_s: time to send or to receive the KV cache of one prompt [s].
         together: prompts that a prefill replica serves at a time; 1 in a decode pool [requests].
+        cp: ranks that share one context [count].
         evaluated: points whose times were computed [count].
     """
 
@@ -47,6 +52,7 @@ class PoolPoints:
     requests_per_s: Array
     link_s: Array
     together: Array
+    cp: Array
     evaluated: int
 
     def take(self, index: Array) -> PoolPoints:
@@ -76,6 +82,23 @@ def decode_modes(overlap: bool) -> list[Mode]:
     return [Mode(admission="chunked", two_batch_overlap=two) for two in ((False, True) if overlap else (False,))]
 
 
+def context_sizes(workload: Workload) -> tuple[int, ...]:
+    """Ranks that may share one context: only long prompts are worth the exchange."""
+    return (1, 2, 4, 8, 16) if workload.input_len >= LONG_PROMPT else (1,)
+
+
+def _context_rows(space: Space, cp: int) -> tuple[Array, int]:
+    """Layouts whose ranks can form context groups, and how many times their chips are needed for it.
+
+    With experts the attention-dp ranks form the groups; without, the chips of a replica are taken cp times.
+    """
+    if cp == 1:
+        return np.ones(len(space.grid), dtype=bool), 1
+    if isinstance(space.model, Model) and space.model.is_moe:
+        return space.grid.attention_dp % cp == 0, 1
+    return space.grid.chips_per_replica * cp <= space.cluster.num_chips, cp
+
+
 def prefill_points(
     space: Space, engines: Iterable[tuple[int, Precision, Engine]], modes: list[Mode], link: FabricLevel
 ) -> PoolPoints:
@@ -91,20 +114,35 @@ def prefill_points(
     for label, precision, engine in engines:
         whole = float(as_array(kv_bytes_per_sequence(space.model, Layout(), precision, work.input_len)))
         link_s = whole / (as_array(grid.tp) * pp) / link.bytes_per_s_each_way
-        for index, mode in enumerate(modes):
-            rate = prefill_rate(engine, work, mode.max_batched_tokens, pp, two_batch_overlap=mode.two_batch_overlap)
-            prompts = mode.max_batched_tokens / work.new_tokens
+        for (index, mode), cp in itertools.product(enumerate(modes), context_sizes(work)):
+            shares, replicated = _context_rows(space, cp)
+            exchange: FloatLike = 0.0
+            if cp > 1 and isinstance(space.model, Model):
+                group = ContextGroup(cp=cp, tp=as_array(grid.tp))
+                sent = kv_exchange_bytes(space.model, precision, work, mode.max_batched_tokens, group)
+                exchange = exchange_s(engine, space.cluster, sent, group, "all_gather")
+            rate = prefill_rate(
+                engine,
+                work,
+                mode.max_batched_tokens,
+                pp,
+                two_batch_overlap=mode.two_batch_overlap,
+                cp=cp,
+                replicated=replicated,
+                exchange_seconds=exchange,
+            )
+            prompts = max(mode.max_batched_tokens * cp / work.new_tokens, 1.0) / cp
             free = memory_use(
                 space.model,
                 grid,
                 precision,
                 space.cluster.chip,
-                sequences_per_rank=np.maximum(prompts, 1.0) * WAITING_PROMPTS * pp,
+                sequences_per_rank=prompts * WAITING_PROMPTS * pp,
                 context_len=work.input_len,
                 batched_tokens=float(mode.max_batched_tokens),
                 memory_fraction=space.memory_fraction,
             ).free
-            fits = np.broadcast_to(as_array(free) >= 0, (len(grid),))
+            fits = np.broadcast_to(as_array(free) >= 0, (len(grid),)) & shares
             if mode.two_batch_overlap:
                 fits = fits & (grid.attention_dp > 1)
             rows = np.flatnonzero(fits)
@@ -114,12 +152,15 @@ def prefill_points(
                     mode=np.full(rows.size, index),
                     row=rows,
                     per_rank=np.zeros(rows.size),
-                    chips=grid.chips_per_replica[rows],
+                    chips=grid.chips_per_replica[rows] * replicated,
                     seconds=np.broadcast_to(rate.service_s, (len(grid),))[rows],
-                    requests_per_s=np.minimum(rate.prompts_per_s, as_array(grid.attention_dp) / link_s)[rows],
-                    link_s=link_s[rows],
+                    requests_per_s=np.minimum(
+                        rate.prompts_per_s, as_array(grid.attention_dp) * replicated / link_s
+                    )[rows],
+                    link_s=link_s[rows] / cp,
                     together=np.broadcast_to(rate.together, (len(grid),))[rows],
-                    evaluated=int(np.sum(grid.attention_dp > 1)) if mode.two_batch_overlap else len(grid),
+                    cp=np.full(rows.size, cp),
+                    evaluated=int(np.sum((grid.attention_dp > 1) & shares if mode.two_batch_overlap else shares)),
                 )
             )
     return PoolPoints.join(parts)
@@ -160,13 +201,23 @@ def decode_points(
             )
             for count in (0.0, 1.0)
         )
-        fits = np.broadcast_to((empty[:, None] + (one - empty)[:, None] * b) >= 0, (len(grid), b.size))
-        for index, mode in enumerate(modes):
+        for (index, mode), cp in itertools.product(enumerate(modes), context_sizes(work)):
             overlap = mode.two_batch_overlap
-            step = (known or {}).get((label, overlap))
+            shares, replicated = _context_rows(space, cp)
+            if cp > 1 and overlap:
+                continue  # the batch of a context group is small
+            fits = np.broadcast_to((empty[:, None] + (one - empty)[:, None] * b / cp) >= 0, (len(grid), b.size))
+            fits = fits & shares[:, None]
+            step = (known or {}).get((label, overlap)) if cp == 1 else None
+            if cp > 1 and isinstance(space.model, Model):
+                group = ContextGroup(cp=cp, tp=as_array(grid.tp))
+                step = context_decode_s(engine, space.model, space.cluster, work, b, group, threads=space.threads)
             tpot = space.decode_s(engine, overlap) if step is None else step
             tpot = np.broadcast_to(tpot, fits.shape)
-            rate = np.minimum(b * ranks * pp / (tpot * (work.output_len - 1.0)), ranks / link_s[:, None])
+            groups = ranks * replicated / cp
+            rate = np.minimum(
+                b * groups * pp / (tpot * (work.output_len - 1.0)), ranks * replicated / link_s[:, None]
+            )
             usable = fits & (grid.attention_dp > 1)[:, None] & (b >= 2) if overlap else fits
             rows, columns = np.nonzero(usable)
             parts.append(
@@ -175,12 +226,13 @@ def decode_points(
                     mode=np.full(rows.size, index),
                     row=rows,
                     per_rank=space.batches[columns],
-                    chips=grid.chips_per_replica[rows],
+                    chips=grid.chips_per_replica[rows] * replicated,
                     seconds=tpot[rows, columns],
                     requests_per_s=rate[rows, columns],
-                    link_s=link_s[rows],
+                    link_s=link_s[rows] / cp,
                     together=np.ones(rows.size),
-                    evaluated=int(tpot.size if not overlap else np.sum(grid.attention_dp > 1) * b.size),
+                    cp=np.full(rows.size, cp),
+                    evaluated=int(np.sum((grid.attention_dp > 1) & shares if overlap else shares)) * b.size,
                 )
             )
     return PoolPoints.join(parts)
@@ -290,7 +342,8 @@ def pair(prefill: PoolPoints, decode: PoolPoints, budget: Budget, slack_s: float
             continue
         counts = most_prefill // prefill.chips[others]
         who = np.repeat(others, counts)
-        replicas = np.concatenate([np.arange(1, count + 1) for count in counts])
+        # 1 to count for each of the others
+        replicas = np.arange(who.size) - np.repeat(np.cumsum(counts) - counts, counts) + 1
         step = max(1, 400_000 // who.size)
         for start in range(0, mine.size, step):
             part = mine[start : start + step]

@@ -22,8 +22,8 @@ from rackline.arch import AnyModel
 from rackline.hardware import FabricLevel
 from rackline.parallel import Layout, Precision
 from rackline.parallel.memory import kv_bytes_per_sequence
-from rackline.passes import Batch
 from rackline.passes.features import Array, FloatLike, as_array
+from rackline.serving.context import prefill_chunk
 from rackline.serving.steady import Engine
 from rackline.serving.workload import Workload
 
@@ -48,32 +48,39 @@ class PrefillRate:
 
 
 def prefill_rate(
-    engine: Engine, workload: Workload, max_batched_tokens: int, pp: FloatLike, *, two_batch_overlap: bool = False
+    engine: Engine,
+    workload: Workload,
+    max_batched_tokens: int,
+    pp: FloatLike,
+    *,
+    two_batch_overlap: bool = False,
+    cp: int = 1,
+    replicated: FloatLike = 1.0,
+    exchange_seconds: FloatLike = 0.0,
 ) -> PrefillRate:
     """How fast a replica that only prefills works through prompts.
 
     Args:
         max_batched_tokens: new tokens of a pass on one rank [tokens].
         pp: pipeline stages, each with a micro-batch in flight [count].
+        cp: ranks that share a prompt [count].
+        replicated: context ranks beyond the attention-dp ranks, for models without experts [count].
+        exchange_seconds: of keys and values between the ranks of a context group, in a pass [s].
 
     Returns:
         Arrays of shape () or (layouts,).
     """
     new = workload.new_tokens
-    chunk = min(new, float(max_batched_tokens))
-    batch = Batch(
-        prefill_sequences=max_batched_tokens / chunk,
-        chunk_tokens=chunk,
-        prefix_tokens=workload.cached_tokens + (new - chunk) / 2.0,
-    )
+    batch = prefill_chunk(workload, float(max_batched_tokens), cp)
     times = engine.time_table(two_batch_overlap)
     device = engine.seconds(batch, times, two_batch_overlap=two_batch_overlap)
+    device = device + np.reshape(exchange_seconds, (-1, 1) if np.ndim(exchange_seconds) else ())
     pass_s = engine.with_prompts_s(0.0, device)
     ranks = as_array(engine.attention_dp)
     if pass_s.ndim > 1:  # (layouts, 1)
         pass_s, ranks = pass_s[:, 0], ranks[:, 0]
-    rate = ranks * as_array(pp) * max_batched_tokens / (new * pass_s)
-    service_s = pass_s * np.ceil(new / max_batched_tokens)
+    rate = ranks * replicated * as_array(pp) * max_batched_tokens / (new * pass_s)
+    service_s = pass_s * np.ceil(new / (max_batched_tokens * cp))
     return PrefillRate(
         pass_s=pass_s,
         service_s=service_s,
