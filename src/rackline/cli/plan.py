@@ -29,6 +29,7 @@ from rackline.cli.options import (
 )
 from rackline.cli.pools import PrefillOptions, read_prefill
 from rackline.cli.screen import print_json, progress, screen
+from rackline.cli.speculate import read_speculation
 from rackline.cli.what_if import read_what_if, show_what_if
 from rackline.units import parse_fraction
 
@@ -64,6 +65,8 @@ def plan(
     offline: MaybeValue = None,
     provider: MaybeValue = None,
     launch: str | None = None,
+    speculate: str | None = None,
+    attention_ffn: Annotated[bool, Parameter(negative=())] = False,
     what_if: str | None = None,
     sets: Overrides = None,
     json: Json = False,
@@ -102,6 +105,9 @@ def plan(
         offline: share of the traffic that may wait for quiet hours, such as 30%
         provider: output tokens/s of a whole provider, to compare with, such as 400M
         launch: print the command lines of the answer for auto (the calibration's stack), vllm, sglang or trtllm
+        speculate: when speculative decoding pays on the chosen decode replica: usual (1 to 4 drafts, acceptance as
+            usually measured) or drafts with the tokens that a step yields, such as 1,3=2.9
+        attention_ffn: decode with attention and experts on chips of their own
         what_if: one quantity varied and the optimum at each value, such as scale_up_size=8,72,144 or
             hbm_bandwidth=4TB/s:20TB/s:5; also scale_up_bandwidth, scale_out_bandwidth, hbm_capacity,
             total_over_active, kv_bytes_per_token, or any key of --set
@@ -119,6 +125,7 @@ def plan(
     limits = (latency(tpot, "--tpot"), latency(ttft, "--ttft"))
     demand = read_traffic(traffic, peak_over_mean, offline, provider)
     stack = read_stack(launch)
+    drafts = read_speculation(speculate)
     sweep = read_what_if(what_if, plot, traffic, launch)
 
     def answer_with(more: tuple[str, ...] = ()) -> tuple[Plan, PrefillOptions]:
@@ -164,6 +171,16 @@ def plan(
         from rackline.search.fleet import plan_fleet
 
         needed = plan_fleet(demand, answer, pool.cluster)
+    drafted = None
+    if drafts is not None:
+        from rackline.search.speculation import plan_speculation
+
+        drafted = plan_speculation(answer, drafts or None)
+    split = None
+    if attention_ffn:
+        from rackline.search.attention_ffn import plan_split
+
+        split = plan_split(answer)
     commands = launch_commands(answer, model, stack) if stack else None
     if file is not None:
         from rackline.report.figures import pareto_figure
@@ -177,6 +194,10 @@ def plan(
             data["best"]["intervals"] = {i.metric: {"low": i.low, "high": i.high} for i in known}
         if demand is not None:
             data["fleet"] = needed.as_dict() if needed else None
+        if drafted is not None:
+            data["speculation"] = [row.as_dict() for row in drafted]
+        if attention_ffn:
+            data["attention_ffn"] = split.as_dict() if split else None
         if commands is not None:
             data["launch"] = [command.as_dict() for command in commands]
         print_json(data)
@@ -194,6 +215,16 @@ def plan(
             for i in known
         ]
         out.print(f"nine of ten measured servers lay within: {'; '.join(parts)}", style="dim")
+    if drafted:
+        from rackline.report.speculation_report import speculation_report
+
+        out.print()
+        out.print(speculation_report(drafted, limits[0]))
+    if attention_ffn:
+        from rackline.report.attention_ffn_report import attention_ffn_report
+
+        out.print()
+        out.print(attention_ffn_report(answer, split))
     if needed is not None:
         from rackline.report.fleet_report import fleet_report
 
