@@ -11,8 +11,9 @@ import numpy as np
 from rackline.arch import AnyModel, Model
 from rackline.errors import InputError
 from rackline.hardware import Cluster, FabricLevel
-from rackline.parallel import Deployment, Layout, LayoutGrid, Precision, expert_law
-from rackline.passes.features import Array
+from rackline.parallel import Deployment, Layout, LayoutGrid, Precision
+from rackline.parallel.deployment import ExpertLoads
+from rackline.passes.features import Array, as_array
 from rackline.search.candidate import price_per_chip_s
 from rackline.search.evaluate import Space
 from rackline.search.pareto import pareto_front
@@ -357,7 +358,10 @@ class _PoolSearch:
             precisions=[self.decode.engines[label][1]],
             threads=1,
         )
-        engine = space.engine(space.precisions[0], expert_law(space.model, space.grid, space.routing))
+        known = self.decode.engines[label][2].table.experts
+        ep = self.decode.options[row].ep
+        law = ExpertLoads(as_array(ep)[None], {ep: known.loads[ep]}) if isinstance(known, ExpertLoads) else None
+        engine = space.engine(space.precisions[0], law)
         mode = self.decode.modes[int(then.mode[index])]
         finer = decode_points(space, [(label, space.precisions[0], engine)], [mode], self.decode.link)
         finer = finer.take(np.flatnonzero(finer.cp == then.cp[index]))

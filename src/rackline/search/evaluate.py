@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -97,15 +97,19 @@ class Space:
             law: load of the busiest expert-parallel rank of each layout.
         """
         stretch = as_array(pipeline_stretch(self.model, self.grid.pp))
-        return Engine(
-            table=build_table(
-                self.model, self.cluster, self.grid, precision, self.calibration, self.routing, experts=law
-            ),
+        table = build_table(
+            self.model, self.cluster, self.grid, precision, self.calibration, self.routing, experts=law
+        )
+        plain = Engine(
+            table=table,
             attention_dp=as_array(self.grid.attention_dp)[:, None],
             pipeline_stretch=stretch[:, None] if stretch.ndim else stretch,
             num_layers=self.model.num_layers if isinstance(self.model, Model) else 0,
             stack=stack_of(self.calibration),
         )
+        # every mode and budget uses one of two
+        overlaps = (False, True) if np.any(self.grid.attention_dp > 1) else (False,)
+        return replace(plain, prepared={overlap: plain.time_table(overlap) for overlap in overlaps})
 
     def engines(self) -> Iterator[tuple[Precision, Engine]]:
         """The pass tables of each precision."""
