@@ -115,7 +115,9 @@ def test_faster_links_are_never_slower(factor: float, cp: int) -> None:
     better = dataclasses.replace(d.cluster, levels=(faster, *d.cluster.levels[1:]))
     sent = np.asarray(1e9)
     group = ContextGroup(cp=cp)
-    assert exchange_s(engine, better, sent, group, "all_gather") <= exchange_s(engine, d.cluster, sent, group, "all_gather")
+    assert exchange_s(engine, better, sent, group, "all_gather") <= exchange_s(
+        engine, d.cluster, sent, group, "all_gather"
+    )
 
 
 def test_a_ring_hides_what_attention_covers() -> None:

@@ -67,7 +67,9 @@ class TestSpeculation:
 
     def test_break_even_is_where_both_take_the_same_time(self) -> None:
         d = _deployment(attention_dp=8, ep=8)
-        first = speculation_rows(d, WORK, [Speculation(draft_tokens=2, tokens_per_step=2.0)], largest_batch=64, tpot_limit_s=None)
+        first = speculation_rows(
+            d, WORK, [Speculation(draft_tokens=2, tokens_per_step=2.0)], largest_batch=64, tpot_limit_s=None
+        )
         needed = float(first[1].breakeven[10])
         again = speculation_rows(
             d, WORK, [Speculation(draft_tokens=2, tokens_per_step=needed)], largest_batch=64, tpot_limit_s=None
@@ -85,7 +87,7 @@ class TestSpeculation:
 
 class TestAttentionFfn:
     def test_ping_pong_by_walking_through_the_stages(self) -> None:
-        """Micro-batches through attention, out, experts, back, layer after layer: the closed form is the steady state."""
+        """Micro-batches through attention, out, experts and back, layer after layer, agree with the closed form."""
         for times, count in (((1.0, 1.0, 0.5, 0.5), 2), ((1.0, 1.0, 0.5, 0.5), 4), ((2.0, 1.0, 0.2, 0.3), 3)):
             a, f, d, c = times
             stages = (a, d, f, c)
@@ -125,9 +127,7 @@ class TestAttentionFfn:
         rows = {
             row.name: row.seconds
             for row in whole.time(
-                Batch(
-                    decode_sequences=tokens / found.ffn_chips, context_len=WORK.mean_context, group_tokens=tokens
-                )
+                Batch(decode_sequences=tokens / found.ffn_chips, context_len=WORK.mean_context, group_tokens=tokens)
             ).rows
             if row.group == "experts"
         }
@@ -142,7 +142,21 @@ class TestAttentionFfn:
 
 
 def test_command(capsys: pytest.CaptureFixture[str]) -> None:
-    words = "plan gpt-oss-120b --on dgx-b200 --input 1k --output 200 --tpot 20ms --speculate usual --attention-ffn".split()
+    words = [
+        "plan",
+        "gpt-oss-120b",
+        "--on",
+        "dgx-b200",
+        "--input",
+        "1k",
+        "--output",
+        "200",
+        "--tpot",
+        "20ms",
+        "--speculate",
+        "usual",
+        "--attention-ffn",
+    ]
     assert run([*words, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert [row["draft_tokens"] for row in data["speculation"]] == [0, 1, 2, 3, 4]

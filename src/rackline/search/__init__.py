@@ -1,9 +1,9 @@
 """Search over layouts, precisions, modes and batches under constraints."""
 
 from rackline.search.candidate import Candidate
-from rackline.search.disaggregated import Disaggregated, Pool, PoolPair
 from rackline.search.pareto import pareto_front
 from rackline.search.plan import Plan, plan
+from rackline.search.pool_pair import Disaggregated, Pool, PoolPair
 from rackline.search.rejected import Rejected
 from rackline.search.space import BATCH_GRID, Constraints, default_modes, default_precisions
 

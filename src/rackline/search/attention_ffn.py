@@ -214,7 +214,9 @@ class _Attention:
         )
 
 
-def _with_experts(attention: _Attention, moe: MoeFfn, chips: int, tpot_limit_s: float | None) -> AttentionFfnSplit | None:
+def _with_experts(
+    attention: _Attention, moe: MoeFfn, chips: int, tpot_limit_s: float | None
+) -> AttentionFfnSplit | None:
     """The best number of attention ranks, batch and micro-batches in front of so many expert chips."""
     model, cluster = attention.model, attention.cluster
     layout = Layout(attention_dp=chips, ep=chips)

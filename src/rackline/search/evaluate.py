@@ -97,9 +97,7 @@ class Space:
             law: load of the busiest expert-parallel rank of each layout.
         """
         stretch = as_array(pipeline_stretch(self.model, self.grid.pp))
-        table = build_table(
-            self.model, self.cluster, self.grid, precision, self.calibration, self.routing, experts=law
-        )
+        table = build_table(self.model, self.cluster, self.grid, precision, self.calibration, self.routing, experts=law)
         plain = Engine(
             table=table,
             attention_dp=as_array(self.grid.attention_dp)[:, None],

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from rackline.arch import Model
 from rackline.parallel import Layout, Precision
-from rackline.search.disaggregated import Pool
 from rackline.search.plan import Plan
+from rackline.search.pool_pair import Pool
 from rackline.serving.workload import Mode, Workload
 
 Role = Literal["both", "prefill", "decode"]

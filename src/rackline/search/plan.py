@@ -19,20 +19,19 @@ from rackline.parallel import (
     Precision,
     Routing,
     enumerate_layouts,
-    precision,
 )
 from rackline.passes import Batch, Calibration, PassTime
 from rackline.passes.features import Array
 from rackline.search.candidate import Candidate, plan_points, price_per_chip_s
-from rackline.search.disaggregated import Disaggregated, PoolPair, search_pools
 from rackline.search.evaluate import Block, Space
 from rackline.search.fits import ClusterNeed, smallest_cluster
 from rackline.search.floors import Floors, floors
 from rackline.search.pareto import pareto_front
 from rackline.search.points import Points
+from rackline.search.pool_pair import Disaggregated, PoolPair
+from rackline.search.pool_space import pools_beside
 from rackline.search.rejected import Rejected, nearest_rejected
 from rackline.search.space import BATCH_GRID, Constraints, default_modes, default_precisions
-from rackline.serving.steady import Engine
 from rackline.serving.workload import Mode, Workload
 from rackline.units import format_bytes
 
@@ -169,46 +168,8 @@ def plan(
     found, blocks = search.answer()
     if not pools or isinstance(model, AggregateModel) or (cluster.num_chips < 2 and prefill_on is None):
         return found
-    both = _pools(space, options, limits, blocks, prefill_on, prefill_layouts, prefill_calibration)
+    both = pools_beside(space, options, limits, blocks, prefill_on, prefill_layouts, prefill_calibration)
     return replace(found, disaggregated=both)
-
-
-def _pools(
-    space: Space,
-    options: list[Layout],
-    limits: Constraints,
-    blocks: list[Block],
-    prefill_on: Cluster | None,
-    prefill_layouts: Sequence[Layout] | None,
-    prefill_calibration: Calibration | None,
-) -> Disaggregated:
-    """The search over two pools, with the tables and decode steps of the aggregated one."""
-    engines: dict[str, tuple[int, Precision, Engine]] = {}
-    steps: dict[tuple[int, bool], Array] = {}
-    for block in blocks:
-        index = engines.setdefault(block.precision.label, (len(engines), block.precision, block.engine))[0]
-        steps.setdefault((index, block.mode.two_batch_overlap), block.state.decode_s)
-    first: Space | None = None
-    first_options: list[Layout] | None = None
-    if prefill_on is not None or prefill_layouts is not None or len(options) == 1:
-        on = prefill_on or space.cluster
-        first_options = list(prefill_layouts) if prefill_layouts else enumerate_layouts(space.model, on.num_chips)
-        first = replace(
-            space,
-            cluster=on,
-            grid=LayoutGrid.of(first_options),
-            precisions=[precision(label, space.model, on.chip) for label in engines],
-            calibration=prefill_calibration or space.calibration,
-        )
-    return search_pools(
-        space,
-        options,
-        limits,
-        engines=list(engines.values()),
-        decode_steps=steps,
-        prefill_space=first,
-        prefill_options=first_options,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

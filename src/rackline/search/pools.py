@@ -154,9 +154,9 @@ def prefill_points(
                     per_rank=np.zeros(rows.size),
                     chips=grid.chips_per_replica[rows] * replicated,
                     seconds=np.broadcast_to(rate.service_s, (len(grid),))[rows],
-                    requests_per_s=np.minimum(
-                        rate.prompts_per_s, as_array(grid.attention_dp) * replicated / link_s
-                    )[rows],
+                    requests_per_s=np.minimum(rate.prompts_per_s, as_array(grid.attention_dp) * replicated / link_s)[
+                        rows
+                    ],
                     link_s=link_s[rows] / cp,
                     together=np.broadcast_to(rate.together, (len(grid),))[rows],
                     cp=np.full(rows.size, cp),
@@ -215,9 +215,7 @@ def decode_points(
             tpot = space.decode_s(engine, overlap) if step is None else step
             tpot = np.broadcast_to(tpot, fits.shape)
             groups = ranks * replicated / cp
-            rate = np.minimum(
-                b * groups * pp / (tpot * (work.output_len - 1.0)), ranks * replicated / link_s[:, None]
-            )
+            rate = np.minimum(b * groups * pp / (tpot * (work.output_len - 1.0)), ranks * replicated / link_s[:, None])
             usable = fits & (grid.attention_dp > 1)[:, None] & (b >= 2) if overlap else fits
             rows, columns = np.nonzero(usable)
             parts.append(

@@ -100,7 +100,10 @@ def speculation_rows(
                 sequences_per_rank=batches,
                 tpot_s=tpot,
                 breakeven=np.array(
-                    [breakeven_tokens(v, d / max(count, 1), p, count) for v, d, p in zip(verify, drafts, plain, strict=True)]
+                    [
+                        breakeven_tokens(v, d / max(count, 1), p, count)
+                        for v, d, p in zip(verify, drafts, plain, strict=True)
+                    ]
                 ),
                 pays_up_to=int(batches[faster[-1]]) if faster.size else 0,
                 best_batch=int(batches[best]) if best >= 0 else 0,

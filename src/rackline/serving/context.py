@@ -188,9 +188,7 @@ def context_decode_s(
     """
     n = as_array(sequences)
     ranks = as_array(engine.attention_dp)
-    whole = Batch(
-        decode_sequences=n, context_len=workload.mean_context / group.cp, group_tokens=n / group.cp * ranks
-    )
+    whole = Batch(decode_sequences=n, context_len=workload.mean_context / group.cp, group_tokens=n / group.cp * ranks)
     features = dict(engine.table.features(whole))
     features[f.TOKENS] = n / group.cp
     features[f.LOGIT_ROWS] = n / group.cp
