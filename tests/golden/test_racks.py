@@ -343,3 +343,53 @@ def test_bytes_are_conserved_over_links(ranks: int, skew: float) -> None:
             assert links[f"{level}_out"].sum() == pytest.approx(links[f"{level}_in"].sum())
         assert matrix.between_domains().sum() == pytest.approx(matrix.sent.sum())
         assert matrix.seconds(2e9, 1e9) <= matrix.seconds(1e9, 1e9)
+
+
+class TestRecipe:
+    """What the lecture recommends, against the plan: expert parallelism within one domain, little pipelining."""
+
+    def test_c42_every_rank_talks_to_every_other(self) -> None:
+        sent = dispatch_traffic(ExpertRouting(num_ranks=64, **DEEPSEEK), 128.0, 7168.0).sent
+        assert sent.shape == (64, 64)
+        assert np.all(sent > 0)
+
+    def test_c65_a_rack_holds_a_model_of_1_t_parameters_many_times(self) -> None:
+        rack = rl.cluster("gb200-nvl72")
+        assert rack.num_chips * rack.chip.hbm_bytes / 1e12 > 10
+
+    def test_c67_c68_demand_of_the_system_is_that_of_its_chips(self) -> None:
+        whole = 700e9 + 4 * 2400 * 1e5 * 2048.0
+        chip = bb.chip_memory(700e9, 1.0, 2400.0, 1e5, 2048.0, 64.0, 4.0)
+        assert chip.total_bytes * 64 * 4 == pytest.approx(whole)
+
+    def test_c71_two_stages_and_weights_are_minor(self) -> None:
+        chip = bb.chip_memory(700e9, 1.0, 2400.0, 1e5, 2048.0, 64.0, 2.0)
+        assert chip.weights_bytes < chip.kv_bytes
+
+    def test_c53_c73_the_plan_takes_experts_and_no_stages(self) -> None:
+        from rackline.search import Constraints, plan
+        from rackline.serving import Workload
+
+        model, on = rl.model("deepseek-v3"), rl.cluster("gb200-nvl72").with_num_chips(32)
+        wide = [rl.Layout(attention_dp=n, ep=n) for n in (8, 16)]
+        sliced = [rl.Layout(attention_dp=n, ep=1, moe_tp=n) for n in (8, 16)]
+        staged = [rl.Layout(attention_dp=n // 2, ep=n // 2, pp=2) for n in (8, 16)]
+        found = plan(
+            model,
+            on,
+            Workload(input_len=4096, output_len=1024),
+            calibration=rl.calibration("auto", on.chip),
+            constraints=Constraints(tpot_s=0.05),
+            precisions=[rl.precision("fp8", model, on.chip)],
+            layouts=[*wide, *sliced, *staged],
+        )
+        assert found.pools is not None
+        assert found.pools.decode.layout.moe_tp == 1  # tensor parallelism of small experts does not pay
+        assert found.pools.decode.layout.pp == 1
+
+    def test_c78_stages_give_capacity_and_no_latency(self) -> None:
+        """Four boxes of eight H100 in a pipeline hold four times as much; a pass takes as long as on one."""
+        assert bb.chip_memory(671e9, 1.0, 0.0, 0.0, 0.0, 8.0, 4.0).weights_bytes == pytest.approx(671e9 / 32)
+        one_box = bb.weight_fetch_s(671e9, 1.0, 3.35e12, 8.0)
+        assert bb.ring_step(one_box, 4.0, 4.0, 1.0).token_s == pytest.approx(one_box)
+        assert one_box / bb.weight_fetch_s(671e9, 1.0, 8e12, 72.0) > 20
