@@ -317,7 +317,7 @@ class TestDeepEp:
     def test_forwarding_explains_the_bandwidth_of_the_normal_kernels(self, chips: int, way: int) -> None:
         """The table counts a token once for each of its nodes, its own included: that is how 58 GB/s pass a 50 GB/s
         card. Of what links of 160 GB/s (in effect) and 50 GB/s could do, the kernels reach 0.65 on two nodes, where the
-        links inside set the time, and 0.82 to 0.87 on more."""
+        links inside set the time, and 0.86 to 0.89 on more."""
         routing = ExpertRouting(num_ranks=chips, ranks_per_domain=8, num_groups=8, groups_per_token=4, **DEEPSEEK)
         seconds = forwarded_traffic(routing, 4096.0, 7168.0).seconds(160e9, 50e9)
         counted = 4096 * 7168 * float(distinct_ranks(chips // 8, 256, 8, 8, 4))

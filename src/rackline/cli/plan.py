@@ -35,7 +35,6 @@ from rackline.units import parse_fraction
 
 if TYPE_CHECKING:
     from rackline.search.plan import Plan
-    from rackline.validate.intervals import Interval
 
 
 def plan(
@@ -187,11 +186,14 @@ def plan(
         from rackline.report.svg import write_figure
 
         write_figure(pareto_figure(answer), file)
-    known = _intervals(answer)
+    from rackline.validate.intervals import as_dict, of_candidate
+
+    name = answer.calibration.name
     if json:
         data = answer.as_dict()
-        if data["best"] is not None:
-            data["best"]["intervals"] = {i.metric: {"low": i.low, "high": i.high} for i in known}
+        for shown, found in ((data["best"], answer.best), *zip(data["pareto"], answer.pareto, strict=True)):
+            if found is not None:
+                shown["intervals"] = as_dict(of_candidate(found, name))
         if demand is not None:
             data["fleet"] = needed.as_dict() if needed else None
         if drafted is not None:
@@ -202,19 +204,24 @@ def plan(
             data["launch"] = [command.as_dict() for command in commands]
         print_json(data)
         return
+    known = of_candidate(answer.best, name) if answer.best is not None else []
     from rackline.report.plan_report import plan_report
 
     out = screen()
     out.print(plan_report(answer, width=out.width, elapsed_s=elapsed_s))
     if known:
-        from rackline.units import format_seconds
+        from rackline.report.wording import interval_text
 
         parts = [
-            f"{_INTERVAL_NAMES[i.metric]} {format_seconds(i.low)} to {format_seconds(i.high)} "
-            f"({i.group}, {i.num_cases} cases)"
+            f"{_INTERVAL_NAMES[i.metric]} {interval_text(i.metric, i.low, i.high)}"
             for i in known
+            if i.metric in _INTERVAL_NAMES
         ]
-        out.print(f"nine of ten measured servers lay within: {'; '.join(parts)}", style="dim")
+        out.print(
+            f"nine of ten measured servers ({known[0].group}, {known[0].num_cases} cases) lay within: "
+            f"{'; '.join(parts)}",
+            style="dim",
+        )
     if drafted:
         from rackline.report.speculation_report import speculation_report
 
@@ -237,14 +244,10 @@ def plan(
         out.print(launch_report(commands))
 
 
-_INTERVAL_NAMES = {"tpot_s": "time per output token", "ttft_s": "time to first token"}
-
-
-def _intervals(answer: Plan) -> list[Interval]:
-    """Bands of the answer's latencies from the scoreboard; none for the ideal roofline or without an answer."""
-    if answer.best is None or answer.calibration.name == "unit":
-        return []
-    from rackline.validate.intervals import intervals
-
-    found = {"tpot_s": answer.best.tpot_s, "ttft_s": answer.best.ttft_s}
-    return intervals(found, answer.calibration.name, answer.best.precision.expert_weights)
+_INTERVAL_NAMES = {
+    "tpot_s": "time per output token",
+    "ttft_s": "time to first token",
+    "output_tokens_per_s_per_chip": "output tokens/s/chip",
+    "usd_per_mtok_input": "USD per million input tokens",
+    "usd_per_mtok_output": "output tokens",
+}

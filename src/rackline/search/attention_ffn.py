@@ -250,7 +250,8 @@ def _with_experts(
         one_a, one_f = attention_s / model.num_layers, ffn_s / moe_layers
         sizes = (storage_bytes(attention.precision.expert_activations), 2.0)
         busiest = np.maximum(b / attention.tp * copies, tokens * copies / chips)
-        sent = [_exchange_s(attention, busiest * model.d_model * size, ranks * attention.tp + chips) for size in sizes]
+        width = moe.expert_d_in(model.d_model)
+        sent = [_exchange_s(attention, busiest * width * size, ranks * attention.tp + chips) for size in sizes]
         layers = layer_s(one_a + 0.0 * tokens, one_f, sent[0], sent[1], count)
         tpot = moe_layers * layers + (model.num_layers - moe_layers) * count * one_a
         rate = batches * ranks / tpot / (ranks * attention.tp + chips)
