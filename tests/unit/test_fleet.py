@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import rackline as rl
 from rackline.cli.main import run
+from rackline.hardware import rack_bill
 from rackline.search.launch import Replica, launch_command
 from rackline.search.what_if import read_sweep, setting
 from rackline.serving import Workload
@@ -37,6 +38,13 @@ class TestFleet:
             found = fleet(traffic, 128e3, (Part(cluster=on, replica_chips=72),))
             assert round(1 / found.copy_share) == share
             assert found.fleet_share == pytest.approx(1e6 / provider)
+
+    def test_a_fleet_beyond_three_tiers_of_switches_has_no_network_count(self) -> None:
+        on = rl.cluster("dgx-h100")
+        found = fleet(Traffic(tokens_per_s=1e9), 1e5, (Part(cluster=on, replica_chips=8),))
+        assert found.num_chips == 80_000
+        assert rack_bill(on, 80_000).network_switches is None
+        assert rack_bill(on, 65_536).network_switches == 5 * 64**2 // 4
 
     def test_offline_work_fills_the_valleys(self) -> None:
         on = rl.cluster("dgx-h100")
@@ -223,3 +231,14 @@ def test_refusals_are_one_line(more: list[str], message: str, capsys: pytest.Cap
     assert out == ""
     assert message in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_a_cluster_shows_its_racks_and_paths(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["clusters", "gb200-nvl72"]) == 0
+    text = capsys.readouterr().out
+    for part in ("scale-up switches", "1,296", "2 hops", "top-of-rack switch"):
+        assert part in text, part
+    assert run(["clusters", "gb200-nvl72", "--set", "levels.scale_up.size=144", "--json"]) == 0
+    rack = json.loads(capsys.readouterr().out)["rack"]
+    assert rack["scale_up_switches"] == 36
+    assert [path["hops"] for path in rack["paths"]] == [2, 6]

@@ -23,7 +23,8 @@ class RackBill:
         scale_up_domains: [count].
         scale_up_switches: switch chips of all domains [count].
         scale_up_cables: links between chips and switches, or from chip to chip [count].
-        network_switches, network_cables: of a two- or three-tier tree of 64-port switches, a card a chip [count].
+        network_switches, network_cables: of a tree of 64-port switches, a card a chip; None inside one domain and
+            beyond the 65,536 chips of three tiers [count].
         rack_power_w: of one full rack [W].
         power_w: of all chips in use, with host, network and cooling [W].
         rack_usd_per_hour: rent of one full rack [USD/hour].
@@ -96,7 +97,8 @@ def rack_bill(cluster: Cluster, num_chips: int | None = None) -> RackBill:
     level = cluster.scale_up
     per_rack = cluster.chips_per_rack or level.size
     domains = math.ceil(chips / level.size)
-    tree = fat_tree(chips, NETWORK_SWITCH_PORTS) if cluster.scale_out is not None and chips > level.size else None
+    needs_network = cluster.scale_out is not None and level.size < chips <= NETWORK_SWITCH_PORTS**3 // 4
+    tree = fat_tree(chips, NETWORK_SWITCH_PORTS) if needs_network else None
     power, price = cluster.power_w_per_chip, cluster.usd_per_chip_hour
     return RackBill(
         num_chips=chips,

@@ -37,7 +37,8 @@ def _scheduler(pool: Pool) -> str:
 
 def _replicas(pool: Pool) -> str:
     count = pool.layout.dp
-    return f"{count} replica{'s' if count > 1 else ''} of {pool.layout.chips_per_replica} chips on {pool.cluster}"
+    chips = pool.layout.chips_per_replica
+    return f"{count} replica{'s' if count > 1 else ''} of {chips} chip{'s' if chips > 1 else ''} on {pool.cluster}"
 
 
 def pool_report(plan: Plan, pair: PoolPair, width: int) -> list[RenderableType]:
@@ -55,7 +56,7 @@ def _key_numbers(plan: Plan, pair: PoolPair, width: int) -> Table:
         ("tokens/s per user", format_count(pair.tokens_per_s_per_user)),
         (f"{unit} per M output, all-in", money(pair.usd_per_mtok, plan.priced)),
         ("output tokens/s per chip", f"{pair.output_tokens_per_s_per_chip:,.0f}"),
-        ("chips, decode and prefill", f"{pair.decode.num_chips} + {pair.prefill.num_chips}"),
+        ("chips, decode and prefill", _chips(plan, pair)),
         ("requests/s", f"{pair.requests_per_s:.3g}"),
         ("requests decoding", f"{pair.decode.batch_size * pair.decode.layout.dp:,}"),
     ]
@@ -68,6 +69,11 @@ def _key_numbers(plan: Plan, pair: PoolPair, width: int) -> Table:
     for start in range(0, len(order), pairs):
         table.add_row(*(cell for pair_ in order[start : start + pairs] for cell in pair_))
     return table
+
+
+def _chips(plan: Plan, pair: PoolPair) -> str:
+    used = f"{pair.decode.num_chips} + {pair.prefill.num_chips}"
+    return f"{used} of {plan.cluster.num_chips}" if pair.decode.cluster == pair.prefill.cluster else used
 
 
 def _against(value: float, limit: float | None) -> str:
