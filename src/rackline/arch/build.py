@@ -174,4 +174,6 @@ def _mixture(moe: MoeRecord, activation: str | None) -> MoeFfn:
         router_bias=moe.router_bias,
         shared_gate=moe.shared_gate,
         extra_params=moe.extra_params,
+        num_groups=moe.num_groups,
+        groups_per_token=moe.groups_per_token,
     )

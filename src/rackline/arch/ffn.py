@@ -49,6 +49,7 @@ class MoeFfn:
         d_latent: width to which tokens are projected for the routed experts, 0 for none [elements].
         router_bias: whether the router has a bias per expert.
         extra_params: parameters that belong to no product [elements].
+        num_groups, groups_per_token: a token picks its experts from so many of the groups (node-limited routing).
     """
 
     activation: str
@@ -61,6 +62,8 @@ class MoeFfn:
     shared_gate: bool = False
     d_latent: int = 0
     extra_params: int = 0
+    num_groups: int = 1
+    groups_per_token: int = 1
 
     def expert_d_in(self, d_model: int) -> int:
         """Width of the tokens that the routed experts see [elements]."""

@@ -39,6 +39,8 @@ def routed_experts(c: HfConfig, number_key: str = "n_routed_experts") -> Table:
         "d_shared": shared * width,
         # Balancing without an auxiliary loss keeps one correction per expert beside the router.
         "router_bias": True,
+        "num_groups": c.count("n_group", default=1),
+        "groups_per_token": c.count("topk_group", default=1),
     }
 
 

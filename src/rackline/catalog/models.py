@@ -115,6 +115,8 @@ class MoeRecord(Record):
         d_latent: Width to which tokens are projected before the routed experts and from which they come back; 0 for
             none (latent mixture of Nemotron 3) [elements].
         extra_params: Parameters of the layer that belong to no product, such as norms of the latent [count].
+        num_groups: Groups of experts in node-limited routing; 1 without it [count].
+        groups_per_token: Groups from which one token picks its experts [count].
     """
 
     activation: Literal["swiglu", "geglu", "gelu", "relu2", "relu"] | None = None
@@ -130,11 +132,17 @@ class MoeRecord(Record):
     shared_gate: bool = False
     d_latent: CountOrZero = 0
     extra_params: CountOrZero = 0
+    num_groups: Count = 1
+    groups_per_token: Count = 1
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.experts_per_token > self.num_experts:
             raise ValueError("experts_per_token exceeds num_experts")
+        if self.num_experts % self.num_groups or self.groups_per_token > self.num_groups:
+            raise ValueError("num_groups divides num_experts and groups_per_token is at most num_groups")
+        if self.experts_per_token > self.num_experts // self.num_groups * self.groups_per_token:
+            raise ValueError("experts_per_token exceeds the experts of groups_per_token groups")
         if (self.num_shared_experts == 0) != (self.d_shared == 0):
             raise ValueError("num_shared_experts and d_shared are both zero or both positive")
         return self

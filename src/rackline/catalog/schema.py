@@ -106,6 +106,9 @@ class LevelRecord(Record):
         latency_s: From chip to chip over the shortest path [s].
         topology: switch, torus or mesh (full mesh of direct links).
         torus_axes: Chips along each axis; only for a torus [count].
+        links_per_chip: Cables or traces of this level that leave one chip [count].
+        switch_ports: Ports of one switch chip of this level [count].
+        num_switches: Switch chips of one domain, where more are built in than the ports need [count].
     """
 
     name: Literal["scale_up", "scale_out"]
@@ -114,6 +117,9 @@ class LevelRecord(Record):
     latency_s: NonNegative
     topology: Literal["switch", "torus", "mesh"]
     torus_axes: tuple[Count, ...] | None = None
+    links_per_chip: Count | None = None
+    switch_ports: Count | None = None
+    num_switches: Count | None = None
 
     @model_validator(mode="after")
     def _axes_match(self) -> Self:
@@ -136,6 +142,7 @@ class ClusterRecord(SourcedRecord):
         levels: scale_up, then optionally scale_out.
         usd_per_chip_hour: A dated price [USD/hour].
         power_w_per_chip: All-in power with host, network and cooling, per chip [W].
+        chips_per_rack: Chips in one rack; the scale-up size where nothing else is said [count].
     """
 
     chip: Text
@@ -143,6 +150,7 @@ class ClusterRecord(SourcedRecord):
     levels: Annotated[tuple[LevelRecord, ...], Field(min_length=1)]
     usd_per_chip_hour: Positive | None = None
     power_w_per_chip: Positive | None = None
+    chips_per_rack: Count | None = None
 
     @model_validator(mode="after")
     def _levels_are_ordered(self) -> Self:

@@ -43,7 +43,7 @@ def chips(name: str | None = None, /, *, ridge: Switch = False, sets: Overrides 
 
 
 def clusters(name: str | None = None, /, *, sets: Overrides = None, json: Json = False) -> None:
-    """List the clusters, or show one with the sources of its numbers.
+    """List the clusters, or show one with the sources of its numbers, its racks, switches, cables and paths.
 
     Args:
         name: catalogue name or TOML file; without it, all are listed
@@ -53,7 +53,18 @@ def clusters(name: str | None = None, /, *, sets: Overrides = None, json: Json =
     from rackline.catalog import cluster_record, names
 
     if name is not None:
-        _show(cluster_record(name, overrides=_of(cluster_record(name), "cluster", sets)), json)
+        from rackline.hardware import cluster
+        from rackline.report.rack_report import rack_data, rack_table
+
+        given = _of(cluster_record(name), "cluster", sets)
+        record, found = cluster_record(name, overrides=given), cluster(name, given or None)
+        if json:
+            print_json({**plain(record), "rack": rack_data(found)})
+            return
+        _show(record, json)
+        out = screen()
+        out.print()
+        out.print(rack_table(found))
         return
     _refuse_sets(sets)
     from rackline.report.catalogue_report import clusters_table

@@ -49,6 +49,12 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
       --input 1k --output 500 --precision fp8 --layout tp=4
     rackline plan gpt-oss-120b --on dgx-b200 \\
       --input 8k --output 1k --set hbm_bytes_per_s=20TB/s
+    rackline plan deepseek-v3 --on gb200-nvl72 --chips 16 \\
+      --prefill-on h100-96 --input 4k --output 1k --precision fp8
+    rackline plan deepseek-v3 --on gb200-nvl72 --input 4k --output 1k \\
+      --tpot 30ms --traffic 50M --peak-over-mean 1.8 --launch auto
+    rackline plan llama-3.1-70b --on dgx-h200 --input 2k --output 500 \\
+      --what-if hbm_bandwidth=3TB/s:12TB/s:4 --plot what-if.svg
     rackline plan ./config.json --on dgx-h200 --input 4k --output 1k --json
 """,
     "explain": """Examples:

@@ -1,19 +1,32 @@
-"""Chips, the fabrics that join them and the memory tiers behind them."""
+"""Chips, the fabrics that join them, the racks that hold them and the memory tiers behind them."""
 
 from rackline.hardware.chip import Chip, chip, chip_from_record
 from rackline.hardware.fabric import Cluster, FabricLevel, cluster, cluster_from_record
 from rackline.hardware.memory import MemoryTier, hbm_of, memory_tier, tier_from_record
+from rackline.hardware.paths import FatTree, Path, fat_tree, path_between, scale_out_path, scale_up_path, torus_hops
+from rackline.hardware.racks import RackBill, rack_bill, scale_up_cables, scale_up_switches
 
 __all__ = [
     "Chip",
     "Cluster",
     "FabricLevel",
+    "FatTree",
     "MemoryTier",
+    "Path",
+    "RackBill",
     "chip",
     "chip_from_record",
     "cluster",
     "cluster_from_record",
+    "fat_tree",
     "hbm_of",
     "memory_tier",
+    "path_between",
+    "rack_bill",
+    "scale_out_path",
+    "scale_up_cables",
+    "scale_up_path",
+    "scale_up_switches",
     "tier_from_record",
+    "torus_hops",
 ]

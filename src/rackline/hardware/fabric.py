@@ -30,6 +30,9 @@ class FabricLevel:
         latency_s: From chip to chip over the shortest path [s].
         topology: "switch", "torus" or "mesh" (direct links between all pairs).
         torus_axes: Chips along each axis of a torus, else None [count].
+        links_per_chip: Cables or traces that leave one chip, or None [count].
+        switch_ports: Ports of one switch chip, or None [count].
+        num_switches: Switch chips of one domain where more are built in than the ports need, or None [count].
     """
 
     name: Literal["scale_up", "scale_out"]
@@ -38,6 +41,9 @@ class FabricLevel:
     latency_s: float
     topology: Literal["switch", "torus", "mesh"] = "switch"
     torus_axes: tuple[int, ...] | None = None
+    links_per_chip: int | None = None
+    switch_ports: int | None = None
+    num_switches: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +58,7 @@ class Cluster:
         levels: scale_up, then optionally scale_out.
         usd_per_chip_hour: Dated price, or None [USD/hour].
         power_w_per_chip: All-in power per chip, or None [W].
+        chips_per_rack: Chips in one rack; None where a rack holds one scale-up domain [count].
         sources: Where the numbers come from.
     """
 
@@ -62,6 +69,7 @@ class Cluster:
     full_name: str = ""
     usd_per_chip_hour: float | None = None
     power_w_per_chip: float | None = None
+    chips_per_rack: int | None = None
     sources: tuple[Source, ...] = field(default=(), repr=False, hash=False)
 
     @property
@@ -137,11 +145,15 @@ def cluster_from_record(record: ClusterRecord, of: Chip) -> Cluster:
                 latency_s=level.latency_s,
                 topology=level.topology,
                 torus_axes=level.torus_axes,
+                links_per_chip=level.links_per_chip,
+                switch_ports=level.switch_ports,
+                num_switches=level.num_switches,
             )
             for level in record.levels
         ),
         usd_per_chip_hour=record.usd_per_chip_hour if record.usd_per_chip_hour is not None else of.usd_per_chip_hour,
         power_w_per_chip=record.power_w_per_chip,
+        chips_per_rack=record.chips_per_rack,
         sources=record.sources + of.sources,
     )
 

@@ -4,17 +4,31 @@ from rackline.parallel.deployment import Deployment, Routing, build_table, exper
 from rackline.parallel.layout import Layout, LayoutGrid, enumerate_layouts, parse_layout
 from rackline.parallel.memory import MemoryUse, max_sequences, memory_use
 from rackline.parallel.precision import Precision, precision
+from rackline.parallel.traffic import (
+    ExpertRouting,
+    TrafficMatrix,
+    combine_traffic,
+    dispatch_traffic,
+    drawn_dispatch,
+    forwarded_traffic,
+)
 
 __all__ = [
     "Deployment",
+    "ExpertRouting",
     "Layout",
     "LayoutGrid",
     "MemoryUse",
     "Precision",
     "Routing",
+    "TrafficMatrix",
     "build_table",
+    "combine_traffic",
+    "dispatch_traffic",
+    "drawn_dispatch",
     "enumerate_layouts",
     "expert_law",
+    "forwarded_traffic",
     "max_sequences",
     "memory_use",
     "parse_layout",

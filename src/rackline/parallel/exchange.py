@@ -156,9 +156,10 @@ def expert_rows(
     chips = tp * attention_dp
     group = make_group(cluster, chips)
     calls = layers * (attention_dp > 1)
-    copies = distinct_ranks(ep, moe.num_experts, moe.experts_per_token) * moe_tp
+    picks = (moe.num_experts, moe.experts_per_token, moe.num_groups, moe.groups_per_token)
+    copies = distinct_ranks(ep, *picks) * moe_tp
     spread = as_array(group.outside)
-    domains = distinct_ranks(np.minimum(spread, moe.num_experts), moe.num_experts, moe.experts_per_token)
+    domains = distinct_ranks(np.minimum(spread, moe.num_experts), *picks)
 
     def gathered(g: c.Group) -> c.CollectiveCost:
         return replace(c.all_gather(g), algorithm="gathered")  # the sums come back by the mirror image

@@ -44,30 +44,64 @@ def experts_touched_mean(num_experts: int, experts_per_token: int, tokens: Float
     return num_experts * -np.expm1(as_array(tokens) * np.log1p(-share))
 
 
-def distinct_ranks(num_ranks: FloatLike, num_experts: int, experts_per_token: int) -> Array:
+def distinct_ranks(
+    num_ranks: FloatLike,
+    num_experts: int,
+    experts_per_token: int,
+    num_groups: int = 1,
+    groups_per_token: int = 1,
+) -> Array:
     """Distinct expert-parallel ranks that one token's experts live on.
 
-    distinct = R (1 - C(E - E/R, k) / C(E, k)): picks without replacement, E/R experts on a rank.
+    distinct = R (1 - C(E - E/R, k) / C(E, k)): picks without replacement, E/R experts on a rank. With node-limited
+    routing only the experts of M of the G groups can be picked, and a rank holds max(G/R, 1) of them.
 
     Args:
         num_ranks: R [count], any shape; 1 to E.
         num_experts: E [count].
         experts_per_token: k [count].
+        num_groups: G, groups of neighbouring experts; 1 for a router without groups [count].
+        groups_per_token: M, groups that a token may use [count].
 
     Returns:
         Expected distinct ranks [count].
 
-    Sources: lecture Y13 (8, 16, 32 of 256 experts hit 7.7, 14.6, 26.6 of 64 GPUs).
+    Assumes: groups and experts are picked uniformly.
+
+    Sources: lecture Y13 (8, 16, 32 of 256 experts hit 7.7, 14.6, 26.6 of 64 GPUs); node-limited routing
+        arXiv:2412.19437 section 2.1.2 (DeepSeek-V3: 4 of 8 groups).
 
     >>> [round(float(distinct_ranks(64, 256, k)), 1) for k in (8, 16, 32)]
     [7.7, 14.6, 26.6]
+    >>> [round(float(distinct_ranks(8, 256, 8, 8, m)), 1) for m in (8, 4)]
+    [5.3, 3.6]
     """
     ranks = as_array(num_ranks)
-    local = num_experts / ranks
-    miss = np.ones_like(ranks)
+    open_experts = num_experts * groups_per_token // num_groups
+    if open_experts >= num_experts:
+        return ranks * (1.0 - _missed(num_experts / ranks, num_experts, experts_per_token))
+    result = np.zeros_like(ranks)
+    held = np.maximum(num_groups / ranks, 1.0)  # groups on a rank
+    for chosen in range(1, groups_per_token + 1):  # chosen groups among those of the rank
+        local = np.minimum(chosen * num_experts / num_groups, num_experts / ranks)
+        hit = 1.0 - _missed(local, open_experts, experts_per_token)
+        result = result + _hypergeometric(chosen, num_groups, held, groups_per_token) * hit
+    return ranks * result
+
+
+def _missed(local: Array, num_experts: int, experts_per_token: int) -> Array:
+    """Probability that none of k picks out of E falls on `local` of them."""
+    miss = np.ones_like(local)
     for pick in range(experts_per_token):
         miss = miss * np.maximum(num_experts - local - pick, 0.0) / (num_experts - pick)
-    return ranks * (1.0 - miss)
+    return miss
+
+
+def _hypergeometric(chosen: int, total: int, held: Array, drawn: int) -> Array:
+    """Probability that `chosen` of `drawn` groups out of `total` are among the `held` ones of a rank."""
+    from scipy.special import binom
+
+    return binom(held, chosen) * binom(total - held, drawn - chosen) / binom(total, drawn)
 
 
 def power_law_shares(num_experts: int, exponent: float) -> Array:

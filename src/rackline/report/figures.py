@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rackline.report.wording import money, money_name
-from rackline.search import Candidate, Plan
+from rackline.search import Candidate, Plan, PoolPair
 from rackline.units import format_seconds
 
 Figure = dict[str, Any]
@@ -27,6 +28,13 @@ def pareto_figure(plan: Plan) -> Figure:
         data.append(_trace(plan, broken, name="breaks a limit", mode="markers", color=GREY))
     if plan.best is not None:
         data.append(_trace(plan, [plan.best], name="best", mode="markers", color=ORANGE, symbol="diamond", size=13))
+    apart = plan.disaggregated
+    if apart is not None and apart.pareto:
+        data.append(_trace(plan, list(apart.pareto), name="separate pools", mode="lines", color=GREEN))
+        if apart.best is not None:
+            data.append(
+                _trace(plan, [apart.best], name="best pools", mode="markers", color=GREEN, symbol="diamond", size=13)
+            )
     shapes: list[dict[str, Any]] = []
     if limits.tpot_s is not None:
         shapes.append(
@@ -61,7 +69,7 @@ def _keeps(candidate: Candidate, tpot_s: float | None, ttft_s: float | None) -> 
 
 def _trace(
     plan: Plan,
-    candidates: list[Candidate],
+    candidates: Sequence[Candidate | PoolPair],
     *,
     name: str,
     mode: str,
@@ -81,7 +89,14 @@ def _trace(
     }
 
 
-def _hover(plan: Plan, candidate: Candidate) -> str:
+def _hover(plan: Plan, candidate: Candidate | PoolPair) -> str:
+    if isinstance(candidate, PoolPair):
+        return (
+            f"{candidate.tokens_per_s_per_user:.3g} tokens/s/user, {money(candidate.usd_per_mtok, plan.priced)}/Mtok\n"
+            f"decode {candidate.decode.layout.label()}, batch {candidate.decode.batch_size}\n"
+            f"prefill {candidate.prefill.layout.label()}, {candidate.decode.precision.short()}\n"
+            f"tpot {format_seconds(candidate.tpot_s)}, ttft {format_seconds(candidate.ttft_s)}"
+        )
     return (
         f"{candidate.tokens_per_s_per_user:.3g} tokens/s/user, {money(candidate.usd_per_mtok, plan.priced)}/Mtok\n"
         f"{candidate.layout.label()}, batch {candidate.batch_size}\n"

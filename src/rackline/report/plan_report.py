@@ -13,6 +13,7 @@ from rich.text import Text
 
 from rackline.parallel import MemoryUse
 from rackline.report.breakdown import pass_table, plain_table, resources_line
+from rackline.report.pool_report import pool_panel, pool_report, pools_beside
 from rackline.report.terminal_plot import Series, log_plot
 from rackline.report.wording import bar, money, money_name, percent, share, short_count, spread_over, trust
 from rackline.search import Candidate, Plan
@@ -28,10 +29,17 @@ def plan_report(plan: Plan, *, width: int, elapsed_s: float) -> Group:
         width: columns of the terminal.
         elapsed_s: wall time of the search [s].
     """
-    parts: list[RenderableType] = [_headline(plan)]
+    parts: list[RenderableType] = []
+    pair = plan.pools
+    if pair is not None:
+        parts += [pool_panel(plan, pair, _title(plan), _request(plan)), *pool_report(plan, pair, width)]
+    if plan.best is not None or pair is None:
+        parts.append(_headline(plan))
     if plan.best is None:
-        parts += _nothing(plan)
+        parts += _nothing(plan) if pair is None else []
+        parts += pools_beside(plan) if pair is None else []
     else:
+        parts += pools_beside(plan) if pair is None else []
         numbers = Group(_key_numbers(plan, plan.best, width), *_tpot_parts(plan, plan.best))
         parts += [numbers, *_memory(plan), *_passes(plan, plan.best, width)]
         parts += _floors(plan)
@@ -293,6 +301,17 @@ def front_plot(plan: Plan, width: int) -> Text:
             joined=True,
         )
     ]
+    apart = plan.disaggregated.pareto if plan.disaggregated else ()
+    if apart:
+        series.append(
+            Series(
+                x=[pair.tokens_per_s_per_user for pair in apart],
+                y=[pair.usd_per_mtok for pair in apart],
+                name="two pools",
+                style="yellow",
+                joined=True,
+            )
+        )
     if plan.best is not None:
         series.append(
             Series(
@@ -346,11 +365,11 @@ def _nothing(plan: Plan) -> list[RenderableType]:
 
 
 def _footer(plan: Plan, elapsed_s: float) -> Group:
-    looked = Text(
-        f"looked at {plan.candidates_evaluated:,} candidates ({plan.combinations:,} layout × precision × mode) "
-        f"in {format_seconds(elapsed_s)}",
-        style="dim",
-    )
+    text = f"looked at {plan.candidates_evaluated:,} candidates ({plan.combinations:,} layout × precision × mode)"
+    if plan.disaggregated is not None:
+        both = plan.disaggregated
+        text += f", {both.candidates_evaluated:,} of separate pools and {both.pairs_compared:,} pairs of them"
+    looked = Text(f"{text} in {format_seconds(elapsed_s)}", style="dim")
     assumed = Text("assumed: " + "; ".join(plan.assumptions[:-1]), style="dim")
     passes = [time for time in (plan.best_decode, plan.best_prefill) if time is not None]
     rows = [row for time in passes for row in time.rows]

@@ -3,6 +3,7 @@
 from rackline.search.candidate import Candidate
 from rackline.search.pareto import pareto_front
 from rackline.search.plan import Plan, plan
+from rackline.search.pool_pair import Disaggregated, Pool, PoolPair
 from rackline.search.rejected import Rejected
 from rackline.search.space import BATCH_GRID, Constraints, default_modes, default_precisions
 
@@ -10,7 +11,10 @@ __all__ = [
     "BATCH_GRID",
     "Candidate",
     "Constraints",
+    "Disaggregated",
     "Plan",
+    "Pool",
+    "PoolPair",
     "Rejected",
     "default_modes",
     "default_precisions",

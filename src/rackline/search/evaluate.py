@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from rackline.parallel import (
     memory_use,
     pipeline_stretch,
 )
-from rackline.passes import Batch, Calibration
+from rackline.parallel.deployment import ExpertLoads
+from rackline.passes import Batch, Calibration, ExpertLoad
 from rackline.passes.features import Array, as_array
 from rackline.serving.stack import stack_of
 from rackline.serving.steady import Engine, SteadyState, steady_state
@@ -34,10 +35,12 @@ class Block:
         free_bytes: what is left on the fullest chip; negative does not fit [bytes].
         state: latencies.
         output_tokens_per_s_per_chip: [tokens/s].
+        engine: the tables that made it.
     """
 
     precision: Precision
     mode: Mode
+    engine: Engine
     layout_index: Array
     free_bytes: Array
     state: SteadyState
@@ -87,45 +90,53 @@ class Space:
         )
         return empty[:, None] + (one - empty)[:, None] * self.batches[None, :]
 
+    def engine(self, precision: Precision, law: ExpertLoad | ExpertLoads | None) -> Engine:
+        """Pass tables of all layouts in one precision.
+
+        Args:
+            law: load of the busiest expert-parallel rank of each layout.
+        """
+        stretch = as_array(pipeline_stretch(self.model, self.grid.pp))
+        table = build_table(self.model, self.cluster, self.grid, precision, self.calibration, self.routing, experts=law)
+        plain = Engine(
+            table=table,
+            attention_dp=as_array(self.grid.attention_dp)[:, None],
+            pipeline_stretch=stretch[:, None] if stretch.ndim else stretch,
+            num_layers=self.model.num_layers if isinstance(self.model, Model) else 0,
+            stack=stack_of(self.calibration),
+        )
+        # every mode and budget uses one of two
+        overlaps = (False, True) if np.any(self.grid.attention_dp > 1) else (False,)
+        return replace(plain, prepared={overlap: plain.time_table(overlap) for overlap in overlaps})
+
+    def engines(self) -> Iterator[tuple[Precision, Engine]]:
+        """The pass tables of each precision."""
+        law = expert_law(self.model, self.grid, self.routing)
+        for precision in self.precisions:
+            yield precision, self.engine(precision, law)
+
+    def decode_s(self, engine: Engine, two_batch_overlap: bool) -> Array:
+        """Decode steps of every layout and batch, shape (layouts, batches) [s]."""
+        return engine.decode_s(
+            Batch(decode_sequences=self.batches[None, :], context_len=self.workload.mean_context),
+            engine.time_table(two_batch_overlap),
+            two_batch_overlap=two_batch_overlap,
+            threads=self.threads,
+        )
+
     def blocks(self) -> Iterator[Block]:
         """Evaluate every point, one precision and mode after the other."""
-        stack = stack_of(self.calibration)
-        law = expert_law(self.model, self.grid, self.routing)
-        attention_dp = as_array(self.grid.attention_dp)[:, None]
-        stretch = as_array(pipeline_stretch(self.model, self.grid.pp))
-        stretch = stretch[:, None] if stretch.ndim else stretch
         per_replica = self.batches[None, :] * as_array(self.grid.attention_dp * self.grid.pp)[:, None]
         chips = as_array(self.grid.chips_per_replica)[:, None]
         everything = np.arange(len(self.grid))
         exchanging = self.grid.attention_dp > 1
         b = self.batches[None, :]
-        for precision in self.precisions:
-            table = build_table(
-                self.model,
-                self.cluster,
-                self.grid,
-                precision,
-                self.calibration,
-                self.routing,
-                experts=law,
-            )
-            engine = Engine(
-                table=table,
-                attention_dp=attention_dp,
-                pipeline_stretch=stretch,
-                num_layers=self.model.num_layers if isinstance(self.model, Model) else 0,
-                stack=stack,
-            )
+        for precision, engine in self.engines():
             decode: dict[bool, Array] = {}
             for mode in self.modes:
                 overlap = mode.two_batch_overlap
                 if overlap not in decode:
-                    decode[overlap] = engine.decode_s(
-                        Batch(decode_sequences=b, context_len=self.workload.mean_context),
-                        engine.time_table(overlap),
-                        two_batch_overlap=overlap,
-                        threads=self.threads,
-                    )
+                    decode[overlap] = self.decode_s(engine, overlap)
                 state = steady_state(engine, self.workload, mode, b, decode_s=decode[overlap], threads=self.threads)
                 free = self.free_bytes(precision, mode.max_batched_tokens)
                 rate = per_replica / (state.tpot_s + state.hold_s / (self.workload.output_len - 1.0)) / chips
@@ -134,6 +145,7 @@ class Space:
                 yield Block(
                     precision=precision,
                     mode=mode,
+                    engine=engine,
                     layout_index=everything,
                     free_bytes=free,
                     state=state,

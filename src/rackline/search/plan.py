@@ -8,10 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from rackline.arch import AnyModel
+from rackline.arch import AggregateModel, AnyModel
 from rackline.errors import InputError
 from rackline.hardware import Cluster
-from rackline.parallel import Deployment, Layout, LayoutGrid, MemoryUse, Precision, Routing, enumerate_layouts
+from rackline.parallel import (
+    Deployment,
+    Layout,
+    LayoutGrid,
+    MemoryUse,
+    Precision,
+    Routing,
+    enumerate_layouts,
+)
 from rackline.passes import Batch, Calibration, PassTime
 from rackline.passes.features import Array
 from rackline.search.candidate import Candidate, plan_points, price_per_chip_s
@@ -20,6 +28,8 @@ from rackline.search.fits import ClusterNeed, smallest_cluster
 from rackline.search.floors import Floors, floors
 from rackline.search.pareto import pareto_front
 from rackline.search.points import Points
+from rackline.search.pool_pair import Disaggregated, PoolPair
+from rackline.search.pool_space import pools_beside
 from rackline.search.rejected import Rejected, nearest_rejected
 from rackline.search.space import BATCH_GRID, Constraints, default_modes, default_precisions
 from rackline.serving.workload import Mode, Workload
@@ -38,6 +48,7 @@ class Plan:
         candidates_evaluated: points whose times were computed.
         combinations: distinct layout × precision × mode among them.
         priced: False when costs are chip-hours, because the cluster has no price.
+        disaggregated: the same question answered with separate pools for prefill and decode; None when not asked.
     """
 
     model: AnyModel
@@ -59,6 +70,15 @@ class Plan:
     reason: str = ""
     need: ClusterNeed | None = None
     assumptions: tuple[str, ...] = ()
+    disaggregated: Disaggregated | None = None
+
+    @property
+    def pools(self) -> PoolPair | None:
+        """The pair of pools, where it is the cheapest way to serve."""
+        found = self.disaggregated.best if self.disaggregated else None
+        if found is None or (self.best is not None and self.best.usd_per_mtok <= found.usd_per_mtok):
+            return None
+        return found
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data with the keys that other programs rely on."""
@@ -83,6 +103,8 @@ class Plan:
             "combinations": self.combinations,
             "priced": self.priced,
             "best": best,
+            "cheapest": "disaggregated" if self.pools else "aggregated" if self.best else None,
+            "disaggregated": self.disaggregated.as_dict() if self.disaggregated else None,
             "pareto": [candidate.as_dict() for candidate in self.pareto],
             "ranked": [candidate.as_dict() for candidate in self.ranked],
             "rejected": [rejected.as_dict() for rejected in self.rejected],
@@ -105,6 +127,10 @@ def plan(
     routing: Routing | None = None,
     batches: Array | None = None,
     threads: int = 2,
+    pools: bool = True,
+    prefill_on: Cluster | None = None,
+    prefill_layouts: Sequence[Layout] | None = None,
+    prefill_calibration: Calibration | None = None,
 ) -> Plan:
     """Look at every layout × precision × mode × batch and return the cheapest that keeps the limits.
 
@@ -112,6 +138,10 @@ def plan(
         model, cluster, workload: what is served, on what, for whom.
         precisions, modes, layouts, batches: restrict the space; the defaults are exhaustive
             (see `rackline.search.space` and `rackline.parallel.enumerate_layouts`).
+        pools: look at separate pools for prefill and decode as well.
+        prefill_on: cluster of the prefill pool; chips of `cluster` by default.
+        prefill_layouts: restrict the layouts of the prefill pool; all by default.
+        prefill_calibration: numbers of the chip of `prefill_on`.
 
     Raises:
         InputError: an empty space.
@@ -135,7 +165,11 @@ def plan(
         threads=threads,
     )
     search = _Search(space=space, options=options, limits=limits)
-    return search.answer()
+    found, blocks = search.answer()
+    if not pools or isinstance(model, AggregateModel) or (cluster.num_chips < 2 and prefill_on is None):
+        return found
+    both = pools_beside(space, options, limits, blocks, prefill_on, prefill_layouts, prefill_calibration)
+    return replace(found, disaggregated=both)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +178,8 @@ class _Search:
     options: list[Layout]
     limits: Constraints
 
-    def answer(self) -> Plan:
+    def answer(self) -> tuple[Plan, list[Block]]:
+        """The aggregated answer, and the points that it was chosen from."""
         blocks = list(self.space.blocks())
         usd_per_chip_s, priced = price_per_chip_s(self.space.cluster)
         points = Points.of(blocks, usd_per_chip_s, self.limits)
@@ -175,7 +210,7 @@ class _Search:
         )
         reason, need = ("", None) if best else self._why_nothing(points, blocks)
         details = self._details(best) if best else (None, None, None, None)
-        return Plan(
+        answer = Plan(
             model=self.space.model,
             cluster=self.space.cluster,
             workload=self.space.workload,
@@ -201,6 +236,7 @@ class _Search:
                 f"calibration {self.space.calibration.name} ({self.space.calibration.evidence})",
             ),
         )
+        return answer, blocks
 
     def _candidate(self, points: Points, blocks: list[Block], index: int) -> Candidate:
         block, row, column = points.locate(index)

@@ -19,7 +19,8 @@ as fast as slots get free: such a batch never fills.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -69,6 +70,7 @@ class Engine:
         stack: what runs around the kernels.
         speculation: drafts a step and what they yield.
         draft: the pass of one draft, needed where there are any.
+        prepared: time tables made before, without and with two-batch overlap.
     """
 
     table: PassTable
@@ -78,9 +80,12 @@ class Engine:
     stack: Stack = IDEAL
     speculation: Speculation = PLAIN
     draft: PassTable | None = None
+    prepared: Mapping[bool, TimeTable] = field(default_factory=dict[bool, TimeTable])
 
     def time_table(self, two_batch_overlap: bool) -> TimeTable:
         """Rates put in, under the policy of the mode."""
+        if two_batch_overlap in self.prepared:
+            return self.prepared[two_batch_overlap]
         policy = "overlap" if two_batch_overlap else self.table.calibration.step_policy
         return self.table.time_table(policy)
 
@@ -140,7 +145,7 @@ class Engine:
         """All drafts of a step, one after another, with so many sequences on a rank [s]."""
         if self.draft is None or not self.speculation.draft_tokens:
             return 0.0
-        alone = replace(self, table=self.draft, pipeline_stretch=1.0, speculation=PLAIN, draft=None)
+        alone = replace(self, table=self.draft, pipeline_stretch=1.0, speculation=PLAIN, draft=None, prepared={})
         one = Batch(decode_sequences=sequences, context_len=context_len)
         return self.speculation.draft_tokens * alone.seconds(one, alone.time_table(False), two_batch_overlap=False)
 

@@ -29,6 +29,7 @@ from rackline.serving.blackboard.modes import (
     mode_at_speed,
     mode_batches,
 )
+from rackline.serving.blackboard.pipeline import RingStep, exchange_step_s, ring_step
 from rackline.serving.blackboard.rack import ChipMemory, chip_memory, scale_up_over_scale_out_time
 from rackline.serving.blackboard.roofline import (
     attention_then_weights_s,
@@ -47,6 +48,7 @@ __all__ = [
     "ChipMemory",
     "ModeBatches",
     "ModeTrade",
+    "RingStep",
     "TrainLatency",
     "attention_equals_weights_context",
     "attention_flop_per_context_token",
@@ -60,6 +62,7 @@ __all__ = [
     "cost_per_token_usd",
     "crossover_context",
     "dimensionless_ridge",
+    "exchange_step_s",
     "hbm_drain_s",
     "kv_bytes_per_token",
     "kv_bytes_per_token_from_crossover",
@@ -75,6 +78,7 @@ __all__ = [
     "mode_at_speed",
     "mode_batches",
     "pass_s",
+    "ring_step",
     "scale_up_over_scale_out_time",
     "sparse_read_tokens",
     "tokens_per_s",

@@ -1,0 +1,289 @@
+"""Attention and feed-forward on chips of their own: each pool sized to its own bottleneck, tokens in between.
+
+A attention ranks of tp chips hold the KV caches and the attention weights; F chips hold the experts. m micro-batches
+take turns, so that one pool works while tokens of another batch are with the other pool or on the way. With t_a and
+t_f the time of one layer of a micro-batch in each pool and t_d, t_c of sending tokens out and back,
+
+    tpot = layers · max(t_a + t_f + t_d + t_c, m · max(t_a, t_f, t_d, t_c))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rackline.arch import Model, MoeFfn
+from rackline.errors import InputError
+from rackline.hardware import Cluster
+from rackline.parallel import Deployment, Layout, Precision, Routing
+from rackline.parallel.layout import problem
+from rackline.parallel.memory import RUNTIME_BYTES, kv_bytes_per_sequence, weight_bytes
+from rackline.parallel.precision import storage_bytes
+from rackline.passes import Batch, Calibration
+from rackline.passes.calibration import UNIT_COLLECTIVE
+from rackline.passes.features import Array, as_array
+from rackline.passes.routing import distinct_ranks
+from rackline.passes.table import PassTable
+from rackline.search.plan import Plan
+from rackline.search.space import BATCH_GRID
+from rackline.serving.workload import Workload
+
+EXPERT_GROUPS = ("experts", "expert parallel")
+EXPERT_WEIGHTS = ("experts", "shared_experts", "router")
+MICRO_BATCHES = (2, 3, 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionFfnSplit:
+    """One way to split the layers over two pools.
+
+    Args:
+        attention_ranks, tp: attention pool, ranks of tp chips [count].
+        ffn_chips: chips that hold the experts [count].
+        micro_batches: that take turns [count].
+        sequences_per_rank: of one attention rank, all micro-batches together [sequences].
+        attention_s, ffn_s, dispatch_s, combine_s: one layer of one micro-batch [s].
+        tpot_s: time per output token [s].
+        output_tokens_per_s_per_chip: over both pools [tokens/s].
+    """
+
+    attention_ranks: int
+    tp: int
+    ffn_chips: int
+    micro_batches: int
+    sequences_per_rank: int
+    attention_s: float
+    ffn_s: float
+    dispatch_s: float
+    combine_s: float
+    tpot_s: float
+    output_tokens_per_s_per_chip: float
+
+    @property
+    def num_chips(self) -> int:
+        """Chips of both pools."""
+        return self.attention_ranks * self.tp + self.ffn_chips
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"num_chips": self.num_chips, **{name: getattr(self, name) for name in self.__slots__}}
+
+
+def layer_s(attention_s: Array, ffn_s: Array, dispatch_s: Array, combine_s: Array, micro_batches: int) -> Array:
+    """Time of one layer in a steady ping-pong of micro-batches [s].
+
+    Args:
+        attention_s, ffn_s, dispatch_s, combine_s: of one micro-batch [s].
+        micro_batches: m [count].
+
+    Sources: MegaScale-Infer, arXiv:2504.02263, ping-pong pipeline: full when m is at least twice (1 + t_c / t).
+
+    >>> float(layer_s(np.array(1.0), np.array(1.0), np.array(0.5), np.array(0.5), 2))
+    3.0
+    >>> float(layer_s(np.array(1.0), np.array(1.0), np.array(0.5), np.array(0.5), 4))
+    4.0
+    """
+    slowest = np.maximum(np.maximum(attention_s, ffn_s), np.maximum(dispatch_s, combine_s))
+    return np.maximum(attention_s + ffn_s + dispatch_s + combine_s, micro_batches * slowest)
+
+
+def split_attention_ffn(
+    model: Model,
+    cluster: Cluster,
+    precision: Precision,
+    calibration: Calibration,
+    workload: Workload,
+    *,
+    tpot_limit_s: float | None = None,
+    memory_fraction: float = 0.9,
+    routing: Routing | None = None,
+) -> AttentionFfnSplit | None:
+    """The split with most tokens per second and chip that fits and keeps the limit; None when there is none.
+
+    Args:
+        routing: how tokens spread over experts.
+
+    Raises:
+        InputError: a model without experts.
+
+    Assumes: both pools in one domain when they fit; the links of a chip carry dispatch and combine in turn; leading
+        dense layers and the head run in the attention pool.
+    """
+    moe = model.moe()
+    if moe is None:
+        raise InputError(what="attention-ffn", given=model.name, allowed="a mixture of experts")
+    law = routing or Routing()
+    best: AttentionFfnSplit | None = None
+    sizes = [n for n in range(2, cluster.num_chips) if _usual(n) and moe.num_experts >= n]
+    for tp in (1, 2, 4, 8):
+        holder = Layout(tp=tp, ep=tp)
+        if problem(holder, model) is not None or tp >= cluster.num_chips:
+            continue
+        attention = _Attention.of(model, cluster, precision, calibration, holder, law, workload, memory_fraction)
+        if attention is None:
+            continue
+        for chips in sizes:
+            found = _with_experts(attention, moe, chips, tpot_limit_s)
+            if found is not None and (
+                best is None or found.output_tokens_per_s_per_chip > best.output_tokens_per_s_per_chip
+            ):
+                best = found
+    return best
+
+
+def plan_split(plan: Plan) -> AttentionFfnSplit | None:
+    """The best split in the precision, within the limits, that the plan's cheapest deployment has.
+
+    Raises:
+        InputError: a model without layers or experts.
+    """
+    if not isinstance(plan.model, Model):
+        raise InputError(what="attention-ffn", given=plan.model.name, allowed="a mixture of experts")
+    chosen = plan.pools.decode if plan.pools is not None else plan.best
+    if chosen is None:
+        return None
+    return split_attention_ffn(
+        plan.model,
+        plan.cluster,
+        chosen.precision,
+        plan.calibration,
+        plan.workload,
+        tpot_limit_s=plan.constraints.tpot_s,
+        memory_fraction=plan.constraints.memory_fraction,
+    )
+
+
+def _usual(chips: int) -> bool:
+    for factor in (2, 3):
+        while chips % factor == 0:
+            chips //= factor
+    return chips == 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attention:
+    """One attention rank with the batches that its memory holds."""
+
+    model: Model
+    cluster: Cluster
+    precision: Precision
+    calibration: Calibration
+    routing: Routing
+    workload: Workload
+    memory_fraction: float
+    tp: int
+    table: PassTable
+    batches: Array
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        cluster: Cluster,
+        precision: Precision,
+        calibration: Calibration,
+        layout: Layout,
+        routing: Routing,
+        workload: Workload,
+        memory_fraction: float,
+    ) -> _Attention | None:
+        held = weight_bytes(model, layout, precision)
+        weights = sum(float(as_array(value)) for kind, value in held.items() if kind not in EXPERT_WEIGHTS)
+        each = float(as_array(kv_bytes_per_sequence(model, layout, precision, workload.final_context)))
+        room = cluster.chip.hbm_bytes * memory_fraction - weights - RUNTIME_BYTES
+        if room < each:
+            return None
+        deployment = Deployment(
+            model=model, cluster=cluster, layout=layout, precision=precision, calibration=calibration, routing=routing
+        )
+        table = deployment.table()
+        batches = np.asarray(BATCH_GRID, dtype=float)
+        return cls(
+            model=model,
+            cluster=cluster,
+            precision=precision,
+            calibration=calibration,
+            routing=routing,
+            workload=workload,
+            memory_fraction=memory_fraction,
+            tp=layout.tp,
+            table=replace(table, rows=tuple(row for row in table.rows if row.group not in EXPERT_GROUPS)),
+            batches=batches[batches * each <= room],
+        )
+
+
+def _with_experts(
+    attention: _Attention, moe: MoeFfn, chips: int, tpot_limit_s: float | None
+) -> AttentionFfnSplit | None:
+    """The best number of attention ranks, batch and micro-batches in front of so many expert chips."""
+    model, cluster = attention.model, attention.cluster
+    layout = Layout(attention_dp=chips, ep=chips)
+    held = weight_bytes(model, layout, attention.precision)
+    weights = sum(float(as_array(held.get(kind, 0.0))) for kind in EXPERT_WEIGHTS)
+    most = (cluster.num_chips - chips) // attention.tp
+    if most < 1 or weights + RUNTIME_BYTES > cluster.chip.hbm_bytes * attention.memory_fraction:
+        return None
+    deployment = Deployment(
+        model=model,
+        cluster=cluster,
+        layout=layout,
+        precision=attention.precision,
+        calibration=attention.calibration,
+        routing=attention.routing,
+    )
+    table = deployment.table()
+    experts = replace(table, rows=tuple(row for row in table.rows if row.group == "experts"))
+    ranks = np.arange(1, most + 1, dtype=float)[:, None]
+    batches = attention.batches[None, :]
+    moe_layers = sum(group.count for group in model.layer_groups if isinstance(group.ffn, MoeFfn))
+    copies = float(distinct_ranks(chips, moe.num_experts, moe.experts_per_token, moe.num_groups, moe.groups_per_token))
+    best: AttentionFfnSplit | None = None
+    for count in MICRO_BATCHES:
+        b = batches / count
+        attention_s = attention.table.seconds(
+            Batch(decode_sequences=b.ravel(), context_len=attention.workload.mean_context)
+        )[None, :]
+        tokens = ranks * b
+        ffn_s = experts.seconds(Batch(decode_sequences=tokens / chips, group_tokens=tokens))
+        one_a, one_f = attention_s / model.num_layers, ffn_s / moe_layers
+        sizes = (storage_bytes(attention.precision.expert_activations), 2.0)
+        busiest = np.maximum(b / attention.tp * copies, tokens * copies / chips)
+        width = moe.expert_d_in(model.d_model)
+        sent = [_exchange_s(attention, busiest * width * size, ranks * attention.tp + chips) for size in sizes]
+        layers = layer_s(one_a + 0.0 * tokens, one_f, sent[0], sent[1], count)
+        tpot = moe_layers * layers + (model.num_layers - moe_layers) * count * one_a
+        rate = batches * ranks / tpot / (ranks * attention.tp + chips)
+        rate = np.where(b >= 1.0, rate, 0.0)
+        if tpot_limit_s is not None:
+            rate = np.where(tpot <= tpot_limit_s, rate, 0.0)
+        row, column = np.unravel_index(int(np.argmax(rate)), rate.shape)
+        if rate[row, column] > 0 and (best is None or rate[row, column] > best.output_tokens_per_s_per_chip):
+            best = AttentionFfnSplit(
+                attention_ranks=int(ranks[row, 0]),
+                tp=attention.tp,
+                ffn_chips=chips,
+                micro_batches=count,
+                sequences_per_rank=int(batches[0, column]),
+                attention_s=float(one_a[0, column]),
+                ffn_s=float(one_f[row, column]),
+                dispatch_s=float(sent[0][row, column]),
+                combine_s=float(sent[1][row, column]),
+                tpot_s=float(tpot[row, column]),
+                output_tokens_per_s_per_chip=float(rate[row, column]),
+            )
+    return best
+
+
+def _exchange_s(attention: _Attention, num_bytes: Array, chips: Array) -> Array:
+    """One dispatch or combine between the pools [s]."""
+    cluster = attention.cluster
+    found = attention.calibration.collective("all_to_all") or UNIT_COLLECTIVE
+    overhead, eta, ramp = found.at(chips)
+    outer = cluster.scale_out or cluster.scale_up
+    inside = chips <= cluster.scale_up.size
+    rate = np.where(inside, cluster.scale_up.bytes_per_s_each_way, outer.bytes_per_s_each_way) * eta
+    fixed = overhead + np.where(inside, 0.0, max(outer.latency_s - cluster.scale_up.latency_s, 0.0))
+    wire = num_bytes / rate
+    return wire + fixed + ramp * np.sqrt(fixed * wire)

@@ -1,0 +1,297 @@
+"""The cheapest disaggregated way to serve: a pool of replicas that prefill, a pool that decode, and their ratio."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rackline.arch import AnyModel, Model
+from rackline.errors import InputError
+from rackline.hardware import Cluster, FabricLevel
+from rackline.parallel import Deployment, Layout, LayoutGrid, Precision
+from rackline.parallel.deployment import ExpertLoads
+from rackline.passes.features import Array, as_array
+from rackline.search.candidate import price_per_chip_s
+from rackline.search.evaluate import Space
+from rackline.search.pareto import pareto_front
+from rackline.search.pool_details import PoolDetails, decode_details, prefill_details
+from rackline.search.pool_pair import Disaggregated, Pool, PoolPair
+from rackline.search.pools import (
+    Budget,
+    Pairs,
+    PoolPoints,
+    best_loaded,
+    decode_modes,
+    decode_points,
+    pair,
+    prefill_modes,
+    prefill_points,
+    undominated,
+)
+from rackline.search.space import Constraints
+from rackline.serving.disaggregated import kv_transfer, shared_level, waiting_s
+from rackline.serving.steady import Engine
+from rackline.serving.workload import Mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One pool's space with its layouts, tables and link to the other pool."""
+
+    space: Space
+    options: list[Layout]
+    engines: list[tuple[int, Precision, Engine]]
+    modes: list[Mode]
+    link: FabricLevel
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster of the pool."""
+        return self.space.cluster
+
+
+def pool_links(decode: Cluster, prefill: Cluster | None) -> tuple[FabricLevel, FabricLevel]:
+    """Levels over which the KV cache leaves the prefill pool and enters the decode pool.
+
+    Raises:
+        InputError: pools on two clusters of which one has no network.
+    """
+    if prefill is None:
+        level = shared_level(decode.scale_up, decode.num_chips, decode.scale_out)
+        return level, level
+    if prefill.scale_out is None or decode.scale_out is None:
+        lacking = prefill if prefill.scale_out is None else decode
+        raise InputError(what="pools", given=lacking.name, allowed="clusters with a network that joins them")
+    return prefill.scale_out, decode.scale_out
+
+
+def search_pools(
+    decode_space: Space,
+    decode_options: list[Layout],
+    limits: Constraints,
+    *,
+    engines: list[tuple[int, Precision, Engine]],
+    decode_steps: dict[tuple[int, bool], Array],
+    prefill_space: Space | None = None,
+    prefill_options: list[Layout] | None = None,
+) -> Disaggregated:
+    """Look at every pair of a prefill and a decode pool that the chips allow.
+
+    Args:
+        decode_space, decode_options: layouts of the decode pool and of the prefill pool unless that has its own.
+        engines: tables of the decode space by index of the precision.
+        decode_steps: decode steps that are known already, by index of the precision and overlap.
+        prefill_space: another cluster, or other layouts, for the prefill pool; its precisions in the same order.
+    """
+    other = prefill_space is not None and prefill_space.cluster is not decode_space.cluster
+    links = pool_links(decode_space.cluster, prefill_space.cluster if prefill_space is not None and other else None)
+    overlap = any(layout.attention_dp > 1 for layout in decode_options)
+    decode = Side(
+        space=decode_space, options=decode_options, engines=engines, modes=decode_modes(overlap), link=links[1]
+    )
+    source = prefill_space or decode_space
+    first_engines = engines
+    if prefill_space is not None:
+        first_engines = [(i, precision, engine) for i, (precision, engine) in enumerate(prefill_space.engines())]
+    first_options = prefill_options if prefill_options is not None else decode_options
+    prefill = Side(
+        space=source,
+        options=first_options,
+        engines=first_engines,
+        modes=prefill_modes(any(layout.attention_dp > 1 for layout in first_options)),
+        link=links[0],
+    )
+    return _PoolSearch(prefill=prefill, decode=decode, limits=limits, shared=not other).answer(decode_steps)
+
+
+def _with_context(side: Side, row: int, cp: int, replicas: int) -> Layout:
+    """The layout of a point: of attention-dp ranks that share contexts, cp form one group."""
+    layout = replace(side.options[row], dp=replicas)
+    if cp == 1:
+        return layout
+    ranks = layout.attention_dp // cp if layout.attention_dp % cp == 0 and layout.attention_dp > 1 else 1
+    return replace(layout, attention_dp=ranks, cp=cp)
+
+
+def without_context(layout: Layout, model: AnyModel) -> Layout:
+    """The layout whose tables a context-parallel one uses: its ranks hold different sequences."""
+    if layout.cp == 1:
+        return layout
+    spread = isinstance(model, Model) and model.is_moe
+    return replace(layout, attention_dp=layout.attention_dp * layout.cp if spread else 1, cp=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PoolSearch:
+    """The search itself."""
+
+    prefill: Side
+    decode: Side
+    limits: Constraints
+    shared: bool
+
+    def answer(self, known: dict[tuple[int, bool], Array]) -> Disaggregated:
+        first = prefill_points(self.prefill.space, self.prefill.engines, self.prefill.modes, self.prefill.link)
+        then = decode_points(self.decode.space, self.decode.engines, self.decode.modes, self.decode.link, known)
+        evaluated = first.evaluated + then.evaluated
+        if first.chips.size == 0 or then.chips.size == 0:
+            pool = "prefill" if first.chips.size == 0 else "decode"
+            return Disaggregated(
+                best=None, pareto=(), candidates_evaluated=evaluated, pairs_compared=0, reason=f"no {pool} pool fits"
+            )
+        slack = self.slack_s
+        first = best_loaded(first, slack)
+        then = undominated(then)
+        pairs = pair(first, then, self.budget, slack)
+        cost = pairs.usd_per_request
+        front = pareto_front(np.where(np.isfinite(cost), 1.0 / then.seconds, np.nan), cost)
+        meets = np.isfinite(cost)
+        if self.limits.tpot_s is not None:
+            meets &= then.seconds <= self.limits.tpot_s
+        kept = np.flatnonzero(meets)
+        best: PoolPair | None = None
+        if kept.size:
+            near = kept[np.argsort(cost[kept], kind="stable")][:12]
+            options = [self._refined(first, then, pairs, int(index)) for index in near]
+            best = min(options, key=lambda option: option.usd_per_mtok)
+        return Disaggregated(
+            best=best,
+            pareto=tuple(self._pair(first, then, pairs, int(index)) for index in front),
+            candidates_evaluated=evaluated,
+            pairs_compared=pairs.evaluated,
+            reason="" if best else self._why_nothing(first, then, cost),
+            prefill_details=self._inside(best.prefill, self.prefill) if best else None,
+            decode_details=self._inside(best.decode, self.decode) if best else None,
+        )
+
+    def _inside(self, pool: Pool, side: Side) -> PoolDetails:
+        space = side.space
+        deployment = Deployment(
+            model=space.model,
+            cluster=space.cluster,
+            layout=without_context(pool.layout, space.model),
+            precision=pool.precision,
+            calibration=space.calibration,
+            routing=space.routing,
+        )
+        if side is self.prefill:
+            return prefill_details(space, deployment, pool.mode, pool.layout.cp)
+        return decode_details(space, deployment, pool.sequences_per_rank, pool.layout.cp)
+
+    @property
+    def slack_s(self) -> float | None:
+        """Time to first token that prompts may take."""
+        if self.limits.ttft_s is None:
+            return None
+        constant = self.prefill.engines[0][2].stack.beyond_passes_s(self.decode.space.workload)
+        return self.limits.ttft_s - constant - max(self.prefill.link.latency_s, self.decode.link.latency_s)
+
+    @property
+    def budget(self) -> Budget:
+        """Chips and prices."""
+        return Budget(
+            prefill_chips=self.prefill.cluster.num_chips,
+            decode_chips=self.decode.cluster.num_chips,
+            shared_chips=self.decode.cluster.num_chips if self.shared else None,
+            prefill_usd_per_chip_s=price_per_chip_s(self.prefill.cluster)[0],
+            decode_usd_per_chip_s=price_per_chip_s(self.decode.cluster)[0],
+        )
+
+    def _refined(self, first: PoolPoints, then: PoolPoints, pairs: Pairs, index: int) -> PoolPair:
+        """The best whole batch between the grid's point and the next, with the same layouts."""
+        base = self._pair(first, then, pairs, index)
+        batches = self.decode.space.batches
+        at = int(then.per_rank[index])
+        above = batches[batches > at]
+        stop = int(above[0]) if above.size else at + 1
+        tries = np.unique(np.linspace(at, stop - 1, num=min(stop - at, 32)).astype(int)).astype(float)
+        row, label = int(then.row[index]), int(then.label[index])
+        space = replace(
+            self.decode.space,
+            grid=LayoutGrid.of([self.decode.options[row]]),
+            batches=tries,
+            precisions=[self.decode.engines[label][1]],
+            threads=1,
+        )
+        known = self.decode.engines[label][2].table.experts
+        ep = self.decode.options[row].ep
+        law = ExpertLoads(as_array(ep)[None], {ep: known.loads[ep]}) if isinstance(known, ExpertLoads) else None
+        engine = space.engine(space.precisions[0], law)
+        mode = self.decode.modes[int(then.mode[index])]
+        finer = decode_points(space, [(label, space.precisions[0], engine)], [mode], self.decode.link)
+        finer = finer.take(np.flatnonzero(finer.cp == then.cp[index]))
+        if self.limits.tpot_s is not None:
+            finer = finer.take(np.flatnonzero(finer.seconds <= self.limits.tpot_s))
+        if finer.chips.size == 0:
+            return base
+        again = pair(first, finer, self.budget, self.slack_s)
+        best = int(np.argmin(again.usd_per_request))
+        if not again.usd_per_request[best] < pairs.usd_per_request[index]:
+            return base
+        moved = replace(finer, row=np.full(finer.row.size, row), mode=np.full(finer.mode.size, then.mode[index]))
+        return self._pair(first, moved, again, best)
+
+    def _pair(self, first: PoolPoints, then: PoolPoints, pairs: Pairs, index: int) -> PoolPair:
+        partner, budget, work = int(pairs.partner[index]), self.budget, self.decode.space.workload
+        rate, cost = float(pairs.requests_per_s[index]), float(pairs.usd_per_request[index])
+        per_rank = int(then.per_rank[index])
+        n_first, n_then = int(pairs.prefill_replicas[index]), int(pairs.decode_replicas[index])
+        prefill_layout = _with_context(self.prefill, int(first.row[partner]), int(first.cp[partner]), n_first)
+        decode_layout = _with_context(self.decode, int(then.row[index]), int(then.cp[index]), n_then)
+        could_first = n_first * float(first.requests_per_s[partner])
+        could_then = n_then * float(then.requests_per_s[index])
+        label = int(then.label[index])
+        prefill = Pool(
+            cluster=self.prefill.cluster.name,
+            layout=prefill_layout,
+            precision=self.prefill.engines[label][1],
+            mode=self.prefill.modes[int(first.mode[partner])],
+            batch_size=0,
+            sequences_per_rank=0,
+            seconds=float(first.seconds[partner]),
+            requests_per_s=could_first,
+            load=rate / could_first,
+        )
+        decode = Pool(
+            cluster=self.decode.cluster.name,
+            layout=decode_layout,
+            precision=self.decode.engines[label][1],
+            mode=self.decode.modes[int(then.mode[index])],
+            batch_size=per_rank * decode_layout.attention_dp * decode_layout.pp,
+            sequences_per_rank=per_rank,
+            seconds=float(then.seconds[index]),
+            requests_per_s=could_then,
+            load=rate / could_then,
+        )
+        transfer = kv_transfer(
+            self.decode.space.model,
+            work,
+            decode.precision,
+            prefill_layout=prefill_layout,
+            decode_layout=decode_layout,
+            prefill_link=self.prefill.link,
+            decode_link=self.decode.link,
+        )
+        constant = self.prefill.engines[0][2].stack.beyond_passes_s(work)
+        wait = float(waiting_s(prefill.load, prefill.seconds, float(first.together[partner])))
+        first_usd = prefill.num_chips * budget.prefill_usd_per_chip_s / rate
+        return PoolPair(
+            prefill=prefill,
+            decode=decode,
+            transfer=transfer,
+            tpot_s=decode.seconds,
+            ttft_s=constant + prefill.seconds + wait + transfer.seconds,
+            requests_per_s=rate,
+            output_tokens_per_s_per_chip=rate * work.output_len / (prefill.num_chips + decode.num_chips),
+            usd_per_mtok=cost / work.output_len * 1e6,
+            usd_per_mtok_input=first_usd / work.input_len * 1e6,
+            usd_per_mtok_output=(cost - first_usd) / work.output_len * 1e6,
+        )
+
+    def _why_nothing(self, first: PoolPoints, then: PoolPoints, cost: Array) -> str:
+        if first.chips.size == 0:
+            return "no prefill pool keeps the time to first token"
+        if not np.any(np.isfinite(cost)):
+            return f"no two pools fit into {self.decode.cluster.num_chips} chips together"
+        return f"no decode pool keeps the time per output token: the fastest takes {then.seconds.min() * 1e3:.3g} ms"

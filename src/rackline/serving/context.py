@@ -1,0 +1,202 @@
+"""Context parallelism: several chips share one long prompt, or one long cache, because it is too much for one.
+
+The ranks of a context group hold the same weights. In prefill each has 1/cp of a prompt's tokens, cut so that all have
+the same number of query-key pairs, and the keys and values of the others come over the links: all-gather fetches them
+before attention, a ring passes them on block by block while attention works. In decode each has 1/cp of the cache
+(split-KV over chips): queries go to all ranks of the group, partial outputs with their softmax sums come back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rackline.arch import Attention, Model
+from rackline.hardware import Cluster
+from rackline.parallel.precision import Precision, storage_bytes
+from rackline.passes import Batch
+from rackline.passes import features as f
+from rackline.passes.calibration import UNIT_COLLECTIVE
+from rackline.passes.features import Array, FloatLike, as_array
+from rackline.serving.steady import Engine
+from rackline.serving.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextGroup:
+    """Ranks that share a context.
+
+    Args:
+        cp: ranks of the group [count].
+        tp: chips of one rank; arrays over layouts allowed [count].
+    """
+
+    cp: int
+    tp: FloatLike = 1.0
+
+
+def prefill_chunk(workload: Workload, max_batched_tokens: float, cp: int = 1) -> Batch:
+    """The pass of one rank of a context group, full of prompt tokens.
+
+    A group takes cp · B tokens a pass. Of a chunk of C tokens a rank has C/cp, with as many query-key pairs as the
+    others: pairs = (C/cp) · (prefix + C/2), so its own prefix is (C - C/cp)/2 longer.
+
+    Args:
+        max_batched_tokens: B, new tokens of a pass on one rank [tokens].
+        cp: ranks that share a prompt [count].
+
+    >>> one, four = (prefill_chunk(Workload(input_len=8192.0, output_len=2), 2048.0, cp) for cp in (1, 4))
+    >>> four.prefill_tokens, four.prefix_tokens + four.chunk_tokens / 2
+    (2048.0, 4096.0)
+    """
+    new = workload.new_tokens
+    chunk = min(new, max_batched_tokens * cp)
+    mine = chunk / cp
+    return Batch(
+        prefill_sequences=max_batched_tokens / mine,
+        chunk_tokens=mine,
+        prefix_tokens=workload.cached_tokens + (new - chunk) / 2.0 + (chunk - mine) / 2.0,
+    )
+
+
+def kv_exchange_bytes(
+    model: Model, precision: Precision, workload: Workload, max_batched_tokens: float, group: ContextGroup
+) -> Array:
+    """Keys and values that reach one chip from the other ranks of its group in a full prefill pass [bytes].
+
+    (cp - 1)/cp of all keys that its queries see: those of the pass and those of earlier chunks.
+
+    Args:
+        max_batched_tokens: new tokens of a pass on one rank [tokens].
+    """
+    tokens = max_batched_tokens * group.cp
+    chunk = min(workload.new_tokens, tokens)
+    prompts = tokens / chunk
+    seen = prompts * (chunk + workload.cached_tokens + (workload.new_tokens - chunk) / 2.0)
+    return as_array(seen * (group.cp - 1) / group.cp * _kv_bytes_per_token(model, precision, group.tp))
+
+
+def split_kv_bytes(model: Model, sequences: FloatLike, group: ContextGroup) -> Array:
+    """Queries and partial outputs that one chip sends in a decode pass of a group [bytes].
+
+    Of `sequences` of the group each rank holds the tokens of 1/cp and sends their queries to the cp - 1 others; it
+    sends the partial outputs of all others back, each head with its softmax sum.
+    """
+    others = (group.cp - 1) / group.cp
+    total: FloatLike = 0.0
+    for attention, count in _kinds(model):
+        heads = np.ceil(attention.num_q_heads / as_array(group.tp))
+        # queries and outputs in bf16 are what the kernel reads and writes; 4 bytes of softmax sum a head
+        total = total + count * heads * (attention.decode_io_elements * 2.0 + 4.0)
+    return as_array(sequences * others * total)
+
+
+def _kinds(model: Model) -> list[tuple[Attention, int]]:
+    return [(group.attention, group.count) for group in model.layer_groups]
+
+
+def _kv_bytes_per_token(model: Model, precision: Precision, tp: FloatLike) -> FloatLike:
+    size = storage_bytes(precision.kv_cache)
+    return sum((count * attention.kv_elements_per_token(tp) * size for attention, count in _kinds(model)), 0.0)
+
+
+def exchange_s(engine: Engine, cluster: Cluster, num_bytes: Array, group: ContextGroup, op_class: str) -> Array:
+    """Time of one exchange a layer over the level that joins a context group [s].
+
+    Args:
+        num_bytes: of all layers, on one chip, one way [bytes].
+        op_class: whose measured numbers apply, "all_gather" or "all_to_all".
+    """
+    found = engine.table.calibration.collective(op_class) or UNIT_COLLECTIVE
+    overhead, eta, ramp = found.at(float(group.cp))
+    inside = as_array(group.tp) * group.cp <= cluster.scale_up.size
+    outer = cluster.scale_out or cluster.scale_up
+    rate = np.where(inside, cluster.scale_up.bytes_per_s_each_way, outer.bytes_per_s_each_way) * eta
+    latency = np.where(inside, 0.0, max(outer.latency_s - cluster.scale_up.latency_s, 0.0))
+    wire = num_bytes / rate
+    fixed = engine.num_layers * (overhead + found.alpha_s * (group.cp - 1) + latency)
+    return wire + fixed + ramp * np.sqrt(fixed * wire)
+
+
+def context_prefill_s(
+    engine: Engine,
+    model: Model,
+    cluster: Cluster,
+    precision: Precision,
+    workload: Workload,
+    max_batched_tokens: float,
+    group: ContextGroup,
+    *,
+    two_batch_overlap: bool = False,
+) -> Array:
+    """Time of a full prefill pass of a context group, keys and values gathered before attention, by its kernels [s].
+
+    Returns:
+        Shape () or (layouts, 1).
+
+    Assumes: experts see the tokens of all ranks, as without context parallelism.
+    Sources: all-gather context parallelism, Llama 3, arXiv:2407.21783 section 3.3.2; the latent of MLA is what is
+        sent, and expanded again on every rank.
+    """
+    batch = prefill_chunk(workload, max_batched_tokens, group.cp)
+    device = engine.seconds(batch, engine.time_table(two_batch_overlap), two_batch_overlap=two_batch_overlap)
+    if group.cp == 1:
+        return device
+    sent = kv_exchange_bytes(model, precision, workload, max_batched_tokens, group)
+    extra = exchange_s(engine, cluster, sent, group, "all_gather")
+    return device + (extra[:, None] if extra.ndim else extra)
+
+
+def ring_exposed_s(attention_s: FloatLike, exchange_seconds: FloatLike, cp: int) -> Array:
+    """What a ring of context parallelism adds to a pass: transfer beyond the attention that hides it [s].
+
+    exposed = max(exchange - attention (cp - 1)/cp, 0): of cp blocks the first is there already
+
+    Args:
+        attention_s: attention over all blocks on one rank [s].
+        exchange_seconds: transfer of the cp - 1 other blocks [s].
+
+    Sources: Liu, Zaharia, Abbeel, ring attention, arXiv:2310.01889.
+
+    >>> float(ring_exposed_s(4.0, 2.0, 4)), float(ring_exposed_s(1.0, 2.0, 2))
+    (0.0, 1.5)
+    """
+    return np.maximum(as_array(exchange_seconds) - as_array(attention_s) * (cp - 1) / cp, 0.0)
+
+
+def context_decode_s(
+    engine: Engine,
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    sequences: FloatLike,
+    group: ContextGroup,
+    *,
+    threads: int = 1,
+) -> Array:
+    """Time of a decode pass of a context group that holds `sequences` together, each cache cut cp ways [s].
+
+    Args:
+        sequences: of the group [sequences], scalar or (1, points).
+
+    Returns:
+        Shape as the engine's tables and `sequences` broadcast.
+
+    Assumes: the tokens of the group are spread evenly over its ranks between the attention layers.
+    Sources: flash-decoding's split over keys, across chips instead of cores; Helix parallelism, arXiv:2507.07120.
+    """
+    n = as_array(sequences)
+    ranks = as_array(engine.attention_dp)
+    whole = Batch(decode_sequences=n, context_len=workload.mean_context / group.cp, group_tokens=n / group.cp * ranks)
+    features = dict(engine.table.features(whole))
+    features[f.TOKENS] = n / group.cp
+    features[f.LOGIT_ROWS] = n / group.cp
+    times = engine.time_table(False)
+    device = (times.seconds(features, threads=threads) + engine.skew_s()) * engine.pipeline_stretch
+    if group.cp > 1:
+        tp = as_array(group.tp)
+        sent = split_kv_bytes(model, n, replace(group, tp=tp[:, None] if tp.ndim else tp))
+        wide = replace(group, tp=tp[:, None] if tp.ndim else tp)
+        device = device + exchange_s(engine, cluster, sent, wide, "all_to_all")
+    return engine.eager_s(device) if engine.stack.eager_decode else device

@@ -1,0 +1,184 @@
+"""A fleet: how many copies of one deployment a traffic needs, in how many racks, at what power and price."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from rackline.errors import InputError
+from rackline.hardware import Cluster, rack_bill
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Output tokens that users ask for.
+
+    Args:
+        tokens_per_s: mean over a day, interactive and offline together [tokens/s].
+        peak_over_mean: busiest hour of the interactive part over its mean, at least 1 [ratio].
+        offline_share: share that may wait for quiet hours.
+        provider_tokens_per_s: all traffic of a provider, to compare with; None for none [tokens/s].
+
+    Raises:
+        InputError: traffic that is not positive, a ratio below 1, a share outside 0 to 1.
+    """
+
+    tokens_per_s: float
+    peak_over_mean: float = 1.0
+    offline_share: float = 0.0
+    provider_tokens_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.tokens_per_s) and self.tokens_per_s > 0):
+            raise InputError(what="traffic", given=self.tokens_per_s, allowed="more than 0 tokens/s")
+        if not (math.isfinite(self.peak_over_mean) and self.peak_over_mean >= 1):
+            raise InputError(what="peak_over_mean", given=self.peak_over_mean, allowed="at least 1", nearest="1")
+        if not 0.0 <= self.offline_share <= 1.0:
+            raise InputError(what="offline_share", given=self.offline_share, allowed="0 to 1")
+        if self.provider_tokens_per_s is not None and not self.provider_tokens_per_s > 0:
+            raise InputError(what="provider_tokens_per_s", given=self.provider_tokens_per_s, allowed="more than 0")
+
+    @property
+    def capacity_tokens_per_s(self) -> float:
+        """Rate that the fleet must reach: the interactive peak, or the mean of all when offline work fills the valleys.
+
+        capacity = max((1 - s) · T · k, T)
+
+        >>> Traffic(tokens_per_s=100.0, peak_over_mean=2.0).capacity_tokens_per_s
+        200.0
+        >>> Traffic(tokens_per_s=100.0, peak_over_mean=2.0, offline_share=0.5).capacity_tokens_per_s
+        100.0
+        """
+        interactive = (1.0 - self.offline_share) * self.tokens_per_s
+        return max(interactive * self.peak_over_mean, self.tokens_per_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Equal replicas on one cluster in one copy of the deployment.
+
+    Args:
+        replica_chips: chips of one replica, which stay together [count].
+        replicas: in one copy [count].
+    """
+
+    cluster: Cluster
+    replica_chips: int
+    replicas: int = 1
+
+    @property
+    def num_chips(self) -> int:
+        """Chips of all replicas [count]."""
+        return self.replica_chips * self.replicas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """What the traffic needs.
+
+    Args:
+        copies: of the deployment [count].
+        copy_tokens_per_s: of one of them [tokens/s].
+        num_chips, num_racks: of all copies [count].
+        power_w: with host, network and cooling, or None [W].
+        usd_per_hour: rent of the chips in use, or None [USD/hour].
+        utilisation: mean traffic over what the copies could serve.
+        usd_per_mtok: rent over the mean traffic, idle hours paid [USD per million output tokens].
+        copy_share: one copy over the provider's traffic (lecture C33), or None.
+        fleet_share: this traffic over the provider's, or None.
+    """
+
+    traffic: Traffic
+    copies: int
+    copy_tokens_per_s: float
+    num_chips: int
+    num_racks: int
+    power_w: float | None
+    usd_per_hour: float | None
+    utilisation: float
+    usd_per_mtok: float | None
+    copy_share: float | None
+    fleet_share: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        named = ("traffic",)
+        return {
+            "traffic_tokens_per_s": self.traffic.tokens_per_s,
+            "peak_over_mean": self.traffic.peak_over_mean,
+            "offline_share": self.traffic.offline_share,
+            "capacity_tokens_per_s": self.traffic.capacity_tokens_per_s,
+            **{name: getattr(self, name) for name in self.__slots__ if name not in named},
+        }
+
+
+def fleet(traffic: Traffic, copy_tokens_per_s: float, parts: tuple[Part, ...]) -> Fleet:
+    """Copies, racks, power and rent for a traffic.
+
+    Args:
+        copy_tokens_per_s: output tokens of one copy of the deployment [tokens/s].
+        parts: chips of one copy by cluster; two for pools on clusters of their own.
+
+    Assumes: replicas share racks, see `packed_racks`; pools may then lie in different racks.
+
+    Sources: lecture C32, C33.
+    """
+    if not copy_tokens_per_s > 0:
+        raise InputError(what="copy_tokens_per_s", given=copy_tokens_per_s, allowed="more than 0 tokens/s")
+    copies = max(1, math.ceil(traffic.capacity_tokens_per_s / copy_tokens_per_s))
+    power, usd = 0.0, 0.0
+    known_power = known_price = True
+    held: dict[str, tuple[int, list[tuple[int, int]]]] = {}  # chips of a rack, (chips, count) of its replicas
+    for part in parts:
+        bill = rack_bill(part.cluster, copies * part.num_chips)
+        _, replicas = held.setdefault(part.cluster.name, (bill.chips_per_rack, []))
+        replicas.append((part.replica_chips, copies * part.replicas))
+        known_power &= bill.power_w is not None
+        known_price &= bill.usd_per_hour is not None
+        power += bill.power_w or 0.0
+        usd += bill.usd_per_hour or 0.0
+    racks = sum(packed_racks(size, replicas) for size, replicas in held.values())
+    provider = traffic.provider_tokens_per_s
+    return Fleet(
+        traffic=traffic,
+        copies=copies,
+        copy_tokens_per_s=copy_tokens_per_s,
+        num_chips=copies * sum(part.num_chips for part in parts),
+        num_racks=racks,
+        power_w=power if known_power else None,
+        usd_per_hour=usd if known_price else None,
+        utilisation=traffic.tokens_per_s / (copies * copy_tokens_per_s),
+        usd_per_mtok=usd / (traffic.tokens_per_s * 3600.0) * 1e6 if known_price else None,
+        copy_share=None if provider is None else copy_tokens_per_s / provider,
+        fleet_share=None if provider is None else traffic.tokens_per_s / provider,
+    )
+
+
+def packed_racks(chips_per_rack: int, replicas: list[tuple[int, int]]) -> int:
+    """Racks that hold replicas of several sizes, each rack filled from the largest that still fits.
+
+    Args:
+        replicas: (chips of a replica, how many of them); one larger than a rack takes whole racks and a remainder.
+
+    >>> packed_racks(72, [(27, 4), (16, 4)])
+    3
+    >>> packed_racks(72, [(144, 1), (80, 1)])
+    4
+    """
+    whole = sum(size // chips_per_rack * count for size, count in replicas)
+    rest = sorted(((size % chips_per_rack, count) for size, count in replicas), reverse=True)
+    left = [[size, count] for size, count in rest if size > 0 and count > 0]
+    racks = whole
+    while any(count for _, count in left):
+        room, filling = chips_per_rack, list[tuple[int, int]]()
+        for index, (size, count) in enumerate(left):
+            taken = min(count, room // size)
+            room -= taken * size
+            filling.append((index, taken))
+        # the same filling repeats until one size runs out
+        times = min(left[index][1] // taken for index, taken in filling if taken)
+        for index, taken in filling:
+            left[index][1] -= taken * times
+        racks += times
+    return racks

@@ -1,0 +1,149 @@
+"""Context parallelism: nothing is lost or counted twice, one rank changes nothing, faster links are never slower."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rackline as rl
+from rackline.passes import Batch
+from rackline.search import Constraints, plan
+from rackline.search.disaggregated import without_context
+from rackline.serving import Engine, Workload
+from rackline.serving.context import (
+    ContextGroup,
+    context_decode_s,
+    context_prefill_s,
+    exchange_s,
+    kv_exchange_bytes,
+    prefill_chunk,
+    ring_exposed_s,
+    split_kv_bytes,
+)
+
+LONG = Workload(input_len=131072, output_len=1024)
+
+
+def _engine(name: str = "deepseek-v3", on: str = "gb200-nvl72", **layout: int) -> tuple[Engine, rl.Deployment]:
+    model, cluster = rl.model(name), rl.cluster(on)
+    deployment = rl.Deployment(
+        model=model,
+        cluster=cluster,
+        layout=rl.Layout(**layout),
+        precision=rl.precision("fp8", model, cluster.chip),
+        calibration=rl.calibration("auto", cluster.chip),
+    )
+    return (
+        Engine(
+            table=deployment.table(),
+            attention_dp=float(deployment.layout.attention_dp),
+            num_layers=deployment.model.num_layers,
+        ),
+        deployment,
+    )
+
+
+@pytest.mark.parametrize("new", [4096.0, 65536.0, 131072.0])
+@pytest.mark.parametrize("cp", [1, 2, 8])
+def test_query_key_pairs_of_a_prompt_are_conserved(new: float, cp: int) -> None:
+    """All passes of all ranks together do the causal pairs of the prompt, whatever the cut."""
+    work = Workload(input_len=new, output_len=2)
+    budget = 8192.0
+    one = prefill_chunk(work, budget, cp)
+    prompts = budget * cp / new  # of a pass of the group, less than 1 when it takes several
+    pairs = one.prefill_sequences * one.chunk_tokens * (one.prefix_tokens + one.chunk_tokens / 2.0) * cp
+    assert one.prefill_tokens == pytest.approx(budget)
+    assert pairs / prompts == pytest.approx(new * new / 2.0)
+
+
+def test_one_rank_is_no_context_parallelism() -> None:
+    engine, d = _engine(attention_dp=8, ep=8)
+    batch = prefill_chunk(LONG, 8192.0)
+    plain = engine.seconds(batch, engine.time_table(False), two_batch_overlap=False)
+    alone = ContextGroup(cp=1)
+    shared = context_prefill_s(engine, d.model, d.cluster, d.precision, LONG, 8192.0, alone)
+    assert float(shared) == pytest.approx(float(plain))
+    step = engine.seconds(
+        Batch(decode_sequences=16.0, context_len=LONG.mean_context), engine.time_table(False), two_batch_overlap=False
+    )
+    assert float(context_decode_s(engine, d.model, d.cluster, LONG, 16.0, alone)) == pytest.approx(float(step))
+    assert float(kv_exchange_bytes(d.model, d.precision, LONG, 8192.0, alone)) == 0.0
+    assert float(split_kv_bytes(d.model, 16.0, alone)) == 0.0
+
+
+def test_keys_that_arrive_are_those_of_the_other_ranks() -> None:
+    """70,272 bytes of bf16 latent a token, half of that in fp8: 7/8 of 65,536 tokens."""
+    _, d = _engine(attention_dp=8, ep=8)
+    precision = dataclasses.replace(d.precision, kv_cache="bf16")
+    work = Workload(input_len=65536, output_len=2)
+    got = kv_exchange_bytes(d.model, precision, work, 8192.0, ContextGroup(cp=8))
+    assert float(got) == pytest.approx(70_272 * 65536 * 7 / 8)
+
+
+def test_a_long_prompt_is_there_sooner() -> None:
+    """One prompt over 8 ranks: the first token comes several times earlier, the pool serves no fewer prompts a pass."""
+    engine, d = _engine(attention_dp=8, ep=8)
+    seconds = [
+        float(context_prefill_s(engine, d.model, d.cluster, d.precision, LONG, 8192.0, ContextGroup(cp=cp)))
+        * np.ceil(LONG.input_len / (8192 * cp))
+        for cp in (1, 8)
+    ]
+    assert 4.0 < seconds[0] / seconds[1] < 9.0
+
+
+def test_a_single_long_sequence_decodes_faster_over_several_ranks() -> None:
+    """Where reading the cache is most of the step: Llama-3.1-70B, one sequence of a million tokens."""
+    engine, d = _engine("llama-3.1-70b", "dgx-h200", tp=2)
+    work = Workload(input_len=1_000_000, output_len=1000)
+    steps = [
+        float(context_decode_s(engine, d.model, d.cluster, work, 1.0, ContextGroup(cp=cp, tp=2.0))) for cp in (1, 2, 4)
+    ]
+    assert steps[0] > steps[1] > steps[2]
+    assert steps[0] / steps[2] > 1.5
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(1.0, 20.0), st.sampled_from([2, 4, 16]))
+def test_faster_links_are_never_slower(factor: float, cp: int) -> None:
+    engine, d = _engine(attention_dp=16, ep=16)
+    level = d.cluster.scale_up
+    faster = dataclasses.replace(level, bytes_per_s_each_way=level.bytes_per_s_each_way * factor)
+    better = dataclasses.replace(d.cluster, levels=(faster, *d.cluster.levels[1:]))
+    sent = np.asarray(1e9)
+    group = ContextGroup(cp=cp)
+    assert exchange_s(engine, better, sent, group, "all_gather") <= exchange_s(
+        engine, d.cluster, sent, group, "all_gather"
+    )
+
+
+def test_a_ring_hides_what_attention_covers() -> None:
+    assert float(ring_exposed_s(8.0, 5.0, 4)) == 0.0
+    assert float(ring_exposed_s(0.0, 5.0, 4)) == 5.0
+
+
+def test_the_plan_uses_it_for_long_prompts_only() -> None:
+    model, on = rl.model("llama-3.1-70b"), rl.cluster("dgx-h200")
+    common = {
+        "calibration": rl.calibration("auto", on.chip),
+        "precisions": [rl.precision("fp8", model, on.chip)],
+        "batches": np.array([1, 2, 4, 8]),
+    }
+    alone = plan(model, on, LONG, constraints=Constraints(ttft_s=30.0), **common).disaggregated
+    short = plan(model, on, Workload(input_len=2048, output_len=256), **common).disaggregated
+    assert short.best.prefill.layout.cp == short.best.decode.layout.cp == 1
+    used = {pool.layout.cp for pair in alone.pareto for pool in (pair.prefill, pair.decode)}
+    assert max(used) > 1
+    for pair in alone.pareto:
+        assert pair.num_chips <= on.num_chips
+
+
+def test_chips_of_a_context_group() -> None:
+    moe, dense = rl.model("deepseek-v3"), rl.model("llama-3.1-70b")
+    shared = rl.Layout(tp=1, attention_dp=2, cp=8, ep=16)
+    assert without_context(shared, moe) == rl.Layout(tp=1, attention_dp=16, ep=16)
+    assert without_context(rl.Layout(tp=4, cp=2), dense) == rl.Layout(tp=4)
+    assert shared.chips_per_replica == 16

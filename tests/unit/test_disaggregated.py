@@ -1,0 +1,277 @@
+"""Pools for prefill and decode: rates, waiting, KV transfer, and the pairing against brute force."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rackline as rl
+from rackline.parallel import LayoutGrid, Precision
+from rackline.search import Constraints, plan
+from rackline.search.pools import Budget, PoolPoints, pair
+from rackline.serving import Workload
+from rackline.serving.disaggregated import MOST_LOAD, kv_transfer, prefill_load, prefill_rate, waiting_s
+
+WORK = Workload(input_len=4096, output_len=1024)
+
+
+@pytest.fixture(scope="module")
+def rack_plan():
+    """DeepSeek-V3 on the rack, wide expert parallelism among the layouts."""
+    model, on = rl.model("deepseek-v3"), rl.cluster("gb200-nvl72")
+    layouts = [rl.Layout(tp=1, attention_dp=n, ep=n, moe_tp=1) for n in (4, 8, 16, 24, 32, 48, 64)] + [
+        rl.Layout(tp=4, ep=4),
+        rl.Layout(tp=8, ep=8),
+    ]
+    return plan(
+        model,
+        on,
+        WORK,
+        calibration=rl.calibration("auto", on.chip),
+        constraints=Constraints(tpot_s=0.030, ttft_s=2.0),
+        precisions=[rl.precision("fp8", model, on.chip)],
+        layouts=layouts,
+    )
+
+
+def test_separate_pools_cure_the_eager_passes_of_wide_expert_parallelism(rack_plan) -> None:
+    """One engine keeps 30 ms only with small replicas; a decode pool keeps it with wide ones at less than half."""
+    pools = rack_plan.pools
+    assert pools is not None
+    assert pools.decode.layout.attention_dp >= 16
+    assert rack_plan.best is None or pools.usd_per_mtok < 0.5 * rack_plan.best.usd_per_mtok
+
+
+def test_pools_keep_the_limits_and_add_up(rack_plan) -> None:
+    found = rack_plan.disaggregated.best
+    assert found.tpot_s <= 0.030
+    assert found.ttft_s <= 2.0
+    assert found.num_chips == found.prefill.num_chips + found.decode.num_chips <= 72
+    assert found.requests_per_s <= found.decode.requests_per_s * (1 + 1e-9)
+    assert found.prefill.load <= MOST_LOAD + 1e-9
+    assert found.decode.load <= 1 + 1e-9
+    price = rack_plan.cluster.usd_per_chip_hour / 3600.0
+    per_request = found.num_chips * price / found.requests_per_s
+    assert found.usd_per_mtok == pytest.approx(per_request / WORK.output_len * 1e6)
+    parts = found.usd_per_mtok_output + found.usd_per_mtok_input * WORK.input_len / WORK.output_len
+    assert parts == pytest.approx(found.usd_per_mtok)
+    # time to first token from its parts
+    service, rho = found.prefill.seconds, found.prefill.load
+    assert found.ttft_s >= service + 0.5 * rho * service + found.transfer.seconds
+
+
+def test_pools_in_plain_data(rack_plan) -> None:
+    data = rack_plan.as_dict()
+    assert data["cheapest"] == "disaggregated"
+    best = data["disaggregated"]["best"]
+    for key in ("layout", "batch_size", "num_chips", "tpot_s", "ttft_s", "memory", "binding", "usd_per_mtok_input"):
+        assert key in best, key
+    for pool in ("prefill_pool", "decode_pool"):
+        held = best[pool]["memory"]
+        assert held["free_bytes"] >= 0
+        assert best[pool]["binding"]
+
+
+def test_the_front_of_pools_is_a_front(rack_plan) -> None:
+    front = rack_plan.disaggregated.pareto
+    speeds, costs = [p.tokens_per_s_per_user for p in front], [p.usd_per_mtok for p in front]
+    assert speeds == sorted(speeds, reverse=True)
+    assert costs == sorted(costs, reverse=True)
+
+
+def test_no_limit_costs_no_more_and_a_tight_one_says_why(rack_plan) -> None:
+    model, on = rack_plan.model, rack_plan.cluster
+    common = {
+        "calibration": rack_plan.calibration,
+        "precisions": [rl.precision("fp8", model, on.chip)],
+        "layouts": [rl.Layout(tp=1, attention_dp=n, ep=n) for n in (8, 16, 32)],
+    }
+    free = plan(model, on, WORK, **common).disaggregated
+    tight = plan(model, on, WORK, constraints=Constraints(tpot_s=1e-3), **common).disaggregated
+    late = plan(model, on, WORK, constraints=Constraints(ttft_s=1e-3), **common).disaggregated
+    assert free.best.usd_per_mtok <= rack_plan.disaggregated.best.usd_per_mtok
+    assert tight.best is None
+    assert "time per output token" in tight.reason
+    assert late.best is None
+    assert "time to first token" in late.reason
+
+
+def test_pools_on_two_kinds_of_chip() -> None:
+    """H100 prefill for GB200: the cache goes over the slower network, both prices are paid."""
+    model = rl.model("deepseek-v3")
+    decode_on, prefill_on = rl.cluster("gb200-nvl72").with_num_chips(16), rl.cluster("h100-96").with_num_chips(64)
+    found = plan(
+        model,
+        decode_on,
+        WORK,
+        calibration=rl.calibration("auto", decode_on.chip),
+        precisions=[rl.precision("fp8", model, decode_on.chip)],
+        layouts=[rl.Layout(attention_dp=16, ep=16)],
+        prefill_on=prefill_on,
+        prefill_layouts=[rl.Layout(attention_dp=32, ep=32)],
+        prefill_calibration=rl.calibration("auto", prefill_on.chip),
+    ).disaggregated.best
+    assert (found.prefill.cluster, found.decode.cluster) == ("h100-96", "gb200-nvl72")
+    assert found.transfer.level == "scale_out"
+    paid = found.prefill.num_chips * prefill_on.usd_per_chip_hour + found.decode.num_chips * decode_on.usd_per_chip_hour
+    tokens = found.requests_per_s * WORK.output_len * 3600.0
+    assert found.usd_per_mtok == pytest.approx(paid / tokens * 1e6)
+
+
+def test_pools_without_a_network_between_them_are_refused() -> None:
+    model = rl.model("llama-3.1-8b")
+    tpu = rl.cluster("tpu-v5e-16")
+    if tpu.scale_out is not None:
+        pytest.skip("this cluster has a network")
+    on = rl.cluster("dgx-h100")
+    with pytest.raises(rl.RacklineError, match="network"):
+        plan(model, on, Workload(input_len=512, output_len=64), calibration=rl.calibration("unit"), prefill_on=tpu)
+
+
+class TestTransfer:
+    def test_deepseek_kv_of_a_prompt(self) -> None:
+        """70,272 bytes a token (ISCA 2025, table 1) over a 400 Gb/s card: 4,096 tokens in 5.8 ms."""
+        model, on = rl.model("deepseek-v3"), rl.cluster("h100-96")
+        layout = rl.Layout(attention_dp=32, ep=32)
+        sent = kv_transfer(
+            model,
+            WORK,
+            rl.precision("fp8,kv=bf16", model, on.chip),
+            prefill_layout=layout,
+            decode_layout=layout,
+            prefill_link=on.scale_out,
+            decode_link=on.scale_out,
+        )
+        assert sent.kv_bytes == pytest.approx(70_272 * 4096)
+        assert sent.seconds == pytest.approx(70_272 * 4096 / 50e9 + on.scale_out.latency_s)
+
+    @settings(max_examples=20, deadline=None)
+    @given(st.floats(1.0, 8.0))
+    def test_more_bandwidth_is_never_slower(self, factor: float) -> None:
+        import dataclasses
+
+        model, on = rl.model("llama-3.1-70b"), rl.cluster("h100-96")
+        links = [on.scale_out, dataclasses.replace(on.scale_out, bytes_per_s_each_way=factor * 50e9)]
+        layout = rl.Layout(tp=4)
+        precision = rl.precision("fp8", model, on.chip)
+        seconds = [
+            kv_transfer(
+                model, WORK, precision, prefill_layout=layout, decode_layout=layout, prefill_link=a, decode_link=b
+            ).seconds
+            for a, b in ((links[0], links[0]), (links[1], links[0]), (links[1], links[1]))
+        ]
+        assert seconds == sorted(seconds, reverse=True)
+
+
+class TestWaiting:
+    @settings(max_examples=60, deadline=None)
+    @given(st.floats(0.01, MOST_LOAD - 0.01), st.floats(1.0, 500.0), st.floats(1e-3, 10.0))
+    def test_load_is_the_inverse_of_waiting(self, load: float, together: float, service: float) -> None:
+        wait = waiting_s(load, service, together)
+        assert float(prefill_load(wait, service, together)) == pytest.approx(load, rel=1e-6)
+
+    def test_no_time_left_means_no_load(self) -> None:
+        assert float(prefill_load(-0.1, 1.0)) == 0.0
+
+    @pytest.mark.parametrize(("together", "load"), [(1, 0.8), (16, 0.8), (16, 0.93), (64, 0.93)])
+    def test_formula_against_a_simulated_queue(self, together: int, load: float) -> None:
+        """Prompts at random, a pass of one second takes up to `together` of them."""
+        rng = np.random.default_rng(together)
+        arrivals = np.cumsum(rng.exponential(1.0 / (together * load), 100_000))
+        first, free, waited = 0, 0.0, 0.0
+        while first < arrivals.size:
+            start = max(free, arrivals[first])
+            last = max(first + 1, min(int(np.searchsorted(arrivals, start, side="right")), first + together))
+            waited += float((start - arrivals[first:last]).sum())
+            first, free = last, start + 1.0
+        assert waited / arrivals.size == pytest.approx(float(waiting_s(load, 1.0, together)), rel=0.15)
+
+
+def test_prefill_rate_of_a_grid_is_that_of_each_layout() -> None:
+    from rackline.search.evaluate import Space
+    from rackline.serving.workload import Mode
+
+    model, on = rl.model("deepseek-v3"), rl.cluster("gb200-nvl72")
+    precision = rl.precision("fp8", model, on.chip)
+    layouts = [rl.Layout(attention_dp=8, ep=8), rl.Layout(tp=4, ep=4), rl.Layout(attention_dp=16, ep=16, pp=2)]
+
+    def rate(options: list[rl.Layout]):
+        space = Space(
+            model=model,
+            cluster=on,
+            workload=WORK,
+            grid=LayoutGrid.of(options),
+            precisions=[precision],
+            modes=[Mode()],
+            calibration=rl.calibration("auto", on.chip),
+            routing=rl.Routing(),
+            batches=np.array([1.0]),
+            memory_fraction=0.9,
+        )
+        ((_, engine),) = space.engines()
+        return prefill_rate(engine, WORK, 8192, space.grid.pp.astype(float))
+
+    together = rate(layouts)
+    for index, layout in enumerate(layouts):
+        alone = rate([layout])
+        assert together.prompts_per_s[index] == pytest.approx(alone.prompts_per_s[0])
+        # full passes: ranks · stages · budget new tokens in the time of a pass
+        tokens = layout.attention_dp * layout.pp * 8192 / together.pass_s[index]
+        assert together.prompts_per_s[index] * WORK.new_tokens == pytest.approx(tokens)
+
+
+def _points(rng: np.random.Generator, size: int) -> PoolPoints:
+    return PoolPoints(
+        label=np.zeros(size, dtype=int),
+        mode=np.zeros(size, dtype=int),
+        row=np.arange(size),
+        per_rank=np.ones(size),
+        chips=rng.integers(1, 6, size),
+        seconds=rng.uniform(0.1, 1.0, size),
+        requests_per_s=rng.uniform(0.5, 8.0, size),
+        link_s=rng.uniform(0.001, 0.1, size),
+        together=np.ones(size),
+        cp=np.ones(size, dtype=int),
+        evaluated=size,
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("slack_s", [None, 1.2])
+@pytest.mark.parametrize("shared", [True, False])
+def test_pairing_is_that_of_brute_force(seed: int, slack_s: float | None, shared: bool) -> None:
+    rng = np.random.default_rng(seed)
+    first, then = _points(rng, 5), _points(rng, 6)
+    budget = Budget(
+        prefill_chips=9,
+        decode_chips=12,
+        shared_chips=12 if shared else None,
+        prefill_usd_per_chip_s=1.0,
+        decode_usd_per_chip_s=2.0,
+    )
+    found = pair(first, then, budget, slack_s)
+    for d in range(then.chips.size):
+        best = math.inf
+        for p, n_first, n_then in itertools.product(range(first.chips.size), range(1, 13), range(1, 13)):
+            used = (n_first * int(first.chips[p]), n_then * int(then.chips[d]))
+            if (shared and sum(used) > 12) or (not shared and (used[0] > 9 or used[1] > 12)):
+                continue
+            load = MOST_LOAD
+            if slack_s is not None:
+                late = slack_s - first.seconds[p] - max(first.link_s[p], then.link_s[d])
+                load = float(prefill_load(late, first.seconds[p]))
+            rate = min(n_first * first.requests_per_s[p] * load, n_then * then.requests_per_s[d])
+            if rate > 0:
+                best = min(best, (used[0] * 1.0 + used[1] * 2.0) / rate)
+        assert found.usd_per_request[d] == pytest.approx(best)
+
+
+def test_precisions_of_both_pools_are_the_same(rack_plan) -> None:
+    found = rack_plan.disaggregated.best
+    assert isinstance(found.prefill.precision, Precision)
+    assert found.prefill.precision.label == found.decode.precision.label
