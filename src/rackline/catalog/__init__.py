@@ -1,19 +1,23 @@
 """The catalogue: validated records of chips, clusters, memory tiers, models, prices, calibrations; all with sources."""
 
+from rackline.catalog.laws import FrontierRecord, JointRecord, LawRecord, LossErrorRecord, LossRecord, RoutedRecord
 from rackline.catalog.load import (
     calibration_record,
     chip_record,
     cluster_record,
+    law_record,
     memory_record,
     model_record,
     names,
     price_sheet_record,
     resolve_beside,
+    run_record,
     settable_keys,
     stack_record,
 )
 from rackline.catalog.memory_tiers import MemoryRecord
 from rackline.catalog.prices import CacheWriteRecord, PastPriceRecord, PriceSheetRecord, PriceTierRecord
+from rackline.catalog.runs import RunRecord
 from rackline.catalog.schema import (
     AggregateRecord,
     ArchitectureRecord,
@@ -48,11 +52,16 @@ __all__ = [
     "CollectiveRecord",
     "Evidence",
     "FfnRecord",
+    "FrontierRecord",
     "GqaRecord",
+    "JointRecord",
     "KindRecord",
+    "LawRecord",
     "LayerRecord",
     "LayeredRecord",
     "LevelRecord",
+    "LossErrorRecord",
+    "LossRecord",
     "MemoryRecord",
     "MlaRecord",
     "ModelRecord",
@@ -63,16 +72,20 @@ __all__ = [
     "PriceSheetRecord",
     "PriceTierRecord",
     "PublishedRecord",
+    "RoutedRecord",
+    "RunRecord",
     "Source",
     "StackRecord",
     "calibration_record",
     "chip_record",
     "cluster_record",
+    "law_record",
     "memory_record",
     "model_record",
     "names",
     "price_sheet_record",
     "resolve_beside",
+    "run_record",
     "settable_keys",
     "stack_record",
 ]

@@ -18,10 +18,12 @@ from typing import Any, Literal, TypeVar, cast
 from pydantic import ValidationError
 
 from rackline.catalog.base import SourcedRecord
+from rackline.catalog.laws import LawRecord
 from rackline.catalog.lines import line_of
 from rackline.catalog.memory_tiers import MemoryRecord
 from rackline.catalog.overrides import apply_overrides, keys_of_table, settable_keys
 from rackline.catalog.prices import PriceSheetRecord
+from rackline.catalog.runs import RunRecord
 from rackline.catalog.schema import CalibrationRecord, ChipRecord, ClusterRecord, ModelRecord
 from rackline.catalog.stacks import StackRecord
 from rackline.errors import CatalogError, UnknownNameError, nearest_names
@@ -30,17 +32,19 @@ __all__ = [
     "calibration_record",
     "chip_record",
     "cluster_record",
+    "law_record",
     "memory_record",
     "model_record",
     "names",
     "price_sheet_record",
     "record_from_mapping",
     "resolve_beside",
+    "run_record",
     "settable_keys",
     "stack_record",
 ]
 
-Kind = Literal["chips", "clusters", "memory", "models", "prices", "calibrations", "stacks"]
+Kind = Literal["chips", "clusters", "memory", "models", "prices", "calibrations", "stacks", "laws", "runs"]
 R = TypeVar("R", bound=SourcedRecord)
 
 _SINGULAR = {
@@ -51,6 +55,8 @@ _SINGULAR = {
     "prices": "price sheet",
     "calibrations": "calibration",
     "stacks": "stack",
+    "laws": "scaling law",
+    "runs": "training run",
 }
 _CANONICAL = re.compile(r"^[a-z0-9][a-z0-9._-]*$")
 _TAGS = ("gqa", "mla", "uniform", "layered", "int", "bool", "float", "str")
@@ -116,12 +122,22 @@ def stack_record(name: str, overrides: Mapping[str, object] | None = None) -> St
     return _record("stacks", StackRecord, name, overrides)
 
 
+def law_record(name: str, overrides: Mapping[str, object] | None = None) -> LawRecord:
+    """Read one scaling law; arguments and errors as in `chip_record`."""
+    return _record("laws", LawRecord, name, overrides)
+
+
+def run_record(name: str, overrides: Mapping[str, object] | None = None) -> RunRecord:
+    """Read one training run; arguments and errors as in `chip_record`."""
+    return _record("runs", RunRecord, name, overrides)
+
+
 @functools.cache
 def names(kind: Kind) -> tuple[str, ...]:
     """Return the canonical names of all shipped objects of a kind, sorted.
 
     Args:
-        kind: "chips", "clusters", "memory", "models", "prices", "calibrations" or "stacks".
+        kind: "chips", "clusters", "memory", "models", "prices", "calibrations", "stacks", "laws", "runs".
 
     Example:
         >>> "h100-sxm" in names("chips")

@@ -21,6 +21,7 @@ _COMMANDS = {
     "tiers": "Where to keep the KV cache of a prompt, for how long, and what to charge for it.",
     "price": "What to charge for a deployment: input, output, cache, batch and fast modes.",
     "infer-prices": "What public prices reveal: parameters, KV bytes, batches, memory tiers.",
+    "budget": "How large a model to train, on how many tokens, when it is going to be used.",
     "validate": "Predict measured cases and print how far off the predictions are.",
     "calibrate": "Fit calibrations to tables of measured operations, with their errors.",
     "chips": "List the chips, or show one with the sources of its numbers.",
@@ -89,6 +90,12 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
     rackline infer-prices deepseek-v3
     rackline infer-prices claude-opus-4.6 --chip gb200 --margin 20%..100%
     rackline infer-prices --all --plot prices.html
+    "budget": """Examples:
+    rackline budget --quality-of 70b@15T --serve 50M --months 2
+    rackline budget --quality-of 70b@15T --serve 50M --months 2 \\
+      --rl 10T --moe 32 --plot budget.svg
+    rackline budget --loss 1.95 --serve 1M --unique-tokens 20T --json
+    rackline budget --runs
 """,
     "validate": """Examples:
 
@@ -143,6 +150,7 @@ _MODULES = {
     "tiers": "rackline.cli.pricing:tiers",
     "price": "rackline.cli.pricing:price",
     "infer-prices": "rackline.cli.infer_prices:infer_prices",
+    "budget": "rackline.cli.budget:budget",
     "validate": "rackline.cli.validate:validate",
     "calibrate": "rackline.cli.calibrate:calibrate",
     "chips": "rackline.cli.catalogue:chips",

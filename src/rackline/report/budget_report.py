@@ -1,0 +1,233 @@
+"""A training budget for people: phases, over-training, the curve around the optimum; and the known runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from rackline.report.breakdown import plain_table
+from rackline.report.figures import BLUE, GREEN, ORANGE, Figure
+from rackline.report.terminal_plot import Series, log_plot
+from rackline.report.wording import bar, flop, percent
+from rackline.scaling import Budget, KnownRun
+from rackline.units import format_count, format_usd
+
+PHASE_NAMES = {
+    "pretrain": "pre-training",
+    "rl": "reinforcement learning",
+    "prompts": "use: prompts read",
+    "inference": "use: tokens generated",
+}
+
+
+def budget_report(budget: Budget, *, asked: str, on: str, width: int) -> Group:
+    """Everything that `rackline budget` prints.
+
+    Args:
+        asked: the wanted quality in the words of the command line.
+        on: what it runs on and at which precision.
+        width: columns of the terminal.
+    """
+    parts: list[RenderableType] = [
+        Panel(
+            _answer(budget),
+            title=f"{asked}, loss {budget.loss:.4g} ({budget.law.name})",
+            title_align="left",
+            subtitle=on,
+            subtitle_align="left",
+            border_style="none" if budget.feasible else "red",
+        )
+    ]
+    if budget.feasible:
+        parts += [Text(""), _phase_table(budget), Text(""), _around(budget), Text(""), _curve(budget, width)]
+    if budget.law.evidence == "assumed":
+        parts.append(Text("the constants of this law are remembered, not looked up", style="yellow"))
+    return Group(*parts)
+
+
+def _answer(budget: Budget) -> Text:
+    if not budget.feasible:
+        return Text(f"No size does it: {budget.optimum.reason}.", style="bold red")
+    body = Text()
+    size = format_count(float(budget.optimum.params))
+    if budget.num_experts > 1.0:
+        size += f" active of {format_count(budget.total_params)}"
+    body.append(f"{size} parameters on {format_count(float(budget.optimum.tokens))} tokens", style="bold green")
+    cost = f"{budget.chip_hours:,.3g} chip-hours".replace("e+0", "e").replace("e+", "e")
+    body.append(f"\n{cost} over its life")
+    if budget.usd is not None:
+        body.append(f", {format_usd(budget.usd)}")
+    body.append(
+        f"\n{budget.overtraining_factor:.3g} times 20 tokens per parameter, "
+        f"{budget.tokens_over_compute_optimal:.3g} times what this law calls optimal for that size"
+    )
+    return body
+
+
+def _phase_table(budget: Budget) -> Table:
+    table = plain_table("what each phase costs")
+    table.add_column("phase")
+    for name in ("tokens", "FLOP", "MFU", "chip-hours", "cost", "share"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for phase in budget.phases:
+        table.add_row(
+            PHASE_NAMES[phase.name],
+            format_count(phase.tokens),
+            _power(phase.flop),
+            percent(phase.mfu),
+            format_count(phase.chip_hours),
+            "-" if phase.usd is None else format_usd(phase.usd),
+            percent(phase.share),
+            bar(phase.share),
+        )
+    return table
+
+
+def _around(budget: Budget) -> Text:
+    best = float(budget.optimum.params)
+    text = Text()
+    for within, (low, high) in budget.flat.items():
+        text.append(
+            f"within {percent(within)} of the least cost: {format_count(low)} to {format_count(high)} parameters "
+            f"({low / best:.2f} to {high / best:.2f} of the best)\n"
+        )
+    other = budget.compute_optimal
+    ratio = budget.compute_optimal_lifetime_flop / float(budget.optimum.lifetime_flop)
+    if np.isfinite(ratio):
+        text.append(
+            f"compute-optimal for the same loss: {format_count(float(other.params))} on "
+            f"{format_count(float(other.tokens))} tokens; over its life {ratio:.3g} times the cost\n"
+        )
+    rule = budget.equal_costs
+    if rule is not None:
+        text.append(
+            f"by the rule that all phases cost the same: {format_count(float(rule.pretrain_tokens))} tokens of "
+            f"pre-training, {format_count(float(rule.rl_tokens))} of reinforcement learning"
+        )
+    return text
+
+
+def _curve(budget: Budget, width: int) -> Text:
+    shown = np.isfinite(budget.curve_flop) & (budget.curve_flop < 8.0 * float(budget.optimum.lifetime_flop))
+    ratio = budget.curve_flop[shown] / float(budget.optimum.lifetime_flop)
+    sizes = budget.curve_params[shown]
+    return log_plot(
+        [
+            Series(x=[*sizes], y=[*ratio], name="cost over life", joined=True),
+            Series(x=[float(budget.optimum.params)], y=[1.0], name="least", style="bold green", mark="◆"),
+        ],
+        width=min(width, 100),
+        height=12,
+        x_title="active parameters",
+        y_title="cost over the least",
+        x_text=format_count,
+        y_text=lambda value: f"{value:.3g}",
+    )
+
+
+def budget_figure(budget: Budget, *, asked: str) -> Figure:
+    """Cost over life against size: in all, of training alone, of use alone; and the optimum.
+
+    Args:
+        asked: the wanted quality in the words of the command line.
+    """
+    least = float(budget.optimum.lifetime_flop)
+    shown = np.isfinite(budget.curve_flop)
+    if budget.feasible:
+        shown &= budget.curve_flop < 20.0 * least
+    sizes, total = budget.curve_params[shown], budget.curve_flop[shown]
+    use = sizes * budget.lifetime_flop_per_param
+    data = [_line("whole life", sizes, total, BLUE), _line("training", sizes, total - use, ORANGE)]
+    if budget.lifetime_flop_per_param > 0.0:
+        data.append(_line("use", sizes, use, GREEN))
+    if budget.feasible:
+        best = float(budget.optimum.params)
+        data.append(
+            {
+                "type": "scatter",
+                "name": "least",
+                "mode": "markers",
+                "x": [best],
+                "y": [least],
+                "text": [f"{format_count(best)} parameters, {format_count(float(budget.optimum.tokens))} tokens"],
+                "marker": {"color": ORANGE, "symbol": "diamond", "size": 13},
+                "line": {"color": ORANGE},
+            }
+        )
+    return {
+        "data": data,
+        "layout": {
+            "title": {"text": f"Cost over life at the quality of {asked} ({budget.law.name})"},
+            "xaxis": {"type": "log", "title": {"text": "active parameters"}},
+            "yaxis": {"type": "log", "title": {"text": "FLOP, at the MFU of pre-training"}},
+            "shapes": [],
+        },
+    }
+
+
+def _line(name: str, x: np.ndarray, y: np.ndarray, color: str) -> dict[str, object]:
+    kept = y > 0.0
+    return {
+        "type": "scatter",
+        "name": name,
+        "mode": "lines",
+        "x": [*x[kept]],
+        "y": [*y[kept]],
+        "text": [f"{format_count(size)}: {_power(cost)} FLOP" for size, cost in zip(x[kept], y[kept], strict=True)],
+        "marker": {"color": color, "symbol": "circle", "size": 1},
+        "line": {"color": color},
+    }
+
+
+def runs_report(runs: Sequence[KnownRun], *, law: str) -> Group:
+    """Known runs as a table.
+
+    Args:
+        law: loss law of the last column.
+    """
+    table = plain_table("known runs, the most over-trained first")
+    table.add_column("run", no_wrap=True)
+    for name in (
+        "active",
+        "tokens",
+        "x 20 N",
+        "6ND",
+        "use = training",
+        "use, exact",
+        "MFU said",
+        "of hours",
+        "goodput",
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
+    for run in runs:
+        table.add_row(
+            run.name,
+            format_count(run.active_params),
+            format_count(run.tokens) + ("*" if run.evidence == "assumed" else ""),
+            f"{run.overtraining_factor:.3g}",
+            _power(run.train_flop),
+            format_count(run.equal_cost_tokens),
+            "none" if run.optimal_lifetime_tokens is None else format_count(run.optimal_lifetime_tokens),
+            "-" if run.mfu_published is None else percent(run.mfu_published),
+            "-" if run.mfu_of_hours is None else percent(run.mfu_of_hours),
+            "-" if run.goodput is None else percent(run.goodput),
+        )
+    notes = Text(
+        "use = training: tokens generated over its life if use cost as much as pre-training (the lecture's rule)\n"
+        f"use, exact: for which this was the cheapest way to its loss under {law}; none: larger than compute-optimal\n"
+        "of hours: 6ND over what the chips could have done in the published hours; goodput: that over the MFU said\n"
+        "* size or tokens remembered, not looked up",
+        style="dim",
+    )
+    return Group(table, notes)
+
+
+def _power(value: float) -> str:
+    """FLOP of a training run, as people write them."""
+    return f"{value:.2e}".replace("e+", "e") if value >= 1e21 else flop(value)

@@ -1,0 +1,348 @@
+"""A budget: the model and tokens for a wanted quality and expected use, and what each phase of its life costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rackline.errors import InputError
+from rackline.scaling.chinchilla import Allocation, compute_optimal_of_loss, overtraining_factor
+from rackline.scaling.law import LossLaw
+from rackline.scaling.optimum import LifetimeOptimum, lifetime_flop_of, optimal_allocation
+from rackline.scaling.overtrain import (
+    FORWARD_FLOP_PER_PARAM_TOKEN,
+    PRETRAIN_FLOP_PER_PARAM_TOKEN,
+    EqualCosts,
+    equal_costs,
+)
+from rackline.scaling.routed import routed_total_params
+from rackline.scaling.runs import chip_hours_of_flop
+
+CURVE_POINTS = 241
+CURVE_SPAN = 30.0  # the curve shows sizes from the best over 30 to the best times 30
+FLAT = (0.05, 0.20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What is done with a model after its pre-training.
+
+    Args:
+        inference_tokens: D_inf, tokens that it will generate [token].
+        prompt_tokens: tokens that it will read [token].
+        rl_tokens: D_RL, tokens of reinforcement learning [token].
+        rl_flop_per_param_token: k, 2 if no rollout is trained on, 6 if each is [FLOP].
+    """
+
+    inference_tokens: float = 0.0
+    prompt_tokens: float = 0.0
+    rl_tokens: float = 0.0
+    rl_flop_per_param_token: float = 3.0
+
+    def __post_init__(self) -> None:
+        """Refuse negative tokens and a k outside 2 to 6."""
+        for name in ("inference_tokens", "prompt_tokens", "rl_tokens"):
+            if not 0.0 <= getattr(self, name) < np.inf:
+                raise InputError(what=name, given=getattr(self, name), allowed="tokens, 0 or more")
+        if not 2.0 <= self.rl_flop_per_param_token <= 6.0:
+            raise InputError(
+                what="rl_flop_per_param_token",
+                given=self.rl_flop_per_param_token,
+                allowed="2 (rollouts only) to 6 (every rollout is trained on)",
+                nearest=f"{min(max(self.rl_flop_per_param_token, 2.0), 6.0):g}",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseMfu:
+    """Share of the peak that each phase reaches.
+
+    Args:
+        pretrain: of pre-training; prompts are read at the same.
+        rl: of reinforcement learning.
+        inference: of generation.
+    """
+
+    pretrain: float
+    rl: float
+    inference: float
+
+    def __post_init__(self) -> None:
+        """Refuse anything that is not above 0 and at most 1."""
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if not 0.0 < value <= 1.0:
+                raise InputError(what=f"MFU of {name}", given=value, allowed="above 0 to 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseCost:
+    """What one phase costs.
+
+    Args:
+        name: pretrain, rl, prompts or inference.
+        tokens: tokens of the phase [token].
+        flop: model FLOP [FLOP].
+        mfu: share of the peak.
+        chip_hours: hours of one chip [hour].
+        usd: at the price of the cluster, or None [USD].
+        share: of the chip-hours of all phases.
+    """
+
+    name: str
+    tokens: float
+    flop: float
+    mfu: float
+    chip_hours: float
+    usd: float | None
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """The cheapest model of a quality over its life, and what is around it.
+
+    Args:
+        law: loss law.
+        loss: loss that is to be reached [nat per token].
+        usage: what is done with the model.
+        mfu: share of the peak by phase.
+        num_experts: E of the mixture, 1 for a dense model [count].
+        unique_tokens: different tokens that there are, or None [token].
+        peak_flop_per_s: dense peak of one chip [FLOP/s].
+        usd_per_chip_hour: price, or None [USD/hour].
+        lifetime_flop_per_param: K of `optimum` [FLOP].
+        optimum: the cheapest size and tokens.
+        total_params: all parameters of that size, experts included [count].
+        phases: what it costs.
+        compute_optimal: what the loss would take if nobody used the model.
+        compute_optimal_lifetime_flop: what that model would cost over its life [FLOP].
+        equal_costs: tokens by the lecture's rule.
+        curve_params: sizes around the optimum [count], shape (n,).
+        curve_flop: lifetime cost of each [FLOP], inf where it never reaches the loss.
+        flat: for each tolerance, the smallest and largest size whose cost is within it [count].
+    """
+
+    law: LossLaw
+    loss: float
+    usage: Usage
+    mfu: PhaseMfu
+    num_experts: float
+    unique_tokens: float | None
+    peak_flop_per_s: float
+    usd_per_chip_hour: float | None
+    lifetime_flop_per_param: float
+    optimum: LifetimeOptimum
+    total_params: float
+    phases: tuple[PhaseCost, ...]
+    compute_optimal: Allocation
+    compute_optimal_lifetime_flop: float
+    equal_costs: EqualCosts | None
+    curve_params: NDArray[np.float64]
+    curve_flop: NDArray[np.float64]
+    flat: dict[float, tuple[float, float]]
+
+    @property
+    def feasible(self) -> bool:
+        """Whether any size reaches the loss."""
+        return bool(self.optimum.feasible)
+
+    @property
+    def chip_hours(self) -> float:
+        """Of all phases [hour]."""
+        return sum(phase.chip_hours for phase in self.phases)
+
+    @property
+    def usd(self) -> float | None:
+        """Of all phases [USD]."""
+        return None if self.usd_per_chip_hour is None else self.chip_hours * self.usd_per_chip_hour
+
+    @property
+    def overtraining_factor(self) -> float:
+        """Tokens over 20 per active parameter."""
+        return float(overtraining_factor(self.optimum.params, self.optimum.tokens)) if self.feasible else float("nan")
+
+    @property
+    def tokens_over_compute_optimal(self) -> float:
+        """Tokens over those that this law finds best for the same size, when nobody uses it."""
+        from rackline.scaling.chinchilla import compute_optimal_of_params
+
+        if not self.feasible:
+            return float("nan")
+        return float(self.optimum.tokens / compute_optimal_of_params(self.law, self.optimum.params).tokens)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Data for JSON, SI units."""
+        best = self.optimum
+        rule = self.equal_costs
+        return {
+            "law": self.law.name,
+            "law_evidence": self.law.evidence,
+            "loss": self.loss,
+            "feasible": self.feasible,
+            "reason": best.reason,
+            "active_params": best.params,
+            "total_params": self.total_params,
+            "num_experts": self.num_experts,
+            "tokens": best.tokens,
+            "unique_tokens": self.unique_tokens,
+            "overtraining_factor": self.overtraining_factor,
+            "tokens_over_compute_optimal": self.tokens_over_compute_optimal,
+            "chip_hours": self.chip_hours,
+            "usd": self.usd,
+            "peak_flop_per_s": self.peak_flop_per_s,
+            "usd_per_chip_hour": self.usd_per_chip_hour,
+            "phases": [{name: getattr(phase, name) for name in phase.__slots__} for phase in self.phases],
+            "compute_optimal": {
+                "params": self.compute_optimal.params,
+                "tokens": self.compute_optimal.tokens,
+                "train_flop": self.compute_optimal.train_flop,
+                "lifetime_over_optimum": self.compute_optimal_lifetime_flop / float(best.lifetime_flop),
+            },
+            "equal_costs": None
+            if rule is None
+            else {"pretrain_tokens": rule.pretrain_tokens, "rl_tokens": rule.rl_tokens},
+            "curve": {
+                "params": list(self.curve_params),
+                "lifetime_over_optimum": list(self.curve_flop / float(best.lifetime_flop)),
+            },
+            "flat": [
+                {"within": within, "params_low": low, "params_high": high} for within, (low, high) in self.flat.items()
+            ],
+        }
+
+
+def lifetime_flop_per_param(usage: Usage, mfu: PhaseMfu) -> float:
+    """K: machine time of all use, per parameter, in FLOP of pre-training.
+
+    K = k D_RL m_pre / m_RL + 2 D_prompt + 2 D_inf m_pre / m_inf
+
+    Args:
+        usage: tokens by phase.
+        mfu: share of the peak by phase.
+
+    Returns:
+        FLOP per parameter.
+
+    Assumes: the same chips in all phases; prompts are read at the MFU of pre-training.
+
+    Sources: lecture C82, C83; Sardana et al. 2024, equation 6.
+    """
+    return (
+        usage.rl_flop_per_param_token * usage.rl_tokens * mfu.pretrain / mfu.rl
+        + FORWARD_FLOP_PER_PARAM_TOKEN * usage.prompt_tokens
+        + FORWARD_FLOP_PER_PARAM_TOKEN * usage.inference_tokens * mfu.pretrain / mfu.inference
+    )
+
+
+def budget(
+    law: LossLaw,
+    loss: float,
+    usage: Usage,
+    *,
+    mfu: PhaseMfu,
+    peak_flop_per_s: float,
+    usd_per_chip_hour: float | None = None,
+    num_experts: float = 1.0,
+    unique_tokens: float | None = None,
+) -> Budget:
+    """The cheapest model of a quality over its life.
+
+    Args:
+        law: loss law; for a mixture that of its number of experts (`joint_law`).
+        loss: loss that is to be reached [nat per token].
+        usage: what is done with the model.
+        mfu: share of the peak by phase.
+        peak_flop_per_s: dense peak of one chip [FLOP/s].
+        usd_per_chip_hour: price of a chip, or None [USD/hour].
+        num_experts: E of the mixture, for its total size only [count].
+        unique_tokens: different tokens that there are, None for no limit [token].
+
+    Returns:
+        The budget; not feasible where so few different tokens do not bring any size to the loss.
+
+    Raises:
+        InputError: a loss at or below the irreducible one; a value out of range.
+    """
+    k = lifetime_flop_per_param(usage, mfu)
+    best = optimal_allocation(law, loss, k, unique_tokens)
+    centre = float(best.params) if best.feasible else float(compute_optimal_of_loss(law, loss).params)
+    sizes = np.geomspace(centre / CURVE_SPAN, centre * CURVE_SPAN, CURVE_POINTS)
+    costs = np.asarray(lifetime_flop_of(law, sizes, loss, k, unique_tokens))
+    plain_optimum = compute_optimal_of_loss(law, loss)
+    rule = None
+    if usage.inference_tokens > 0.0:
+        rule = equal_costs(
+            usage.inference_tokens,
+            usage.rl_flop_per_param_token,
+            mfu.rl / mfu.pretrain,
+            mfu.inference / mfu.pretrain,
+        )
+    return Budget(
+        law=law,
+        loss=loss,
+        usage=usage,
+        mfu=mfu,
+        num_experts=num_experts,
+        unique_tokens=unique_tokens,
+        peak_flop_per_s=peak_flop_per_s,
+        usd_per_chip_hour=usd_per_chip_hour,
+        lifetime_flop_per_param=k,
+        optimum=best,
+        total_params=float(routed_total_params(best.params, num_experts)) if best.feasible else float("nan"),
+        phases=_phases(best, usage, mfu, peak_flop_per_s, usd_per_chip_hour) if best.feasible else (),
+        compute_optimal=plain_optimum,
+        compute_optimal_lifetime_flop=float(lifetime_flop_of(law, plain_optimum.params, loss, k, unique_tokens)),
+        equal_costs=rule,
+        curve_params=sizes,
+        curve_flop=costs,
+        flat={within: _within(law, loss, k, unique_tokens, best, within) for within in FLAT} if best.feasible else {},
+    )
+
+
+def _phases(
+    best: LifetimeOptimum, usage: Usage, mfu: PhaseMfu, peak_flop_per_s: float, usd_per_chip_hour: float | None
+) -> tuple[PhaseCost, ...]:
+    params = float(best.params)
+    rows = [
+        ("pretrain", PRETRAIN_FLOP_PER_PARAM_TOKEN, float(best.tokens), mfu.pretrain),
+        ("rl", usage.rl_flop_per_param_token, usage.rl_tokens, mfu.rl),
+        ("prompts", FORWARD_FLOP_PER_PARAM_TOKEN, usage.prompt_tokens, mfu.pretrain),
+        ("inference", FORWARD_FLOP_PER_PARAM_TOKEN, usage.inference_tokens, mfu.inference),
+    ]
+    hours = [chip_hours_of_flop(k * params * tokens, share, peak_flop_per_s) for _, k, tokens, share in rows]
+    total = sum(hours)
+    return tuple(
+        PhaseCost(
+            name=name,
+            tokens=tokens,
+            flop=k * params * tokens,
+            mfu=share,
+            chip_hours=hour,
+            usd=None if usd_per_chip_hour is None else hour * usd_per_chip_hour,
+            share=hour / total,
+        )
+        for (name, k, tokens, share), hour in zip(rows, hours, strict=True)
+        if tokens > 0.0
+    )
+
+
+def _within(
+    law: LossLaw, loss: float, k: float, unique: float | None, best: LifetimeOptimum, tolerance: float
+) -> tuple[float, float]:
+    """Smallest and largest size that costs at most (1 + tolerance) times the least, by bisection on either side."""
+    limit = float(best.lifetime_flop) * (1.0 + tolerance)
+    ends: list[float] = []
+    for side in (-1.0, 1.0):
+        inside, outside = 0.0, 1.0
+        while float(lifetime_flop_of(law, float(best.params) * np.exp(side * outside), loss, k, unique)) <= limit:
+            inside, outside = outside, 2.0 * outside
+        for _ in range(50):
+            middle = (inside + outside) / 2.0
+            cost = float(lifetime_flop_of(law, float(best.params) * np.exp(side * middle), loss, k, unique))
+            inside, outside = (middle, outside) if cost <= limit else (inside, middle)
+        ends.append(float(best.params) * float(np.exp(side * inside)))
+    return ends[0], ends[1]

@@ -1,0 +1,248 @@
+"""Compute-optimal training: how to split so many FLOP between size and tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rackline.catalog import law_record
+from rackline.errors import InputError
+from rackline.scaling.law import LossLaw, Numbers, check_loss
+from rackline.serving.blackboard._numbers import Num, checked, plain
+
+TOKENS_PER_PARAM = 20.0  # the rule that people draw from Hoffmann et al., tables 3 and A3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """A model and what it is trained on.
+
+    Args:
+        params: N [count].
+        tokens: D [token].
+        train_flop: 6 N D [FLOP].
+    """
+
+    params: float | NDArray[np.float64]
+    tokens: float | NDArray[np.float64]
+    train_flop: float | NDArray[np.float64]
+
+
+def train_flop(active_params: Num, tokens: Num) -> Num:
+    """FLOP of pre-training.
+
+    C = 6 * N_active * D
+
+    Args:
+        active_params: N_active [count], any shape.
+        tokens: D [token], broadcasts.
+
+    Returns:
+        FLOP, broadcast shape.
+
+    Raises:
+        InputError: a value that is not positive and finite.
+
+    Assumes: attention's own products are left out; nothing is computed twice to save memory.
+
+    Sources: lecture C81.
+
+    >>> train_flop(70e9, 1.4e12)
+    5.88e+23
+    """
+    n, d = checked("train_flop", active_params=active_params, tokens=tokens)
+    # 6: a multiply-add forward (2), its gradient by the input (2) and by the weight (2)
+    return plain(6.0 * n * d)
+
+
+def chinchilla_tokens(active_params: Num, tokens_per_param: Num | float = TOKENS_PER_PARAM) -> Num:
+    """Tokens of compute-optimal training by the rule of thumb.
+
+    D = 20 * N
+
+    Args:
+        active_params: N [count], any shape.
+        tokens_per_param: the ratio, 20 [token per parameter], broadcasts.
+
+    Returns:
+        Tokens, broadcast shape.
+
+    Raises:
+        InputError: a value that is not positive and finite.
+
+    Assumes: the ratio of one law at one compute budget; laws give 4 to 40 at 1e26 FLOP.
+
+    Sources: lecture C94; Hoffmann et al. 2022, table 3 (1.4e12 tokens for 70e9 parameters).
+
+    >>> chinchilla_tokens(100e9)
+    2000000000000.0
+    """
+    n, ratio = checked("chinchilla_tokens", active_params=active_params, tokens_per_param=tokens_per_param)
+    return plain(ratio * n)
+
+
+def overtraining_factor(active_params: Num, tokens: Num, tokens_per_param: Num | float = TOKENS_PER_PARAM) -> Num:
+    """How many times longer than compute-optimal a model was trained.
+
+    factor = D / (20 * N_active)
+
+    Args:
+        active_params: N_active [count], any shape.
+        tokens: D [token], broadcasts.
+        tokens_per_param: the compute-optimal ratio [token per parameter], broadcasts.
+
+    Returns:
+        Ratio, broadcast shape.
+
+    Raises:
+        InputError: a value that is not positive and finite.
+
+    Assumes: as in `chinchilla_tokens`.
+
+    Sources: lecture C95.
+
+    >>> overtraining_factor(100e9, 200e12)
+    100.0
+    """
+    (d,) = checked("overtraining_factor", tokens=tokens)
+    return plain(d / chinchilla_tokens(active_params, tokens_per_param))
+
+
+def compute_optimal(law: LossLaw, flop: Numbers) -> Allocation:
+    """The size and tokens of the least loss for so many FLOP (approach 3).
+
+    N = G * (C / 6)**a, D = (C / 6)**b / G, G = (alpha A / (beta B))**(1 / (alpha + beta)),
+    a = beta / (alpha + beta), b = alpha / (alpha + beta)
+
+    Args:
+        law: the constants.
+        flop: C [FLOP], any shape.
+
+    Returns:
+        The allocation, shape of `flop`.
+
+    Raises:
+        InputError: a value that is not positive and finite.
+
+    Assumes: C = 6 N D; nobody will use the model (see `optimal_allocation`).
+
+    Sources: Hoffmann et al. 2022, equation 4.
+
+    >>> from rackline.scaling.law import loss_law
+    >>> best = compute_optimal(loss_law("besiroglu"), 5.76e23)
+    >>> round(best.tokens / best.params, 1)
+    18.4
+    """
+    (c,) = checked("compute_optimal", flop=flop)
+    alpha, beta = law.params_exponent, law.tokens_exponent
+    g = (alpha * law.params_coefficient / (beta * law.tokens_coefficient)) ** (1.0 / (alpha + beta))
+    n = g * (c / 6.0) ** (beta / (alpha + beta))
+    d = (c / 6.0) ** (alpha / (alpha + beta)) / g
+    return Allocation(params=plain(n), tokens=plain(d), train_flop=plain(c))
+
+
+def compute_optimal_of_loss(law: LossLaw, loss: Numbers) -> Allocation:
+    """The size and tokens that reach a loss with the fewest FLOP.
+
+    A / N**alpha = (L - E) * beta / (alpha + beta),  B / D**beta = (L - E) * alpha / (alpha + beta)
+
+    Args:
+        law: the constants.
+        loss: L [nat per token], any shape.
+
+    Returns:
+        The allocation, shape of `loss`.
+
+    Raises:
+        InputError: a loss at or below the irreducible one.
+
+    Assumes: as in `compute_optimal`, of which it is the inverse.
+
+    Sources: Hoffmann et al. 2022, equations 2 and 4.
+
+    >>> from rackline.scaling.law import loss_law
+    >>> law = loss_law("besiroglu")
+    >>> round(compute_optimal_of_loss(law, 1.94).params / 1e9)
+    147
+    """
+    c = check_loss(law, loss, "compute_optimal_of_loss")
+    alpha, beta = law.params_exponent, law.tokens_exponent
+    n = (law.params_coefficient * (alpha + beta) / (beta * c)) ** (1.0 / alpha)
+    d = (law.tokens_coefficient * (alpha + beta) / (alpha * c)) ** (1.0 / beta)
+    return Allocation(params=plain(n), tokens=plain(d), train_flop=plain(6.0 * n * d))
+
+
+def compute_optimal_of_params(law: LossLaw, params: Numbers) -> Allocation:
+    """The compute budget for which a size is the best, and its tokens.
+
+    D = (beta B N**alpha / (alpha A))**(1 / beta)
+
+    Args:
+        law: the constants.
+        params: N [count], any shape.
+
+    Returns:
+        The allocation, shape of `params`.
+
+    Raises:
+        InputError: a value that is not positive and finite.
+
+    Assumes: as in `compute_optimal`.
+
+    Sources: Hoffmann et al. 2022, equation 4 and table A3.
+
+    >>> from rackline.scaling.law import loss_law
+    >>> round(compute_optimal_of_params(loss_law("chinchilla-unrounded"), 1e9).tokens / 1e9)
+    29
+    """
+    (n,) = checked("compute_optimal_of_params", params=params)
+    alpha, beta = law.params_exponent, law.tokens_exponent
+    d = (beta * law.tokens_coefficient / (alpha * law.params_coefficient) * n**alpha) ** (1.0 / beta)
+    return Allocation(params=plain(n), tokens=plain(d), train_flop=plain(6.0 * n * d))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frontier:
+    """The best size of a compute budget as a power law (approaches 1 and 2), N = coefficient * C**exponent.
+
+    Args:
+        name: catalogue name, or what it was fitted to.
+        coefficient: parameters at 1 FLOP [count].
+        exponent: growth of the size with FLOP.
+    """
+
+    name: str
+    coefficient: float
+    exponent: float
+
+    def at_flop(self, flop: Numbers) -> Allocation:
+        """The best size and tokens of a compute budget [FLOP]."""
+        (c,) = checked("frontier", flop=flop)
+        n = self.coefficient * c**self.exponent
+        return Allocation(params=plain(n), tokens=plain(c / (6.0 * n)), train_flop=plain(c))
+
+    def at_params(self, params: Numbers) -> Allocation:
+        """The compute budget for which a size [count] is the best."""
+        (n,) = checked("frontier", params=params)
+        c = (n / self.coefficient) ** (1.0 / self.exponent)
+        return Allocation(params=plain(n), tokens=plain(c / (6.0 * n)), train_flop=plain(c))
+
+
+def frontier(name: str) -> Frontier:
+    """Look a frontier up: "chinchilla-1", "chinchilla-2" or a file.
+
+    Raises:
+        UnknownNameError: no such law.
+        InputError: a law of another kind.
+
+    >>> round(frontier("chinchilla-1").at_params(10e9).tokens / 1e9)
+    206
+    """
+    record = law_record(name)
+    if record.frontier is None:
+        raise InputError(
+            what="law", given=record.name, allowed="a frontier of size against FLOP", nearest="chinchilla-1"
+        )
+    return Frontier(name=record.name, coefficient=record.frontier.coefficient, exponent=record.frontier.exponent)

@@ -1,0 +1,174 @@
+"""A loss law: what training loss a model of N parameters reaches on D tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rackline.catalog import LawRecord, Source, law_record
+from rackline.errors import InputError
+from rackline.serving.blackboard._numbers import Num, checked, plain
+
+Numbers = float | NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossLaw:
+    """Constants of L(N, D) = E + A / N**alpha + B / D**beta.
+
+    Args:
+        name: catalogue name, or what it was fitted to.
+        irreducible_loss: E, the loss that no size and no data removes [nat per token].
+        params_coefficient: A [nat per token].
+        tokens_coefficient: B [nat per token].
+        params_exponent: alpha.
+        tokens_exponent: beta.
+        useful_repeats: R*, after how many repeats of data most of their value is gone; None where not fitted.
+        sources: where the numbers come from.
+    """
+
+    name: str
+    irreducible_loss: float
+    params_coefficient: float
+    tokens_coefficient: float
+    params_exponent: float
+    tokens_exponent: float
+    useful_repeats: float | None = None
+    sources: tuple[Source, ...] = field(default=(), repr=False, hash=False)
+
+    def __post_init__(self) -> None:
+        """Refuse constants with which the loss would not fall."""
+        checked(
+            f"law {self.name}",
+            zero=("irreducible_loss",),
+            irreducible_loss=self.irreducible_loss,
+            params_coefficient=self.params_coefficient,
+            tokens_coefficient=self.tokens_coefficient,
+            params_exponent=self.params_exponent,
+            tokens_exponent=self.tokens_exponent,
+        )
+
+    @property
+    def evidence(self) -> str:
+        """Kind of the source that covers the constants, "derived" for a fit of one's own."""
+        return str(self.sources[-1].kind) if self.sources else "derived"
+
+
+def loss(law: LossLaw, params: Num, tokens: Num) -> Num:
+    """Training loss of a model of N parameters after D tokens.
+
+    L = E + A / N**alpha + B / D**beta
+
+    Args:
+        law: the constants.
+        params: N, for a mixture of experts the active ones [count], any shape.
+        tokens: D [token], broadcasts.
+
+    Returns:
+        Loss [nat per token], broadcast shape.
+
+    Raises:
+        InputError: a value that is not positive and finite.
+
+    Assumes: one pass over the data, a learning rate tuned for this run; see `effective_tokens` for repeats.
+
+    Sources: Hoffmann et al. 2022, equation 2.
+
+    >>> round(loss(loss_law("chinchilla"), 70e9, 1.4e12), 3)
+    1.937
+    """
+    n, d = checked("loss", params=params, tokens=tokens)
+    by_size = law.params_coefficient * n**-law.params_exponent
+    by_data = law.tokens_coefficient * d**-law.tokens_exponent
+    return plain(law.irreducible_loss + by_size + by_data)
+
+
+def check_loss(law: LossLaw, wanted: Any, where: str) -> Any:
+    """Return the part of a loss that size and data have to reach, refusing a loss at or below E.
+
+    Args:
+        law: the constants.
+        wanted: L [nat per token], any shape.
+        where: name of the function that asks, for the message.
+
+    Returns:
+        L - E [nat per token], as array.
+
+    Raises:
+        InputError: not a finite number above the irreducible loss.
+    """
+    (target,) = checked(where, loss=wanted)
+    reducible = target - law.irreducible_loss
+    if not (reducible > 0.0).all():
+        raise InputError(
+            what="loss",
+            given=float(target[~(reducible > 0.0)].flat[0]),
+            allowed=f"above {law.irreducible_loss:.4g}, the irreducible loss of the law {law.name}",
+            where=where,
+        )
+    return reducible
+
+
+def law_from_record(record: LawRecord) -> LossLaw:
+    """Build the loss law of a record.
+
+    Raises:
+        InputError: the record is a law of another kind.
+    """
+    if record.loss is None:
+        raise InputError(
+            what="law", given=record.name, allowed="a law of loss against size and tokens", nearest="besiroglu"
+        )
+    return LossLaw(name=record.name, sources=record.sources, **record.loss.model_dump())
+
+
+def loss_law(name: str, overrides: Mapping[str, object] | None = None) -> LossLaw:
+    """Look a loss law up by name, alias or TOML file.
+
+    Args:
+        name: "besiroglu", "chinchilla", "chinchilla-unrounded", "muennighoff", "sardana", or a file.
+        overrides: dotted keys such as loss.irreducible_loss and the values that replace the catalogue's.
+
+    Raises:
+        UnknownNameError: no such law.
+        InputError: a law of another kind.
+
+    >>> loss_law("besiroglu").params_exponent
+    0.3478
+    """
+    return law_from_record(law_record(name, overrides=overrides))
+
+
+def tokens_for_loss(law: LossLaw, params: Num, loss: Num) -> Num:
+    """Tokens after which a model of N parameters reaches a loss; inf where it never does.
+
+    D = (B / (L - E - A / N**alpha)) ** (1 / beta)
+
+    Args:
+        law: the constants.
+        params: N [count], any shape.
+        loss: L [nat per token], broadcasts.
+
+    Returns:
+        Tokens, broadcast shape.
+
+    Raises:
+        InputError: a loss at or below the irreducible one; a size that is not positive and finite.
+
+    Assumes: as in `loss`.
+
+    Sources: inverse of Hoffmann et al. 2022, equation 2.
+
+    >>> law = loss_law("chinchilla")
+    >>> tokens_for_loss(law, 1e9, 1.9)
+    inf
+    """
+    (n,) = checked("tokens_for_loss", params=params)
+    room = np.asarray(check_loss(law, loss, "tokens_for_loss") - law.params_coefficient * n**-law.params_exponent)
+    out = np.full(room.shape, np.inf)
+    ratio = np.divide(law.tokens_coefficient, room, out=out, where=room > 0.0)
+    return plain(ratio ** (1.0 / law.tokens_exponent))

@@ -1,0 +1,239 @@
+"""The size that reaches a loss at the least cost of its whole life: trained once, used for long.
+
+A phase of t tokens with k FLOP per parameter and token at the relative MFU m costs as much machine time as
+k t / m FLOP per parameter of pre-training. The sum of that over all phases but pre-training is
+`lifetime_flop_per_param`, K. The cost of a model of N parameters is then N (6 D + K), with D the tokens that bring it
+to the loss. With u = (A / N**alpha) / (L - E), the share of the reducible loss that is left to the size,
+
+    N = (A / (u c))**(1 / alpha)    D = (B / ((1 - u) c))**(1 / beta)    c = L - E
+
+and the derivative of ln cost by ln N is zero where 6 D (r - 1) = K, r = alpha u / (beta (1 - u)).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rackline.scaling.data_constrained import tokens_of_effective
+from rackline.scaling.law import LossLaw, check_loss, tokens_for_loss
+from rackline.scaling.overtrain import PRETRAIN_FLOP_PER_PARAM_TOKEN
+from rackline.serving.blackboard._numbers import Num, checked, plain
+
+DEFAULT_USEFUL_REPEATS = 15.387756  # Muennighoff et al. 2023, for laws that were fitted without repeats
+_STEPS = 80  # halvings of the range of logit(u), 80 wide: below the rounding of a float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifetimeOptimum:
+    """The cheapest model of a quality over its whole life.
+
+    Args:
+        params: N, active parameters [count]; NaN where there is none.
+        tokens: D, tokens of pre-training, repeats counted [token]; NaN where there is none.
+        lifetime_flop: N (6 D + K), all phases in FLOP of pre-training [FLOP]; NaN where there is none.
+        feasible: whether any size reaches the loss.
+        reason: why not, where not; empty when everything is feasible.
+    """
+
+    params: float | NDArray[np.float64]
+    tokens: float | NDArray[np.float64]
+    lifetime_flop: float | NDArray[np.float64]
+    feasible: bool | NDArray[np.bool_]
+    reason: str = ""
+
+
+def lifetime_flop_of(
+    law: LossLaw, params: Num, loss: Num, lifetime_flop_per_param: Num | float, unique_tokens: Num | float | None = None
+) -> Num:
+    """What a model of N parameters costs that is trained to a loss and then used.
+
+    cost = N (6 D(N, L) + K)
+
+    Args:
+        law: the constants.
+        params: N [count], any shape.
+        loss: L [nat per token], broadcasts.
+        lifetime_flop_per_param: K, see the module [FLOP], 0 allowed, broadcasts.
+        unique_tokens: different tokens that there are, None for no limit [token], broadcasts.
+
+    Returns:
+        FLOP of pre-training, broadcast shape; inf where the size never reaches the loss.
+
+    Raises:
+        InputError: a loss at or below the irreducible one; a negative value.
+
+    Assumes: `loss`; K does not depend on N.
+
+    Sources: Sardana et al. 2024, equations 3 and 6; lecture C80 to C84.
+
+    >>> from rackline.scaling.law import loss_law
+    >>> lifetime_flop_of(loss_law("besiroglu"), 1e9, 1.9, 0.0)
+    inf
+    """
+    (k,) = checked(
+        "lifetime_flop_of", zero=("lifetime_flop_per_param",), lifetime_flop_per_param=lifetime_flop_per_param
+    )
+    tokens = _tokens(law, np.asarray(tokens_for_loss(law, params, loss)), unique_tokens)
+    return plain(np.asarray(params) * (PRETRAIN_FLOP_PER_PARAM_TOKEN * tokens + k))
+
+
+def optimal_allocation(
+    law: LossLaw, loss: Num, lifetime_flop_per_param: Num | float = 0.0, unique_tokens: Num | float | None = None
+) -> LifetimeOptimum:
+    """The size and tokens that reach a loss and cost the least over training and use.
+
+    6 D (r - 1) = K,  r = alpha A N**-alpha / (beta B D**-beta)
+
+    Args:
+        law: the constants.
+        loss: L [nat per token], any shape.
+        lifetime_flop_per_param: K, see the module [FLOP], 0 for a model that nobody uses, broadcasts.
+        unique_tokens: different tokens that there are; more are repeats; None for no limit [token], broadcasts.
+
+    Returns:
+        The optimum, broadcast shape. Without use it is compute-optimal; with more and more use N falls towards
+        the least size that reaches the loss on any amount of data.
+
+    Raises:
+        InputError: a loss at or below the irreducible one; a negative value.
+
+    Assumes: as in `lifetime_flop_of`. The law is trusted far beyond the tokens per parameter it was fitted to.
+
+    Sources: Sardana et al. 2024, equation 3; ledger check G09.
+
+    >>> from rackline.scaling.law import loss_law
+    >>> best = optimal_allocation(loss_law("besiroglu"), 1.94, 0.0)
+    >>> round(best.params / 1e9)
+    147
+    """
+    (k,) = checked(
+        "optimal_allocation", zero=("lifetime_flop_per_param",), lifetime_flop_per_param=lifetime_flop_per_param
+    )
+    reducible, k = np.broadcast_arrays(check_loss(law, loss, "optimal_allocation"), k)
+    low, high = np.full(reducible.shape, -40.0), np.full(reducible.shape, 40.0)
+    for _ in range(_STEPS):
+        middle = (low + high) / 2.0
+        params, effective, ratio = _at(law, reducible, middle)
+        tokens = _tokens(law, effective, unique_tokens)
+        with np.errstate(invalid="ignore", over="ignore"):
+            excess = (
+                PRETRAIN_FLOP_PER_PARAM_TOKEN * tokens * (ratio * _growth(law, effective, tokens, unique_tokens) - 1.0)
+            )
+            too_small = ~(excess < k)
+        low, high = np.where(too_small, low, middle), np.where(too_small, middle, high)
+    params, effective, _ = _at(law, reducible, low)
+    tokens = _tokens(law, effective, unique_tokens)
+    feasible = np.isfinite(tokens)
+    tokens = np.where(feasible, tokens, np.nan)
+    params = np.where(feasible, params, np.nan)
+    cost = params * (PRETRAIN_FLOP_PER_PARAM_TOKEN * tokens + k)
+    return LifetimeOptimum(
+        params=plain(params),
+        tokens=plain(tokens),
+        lifetime_flop=plain(cost),
+        feasible=bool(feasible) if feasible.ndim == 0 else feasible,
+        reason="" if feasible.all() else "so few different tokens do not bring any size to this loss",
+    )
+
+
+def optimal_tokens_of_params(law: LossLaw, params: Num, lifetime_flop_per_param: Num | float) -> Num:
+    """Tokens on which a model of N parameters is to be trained, for which its size is then the best.
+
+    6 D (r - 1) = K at fixed N
+
+    Args:
+        law: the constants.
+        params: N [count], any shape.
+        lifetime_flop_per_param: K, see the module [FLOP], 0 allowed, broadcasts.
+
+    Returns:
+        Tokens, broadcast shape.
+
+    Raises:
+        InputError: a value that is negative or not finite, or a size of 0.
+
+    Assumes: as in `optimal_allocation`, at the loss that this size reaches on these tokens.
+
+    Sources: ledger check G09.
+
+    >>> from rackline.scaling.law import loss_law
+    >>> round(optimal_tokens_of_params(loss_law("besiroglu"), 100e9, 6 * 259.2e12) / 1e12)
+    84
+    """
+    (n,) = checked("optimal_tokens_of_params", params=params)
+    (k,) = checked(
+        "optimal_tokens_of_params", zero=("lifetime_flop_per_param",), lifetime_flop_per_param=lifetime_flop_per_param
+    )
+    n, k = np.broadcast_arrays(n, k)
+    low, high = np.full(n.shape, 0.0), np.full(n.shape, 92.0)  # ln of 1 to 1e40 tokens
+    for _ in range(_STEPS):
+        middle = (low + high) / 2.0
+        too_many = implied_lifetime_flop_per_param(law, n, np.exp(middle)) > k
+        low, high = np.where(too_many, low, middle), np.where(too_many, middle, high)
+    return plain(np.exp((low + high) / 2.0))
+
+
+def implied_lifetime_flop_per_param(law: LossLaw, params: Num, tokens: Num) -> Num:
+    """How much use justifies that a model of N parameters was trained on D tokens.
+
+    K = 6 D (r - 1),  r = alpha A N**-alpha / (beta B D**-beta)
+
+    Args:
+        law: the constants.
+        params: N [count], any shape.
+        tokens: D [token], broadcasts.
+
+    Returns:
+        FLOP of pre-training per parameter, broadcast shape; below 0 where the model is larger than compute-optimal,
+        which no amount of use justifies.
+
+    Raises:
+        InputError: a value that is not positive and finite.
+
+    Assumes: as in `optimal_allocation`; whoever trained it believed in this law.
+
+    Sources: ledger check G09.
+
+    >>> from rackline.scaling.law import loss_law
+    >>> implied_lifetime_flop_per_param(loss_law("besiroglu"), 540e9, 780e9) < 0
+    True
+    """
+    n, d = checked("implied_lifetime_flop_per_param", params=params, tokens=tokens)
+    by_size = law.params_exponent * law.params_coefficient * n**-law.params_exponent
+    by_data = law.tokens_exponent * law.tokens_coefficient * d**-law.tokens_exponent
+    return plain(PRETRAIN_FLOP_PER_PARAM_TOKEN * d * (by_size / by_data - 1.0))
+
+
+def _at(law: LossLaw, reducible: Any, logit: Any) -> tuple[Any, Any, Any]:
+    """Size, fresh tokens and r where the size leaves u = 1 / (1 + exp(-logit)) of the reducible loss."""
+    u, rest = 1.0 / (1.0 + np.exp(-logit)), 1.0 / (1.0 + np.exp(logit))
+    params = (law.params_coefficient / (u * reducible)) ** (1.0 / law.params_exponent)
+    tokens = (law.tokens_coefficient / (rest * reducible)) ** (1.0 / law.tokens_exponent)
+    return params, tokens, law.params_exponent / law.tokens_exponent * np.exp(logit)
+
+
+def _useful_repeats(law: LossLaw) -> float:
+    return DEFAULT_USEFUL_REPEATS if law.useful_repeats is None else law.useful_repeats
+
+
+def _tokens(law: LossLaw, effective: Any, unique: Any) -> Any:
+    """Tokens with repeats that are worth so many fresh ones."""
+    if unique is None:
+        return effective
+    finite = np.isfinite(effective)
+    with_repeats = tokens_of_effective(np.where(finite, effective, 1.0), unique, _useful_repeats(law))
+    return np.where(finite, with_repeats, np.inf)
+
+
+def _growth(law: LossLaw, effective: Any, tokens: Any, unique: Any) -> Any:
+    """d ln D / d ln D': 1 for fresh tokens, more where each further one is a repeat."""
+    if unique is None:
+        return 1.0
+    limit = _useful_repeats(law)
+    left = np.maximum(1.0 - np.maximum(effective / unique - 1.0, 0.0) / limit, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(effective > unique, effective / tokens / left, 1.0)
