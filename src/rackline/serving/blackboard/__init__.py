@@ -11,6 +11,15 @@ from rackline.serving.blackboard.balance import (
     mfu_at_context,
     sparse_read_tokens,
 )
+from rackline.serving.blackboard.bubble import flush_bubble_share
+from rackline.serving.blackboard.coupling import (
+    couple,
+    coupled_rounds,
+    output_difference,
+    stored_activations,
+    uncouple,
+    uncoupled_rounds,
+)
 from rackline.serving.blackboard.economics import (
     TrainLatency,
     cost_floor_usd,
@@ -60,9 +69,12 @@ __all__ = [
     "compute_s",
     "cost_floor_usd",
     "cost_per_token_usd",
+    "couple",
+    "coupled_rounds",
     "crossover_context",
     "dimensionless_ridge",
     "exchange_step_s",
+    "flush_bubble_share",
     "hbm_drain_s",
     "kv_bytes_per_token",
     "kv_bytes_per_token_from_crossover",
@@ -77,11 +89,15 @@ __all__ = [
     "mode_at_price",
     "mode_at_speed",
     "mode_batches",
+    "output_difference",
     "pass_s",
     "ring_step",
     "scale_up_over_scale_out_time",
     "sparse_read_tokens",
+    "stored_activations",
     "tokens_per_s",
     "train_latency",
+    "uncouple",
+    "uncoupled_rounds",
     "weight_fetch_s",
 ]
