@@ -24,6 +24,7 @@ _COMMANDS = {
     "budget": "How large a model to train, on how many tokens, when it is going to be used.",
     "validate": "Predict measured cases and print how far off the predictions are.",
     "calibrate": "Fit calibrations to tables of measured operations, with their errors.",
+    "lecture": "Is what the lecture says true, and where does it stop being true?",
     "chips": "List the chips, or show one with the sources of its numbers.",
     "clusters": "List the clusters, or show one with the sources of its numbers.",
     "models": "List the models, or show one: parameters, FLOP and KV cache of a token.",
@@ -110,6 +111,13 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
     rackline plan llama-3.1-70b --on dgx-h100 \\
       --input 1k --output 500 --calibration ./calibration.toml
 """,
+    "lecture": """Examples:
+
+    rackline lecture
+    rackline lecture --segment 6
+    rackline lecture --claim C99
+    rackline lecture --claim C28 --set gb200:hbm_bytes_per_s=16TB/s
+""",
     "chips": """Examples:
 
     rackline chips
@@ -153,6 +161,7 @@ _MODULES = {
     "budget": "rackline.cli.budget:budget",
     "validate": "rackline.cli.validate:validate",
     "calibrate": "rackline.cli.calibrate:calibrate",
+    "lecture": "rackline.cli.lecture:lecture",
     "chips": "rackline.cli.catalogue:chips",
     "clusters": "rackline.cli.catalogue:clusters",
     "models": "rackline.cli.catalogue:models",

@@ -102,7 +102,7 @@ def n42(it: Work) -> Finding:
     b = it.q("batch")
     one, two = (bb.cost_per_token_usd(x, 1e-3, 1.0) for x in (b, 2 * b))
     it.same("cost at twice the batch over cost", two / one, 0.5)
-    it.same("as a parabola it would be", two / one, 4.0)
+    it.same("and as a parabola", two / one, 4.0)
     return it.done("A constant time over the batch is a hyperbola.", only_if="hyperbola is said")
 
 
@@ -125,7 +125,7 @@ def n44(it: Work) -> Finding:
     it.near("β by dividing", equal_cost_ratio(2.0, m), "", "beta")
     it.near("α by dividing, k = 3", equal_cost_ratio(it.q("k"), m), "", "alpha")
     it.near("2/6 multiplied", equal_cost_ratio(2.0, 1.0 / m), "", "beta")
-    it.show("which was said first", equal_cost_ratio(2.0, 1.0 / m), "")
+    it.near("which was said first", equal_cost_ratio(2.0, 1.0 / m), "", "slip")
     return it.done(
         "Machine time is divided by MFU, so its inverse multiplies; the first values were taken back.",
         only_if="one divides",
@@ -207,7 +207,7 @@ def n51(it: Work) -> Finding:
             it.q("far_below"),
         )
     return it.done(
-        "Published models pass their weights at thousands of tokens; absorbed MLA nearly balances arithmetic and memory.",
+        "Attention passes the weights at thousands of tokens; absorbed MLA nearly balances both slopes.",
         only_if="the slope of grouped-query attention is meant",
     )
 
@@ -236,7 +236,7 @@ def n53(it: Work) -> Finding:
     it.near("30 TB QLC flash", it.world.tier("qlc-31tb").drain_s, "s", "disk_s")
     it.near("4 TB NVMe flash", flash, "s", "flash_s")
     return it.done(
-        f"A disk takes {format_seconds(disk)}, a small flash drive {format_seconds(flash)}; about an hour is a large flash drive.",
+        f"A disk takes {format_seconds(disk)}, a small flash drive {format_seconds(flash)}, a large one an hour.",
         only_if="a large flash drive is meant by disk",
     )
 

@@ -90,8 +90,9 @@ def claims() -> tuple[Claim, ...]:
 
 
 def _claim(row: dict[str, Any]) -> Claim:
+    given: dict[str, dict[str, float] | float] = row.pop("numbers", {})
     numbers = {
         name: Quoted(**value) if isinstance(value, dict) else Quoted(value=float(value))
-        for name, value in row.pop("numbers", {}).items()
+        for name, value in given.items()
     }
     return Claim(numbers=MappingProxyType(numbers), **row)

@@ -23,8 +23,8 @@ def c01(it: Work) -> Finding:
     dear = bb.mode_at_price(normal_batch, it.q("much_more"), balance)
     it.show("speed for 100 times the price", float(dear.speed_ratio), "")
     return it.done(
-        f"The price list has these ratios; on the roofline 100 times the price buys {float(dear.speed_ratio):.3g} times "
-        "the speed, because weights are read in each pass whatever is paid."
+        f"The price list has these ratios; on the roofline 100 times the price buys {float(dear.speed_ratio):.3g} "
+        "times the speed, because weights are read in each pass whatever is paid."
     )
 
 
@@ -76,7 +76,7 @@ def c05(it: Work) -> Finding:
             it.most(f"{name} at {format_count(context)}: attention over weights", share, "%", it.q("small"))
     return it.done(
         "Attention grows with the context while the weights stay: it passes them at tens of thousands of tokens.",
-        only_if="the context is short: a few thousand tokens",
+        only_if="the context is a few thousand tokens and attention is not absorbed MLA",
     )
 
 
@@ -142,7 +142,10 @@ def c10(it: Work) -> Finding:
     it.near("longest pass, all of the memory", rack.chip.drain_s, "s", "longest_s")
     whole = bb.cost_per_token_usd(1.0, floor, 1.0)
     it.same("weights per token fall as 1/B", bb.cost_per_token_usd(100.0, floor, 1.0) * 100.0, whole)
-    return it.done("Passes lie in that range; rents of 2026 lie on both sides of 2 dollars, newer chips above.")
+    return it.done(
+        "Passes lie in that range; rents of 2026 lie on both sides of 2 dollars, the newest chips above.",
+        only_if="the chip is not the newest",
+    )
 
 
 def c11(it: Work) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 
@@ -138,7 +139,7 @@ def c76(it: Work) -> Finding:
 
 def c77(it: Work) -> Finding:
     chips = [it.world.chip(name) for name in ("a100-sxm-80gb", "h100-sxm", "b200-sxm", "gb300")]
-    for old, new in zip(chips, chips[1:], strict=False):
+    for old, new in itertools.pairwise(chips):
         growth = new.hbm_bytes_per_s / old.hbm_bytes_per_s
         it.show(f"{old.name} to {new.name}", growth, "times")
         it.true(f"{new.name} within 1.5 to 2", it.q("low") <= growth <= it.q("high"))

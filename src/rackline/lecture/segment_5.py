@@ -20,7 +20,6 @@ from rackline.scaling import (
     power_sum_minimum,
     train_flop,
 )
-from rackline.units import format_count
 
 LAWS = ("chinchilla", "besiroglu")
 
@@ -71,8 +70,8 @@ def c83(it: Work) -> Finding:
 def c84(it: Work) -> Finding:
     equal = equal_costs(it.q("inference_tokens"))
     it.show("pre-training tokens with a third each", float(equal.pretrain_tokens), "tokens")
-    # with use at half of the total, training has half of what use has
-    it.near("pre-training tokens with 25, 25, 50 over a third each", 0.5, "times", "small_factor")
+    alternative = float(equal.pretrain_tokens) * it.q("train_share") / it.q("use_share")
+    it.near("with 25, 25, 50 over a third each", alternative / float(equal.pretrain_tokens), "times", "small_factor")
     return it.done("For the same use the two rules differ by a factor of two in tokens.")
 
 
@@ -94,13 +93,13 @@ def c86(it: Work) -> Finding:
     it.show("4/6 multiplied, as taken back", equal_cost_ratio(4.0, 1.0 / m), "")
     return it.done(
         "Dividing by the MFU is right; 1.5 and 1 are the values at a third with k = 3.",
-        only_if="about half of the rollouts are trained on (k near 3)",
+        only_if="a quarter of the rollouts are trained on (k near 3)",
     )
 
 
 def c87(it: Work) -> Finding:
-    for label, m in (("a third", 1.0 / 3.0), ("30 %", it.q("relative_mfu"))):
-        tokens = equal_costs(it.q("inference_tokens"), 3.0, m, m)
+    for label, m in (("a third", it.q("third")), ("30 %", it.q("relative_mfu"))):
+        tokens = equal_costs(it.q("inference_tokens"), it.q("rl_flop"), m, m)
         it.near(
             f"over reinforcement learning, MFU of {label}",
             float(tokens.pretrain_tokens / tokens.rl_tokens),
@@ -141,8 +140,9 @@ def c90(it: Work) -> Finding:
     derated = lifetime_tokens(it.q("tokens_per_s"), it.q("time_s"), it.q("probability"))
     it.same("expected tokens at an even chance", derated, it.q("probability") * full, "tokens")
     law = it.world.law("besiroglu")
-    ratio = optimal_tokens_of_params(law, 100e9, 6.0 * derated) / optimal_tokens_of_params(law, 100e9, 6.0 * full)
-    it.show("pre-training tokens with it over without", ratio, "times")
+    per_token = 2.0 / it.q("relative_mfu")
+    with_it, without = (optimal_tokens_of_params(law, it.q("params"), per_token * tokens) for tokens in (derated, full))
+    it.show("pre-training tokens with it over without", with_it / without, "times")
     return it.done("Expected cost is linear in the tokens of use, so their expectation is what counts.")
 
 
@@ -176,7 +176,7 @@ def c94(it: Work) -> Finding:
             "tokens",
         )
     return it.done(
-        "Two of Hoffmann's approaches and the refit give about 20 tokens; the rounded parametric fit gives five times that.",
+        "Two of Hoffmann's approaches and the refit give about 20 tokens, the rounded fit five times that.",
         only_if="not Hoffmann's rounded parametric fit is used",
     )
 
@@ -188,9 +188,10 @@ def c95(it: Work) -> Finding:
     for law in LAWS:
         trained = exact_tokens(it, law, it.q("unrounded_tokens"))
         it.near(f"exact optimum, {law}", overtraining_factor(params, trained), "times", "factor")
+    hoffmann, refit = (overtraining_factor(params, exact_tokens(it, law, it.q("unrounded_tokens"))) for law in LAWS)
     return it.done(
-        f"A hundred follows from rounding; minimising the exact cost gives {format_count(round(overtraining_factor(params, exact_tokens(it, LAWS[0], it.q('unrounded_tokens')))))} "
-        f"or {format_count(round(overtraining_factor(params, exact_tokens(it, LAWS[1], it.q('unrounded_tokens')))))} by the fit that is believed.",
+        f"A hundred follows from rounding; the least exact cost is at {hoffmann:.0f} by Hoffmann's constants and at "
+        f"{refit:.0f} by the refit.",
         only_if="tokens of use set those of training one to one, or Hoffmann's constants hold",
     )
 

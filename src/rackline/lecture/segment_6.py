@@ -107,7 +107,7 @@ def c101(it: Work) -> Finding:
             )
             it.same(name, formula, model.kv_bytes_per_token(it.q("element_bytes")), "B/token")
     return it.done(
-        "It counts elements of grouped-query attention, to be multiplied by bytes; a compressed latent (MLA) is smaller.",
+        "It counts elements of grouped-query attention, to be multiplied by bytes; MLA keeps a latent instead.",
         only_if="keys and values are stored in full",
     )
 
@@ -130,7 +130,7 @@ def c102(it: Work) -> Finding:
 def c103(it: Work) -> Finding:
     shared = bb.kv_bytes_per_token(1.0, it.q("heads"), it.q("head_dim"), 1.0)
     it.near("one global cache for all layers, 8 bit", shared, "B/token", "kv_bytes_per_token")
-    smallest = {}
+    smallest: dict[str, float] = {}
     for name, width in (
         ("gpt-oss-120b", 2.0),
         ("qwen3.5-397b-a17b", 2.0),
@@ -158,11 +158,11 @@ def c106(it: Work) -> Finding:
     flop = chip.flop_per_s("bf16")
     one, many = (bb.compute_s(it.q("batch_size"), model.active_params, flop, n) for n in (1.0, it.q("tokens")))
     it.same("arithmetic with 512 tokens over 1", many / one, it.q("tokens"), "times")
-    memory = bb.memory_s(
-        it.q("batch_size"), model.total_params, 2.0, 4096.0, model.kv_bytes_per_token(), chip.hbm_bytes_per_s
-    )
-    it.same("memory with 512 tokens over 1", memory / memory, 1.0, "times")
-    return it.done("Weights and earlier cache are read once per pass, however many new tokens there are.")
+    hbm = chip.hbm_bytes_per_s
+    memory = bb.memory_s(it.q("batch_size"), model.total_params, 2.0, 4096.0, model.kv_bytes_per_token(), hbm)
+    it.show("useful share of the arithmetic with 1 token", one / max(one, memory), "%")
+    it.least("with 512 tokens", many / max(many, memory), "%", 1.0)
+    return it.done("Weights and earlier cache are read once per pass, so more new tokens fill the arithmetic.")
 
 
 def c107(it: Work) -> Finding:
@@ -216,7 +216,7 @@ def c112(it: Work) -> Finding:
 
 def c113(it: Work) -> Finding:
     model = it.world.model(FRONTIER)
-    stars = []
+    stars: list[float] = []
     for name, dtype in (("a100-sxm-80gb", "bf16"), ("h100-sxm", "fp8"), ("b200-sxm", "fp4")):
         chip = it.world.chip(name)
         stars.append(

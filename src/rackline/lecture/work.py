@@ -8,6 +8,7 @@ from typing import Any
 
 from rackline.lecture.said import Claim
 from rackline.lecture.world import World
+from rackline.scaling.law import Numbers
 from rackline.units import (
     format_bytes,
     format_count,
@@ -141,39 +142,41 @@ class Work:
         """A quoted number by name."""
         return self.claim.numbers[name].value
 
-    def near(self, label: str, value: float, unit: str, name: str) -> bool:
+    def near(self, label: str, value: Numbers, unit: str, name: str) -> bool:
         """Compare with a quoted number, as closely as it was said."""
         quoted = self.claim.numbers[name]
-        ratio = value / quoted.value if quoted.value else float("inf")
+        number = float(value)
+        ratio = number / quoted.value if quoted.value else float("inf")
         slack = 1.0 + quoted.within
-        passes = 1.0 / slack <= ratio <= slack
-        return self._add(label, value, unit, passes)
+        return self._add(label, number, unit, 1.0 / slack <= ratio <= slack)
 
-    def least(self, label: str, value: float, unit: str, bound: float) -> bool:
+    def least(self, label: str, value: Numbers, unit: str, bound: Numbers) -> bool:
         """Whether a value is at least a bound."""
-        return self._add(label, value, unit, value >= bound * (1.0 - 1e-9))
+        number = float(value)
+        return self._add(label, number, unit, number >= float(bound) * (1.0 - 1e-9))
 
-    def most(self, label: str, value: float, unit: str, bound: float) -> bool:
+    def most(self, label: str, value: Numbers, unit: str, bound: Numbers) -> bool:
         """Whether a value is at most a bound."""
-        return self._add(label, value, unit, value <= bound * (1.0 + 1e-9))
+        number = float(value)
+        return self._add(label, number, unit, number <= float(bound) * (1.0 + 1e-9))
 
-    def same(self, label: str, value: float, other: float, unit: str = "") -> bool:
+    def same(self, label: str, value: Numbers, other: Numbers, unit: str = "") -> bool:
         """Whether two ways of computing give the same value."""
-        return self._add(label, value, unit, abs(value - other) <= 1e-9 * max(abs(value), abs(other)))
+        one, two = float(value), float(other)
+        return self._add(label, one, unit, abs(one - two) <= 1e-9 * max(abs(one), abs(two)))
 
     def true(self, label: str, passes: bool) -> bool:
         """A statement that follows from computed values."""
-        return self._add(label, None, "", bool(passes))
+        return self._add(label, None, "", passes)
 
-    def show(self, label: str, value: float, unit: str) -> float:
+    def show(self, label: str, value: Numbers, unit: str) -> float:
         """A value for the reader that decides nothing."""
         self._computed.append(Computed(label=label, value=float(value), unit=unit, passes=None))
         return float(value)
 
     def _add(self, label: str, value: float | None, unit: str, passes: bool) -> bool:
-        number = None if value is None else float(value)
-        self._computed.append(Computed(label=label, value=number, unit=unit, passes=bool(passes)))
-        return bool(passes)
+        self._computed.append(Computed(label=label, value=value, unit=unit, passes=passes))
+        return passes
 
     def done(self, reason: str, *, only_if: str = "", units: str = "") -> Finding:
         """The verdict: all agree, none does, or some do.
@@ -190,7 +193,7 @@ class Work:
             verdict = FAILS
         elif len(passing) < len(judged):
             verdict = IN_UNITS if units else ONLY_IF
-            condition = units or only_if or "it is " + " or ".join(one.label for one in passing)
+            condition = units or only_if or "it is about " + _listed([one.label for one in passing])
         return Finding(
             claim=self.claim,
             computed=tuple(self._computed),
@@ -199,6 +202,10 @@ class Work:
             reason=reason,
             uses=tuple(self.world.asked),
         )
+
+
+def _listed(labels: list[str]) -> str:
+    return labels[0] if len(labels) == 1 else f"{', '.join(labels[:-1])} or {labels[-1]}"
 
 
 def without_number(claim: Claim) -> Finding:
