@@ -401,7 +401,7 @@ INFERENCE_WITHOUT: dict[str, str] = {
     "inf-wp7": "two-dimensional weight-stationary sharding is not a layout here; the printed crossover of"
     " 81 chips does not follow from the printed times, which cross at 72",
     "tf-2": "formulas for the FLOP of a product that is copied over a mesh axis",
-    "tf-7": "MFU of a training run: training is not part of serving",
+    "tf-7": "MFU of a training run: transformers-7 in test_scaling_book_training.py",
 }
 
 
@@ -595,7 +595,7 @@ WORKED: dict[str, Case] = {
     ),
 }
 
-TRAINING = "training is not part of serving"
+TRAINING = "a problem of training: see test_scaling_book_training.py"
 MICROARCHITECTURE = "what is inside one chip or one switch: no quantity of serving"
 ARRAY = "the size of an array on a mesh, no quantity of serving"
 
