@@ -67,6 +67,16 @@ def test_known_runs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_too_few_different_tokens_is_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*ASK, "--unique-tokens", "10B"]) == 0
     assert "No size does it" in capsys.readouterr().out
+    data = answer(capsys, "--unique-tokens", "10B")
+    assert data["feasible"] is False
+    assert data["active_params"] is None
+
+
+def test_without_use_it_is_compute_optimal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["budget", "--loss", "1.95", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["tokens_over_compute_optimal"] == pytest.approx(1.0)
+    assert data["compute_optimal"]["lifetime_over_optimum"] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +99,7 @@ def test_too_few_different_tokens_is_an_answer(capsys: pytest.CaptureFixture[str
         ([*ASK, "--ship-probability", "2"], ("--ship-probability",)),
         ([*ASK, "--law", "besirogl"], ("--law", "nearest: besiroglu")),
         ([*ASK, "--law", "no/such.csv"], ("readable CSV",)),
+        ([*ASK, "--law", "no/such.csv", "--moe", "8"], ("say nothing of experts",)),
         ([*ASK, "--law", "clark"], ("joint law", "nearest: ludziejewski")),
         ([*ASK, "--precision", "fp7"], ("data type of h100-sxm", "nearest: fp")),
         ([*ASK, "--on", "dgx-h10"], ("nearest: dgx-h100",)),

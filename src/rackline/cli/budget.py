@@ -213,6 +213,10 @@ def _laws(name: str | None, wanted: _Wanted | None, experts: float, *, mixture: 
     from rackline.scaling import fit_file, joint_law, loss_law, routed_num_experts
 
     if name is not None and name.endswith(".csv"):
+        if mixture or (wanted is not None and wanted.total_params > wanted.active_params):
+            raise InputError(
+                what="--law", given=name, allowed="ludziejewski for mixtures: these runs say nothing of experts"
+            )
         fitted = fit_file(name).law
         return fitted, fitted
     of_wanted = 1.0
