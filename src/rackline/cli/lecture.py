@@ -48,4 +48,4 @@ def lecture(
     from rackline.lecture.table import claim_panel, ledger_table
 
     out = screen()
-    out.print(claim_panel(findings[0]) if claim is not None else ledger_table(findings))
+    out.print(claim_panel(findings[0]) if claim is not None else ledger_table(findings, full=number is not None))

@@ -22,37 +22,49 @@ def summary(findings: Sequence[Finding]) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in parts if count)
 
 
-def ledger_table(findings: Sequence[Finding]) -> Group:
-    """A table for each segment, and the counts."""
+def ledger_table(findings: Sequence[Finding], *, full: bool = False) -> Group:
+    """A table for each segment, and the counts.
+
+    Args:
+        findings: in order.
+        full: with what was said, the formula and the reason; numbers and verdict alone otherwise.
+    """
     parts: list[RenderableType] = []
     for segment, title in SEGMENTS.items():
         rows = [one for one in findings if one.claim.segment == segment]
         if rows:
-            parts += [_table(title if segment > 7 else f"{segment}. {title}", rows), Text("")]
+            parts += [_table(title if segment > 7 else f"{segment}. {title}", rows, full), Text("")]
     parts.append(Text(f"{len(findings)} claims: {summary(findings)}", style="bold"))
-    parts.append(Text("one in full: --claim C99; what if: --set gb200:hbm_bytes_per_s=16TB/s", style="dim"))
+    more = "one in full: --claim C99" if full else "with what was said and why: --segment 1 to 9, or --claim C99"
+    parts.append(Text(f"{more}; what if: --set gb200:hbm_bytes_per_s=16TB/s", style="dim"))
     return Group(*parts)
 
 
-def _table(title: str, rows: Sequence[Finding]) -> Table:
+def _table(title: str, rows: Sequence[Finding], full: bool) -> Table:
     table = plain_table(title)
     table.add_column("claim", no_wrap=True)
-    table.add_column("quoted", ratio=3)
-    table.add_column("computed", ratio=6)
+    table.add_column("said" if full else "quoted", ratio=4 if full else 3)
+    table.add_column("computed", ratio=5)
     table.add_column("verdict", ratio=4)
     for one in rows:
-        table.add_row(
-            one.claim.id,
-            one.claim.quoted or one.claim.formula or "-",
-            computed_text(one.computed) or "-",
+        said, verdict = (
+            Text(one.claim.quoted or one.claim.formula or "-"),
             Text(one.verdict_text, style=STYLES[one.verdict]),
         )
+        if full:
+            said = Text(one.claim.said)
+            for text in (one.claim.formula, f"quoted: {one.claim.quoted}" if one.claim.quoted else ""):
+                said.append(f"\n{text}" if text else "", style="dim")
+            verdict.append(f"\n{one.reason}", style="not bold default")
+        table.add_row(one.claim.id, said, computed_text(one.computed) or "-", verdict)
+        if full:
+            table.add_section()
     return table
 
 
 def computed_text(computed: Sequence[Computed]) -> str:
-    """All computed numbers in one line."""
-    return "; ".join(one.text for one in computed)
+    """All computed numbers in one line, those that disagree marked."""
+    return "; ".join(f"✗ {one.text}" if one.passes is False else one.text for one in computed)
 
 
 def claim_panel(finding: Finding) -> Panel:
