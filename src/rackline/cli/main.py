@@ -91,7 +91,9 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
     rackline infer-prices deepseek-v3
     rackline infer-prices claude-opus-4.6 --chip gb200 --margin 20%..100%
     rackline infer-prices --all --plot prices.html
+""",
     "budget": """Examples:
+
     rackline budget --quality-of 70b@15T --serve 50M --months 2
     rackline budget --quality-of 70b@15T --serve 50M --months 2 \\
       --rl 10T --moe 32 --plot budget.svg
