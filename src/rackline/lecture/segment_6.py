@@ -130,20 +130,15 @@ def c102(it: Work) -> Finding:
 def c103(it: Work) -> Finding:
     shared = bb.kv_bytes_per_token(1.0, it.q("heads"), it.q("head_dim"), 1.0)
     it.near("one global cache for all layers, 8 bit", shared, "B/token", "kv_bytes_per_token")
-    smallest: dict[str, float] = {}
-    for name, width in (
-        ("gpt-oss-120b", 2.0),
-        ("qwen3.5-397b-a17b", 2.0),
-        ("deepseek-v3", 1.0),
-        ("llama-3.1-70b", 2.0),
-    ):
-        model = it.world.model(name)
-        smallest[name] = model.kv_bytes_per_token(width)
-        it.near(name, smallest[name], "B/token", "kv_bytes_per_token")
-    least = min(smallest.values())
+    kept: dict[str, float] = {}
+    newest = ("nemotron-3-super-120b-a12b", "deepseek-v4-pro")
+    for name in (*newest, "qwen3.5-397b-a17b", "deepseek-v3", "llama-3.1-70b"):
+        kept[name] = it.world.model(name).kv_bytes_per_token(1.0)
+        it.near(f"{name}, 8 bit", kept[name], "B/token", "kv_bytes_per_token")
     return it.done(
-        f"Open models keep {format_bytes(least)} and more per token; only one cache for all layers comes down to 2 KB.",
-        only_if="layers share a cache",
+        f"The newest open models keep {format_bytes(min(kept.values()))} or a little more, by compression or by few "
+        f"layers with a cache; those before them up to {format_bytes(max(kept.values()))}.",
+        only_if="layers share a cache, compress it or mostly have none",
     )
 
 
