@@ -176,7 +176,7 @@ def build_app() -> App:
     """The commands and their help; their modules are imported when they are called."""
     app = App(
         name="rackline",
-        help="Seconds, bytes, chips and dollars of serving a large language model, from first principles.",
+        help="Seconds, bytes, chips and dollars of training and serving large language models, from first principles.",
         help_epilogue=_EXAMPLES[""],
         help_format="plaintext",
         version=_version,
