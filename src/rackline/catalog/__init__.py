@@ -14,6 +14,7 @@ from rackline.catalog.load import (
     run_record,
     settable_keys,
     stack_record,
+    training_stack_record,
 )
 from rackline.catalog.memory_tiers import MemoryRecord
 from rackline.catalog.prices import CacheWriteRecord, PastPriceRecord, PriceSheetRecord, PriceTierRecord
@@ -41,6 +42,7 @@ from rackline.catalog.schema import (
     Source,
 )
 from rackline.catalog.stacks import StackRecord
+from rackline.catalog.training_stacks import TrainingStackRecord
 
 __all__ = [
     "AggregateRecord",
@@ -76,6 +78,7 @@ __all__ = [
     "RunRecord",
     "Source",
     "StackRecord",
+    "TrainingStackRecord",
     "calibration_record",
     "chip_record",
     "cluster_record",
@@ -88,4 +91,5 @@ __all__ = [
     "run_record",
     "settable_keys",
     "stack_record",
+    "training_stack_record",
 ]

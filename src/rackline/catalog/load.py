@@ -26,6 +26,7 @@ from rackline.catalog.prices import PriceSheetRecord
 from rackline.catalog.runs import RunRecord
 from rackline.catalog.schema import CalibrationRecord, ChipRecord, ClusterRecord, ModelRecord
 from rackline.catalog.stacks import StackRecord
+from rackline.catalog.training_stacks import TrainingStackRecord
 from rackline.errors import CatalogError, UnknownNameError, nearest_names
 
 __all__ = [
@@ -42,9 +43,12 @@ __all__ = [
     "run_record",
     "settable_keys",
     "stack_record",
+    "training_stack_record",
 ]
 
-Kind = Literal["chips", "clusters", "memory", "models", "prices", "calibrations", "stacks", "laws", "runs"]
+Kind = Literal[
+    "chips", "clusters", "memory", "models", "prices", "calibrations", "stacks", "laws", "runs", "training_stacks"
+]
 R = TypeVar("R", bound=SourcedRecord)
 
 _SINGULAR = {
@@ -55,8 +59,9 @@ _SINGULAR = {
     "prices": "price sheet",
     "calibrations": "calibration",
     "stacks": "stack",
-    "laws": "scaling law",
-    "runs": "training run",
+Kind = Literal[
+    "laws", "runs", "training_stacks"
+]
 }
 _CANONICAL = re.compile(r"^[a-z0-9][a-z0-9._-]*$")
 _TAGS = ("gqa", "mla", "uniform", "layered", "int", "bool", "float", "str")
@@ -122,14 +127,9 @@ def stack_record(name: str, overrides: Mapping[str, object] | None = None) -> St
     return _record("stacks", StackRecord, name, overrides)
 
 
-def law_record(name: str, overrides: Mapping[str, object] | None = None) -> LawRecord:
-    """Read one scaling law; arguments and errors as in `chip_record`."""
-    return _record("laws", LawRecord, name, overrides)
-
-
-def run_record(name: str, overrides: Mapping[str, object] | None = None) -> RunRecord:
-    """Read one training run; arguments and errors as in `chip_record`."""
-    return _record("runs", RunRecord, name, overrides)
+Kind = Literal[
+    "laws", "runs", "training_stacks"
+]
 
 
 @functools.cache

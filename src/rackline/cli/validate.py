@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rackline.validate.scoreboard import Score, Scoreboard
 
-LeftOut = Literal["model", "chip", "stack"]
+LeftOut = Literal["model", "chip", "stack", "source"]
 Format = Literal["vllm", "genai-perf", "aiperf", "inferencex"]
 _MOST_WARNINGS = 20
 
@@ -35,6 +35,7 @@ def validate(
     refit: LeftOut | None = None,
     ablation: Annotated[bool, Parameter(negative=())] = False,
     write_bands: str | None = None,
+    write_stacks: str | None = None,
     import_format: Annotated[Format | None, Parameter(name="--import")] = None,
     output: Annotated[str | None, Parameter(name=["--output", "-o"])] = None,
     model: str | None = None,
@@ -61,9 +62,11 @@ def validate(
         stored: compare with a scoreboard written earlier; exit 1 when a median or p90 got worse or support fell
         write_stored: write the scoreboard to FILE.json, for --stored
         write_docs: write the scoreboard (refits, ablation) into the marked block of a Markdown page
-        refit: refit the serving numbers without each model, chip or stack in turn and score what was left out
+        refit: refit the serving numbers without each model, chip or stack in turn and score what was left out; with
+            training cases alone, the training numbers without each source, model family or chip
         ablation: switch each effect of serving off in turn, refit the other numbers and score all cases
         write_bands: write the error bands of these cases to FILE.toml; with --refit from the refits that left them out
+        write_stacks: fit the training numbers to the training cases and write the training stacks into FOLDER
         import_format: read results of vllm bench serve, genai-perf, aiperf or InferenceX
         output: file for the imported cases; standard output by default
         model: of the imported results, where the file does not say or says it by another name
@@ -109,6 +112,9 @@ def validate(
     from rackline.validate.stored import write_docs as fill_page
     from rackline.validate.stored import write_stored as store
 
+    if write_stacks is not None:
+        _write_stacks(files, write_stacks)
+        return
     if refit is not None or ablation:
         for name, value in (("--plot", plot), ("--stored", stored), ("--write-stored", write_stored)):
             if value is not None:
@@ -170,6 +176,12 @@ def _refit(
     """Leave each one out in turn."""
     from rackline.validate import read_cases
     from rackline.validate.refit import refit
+
+    if all(case.kind == "train" for case in read_cases(files).cases):
+        _refit_training(files, by, json, write_docs, write_bands)
+        return
+    if by == "source":
+        raise InputError(what="--refit", given=by, allowed="model, chip or stack; source for training cases alone")
     from rackline.validate.refit_report import refit_report, write_refit_docs
 
     bands_file = check_file_to_write(write_bands, "--write-bands")
@@ -193,6 +205,45 @@ def _refit(
         return
     out = screen()
     out.print(refit_report(found, elapsed_s=elapsed_s, width=out.width))
+
+
+def _refit_training(
+    files: tuple[str, ...], by: LeftOut, json: bool, write_docs: str | None, write_bands: str | None
+) -> None:
+    """Leave each source, model family or chip of training cases out in turn."""
+    from rackline.validate import read_cases
+    from rackline.validate.train_refit import refit_training
+    from rackline.validate.train_report import train_refit_report, write_train_refit_docs
+
+    if write_bands is not None:
+        raise InputError(what="--write-bands", given=write_bands, allowed="only for served cases")
+    if by == "stack":
+        raise InputError(what="--refit", given=by, allowed="source, model or chip for training cases", nearest="source")
+    start = time.perf_counter()
+    with counting(f"refitting without each {by}", "fitted without") as done:
+        found = refit_training(read_cases(files), by, done=done)
+    elapsed_s = time.perf_counter() - start
+    if write_docs is not None:
+        write_train_refit_docs(found, Path(write_docs))
+    if json:
+        print_json({**found.as_dict(), "elapsed_s": elapsed_s})
+        return
+    screen().print(train_refit_report(found, elapsed_s=elapsed_s))
+
+
+def _write_stacks(files: tuple[str, ...], folder: str) -> None:
+    """Fit the training numbers and write the stacks that hold them."""
+    from rackline.validate import read_cases
+    from rackline.validate.train_refit import fitted_stacks
+    from rackline.validate.train_stacks import write_stacks as write
+
+    target = Path(folder)
+    if not target.is_dir():
+        raise InputError(what="--write-stacks", given=folder, allowed="a folder that exists")
+    with progress("fitting the training numbers"):
+        stacks = fitted_stacks(read_cases(files))
+    for path in write(stacks, target):
+        print(f"written: {path}", file=sys.stderr)
 
 
 def _ablation(files: tuple[str, ...], calibration: str, json: bool, write_docs: str | None) -> None:

@@ -112,7 +112,6 @@ FORMS: dict[str, Form] = {
             "model_flop_per_s_per_chip": math.inf,
             "hardware_flop_per_s_per_chip": math.inf,
         },
-        unsupported="needs the training engine",
     ),
     "requests": Form(required={}, optional={}, measured={}, unsupported="needs the simulator"),
 }

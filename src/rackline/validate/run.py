@@ -50,7 +50,7 @@ def score_cases(
     for case, values in _predicted(predictor, found.cases):
         if isinstance(values, Unsupported):
             unsupported.append(values)
-        elif not all(math.isfinite(values[key]) and values[key] > 0 for key in case.measured):
+        elif not all(math.isfinite(value) and value > 0 for value in values.values()):
             unsupported.append(Unsupported.of(case, "the prediction is not a finite number above 0"))
         else:
             scores += scores_of(case, values)
@@ -72,8 +72,13 @@ def _predicted(predictor: Predictor, cases: Sequence[Case]) -> Iterable[tuple[Ca
         from rackline.validate.op import predict_operations
 
         yield from predict_operations(predictor.resolver, operations)
+    training = [case for case in cases if case.kind == "train"]
+    if training:
+        from rackline.validate.train import predict_training
+
+        yield from predict_training(predictor.resolver, training)
     for case in cases:
-        if case.kind == "op":
+        if case.kind in ("op", "train"):
             continue
         try:
             yield case, predictor.predict(case)
@@ -84,6 +89,10 @@ def _predicted(predictor: Predictor, cases: Sequence[Case]) -> Iterable[tuple[Ca
 def scores_of(case: Case, values: dict[str, float]) -> list[Score]:
     """One score a measured key; for a served request also the sum of its parts."""
     measured = dict(case.measured)
+    if case.kind == "train":
+        from rackline.validate.train_cases import measured_step_s
+
+        measured = {"step_s": measured_step_s(case)}
     if case.kind == "serve" and {"tpot_s", "ttft_s"} <= set(measured):
         measured["request_s"] = request_s(case, measured["tpot_s"], measured["ttft_s"])
     groups = group_of(case)

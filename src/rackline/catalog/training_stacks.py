@@ -1,0 +1,85 @@
+"""Records of training stacks: what a training framework does around its kernels."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from rackline.catalog.base import Fraction, NonNegative, Positive, Record, SourcedRecord, Text
+
+Slowdown = Annotated[float, Field(ge=0.5, le=10.0)]
+
+
+class SlowdownRecord(Record):
+    """Time of products inside a training step over that of the same products measured alone.
+
+    Args:
+        generation: Generation of chips, or "*" for all.
+        dtype: Data type of the products, or "*".
+        ratio: Time over time [1].
+    """
+
+    generation: Text
+    dtype: Text
+    ratio: Slowdown
+
+
+class TrainingStackRecord(SourcedRecord):
+    """A training stack: its habits, and numbers fitted to published runs.
+
+    Args:
+        kernels: Calibration that its kernels start from.
+        flash_attention: Whether attention is one fused kernel.
+        gemm_slowdown: Products in a step over products alone, by generation and data type.
+        expert_slowdown: The same for grouped products of experts, beyond gemm_slowdown, by generation.
+        flash_forward: Fused attention in a step over the kernel of serving, forward [1].
+        flash_backward: The same for the backward pass, whose kernel reaches less of the peak [1].
+        flash_since_hopper: Fused attention of this stack over the newest kernels, from Hopper on: FlashAttention-2 does
+            not use the asynchronous units [1].
+        sequence_parallel: Whether what lies between tensor-parallel blocks is spread over tp as well.
+        elementwise: Bytes of small kernels over those of perfectly fused ones [1].
+        quantise: Bytes of casts over those of one pass [1].
+        permute: Passes of routed tokens through memory [count].
+        unfused: Passes of expert activations through memory where experts have biases [count].
+        state: Time of recurrent layers over their products at the speed of a plain product [1].
+        tensor_exposed, context_exposed: Share of these collectives that does not hide behind compute [1].
+        expert_inside, expert_outside: Time of the expert exchange over its bytes at the speed of the link, within and
+            across scale-up domains [1].
+        data_exposed: Share of the gradient exchange that shows [1].
+        shard_exposed: Share of gathers of sharded weights that shows [1].
+        host_dense_s, host_moe_s, host_expert_s, host_state_s: Host time to launch a dense layer, a mixture layer, one
+            local expert of it, a recurrent layer, forward and backward [s].
+        host_grace: The same on chips whose host is a Grace CPU with graphs captured [1].
+        fixed_s: Time of a step that nothing else explains: data loading, logging, synchronisation [s].
+        gradient_bytes: A gradient as it is exchanged [bytes].
+        zero: What data parallelism shards by default.
+    """
+
+    kernels: Text
+    flash_attention: bool = True
+    gemm_slowdown: tuple[SlowdownRecord, ...]
+    expert_slowdown: tuple[SlowdownRecord, ...] = ()
+    flash_forward: Positive = 1.0
+    flash_backward: Positive = 1.0
+    flash_since_hopper: Positive = 1.0
+    sequence_parallel: bool = True
+    elementwise: NonNegative = 1.0
+    quantise: NonNegative = 1.0
+    permute: NonNegative = 1.0
+    unfused: NonNegative = 1.0
+    state: NonNegative = 1.0
+    tensor_exposed: Fraction = 1.0
+    context_exposed: Fraction = 1.0
+    expert_inside: NonNegative = 1.0
+    expert_outside: NonNegative = 1.0
+    data_exposed: NonNegative = 1.0
+    shard_exposed: Fraction = 1.0
+    host_dense_s: NonNegative = 0.0
+    host_moe_s: NonNegative = 0.0
+    host_expert_s: NonNegative = 0.0
+    host_state_s: NonNegative = 0.0
+    host_grace: Positive = 1.0
+    fixed_s: NonNegative = 0.0
+    gradient_bytes: Positive = 4.0
+    zero: Annotated[int, Field(ge=0, le=3)] = 1

@@ -1,0 +1,145 @@
+"""Activations that a layer keeps for the backward pass: Korthikanti's formulas, and their extension to every layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rackline.arch import DenseFfn, MoeFfn
+from rackline.passes.features import Array, FloatLike, as_array
+from rackline.training.cores import cores_of, routed_width
+
+if TYPE_CHECKING:
+    from rackline.training.work import MicroBatch
+
+
+def korthikanti_layer_bytes(
+    *,
+    seq_len: FloatLike,
+    micro_batch: FloatLike,
+    d_model: FloatLike,
+    num_heads: FloatLike,
+    tp: FloatLike = 1.0,
+    sequence_parallel: bool = False,
+    recompute: str = "none",
+) -> FloatLike:
+    """Activations of one GPT layer with dropout, before fused attention.
+
+    none: s b h (10 + 24/t + 5 a s / (h t)); with sequence parallelism s b h / t (34 + 5 a s / h);
+    selective: the same without 5 a s / h; full: 2 s b h.
+
+    Args:
+        seq_len: s [tokens], any shape.
+        micro_batch: b [sequences], same shape.
+        d_model: h [elements].
+        num_heads: a [count].
+        tp: t [chips].
+        sequence_parallel: whether norms, residuals and dropout are spread over tp.
+        recompute: "none", "selective" or "full".
+
+    Returns:
+        Bytes per layer and chip [bytes], broadcast shape.
+
+    Assumes: 2 bytes an element, 1 a dropout mask, d_ff = 4 h, GELU.
+
+    Sources: Korthikanti et al. 2022 (arXiv:2205.05198), equations 1 to 6 and table 2.
+
+    >>> whole = korthikanti_layer_bytes(seq_len=2048, micro_batch=1, d_model=12288, num_heads=96)
+    >>> less = korthikanti_layer_bytes(seq_len=2048, micro_batch=1, d_model=12288, num_heads=96, recompute="selective")
+    >>> round(float(1 - less / whole), 2)
+    0.7
+    """
+    tokens = as_array(seq_len) * micro_batch * d_model
+    if recompute == "full":
+        return 2.0 * tokens
+    scores = 0.0 if recompute == "selective" else 5.0 * as_array(num_heads) * seq_len / d_model
+    if sequence_parallel:
+        return tokens / tp * (34.0 + scores)
+    return tokens * (10.0 + 24.0 / as_array(tp) + scores / tp)
+
+
+def stack_bytes(batch: MicroBatch, recompute: str, *, dropout: bool = False) -> Array:
+    """What one micro-batch leaves in the whole layer stack of a chip for the backward pass [bytes].
+
+    Inputs of products are kept as they are multiplied; queries, keys and values for attention; gate and up for the
+    activation function; inputs of norms. Recompute keeps only what it starts from: the input of each layer (full), or
+    nothing a layer (reversible: two streams of the last layer).
+    """
+    model = batch.model
+    spread = as_array(batch.runs.tp) if batch.sequence_parallel else np.ones(len(batch.runs))
+    residual = 2.0 * model.d_model / spread
+    if recompute == "reversible":
+        return batch.tokens * 2.0 * residual * as_array(batch.runs.pp)
+    if recompute == "full":
+        return batch.tokens * residual * (model.num_layers + batch.mtp_layers)
+    total = np.zeros(len(batch.runs))
+    for index in range(len(model.layer_groups)):
+        total = total + layer_bytes(batch, index, recompute, dropout=dropout) * _layers(batch, index)
+    return total
+
+
+def _layers(batch: MicroBatch, index: int) -> int:
+    last = index == len(batch.model.layer_groups) - 1
+    return batch.model.layer_groups[index].count + (batch.mtp_layers if last else 0)
+
+
+def layer_bytes(batch: MicroBatch, index: int, recompute: str = "none", *, dropout: bool = False) -> Array:
+    """What one micro-batch leaves in one layer of a group [bytes]."""
+    group = batch.model.layer_groups[index]
+    kept = _attention(batch, index, recompute, dropout) if cores_of(group.attention) else np.zeros(len(batch.runs))
+    if isinstance(group.ffn, MoeFfn):
+        return kept + _mixture(batch, group.ffn)
+    return kept + (_dense(batch, group.ffn, dropout) if group.ffn.d_ff else 0.0)
+
+
+def _attention(batch: MicroBatch, index: int, recompute: str, dropout: bool) -> Array:
+    model, attention = batch.model, batch.model.layer_groups[index].attention
+    tp = as_array(batch.runs.tp)
+    spread = tp if batch.sequence_parallel else np.ones(len(batch.runs))
+    narrow = batch.precision.gemm_bytes
+    d = model.d_model
+    per_token = (2.0 + narrow) * d / spread  # input of the norm, input of the first product
+    expansion = attention.expansion()
+    projections = (*attention.projections(d), *([expansion] if expansion else []))
+    for projection in projections:
+        if projection.d_in[0].size != d or projection.d_in[0].units > 1:
+            size = 2.0 if projection.name.endswith("out") else narrow  # attention needs its output as well
+            per_token = per_token + size * projection.shard_in(tp)
+        if projection.d_out[0].size != d or projection.d_out[0].units > 1:
+            per_token = per_token + 2.0 * projection.shard_out(tp)
+    if dropout:
+        per_token = per_token + d / spread
+    scores = np.zeros(len(batch.runs))
+    for core in cores_of(attention):
+        heads = np.ceil(core.num_q_heads / tp)
+        per_token = per_token + 4.0 * heads  # log-sum-exp of each row
+        if not batch.flash and recompute == "none":
+            scores = scores + (5.0 if dropout else 2.0) * heads * batch.seq_len
+        if core.chunk_flop_per_token:
+            per_token = per_token + 2.0 * heads * core.decode_io_elements
+    return batch.tokens * (per_token + scores)
+
+
+def _dense(batch: MicroBatch, ffn: DenseFfn, dropout: bool, *, norm: bool = True) -> Array:
+    tp = as_array(batch.runs.tp)
+    spread = tp if batch.sequence_parallel else np.ones(len(batch.runs))
+    narrow = batch.precision.gemm_bytes
+    d = batch.model.d_model
+    up = ffn.projections(d)[0].shard_out(tp)
+    per_token = (2.0 * norm + narrow) * d / spread + 2.0 * up + narrow * ffn.d_ff / tp
+    if dropout:
+        per_token = per_token + d / spread
+    return batch.tokens * per_token
+
+
+def _mixture(batch: MicroBatch, ffn: MoeFfn) -> Array:
+    spread = as_array(batch.runs.tp) if batch.sequence_parallel else np.ones(len(batch.runs))
+    narrow = batch.precision.gemm_bytes
+    d = float(batch.model.d_model)
+    width = routed_width(ffn, batch.model.d_model)
+    inner = ffn.d_expert / as_array(batch.runs.expert_tp)
+    per_pair = narrow * width + 2.0 * (ffn.matrices - 1) * inner + narrow * inner + 2.0 * width
+    kept = batch.expert_tokens() * per_pair + batch.tokens * (4.0 * d / spread + 4.0 * ffn.num_experts)
+    shared = ffn.shared()
+    return kept + (_dense(batch, shared, False, norm=False) if shared else 0.0)

@@ -1,0 +1,135 @@
+"""What one micro-batch sends between chips: tensor, context and expert parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from rackline.arch import Attention, MoeFfn
+from rackline.parallel.exchange import collective_rows, make_group
+from rackline.passes import Row
+from rackline.passes import collectives as c
+from rackline.passes import features as f
+from rackline.passes.features import as_array
+from rackline.passes.routing import distinct_ranks
+from rackline.training.cores import routed_width
+
+if TYPE_CHECKING:
+    from rackline.training.work import MicroBatch
+
+Link = tuple[Literal["tensor", "context", "expert_inside", "expert_outside"], Literal["forward", "input"], Row]
+
+
+def tensor_rows(batch: MicroBatch, attention_layers: int, dense_layers: int) -> Iterator[Link]:
+    """Sequence parallelism: gather before and scatter after attention and each dense block.
+
+    Forward 2 a block, backward 3: the input is gathered again for the gradient of the weight.
+    Source: Korthikanti et al. 2022 (arXiv:2205.05198), section 4.2.2.
+    """
+    tp = as_array(batch.runs.tp)
+    if not np.any(tp > 1):
+        return
+    group = make_group(batch.cluster, tp)
+    blocks = attention_layers + dense_layers
+    buffer = {f.TOKENS: 2.0 * batch.model.d_model}
+    calls: tuple[tuple[Literal["forward", "input"], float, float], ...] = (("forward", 1.0, 1.0), ("input", 2.0, 1.0))
+    for phase, gathers, scatters in calls:
+        for name, algorithm, count in (
+            ("all_gather", c.all_gather, gathers),
+            ("reduce_scatter", c.reduce_scatter, scatters),
+        ):
+            for row in collective_rows(
+                f"tp_{name}_{phase}",
+                cluster=batch.cluster,
+                group=group,
+                algorithms=(algorithm,),
+                buffer=dict(buffer),
+                calls=count * blocks * (tp > 1),
+                op_class=name,
+                where=phase,
+                formula=f"{blocks} blocks × 2·{batch.model.d_model} B a token",
+            ):
+                yield "tensor", phase, row
+
+
+def context_rows(batch: MicroBatch, cores: dict[Attention, int]) -> Iterator[Link]:
+    """Keys and values of all other chips of a context-parallel group pass each chip; backward also their gradients."""
+    cp = as_array(batch.runs.cp)
+    if not np.any(cp > 1):
+        return
+    tp = as_array(batch.runs.tp)
+    group = make_group(batch.cluster, cp, tp)
+    for attention, count in cores.items():
+        kv = as_array(attention.kv_elements_per_token(batch.runs.tp))
+        if not np.any(kv > 0):
+            continue
+        phases: tuple[tuple[Literal["forward", "input"], float], ...] = (("forward", 1.0), ("input", 2.0))
+        for phase, times in phases:
+            for row in collective_rows(
+                f"cp_{attention.kind}_{phase}",
+                cluster=batch.cluster,
+                group=group,
+                algorithms=(c.all_gather,),
+                buffer={f.TOKENS: 2.0 * kv * cp},
+                calls=times * count * (cp > 1),
+                op_class="all_gather",
+                where=phase,
+                formula=f"{count} layers × keys and values of the whole sequence",
+            ):
+                yield "context", phase, row
+
+
+def expert_rows(batch: MicroBatch, ffn: MoeFfn, count: int) -> Iterator[Link]:
+    """Dispatch and combine of routed tokens, once forward and once backward; gathers where experts are cut by tp.
+
+    A token crosses to a scale-up domain once, however many of its experts live there.
+    """
+    runs = batch.runs
+    ep, tp, expert_tp = as_array(runs.ep), as_array(runs.tp), as_array(runs.expert_tp)
+    width = routed_width(ffn, batch.model.d_model)
+    phases: tuple[Literal["forward", "input"], ...] = ("forward", "input")
+    if np.any(ep > 1):
+        group = make_group(batch.cluster, ep, expert_tp)
+        ranks = distinct_ranks(ep, ffn.num_experts, ffn.experts_per_token)
+        domains = distinct_ranks(
+            np.minimum(as_array(group.outside), ffn.num_experts), ffn.num_experts, ffn.experts_per_token
+        )
+
+        def forwarded(of: c.Group) -> c.CollectiveCost:
+            return c.forwarded_all_to_all(of, ranks, domains)
+
+        outside = as_array(group.outside) > 1
+        for phase in phases:
+            for kind, here in (("expert_inside", ~outside), ("expert_outside", outside)):
+                if not np.any(here & (ep > 1)):
+                    continue
+                for row in collective_rows(
+                    f"ep_{kind}_{phase}",
+                    cluster=batch.cluster,
+                    group=group,
+                    algorithms=(forwarded,),
+                    buffer={f.TOKENS: 2.0 * width / tp},
+                    calls=2.0 * count * (here & (ep > 1)),
+                    op_class="all_to_all",
+                    where=phase,
+                    formula=f"{count} layers × dispatch and combine of 2·{width:g} B a token and expert rank",
+                ):
+                    yield ("expert_inside" if kind == "expert_inside" else "expert_outside"), phase, row
+    if np.any(expert_tp > 1):
+        group = make_group(batch.cluster, expert_tp)
+        for phase in phases:
+            for name, algorithm in (("all_gather", c.all_gather), ("reduce_scatter", c.reduce_scatter)):
+                for row in collective_rows(
+                    f"etp_{name}_{phase}",
+                    cluster=batch.cluster,
+                    group=group,
+                    algorithms=(algorithm,),
+                    buffer={f.EXPERT_TOKENS: 2.0 * width},
+                    calls=count * (expert_tp > 1),
+                    op_class=name,
+                    where=phase,
+                    formula=f"{count} layers × routed tokens of the group",
+                ):
+                    yield "tensor", phase, row

@@ -1,0 +1,154 @@
+"""Memory of a training step on the fullest chip: states, activations in flight, logits, buffers, margin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from rackline.passes.features import Array, as_array
+from rackline.training.activations import layer_bytes, stack_bytes
+from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs
+from rackline.training.shards import shards
+from rackline.training.work import MicroBatch
+
+LOGIT_BYTES = 8.0
+"""fp32 logits and their bf16 gradient and copy, while the loss of one micro-batch is worked on."""
+RUNTIME_BYTES = 2.5e9
+"""Driver, kernels, and buffers of collectives, NCCL channels of every group (assumed)."""
+MARGIN = 0.04
+"""Share of what is used that the allocator cannot use for its fragments (assumed; expandable segments)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainMemory:
+    """Bytes on the fullest chip, run by run.
+
+    Args:
+        weights: as multiplied; gathered layers under ZeRO 3 included.
+        gradients: as accumulated.
+        optimizer: master weights and moments.
+        activations: of all micro-batches in flight, and one layer being worked on.
+        logits: of the last stage, or of a single one.
+        runtime, margin: driver and buffers, fragments.
+        total: sum.
+        in_flight: micro-batches whose activations the first stage holds at once [count].
+    """
+
+    weights: Array
+    gradients: Array
+    optimizer: Array
+    activations: Array
+    logits: Array
+    runtime: Array
+    margin: Array
+    total: Array
+    in_flight: Array
+
+    def at(self, index: int) -> dict[str, float]:
+        """One run as plain numbers."""
+        named = {f.name: float(getattr(self, f.name)[index]) for f in fields(self)}
+        return {(name if name == "in_flight" else f"{name}_bytes"): value for name, value in named.items()}
+
+
+def micro_batches_in_flight(runs: Runs, micro_batches: Array) -> Array:
+    """Activations of the fullest stage, in those of one micro-batch in a whole stage [count].
+
+    GPipe m; 1F1B min(p, m); interleaved that times 1 + (p - 1)/(p v); ZB-H1 and ZB-V p, ZB-H2 2 p - 1, DualPipe p + 1.
+
+    Sources: Korthikanti et al. 2022, section 4.2.3; Qi et al. 2023 (arXiv:2401.10241); DualPipe README.
+    """
+    p, v, m = as_array(runs.pp), as_array(runs.virtual_pp), as_array(micro_batches)
+    found = np.minimum(p, m) * (1.0 + (p - 1.0) / (p * v) * (v > 1))
+    for name, value in (
+        ("gpipe", m),
+        ("zb-h1", np.minimum(p, m)),
+        ("zb-h2", np.minimum(2.0 * p - 1.0, m)),
+        ("zb-v", np.minimum(p, m)),
+        ("dualpipe", np.minimum(p + 1.0, m)),
+    ):
+        found = np.where(runs.schedule == SCHEDULES.index(name), value, found)
+    return np.minimum(found, m)
+
+
+def train_memory(
+    batch: MicroBatch,
+    *,
+    global_batch: int,
+    gradient_bytes: float | None = None,
+    dropout: bool = False,
+    runtime_bytes: float = RUNTIME_BYTES,
+    margin: float = MARGIN,
+) -> TrainMemory:
+    """What the fullest chip holds.
+
+    Args:
+        global_batch: [sequences].
+        gradient_bytes: of a gradient as a stack accumulates it; that of the precision by default [bytes].
+        dropout: whether masks are kept.
+        runtime_bytes: of driver and buffers [bytes].
+        margin: share lost to fragments.
+    """
+    runs, precision = batch.runs, batch.precision
+    held = shards(batch.model, runs, batch.mtp_layers)
+    dense, experts = held.fullest
+    over, expert_over = as_array(runs.dp) * runs.cp, as_array(runs.expert_dp())
+    # DualPipe holds two stages, one from each end
+    twice = np.where(runs.schedule == SCHEDULES.index("dualpipe"), 2.0, 1.0)
+
+    def spread(size: float, least: int) -> Array:
+        cut = runs.zero >= least
+        parts = np.where(cut, dense / over + experts / expert_over, dense + experts)
+        return size * parts * twice
+
+    weights = spread(precision.weight_bytes, 3)
+    weights = weights + np.where(runs.zero >= 3, 2.0 * precision.weight_bytes * held.layer, 0.0)
+    if precision.quantised:  # the narrow copies that products read, both orders of them, of one layer at a time
+        weights = weights + 2.0 * precision.gemm_bytes * held.layer
+    m = as_array(runs.micro_batches(global_batch))
+    flight = micro_batches_in_flight(runs, m)
+    pp = as_array(runs.pp)
+    per_micro_batch = np.zeros(len(runs))
+    for number, name in enumerate(RECOMPUTE):
+        rows = runs.recompute == number
+        if np.any(rows):
+            per_micro_batch = np.where(rows, stack_bytes(batch, name, dropout=dropout), per_micro_batch)
+    working = np.zeros(len(runs))
+    for index in range(len(batch.model.layer_groups)):
+        working = np.maximum(working, layer_bytes(batch, index, "selective", dropout=dropout))
+    again = (runs.recompute == RECOMPUTE.index("full")) | (runs.recompute == RECOMPUTE.index("reversible"))
+    stage = per_micro_batch / pp * held.largest
+    logits = LOGIT_BYTES * batch.tokens * batch.model.vocab_size / as_array(runs.tp) * (1.0 + batch.mtp_layers)
+    first = stage * flight + np.where(again, working, 0.0) + np.where(pp > 1, 0.0, logits)
+    last = stage + np.where(again, working, 0.0) + logits
+    activations = np.where(first >= last, first - np.where(pp > 1, 0.0, logits), stage)
+    shown_logits = np.where((pp == 1) | (last > first), logits, 0.0)
+    gradients = spread(precision.gradient_bytes if gradient_bytes is None else gradient_bytes, 2)
+    optimizer = spread(precision.optimizer_bytes, 1)
+    runtime = runtime_bytes * np.ones(len(runs))
+    used = weights + gradients + optimizer + np.maximum(first, last)
+    lost = margin * used
+    return TrainMemory(
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=activations,
+        logits=shown_logits,
+        runtime=runtime,
+        margin=lost,
+        total=used + runtime + lost,
+        in_flight=flight,
+    )
+
+
+def fits(memory: TrainMemory, hbm_bytes: float) -> Array:
+    """Which runs fit into the memory of a chip."""
+    return memory.total <= hbm_bytes
+
+
+def memory_lines(memory: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """(name, bytes) of what a chip holds, largest first."""
+    parts = [(name.removesuffix("_bytes"), float(value)) for name, value in memory.items() if name.endswith("_bytes")]
+    return sorted((part for part in parts if part[0] != "total"), key=lambda part: -part[1])

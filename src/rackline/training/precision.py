@@ -1,0 +1,113 @@
+"""Data types of training: what products run in, what weights, gradients and optimiser states weigh."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from rackline.errors import PrecisionError, nearest_names
+from rackline.hardware import Chip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainPrecision:
+    """Data types of one training run.
+
+    Args:
+        label: what it was made from.
+        gemm: of the products of linear layers; the head, router and attention run in bf16.
+        quantised: whether inputs of products are cast from bf16 before.
+        weight_bytes: a weight as the forward pass reads it [bytes].
+        gradient_bytes: a gradient as it is accumulated [bytes].
+        master_bytes: the copy of a weight that the optimiser updates; 0 where the weight itself is it [bytes].
+        moment_bytes: both moments of a weight [bytes].
+        gather_bytes: a weight on the wire when sharded weights are gathered [bytes].
+    """
+
+    label: str
+    gemm: str = "bf16"
+    quantised: bool = False
+    weight_bytes: float = 2.0
+    gradient_bytes: float = 4.0
+    master_bytes: float = 4.0
+    moment_bytes: float = 8.0
+    gather_bytes: float = 2.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def gemm_bytes(self) -> float:
+        """One element of a product's input [bytes]."""
+        return {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "fp4": 0.5625}[self.gemm]
+
+    @property
+    def compute(self) -> str:
+        """Peak that the products use."""
+        return {"fp8_block": "fp8"}.get(self.gemm, self.gemm)
+
+    @property
+    def optimizer_bytes(self) -> float:
+        """Master weight and moments of one weight [bytes]."""
+        return self.master_bytes + self.moment_bytes
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain data."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "notes"}
+
+
+_LABELS = {
+    "bf16": "bf16",
+    "fp16": "bf16",
+    "fp8": "fp8",
+    "fp8-cs": "fp8",
+    "fp8-tensor": "fp8",
+    "fp8-mx": "mxfp8",
+    "mxfp8": "mxfp8",
+    "fp8-block": "fp8_block",
+    "fp8_block": "fp8_block",
+    "nvfp4": "fp4",
+    "fp4": "fp4",
+}
+OPTIMIZERS = {"adam": 8.0, "adam-bf16": 4.0, "adam-8bit": 2.0, "momentum": 4.0, "muon": 4.0, "sgd": 0.0}
+"""Bytes of the moments of one weight (ml-engineering, training/performance, section on memory)."""
+
+
+def train_precision(label: str, chip: Chip, optimizer: str = "adam") -> TrainPrecision:
+    """Data types of a label on a chip.
+
+    Args:
+        label: bf16, fp8 (one scale a tensor), fp8-block, mxfp8, nvfp4.
+        optimizer: of OPTIMIZERS.
+
+    Raises:
+        PrecisionError: an unknown label or optimiser.
+
+    mxfp8 and fp8 run on the same units at the same rate; block-scaled types need Blackwell, else they run as fp8 with
+    scales of 128 × 128 weights (Hopper), else as bf16.
+    """
+    name = label.strip().lower()
+    if name not in _LABELS:
+        near = nearest_names(name, _LABELS, 1)
+        raise PrecisionError(
+            what="--precision", given=label, allowed=", ".join(_LABELS), nearest=near[0] if near else None
+        )
+    if optimizer not in OPTIMIZERS:
+        near = nearest_names(optimizer, OPTIMIZERS, 1)
+        raise PrecisionError(
+            what="--optimizer", given=optimizer, allowed=", ".join(OPTIMIZERS), nearest=near[0] if near else None
+        )
+    base = TrainPrecision(label=name, moment_bytes=OPTIMIZERS[optimizer])
+    wanted = _LABELS[name]
+    notes: list[str] = []
+    if wanted == "fp4" and not chip.supports("fp4"):
+        notes.append(f"{chip.name} has no fp4 multiply: products run in fp8")
+        wanted = "fp8"
+    if wanted == "mxfp8":
+        wanted = "fp8" if chip.supports("fp4") or not chip.supports("fp8") else "fp8_block"
+    if wanted != "bf16" and not chip.supports("fp8"):
+        notes.append(f"{chip.name} has no fp8 multiply: products run in bf16")
+        return replace(base, notes=tuple(notes))
+    if wanted == "bf16":
+        return base
+    # with one scale a tensor the weights themselves are kept and gathered in eight bits
+    stored = 1.0 if wanted == "fp8" and not name.startswith("mx") and name != "fp8-mx" else 2.0
+    gather = 1.0 if wanted == "fp8" else 2.0
+    return replace(base, gemm=wanted, quantised=True, weight_bytes=stored, gather_bytes=gather, notes=tuple(notes))

@@ -1,0 +1,245 @@
+"""Runs: how a training step is cut over chips and time, one value or thousands of them side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rackline.arch import DenseFfn, Model
+from rackline.errors import LayoutError, nearest_names
+from rackline.hardware import Cluster
+from rackline.training.cores import cores
+
+IntArray = NDArray[np.int64]
+
+RECOMPUTE = ("none", "selective", "full", "reversible")
+"""What of the forward pass is run again in the backward pass; a run holds the index."""
+SCHEDULES = ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe")
+"""Pipeline schedules; a run holds the index. With virtual_pp above 1, "1f1b" means interleaved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainLayout:
+    """One way to train: chips = tp · cp · pp · dp.
+
+    Args:
+        tp: tensor parallelism, with sequence parallelism between blocks [chips].
+        pp, virtual_pp: pipeline stages, and parts of the layer stack that one stage holds [count].
+        cp: context parallelism: a sequence is spread over so many chips [chips].
+        ep, expert_tp: expert and tensor parallelism of the routed experts, inside tp · cp · dp [chips].
+        dp: replicas that share a batch [count].
+        zero: what dp shards: 0 nothing, 1 optimiser, 2 gradients, 3 weights (FSDP).
+        micro_batch: sequences of a micro-batch [sequences].
+        recompute: of RECOMPUTE.
+        schedule: of SCHEDULES.
+    """
+
+    tp: int = 1
+    pp: int = 1
+    virtual_pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    expert_tp: int = 1
+    dp: int = 1
+    zero: int = 1
+    micro_batch: int = 1
+    recompute: str = "none"
+    schedule: str = "1f1b"
+
+    @property
+    def num_chips(self) -> int:
+        """All chips [count]."""
+        return self.tp * self.pp * self.cp * self.dp
+
+    def label(self) -> str:
+        """Short text: parts that are not 1, how states are sharded, what is recomputed."""
+        names = ("tp", "pp", "virtual_pp", "cp", "ep", "expert_tp", "dp")
+        parts = [f"{name}={getattr(self, name)}" for name in names if getattr(self, name) != 1]
+        parts += [f"micro_batch={self.micro_batch}", f"zero={self.zero}"]
+        return ",".join(parts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+_COUNTS = ("tp", "pp", "virtual_pp", "cp", "ep", "expert_tp", "dp", "zero", "micro_batch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """Many layouts as arrays of one length; fields as in `TrainLayout`, recompute and schedule by their index."""
+
+    tp: IntArray
+    pp: IntArray
+    virtual_pp: IntArray
+    cp: IntArray
+    ep: IntArray
+    expert_tp: IntArray
+    dp: IntArray
+    zero: IntArray
+    micro_batch: IntArray
+    recompute: IntArray
+    schedule: IntArray
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+    @classmethod
+    def of(cls, layouts: Sequence[TrainLayout]) -> Runs:
+        """Stack layouts."""
+        counts = {name: np.array([getattr(one, name) for one in layouts], dtype=np.int64) for name in _COUNTS}
+        return cls(
+            **counts,
+            recompute=np.array([RECOMPUTE.index(one.recompute) for one in layouts], dtype=np.int64),
+            schedule=np.array([SCHEDULES.index(one.schedule) for one in layouts], dtype=np.int64),
+        )
+
+    def layout(self, index: int) -> TrainLayout:
+        """One of them."""
+        return TrainLayout(
+            **{name: int(getattr(self, name)[index]) for name in _COUNTS},
+            recompute=RECOMPUTE[int(self.recompute[index])],
+            schedule=SCHEDULES[int(self.schedule[index])],
+        )
+
+    def take(self, rows: Any) -> Runs:
+        """Some of them, by index or mask."""
+        return Runs(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+    @property
+    def num_chips(self) -> IntArray:
+        """Chips of each [count]."""
+        return self.tp * self.pp * self.cp * self.dp
+
+    def expert_dp(self) -> IntArray:
+        """Copies of each expert's weights that share gradients [count]."""
+        return np.maximum(self.tp * self.cp * self.dp // (self.ep * self.expert_tp), 1)
+
+    def micro_batches(self, global_batch: int) -> IntArray:
+        """Micro-batches of a step on each replica [count]."""
+        return np.maximum(global_batch // (self.dp * self.micro_batch), 1)
+
+
+def parse_train_layout(text: str) -> dict[str, int]:
+    """Read "tp=8,pp=16" into parts that are fixed.
+
+    Raises:
+        LayoutError: unknown part, no count, repeated part.
+    """
+    found: dict[str, int] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        key, _, value = part.partition("=")
+        key = {"vpp": "virtual_pp", "mbs": "micro_batch", "etp": "expert_tp"}.get(key.strip(), key.strip())
+        key = key.replace("-", "_")
+        if key not in _COUNTS:
+            near = nearest_names(key, _COUNTS, 1)
+            raise LayoutError(
+                what="--layout",
+                given=part,
+                allowed=", ".join(f"{name}=N" for name in _COUNTS),
+                nearest=f"{near[0]}={value or 1}" if near else None,
+            )
+        least = 0 if key == "zero" else 1
+        if not value.strip().isdigit() or int(value) < least or (key == "zero" and int(value) > 3):
+            allowed = "0, 1, 2 or 3" if key == "zero" else "a whole number of at least 1"
+            raise LayoutError(what=f"--layout {key}", given=value, allowed=allowed, nearest="1")
+        if key in found:
+            raise LayoutError(what="--layout", given=text, allowed=f"{key} once")
+        found[key] = int(value)
+    return found
+
+
+def check_layout(layout: TrainLayout, model: Model, cluster: Cluster, global_batch: int, seq_len: int) -> None:
+    """Raise LayoutError when a run is impossible: the constraint that is broken, and the nearest valid value."""
+    found = layout_problem(layout, model, cluster, global_batch, seq_len)
+    if found is not None:
+        allowed, nearest = found
+        raise LayoutError(what="--layout", given=layout.label(), allowed=allowed, nearest=nearest)
+
+
+def layout_problem(
+    layout: TrainLayout, model: Model, cluster: Cluster, global_batch: int, seq_len: int
+) -> tuple[str, str | None] | None:
+    """(constraint that is broken, nearest valid value), or None when the run is possible."""
+    if layout.num_chips > cluster.max_chips:
+        return f"at most {cluster.max_chips} chips: {layout.num_chips} are needed", None
+    chunks = layout.pp * layout.virtual_pp
+    if chunks > model.num_layers:
+        near = nearest_divisor(model.num_layers, layout.pp)
+        return f"pp·virtual_pp = {chunks} exceeds the {model.num_layers} layers", f"pp={near},virtual_pp=1"
+    if layout.virtual_pp > 1 and layout.pp == 1:
+        return "virtual_pp needs pp of at least 2", "virtual_pp=1"
+    per_step = layout.dp * layout.micro_batch
+    if global_batch % per_step:
+        best = nearest_multiple(global_batch, per_step)
+        fewer = nearest_divisor(max(global_batch // layout.dp, 1), layout.micro_batch)
+        return (
+            f"a global batch of {global_batch} sequences that dp·micro_batch = {per_step} divides",
+            f"a global batch of {best}, or micro_batch={fewer}",
+        )
+    if seq_len % (layout.cp * (2 if layout.cp > 1 else 1)):
+        return f"cp={layout.cp} does not divide a sequence of {seq_len} tokens (in two halves)", "cp=1"
+    return _attention_problem(layout, model) or _experts_problem(layout, model)
+
+
+def _attention_problem(layout: TrainLayout, model: Model) -> tuple[str, str | None] | None:
+    for attention in cores(model).values():
+        heads, kv_heads = attention.num_q_heads, attention.num_kv_heads
+        if heads and heads % layout.tp:
+            return f"tp={layout.tp} does not divide the {heads} heads", f"tp={nearest_divisor(heads, layout.tp)}"
+        if kv_heads and kv_heads % layout.tp and layout.tp % kv_heads:
+            near = nearest_divisor(kv_heads, layout.tp)
+            return f"tp={layout.tp} neither divides nor is a multiple of the {kv_heads} KV heads", f"tp={near}"
+    for group in model.layer_groups:
+        if isinstance(group.ffn, DenseFfn) and group.ffn.d_ff % layout.tp:
+            near = nearest_divisor(group.ffn.d_ff, layout.tp)
+            return f"tp={layout.tp} does not divide d_ff={group.ffn.d_ff}", f"tp={near}"
+    return None
+
+
+def _experts_problem(layout: TrainLayout, model: Model) -> tuple[str, str | None] | None:
+    moe = model.moe()
+    if moe is None:
+        return None if layout.ep * layout.expert_tp == 1 else ("a dense model has no ep or expert_tp", "ep=1")
+    if moe.num_experts % layout.ep:
+        near = nearest_divisor(moe.num_experts, layout.ep)
+        return f"ep={layout.ep} does not divide the {moe.num_experts} experts", f"ep={near}"
+    if moe.d_expert % layout.expert_tp:
+        return f"expert_tp={layout.expert_tp} does not divide d_expert={moe.d_expert}", "expert_tp=1"
+    ranks = layout.tp * layout.cp * layout.dp
+    if ranks % (layout.ep * layout.expert_tp):
+        return (
+            f"ep·expert_tp = {layout.ep * layout.expert_tp} must divide tp·cp·dp = {ranks}",
+            f"ep={nearest_divisor(ranks, layout.ep)}",
+        )
+    return None
+
+
+def nearest_divisor(number: int, wanted: int) -> int:
+    """The divisor of a number that is nearest to a wanted one; the smaller of two.
+
+    >>> nearest_divisor(96, 7)
+    6
+    """
+    found = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
+    found += [number // n for n in found]
+    return min(found, key=lambda n: (abs(n - wanted), n))
+
+
+def nearest_multiple(number: int, step: int) -> int:
+    """The multiple of a step, at least one, that is nearest to a number.
+
+    >>> nearest_multiple(100, 48)
+    96
+    """
+    return max(step, round(number / step) * step)
+
+
+def replaced(layout: TrainLayout, **changes: Any) -> TrainLayout:
+    """The layout with some parts changed."""
+    return replace(layout, **changes)

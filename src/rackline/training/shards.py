@@ -1,0 +1,75 @@
+"""What each chip holds of the parameters: the layers of its stage, its experts, the ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rackline.arch import DenseFfn, Model
+from rackline.passes.features import Array, as_array
+from rackline.training.cores import latent_params
+from rackline.training.runs import Runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shards:
+    """Parameters of one chip [elements], run by run.
+
+    Args:
+        dense: layers of the mean stage, without routed experts.
+        experts: routed experts of the mean stage.
+        ends: embedding or head on the fullest stage.
+        largest: layers of the fullest stage over the mean.
+        layer: of the largest layer, which is gathered whole under ZeRO 3.
+    """
+
+    dense: Array
+    experts: Array
+    ends: Array
+    largest: Array
+    layer: Array
+
+    @property
+    def fullest(self) -> tuple[Array, Array]:
+        """(dense with ends, experts) of the fullest stage."""
+        return self.dense * self.largest + self.ends, self.experts * self.largest
+
+
+def shards(model: Model, runs: Runs, mtp_layers: int = 0) -> Shards:
+    """Cut the parameters of a model."""
+    tp, pp = as_array(runs.tp), as_array(runs.pp)
+    d = model.d_model
+    dense, experts = np.zeros(len(runs)), np.zeros(len(runs))
+    biggest = np.zeros(len(runs))
+    last = len(model.layer_groups) - 1
+    for index, group in enumerate(model.layer_groups):
+        count = group.count + (mtp_layers if index == last else 0)
+        expansion = group.attention.expansion()
+        one = sum((as_array(p.shard_weights(tp)) for p in group.attention.projections(d)), np.zeros(len(runs)))
+        if expansion is not None:
+            one = one + expansion.shard_weights(tp)
+        one = one + group.attention.extra_params() + model.norms_per_layer * model.norm_params_per_norm
+        routed = np.zeros(len(runs))
+        ffn = group.ffn
+        if isinstance(ffn, DenseFfn):
+            one = one + sum((as_array(p.shard_weights(tp)) for p in ffn.projections(d)), np.zeros(len(runs)))
+        else:
+            latent = latent_params(ffn, d)
+            one = one + ffn.router_params(d) + ffn.shared_params(d) / tp + latent
+            routed = np.ceil(ffn.num_experts / as_array(runs.ep)) * ffn.expert_params(d) / as_array(runs.expert_tp)
+        dense, experts = dense + count * one, experts + count * routed
+        biggest = np.maximum(biggest, one + routed)
+    table = model.vocab_size * d / tp
+    both = 1.0 if model.tied_embeddings else 2.0
+    # with pp > 1 the first stage holds the embedding and the last the head
+    ends = np.where(pp > 1, table, both * table) + model.learned_positions * d
+    layers = model.num_layers + mtp_layers
+    fullest = np.ceil(layers / pp)
+    return Shards(
+        dense=dense / pp,
+        experts=experts / pp,
+        ends=ends,
+        largest=fullest * pp / layers,
+        layer=biggest,
+    )

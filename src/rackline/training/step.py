@@ -1,0 +1,381 @@
+"""Time of a training step: rows of a micro-batch, pipeline, gradients, optimiser, host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rackline.arch import Model, MoeFfn
+from rackline.hardware import Chip, Cluster
+from rackline.parallel.exchange import make_group
+from rackline.passes import Calibration, PassTable, Row
+from rackline.passes import collectives as c
+from rackline.passes.features import Array, FloatLike, as_array
+from rackline.training.blocks import work_of
+from rackline.training.cores import cores, cores_of
+from rackline.training.precision import TrainPrecision
+from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs
+from rackline.training.shards import Shards, shards
+from rackline.training.stack import TrainingStack
+from rackline.training.work import MicroBatch, Work
+
+CORNER = 6.0
+"""Sharpness of max(device, host): the p-norm of the two, rounded where they are equal."""
+OPTIMIZER_BYTES = 30.0
+"""Traffic of an Adam step per parameter: gradient, master weight and moments read, the last three and bf16 written."""
+COMMUNICATION = ("tensor", "context", "expert_inside", "expert_outside")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepParts:
+    """What a step is made of before any number of a training stack is put in; arrays, one value a run.
+
+    Args:
+        seconds: (kind, phase) → time of the whole layer stack for one micro-batch at the speed of single kernels [s].
+        core: the same for what selective recompute runs again [s].
+        ends: kinds of the head (its products, its loss) → time of one micro-batch, forward and backward [s].
+        host_layers: dense halves, mixture layers, local experts, recurrent layers of the whole stack [count].
+        scatter, gather: exchange of all gradients and weights at the end of a step, per byte of an element [s/B].
+        shard_gather: gather of all weights of a stage, per byte of an element [s/B].
+        optimizer: update of a chip's share of the parameters [s].
+        hop: activations from stage to stage [s].
+    """
+
+    runs: Runs
+    chip: Chip
+    dtype: str
+    seconds: Mapping[tuple[str, str], Array]
+    core: Mapping[tuple[str, str], Array]
+    ends: Mapping[tuple[str, str], Array]
+    host_layers: tuple[Array, Array, Array, Array]
+    scatter: Array
+    gather: Array
+    shard_gather: Array
+    optimizer: Array
+    hop: Array
+    micro_batches: Array
+    layers: FloatLike
+    gather_bytes: FloatLike
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Time of one step and where it goes; arrays, one value a run [s].
+
+    Args:
+        forward, input, weight: of one micro-batch on the mean stage, communication that shows included.
+        recompute: of one micro-batch on the mean stage.
+        host: to launch one micro-batch on the mean stage.
+        stage: one micro-batch on the slowest stage, whichever of device and host takes longer.
+        bubble: waiting of a stage for others in a step.
+        data: exchange of gradients and weights that shows.
+        optimizer: update.
+        fixed: what nothing else explains.
+        step: sum.
+        shown: kind → time of one micro-batch on the mean stage in all phases, what shows of it.
+    """
+
+    forward: Array
+    input: Array
+    weight: Array
+    recompute: Array
+    host: Array
+    stage: Array
+    bubble: Array
+    data: Array
+    optimizer: Array
+    fixed: Array
+    step: Array
+    shown: Mapping[str, Array]
+
+    def at(self, index: int) -> dict[str, Any]:
+        """One run as plain numbers."""
+        names = ("forward", "input", "weight", "recompute", "host", "stage", "bubble", "data", "optimizer", "fixed")
+        return {
+            **{f"{name}_s": float(getattr(self, name)[index]) for name in names},
+            "step_s": float(self.step[index]),
+            "shown_s": {kind: float(value[index]) for kind, value in self.shown.items()},
+        }
+
+
+def row_seconds(table: PassTable, row: Row, features: Mapping[str, Array]) -> Array:
+    """The one line for one row, run by run [s]."""
+    amounts: list[Array] = []
+    for resource in ("scale_up", "scale_out") if row.is_fabric else ("compute", "hbm"):
+        entries = row.amounts(resource)
+        if entries:
+            total = sum((as_array(value) * features[name] for name, value in entries.items()), np.zeros(1))
+            amounts.append(total / as_array(table.rate(row, resource)))
+    overhead = sum((as_array(v) * features[name] for name, v in table.overhead_s(row).items()), np.zeros(1))
+    longest = amounts[0] if len(amounts) == 1 else np.maximum(*amounts) if amounts else np.zeros(1)
+    rest = np.minimum(*amounts) if len(amounts) == 2 else 0.0
+    seconds = overhead + longest + table.exposed(row) * rest
+    ramp = table.ramp(row)
+    if np.any(ramp):
+        seconds = seconds + ramp * np.sqrt(overhead * longest)
+    return seconds
+
+
+def step_parts(
+    model: Model,
+    cluster: Cluster,
+    runs: Runs,
+    *,
+    precision: TrainPrecision,
+    calibration: Calibration,
+    seq_len: int,
+    global_batch: int,
+    flash: bool = True,
+    sequence_parallel: bool = True,
+    mtp_layers: int = 0,
+) -> StepParts:
+    """Time every row of a micro-batch for all runs, and the exchanges of a step.
+
+    Args:
+        calibration: of single kernels on the chip.
+        seq_len: [tokens].
+        global_batch: [sequences].
+        flash: whether attention is one fused kernel.
+        sequence_parallel: whether norms and residuals are spread over tp as well.
+        mtp_layers: layers that predict further tokens [count].
+    """
+    batch = MicroBatch(
+        model=model,
+        runs=runs,
+        cluster=cluster,
+        precision=precision,
+        seq_len=seq_len,
+        flash=flash,
+        sequence_parallel=sequence_parallel,
+        mtp_layers=mtp_layers,
+    )
+    work = work_of(batch)
+    table = PassTable(
+        rows=tuple(one.row for one in work),
+        chip=cluster.chip,
+        cluster=cluster,
+        calibration=calibration,
+        kinds=cores(model),
+        num_layouts=len(runs),
+    )
+    features = batch.features()
+    return _assemble(
+        batch, table, [(one, row_seconds(table, one.row, features)) for one in work], global_batch=global_batch
+    )
+
+
+def _assemble(
+    batch: MicroBatch, table: PassTable, timed: Sequence[tuple[Work, Array]], *, global_batch: int
+) -> StepParts:
+    model, runs, cluster = batch.model, batch.runs, batch.cluster
+    seconds: dict[tuple[str, str], Array] = {}
+    core: dict[tuple[str, str], Array] = {}
+    ends: dict[tuple[str, str], Array] = {}
+    for one, value in timed:
+        target = seconds if one.layer else ends
+        key = (one.kind, one.phase)
+        target[key] = target.get(key, 0.0) + value
+        if one.tied_to_core and one.phase == "forward":
+            core[key] = core.get(key, 0.0) + value
+    held = shards(model, runs, batch.mtp_layers)
+    scatter, gather, shard_gather = exchange_seconds(table, runs, held)
+    share = np.where(runs.zero > 0, 1.0 / (as_array(runs.dp) * runs.cp), 1.0)
+    expert_share = np.where(runs.zero > 0, 1.0 / as_array(runs.expert_dp()), 1.0)
+    owned = (held.dense + held.ends) * share + held.experts * expert_share
+    return StepParts(
+        runs=runs,
+        chip=cluster.chip,
+        dtype=batch.precision.gemm,
+        seconds=seconds,
+        core=core,
+        ends=ends,
+        host_layers=_host_layers(model, runs, batch.mtp_layers),
+        scatter=scatter,
+        gather=gather,
+        shard_gather=shard_gather,
+        optimizer=owned * OPTIMIZER_BYTES / cluster.chip.hbm_bytes_per_s,
+        hop=hop_seconds(cluster, runs, batch.tokens * 2.0 * model.d_model / as_array(runs.tp)),
+        micro_batches=as_array(runs.micro_batches(global_batch)),
+        layers=float(model.num_layers + batch.mtp_layers),
+        gather_bytes=batch.precision.gather_bytes,
+    )
+
+
+def hop_seconds(cluster: Cluster, runs: Runs, buffer: Array) -> Array:
+    """A buffer from one stage to the next; stages are laid out outermost [s]."""
+    inside = as_array(runs.tp) * runs.cp * runs.dp * runs.pp <= cluster.scale_up.size
+    out = cluster.scale_out or cluster.scale_up
+    up_s = cluster.scale_up.latency_s + buffer / cluster.scale_up.bytes_per_s_each_way
+    out_s = out.latency_s + buffer / out.bytes_per_s_each_way
+    return np.where(inside, up_s, out_s) * (as_array(runs.pp) > 1)
+
+
+def _host_layers(model: Model, runs: Runs, mtp_layers: int) -> tuple[Array, Array, Array, Array]:
+    """Dense halves of layers, mixtures, their local experts, recurrent layers: what the host launches [count]."""
+    dense = mixtures = states = 0.0
+    experts = np.zeros(len(runs))
+    last = len(model.layer_groups) - 1
+    for index, group in enumerate(model.layer_groups):
+        count = group.count + (mtp_layers if index == last else 0)
+        found = cores_of(group.attention)
+        if any(core.chunk_flop_per_token for core in found):
+            states += count
+        elif found:
+            dense += 0.5 * count
+        if isinstance(group.ffn, MoeFfn):
+            mixtures += count
+            experts = experts + count * np.ceil(group.ffn.num_experts / as_array(runs.ep))
+        elif group.ffn.d_ff:
+            dense += 0.5 * count
+    one = np.ones(len(runs))
+    return dense * one, mixtures * one, experts, states * one
+
+
+def exchange_seconds(table: PassTable, runs: Runs, held: Shards) -> tuple[Array, Array, Array]:
+    """(scatter, gather, gather of sharded weights) of a chip's parameters, per byte of an element [s/B].
+
+    Gradients are exchanged by all chips that hold the same weights: dp·cp for dense layers, fewer for experts.
+    """
+    cluster = table.cluster
+    one = np.ones(len(runs))
+    zero = 0.0 * one
+    if cluster is None:
+        return zero, zero, zero
+    dense, experts = held.dense + held.ends, held.experts
+    totals: list[Array] = []
+    for name, algorithm in (("reduce_scatter", c.reduce_scatter), ("all_gather", c.all_gather)):
+        total = zero
+        for amount, size, stride in (
+            (dense, runs.dp * runs.cp, as_array(runs.tp)),
+            (experts, runs.expert_dp(), as_array(runs.ep * runs.expert_tp)),
+        ):
+            group = make_group(cluster, as_array(size), stride)
+            cost = algorithm(group)
+            row = Row(
+                name=name,
+                group="data",
+                op_class=name,
+                dtype="bf16",
+                group_size=as_array(group.size),
+                scale_up={"1": cost.scale_up_bytes},
+                scale_out={"1": cost.scale_out_bytes} if cluster.scale_out is not None else {},
+            )
+            total = total + amount * row_seconds(table, row, {"1": one})
+        totals.append(total)
+    return totals[0], totals[1], totals[1]
+
+
+def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array] | None = None) -> StepTime:
+    """Put a stack's numbers into the parts of a step.
+
+    Args:
+        scale: per run, in place of the stack's own: "gemm", "experts", "host" (for fits over many chips at once).
+    """
+    runs = parts.runs
+    times = multipliers(parts, stack, scale or {})
+    pp, m = as_array(runs.pp), parts.micro_batches
+    shown: dict[str, Array] = {}
+    phases = {"forward": np.zeros(len(runs)), "input": np.zeros(len(runs)), "weight": np.zeros(len(runs))}
+    for (kind, phase), value in parts.seconds.items():
+        seconds = value * times[kind, phase] / pp
+        phases[phase] = phases[phase] + seconds
+        shown[kind] = shown.get(kind, 0.0) + seconds
+    again = sum((value * times[key] / pp for key, value in parts.core.items()), np.zeros(len(runs)))
+    full = runs.recompute == RECOMPUTE.index("full")
+    # a reversible block rebuilds its inputs from its outputs, which costs one more forward pass
+    reverse = runs.recompute == RECOMPUTE.index("reversible")
+    selective = runs.recompute == RECOMPUTE.index("selective")
+    recompute = np.where(full | reverse, phases["forward"], np.where(selective, again, 0.0))
+    head = sum((value * times[key] / pp for key, value in parts.ends.items()), np.zeros(len(runs)))
+    for (kind, phase), value in parts.ends.items():
+        shown[kind] = shown.get(kind, 0.0) + value * times[kind, phase] / pp
+    device = phases["forward"] + phases["input"] + phases["weight"] + recompute
+    dense, mixtures, experts, states = parts.host_layers
+    host = dense * stack.host_dense_s + mixtures * stack.host_moe_s + experts * stack.host_expert_s
+    host = (host + states * stack.host_state_s) * times["host", ""] / pp
+    layers = (device**CORNER + host**CORNER) ** (1.0 / CORNER)
+    # the fullest stage counts; its parts may hold unequal numbers of layers
+    uneven = np.ceil(parts.layers / pp) * pp / parts.layers
+    stage = np.maximum(layers + head, layers * uneven)
+    gather_bytes = parts.gather_bytes
+    sharded = 3.0 * gather_bytes * parts.shard_gather
+    behind = sharded - (1.0 - stack.shard_exposed) * stage
+    shard = np.where(runs.zero == 3, np.maximum(stack.shard_exposed * sharded, behind), 0.0)
+    bubble = bubble_seconds(runs, m, phases, recompute, stage, parts.hop)
+    grad = stack.gradient_bytes * parts.scatter
+    weights = np.where((runs.zero == 1) | (runs.zero == 2), gather_bytes * parts.gather, 0.0)
+    weights = np.where(runs.zero == 0, stack.gradient_bytes * parts.gather, weights)
+    # sharded gradients leave with the gathers of the weights, micro-batch by micro-batch
+    data = stack.data_exposed * np.where(runs.zero == 3, 0.0, grad + weights)
+    fixed = stack.fixed_s * np.ones(len(runs))
+    step = m * (stage + shard) + bubble + data + parts.optimizer + fixed
+    shown["shards"] = shard
+    return StepTime(
+        forward=phases["forward"],
+        input=phases["input"],
+        weight=phases["weight"],
+        recompute=recompute,
+        host=host,
+        stage=stage + shard,
+        bubble=bubble,
+        data=data,
+        optimizer=parts.optimizer,
+        fixed=fixed,
+        step=step,
+        shown=shown,
+    )
+
+
+def multipliers(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]) -> dict[tuple[str, str], Any]:
+    """(kind, phase) → factor on the time of single kernels."""
+    gemm = scale.get("gemm", stack.gemm(parts.chip, parts.dtype))
+    bf16 = scale.get("head", stack.gemm(parts.chip, "bf16"))
+    experts = gemm * scale.get("experts", stack.experts(parts.chip))
+    of_kind: dict[str, Any] = {
+        "gemm": gemm,
+        "experts": experts,
+        "state": stack.state,
+        "elementwise": stack.elementwise,
+        "quantise": stack.quantise,
+        "permute": stack.permute,
+        "unfused": stack.unfused,
+        "head": bf16,
+        "logits": 1.0,
+        "tensor": stack.tensor_exposed,
+        "context": stack.context_exposed,
+        "expert_inside": stack.expert_inside,
+        "expert_outside": stack.expert_outside,
+    }
+    found = {(kind, phase): value for kind, value in of_kind.items() for phase in ("forward", "input", "weight")}
+    flash = stack.flash_forward * scale.get("flash", stack.flash(parts.chip))
+    found["attention", "forward"] = flash
+    found["attention", "input"] = flash * stack.flash_backward
+    found["host", ""] = scale.get("host", stack.host(parts.chip))
+    return found
+
+
+def bubble_seconds(
+    runs: Runs, micro_batches: Array, phases: Mapping[str, Array], recompute: Array, stage: Array, hop: Array
+) -> Array:
+    """Time that the stages wait for each other in a step, by the closed form of each schedule [s].
+
+    Sources: Narayanan et al. 2021 (arXiv:2104.04473), Qi et al. 2023 (arXiv:2401.10241), DualPipe README.
+    """
+    pp, v = as_array(runs.pp), as_array(runs.virtual_pp)
+    device = phases["forward"] + phases["input"] + phases["weight"] + recompute
+    stretch = stage / np.maximum(device, 1e-30)
+    w = phases["weight"] * stretch
+    both = phases["forward"] * stretch  # what DualPipe runs under a backward pass of the other direction
+    plain = (pp - 1) / v * stage
+    found = plain
+    for name, value in (
+        ("zb-h1", (pp - 1) * np.maximum(stage - 2.0 * w, 0.0)),
+        ("zb-h2", (pp - 1) * np.maximum(stage - 3.0 * w, 0.0)),
+        ("zb-v", (pp - 1) * np.maximum(stage - 3.0 * w, 0.0)),
+        ("dualpipe", np.maximum(pp / 2.0 - 1.0, 0.0) * np.maximum(stage + (stage - both) - 3.0 * w, 0.0)),
+    ):
+        found = np.where(runs.schedule == SCHEDULES.index(name), value, found)
+    return found + 2.0 * (pp - 1) * hop

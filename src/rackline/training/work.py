@@ -1,0 +1,218 @@
+"""Rows of a micro-batch: a product and its two gradients, kernels that move bytes, what a micro-batch is.
+
+Rows are those of the whole layer stack on the chips of one pipeline stage column: sharded by tp, cp and ep, not by pp.
+Every coefficient may be an array, one value a run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from rackline.arch import Model, Projection
+from rackline.hardware import Cluster
+from rackline.passes import Row
+from rackline.passes import features as f
+from rackline.passes.features import Array, FloatLike, as_array
+from rackline.training.cores import cores
+from rackline.training.precision import TrainPrecision
+from rackline.training.runs import Runs
+
+Phase = Literal["forward", "input", "weight"]
+PHASES: tuple[Phase, ...] = ("forward", "input", "weight")
+Kind = Literal[
+    "gemm",
+    "experts",
+    "attention",
+    "state",
+    "elementwise",
+    "quantise",
+    "permute",
+    "unfused",
+    "head",
+    "logits",
+    "tensor",
+    "context",
+    "expert_inside",
+    "expert_outside",
+]
+
+WEIGHT_GRADIENT_BYTES = 8.0
+"""Read and written once a micro-batch: products accumulate into fp32 gradients."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One row of the micro-batch.
+
+    Args:
+        kind: what number of a training stack scales it.
+        phase: when it runs; what crosses links in the backward pass counts as "input".
+        tied_to_core: whether selective recompute runs it again.
+        layer: whether it belongs to the layers, not to the ends.
+    """
+
+    row: Row
+    kind: Kind
+    phase: Phase
+    tied_to_core: bool = False
+    layer: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """What one micro-batch is, run by run.
+
+    Args:
+        tokens: on one chip's share of the sequence [tokens].
+        sequences: of the micro-batch [sequences].
+        seq_len: [tokens].
+        flash: whether attention is one fused kernel that skips what a causal mask hides.
+        sequence_parallel: whether what lies between tensor-parallel blocks is spread over tp as well.
+        mtp_layers: layers that predict further tokens, each with a head [count].
+    """
+
+    model: Model
+    runs: Runs
+    cluster: Cluster
+    precision: TrainPrecision
+    seq_len: int
+    flash: bool = True
+    sequence_parallel: bool = True
+    mtp_layers: int = 0
+
+    @property
+    def sequences(self) -> Array:
+        """Sequences of a micro-batch [sequences]."""
+        return as_array(self.runs.micro_batch)
+
+    @property
+    def tokens(self) -> Array:
+        """Tokens of a micro-batch on one chip [tokens]."""
+        return self.sequences * self.seq_len / as_array(self.runs.cp)
+
+    def features(self) -> dict[str, Array]:
+        """What the rows are linear in."""
+        found: dict[str, Array] = {f.ONE: np.ones(len(self.runs)), f.TOKENS: self.tokens}
+        for label, kind in cores(self.model).items():
+            pairs = as_array(kind.attention_pairs(float(self.seq_len), 0.0))
+            found[f.attention_pairs(label)] = self.sequences * pairs / as_array(self.runs.cp)
+        found[f.EXPERT_TOKENS] = self.expert_tokens()
+        return found
+
+    def expert_tokens(self) -> Array:
+        """Token-expert pairs on one chip, balanced [tokens]; experts cut by expert_tp see the tokens of that group."""
+        moe = self.model.moe()
+        if moe is None:
+            return np.zeros(len(self.runs))
+        return self.tokens * moe.experts_per_token * as_array(self.runs.expert_tp) / as_array(self.runs.tp)
+
+
+def gemm_work(
+    batch: MicroBatch,
+    projection: Projection,
+    *,
+    count: float,
+    tp: FloatLike,
+    kind: Kind = "gemm",
+    bf16: bool = False,
+    layer: bool = True,
+) -> list[Work]:
+    """Three products of the same FLOP: output, gradient of the input, gradient of the weight."""
+    d_in, d_out = as_array(projection.shard_in(tp)), as_array(projection.shard_out(tp))
+    return product_work(
+        batch,
+        name=projection.name,
+        feature=f.TOKENS,
+        d_in=d_in,
+        d_out=d_out,
+        weights=d_in * d_out * count,
+        count=count,
+        kind=kind,
+        bf16=bf16,
+        layer=layer,
+    )
+
+
+def product_work(
+    batch: MicroBatch,
+    *,
+    name: str,
+    feature: str,
+    d_in: Array,
+    d_out: Array,
+    weights: FloatLike,
+    count: float,
+    kind: Kind,
+    bf16: bool = False,
+    layer: bool = True,
+) -> list[Work]:
+    """The three products of `count` layers of a weight matrix of d_in × d_out, or of experts that are.
+
+    Args:
+        feature: rows of the product.
+        weights: elements that one chip holds of all these layers.
+    """
+    precision = batch.precision
+    dtype, compute = ("bf16", "bf16") if bf16 else (precision.gemm, precision.compute)
+    size = 2.0 if bf16 else precision.gemm_bytes
+    flop = 2.0 * d_in * d_out * count
+    launches = {f.ONE: float(count)}
+
+    def row(phase: Phase, hbm: dict[str, FloatLike], depth: dict[str, FloatLike]) -> Work:
+        return Work(
+            row=Row(
+                name=f"{name}_{phase}",
+                group=phase,
+                op_class="gemm",
+                dtype=dtype,
+                compute_dtype=compute,
+                compute={feature: flop},
+                hbm=hbm,
+                launches=launches,
+                depth=depth,
+                formula=f"{count:g} layers × 2·in·out FLOP a row",
+            ),
+            kind=kind,
+            phase=phase,
+            layer=layer,
+        )
+
+    read_in, read_out = d_in * size * count, d_out * size * count
+    found = [
+        row("forward", {f.ONE: weights * size, feature: read_in + 2.0 * d_out * count}, {f.ONE: d_in * count}),
+        row("input", {f.ONE: weights * size, feature: read_out + 2.0 * d_in * count}, {f.ONE: d_out * count}),
+        row("weight", {f.ONE: weights * WEIGHT_GRADIENT_BYTES, feature: read_in + read_out}, {}),
+    ]
+    if precision.quantised and not bf16:
+        # bf16 read, both orders of the narrow type written: the weight gradient multiplies the other way round
+        found += [
+            memory_work(f"{name}_cast", "quantise", "forward", {feature: 4.0 * d_in * count}, count, layer=layer),
+            memory_work(f"{name}_cast", "quantise", "input", {feature: 4.0 * d_out * count}, count, layer=layer),
+        ]
+    return found
+
+
+def memory_work(
+    name: str,
+    kind: Kind,
+    phase: Phase,
+    hbm: dict[str, FloatLike],
+    count: float = 1.0,
+    *,
+    tied_to_core: bool = False,
+    layer: bool = True,
+) -> Work:
+    """Kernels that only move bytes."""
+    row = Row(
+        name=f"{name}_{phase}",
+        group=phase,
+        op_class="elementwise",
+        dtype="bf16",
+        hbm=hbm,
+        launches={f.ONE: count},
+        formula="bytes moved",
+    )
+    return Work(row=row, kind=kind, phase=phase, tied_to_core=tied_to_core, layer=layer)
