@@ -46,6 +46,7 @@ class TrainingStackRecord(SourcedRecord):
         tensor_exposed, context_exposed: Share of these collectives that does not hide behind compute [1].
         expert_inside, expert_outside: Time of the expert exchange over its bytes at the speed of the link, within and
             across scale-up domains [1].
+        pipeline_exposed: Share of the sends between stages that does not hide behind other micro-batches [1].
         data_exposed: Share of the gradient exchange that shows [1].
         shard_exposed: Share of gathers of sharded weights that shows [1].
         host_dense_s, host_moe_s, host_expert_s, host_state_s: Host time to launch a dense layer, a mixture layer, one
@@ -73,6 +74,7 @@ class TrainingStackRecord(SourcedRecord):
     context_exposed: Fraction = 1.0
     expert_inside: NonNegative = 1.0
     expert_outside: NonNegative = 1.0
+    pipeline_exposed: Fraction = 1.0
     data_exposed: NonNegative = 1.0
     shard_exposed: Fraction = 1.0
     host_dense_s: NonNegative = 0.0

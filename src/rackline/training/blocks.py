@@ -1,4 +1,4 @@
-"""All rows of a micro-batch: projections, attention, feed-forward blocks, small kernels, the head, what crosses links."""
+"""All rows of a micro-batch: projections, attention, feed-forward blocks, small kernels, the head, exchanges."""
 
 from __future__ import annotations
 

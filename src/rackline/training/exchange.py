@@ -25,7 +25,8 @@ Link = tuple[Literal["tensor", "context", "expert_inside", "expert_outside"], Li
 def tensor_rows(batch: MicroBatch, attention_layers: int, dense_layers: int) -> Iterator[Link]:
     """Sequence parallelism: gather before and scatter after attention and each dense block.
 
-    Forward 2 a block, backward 3: the input is gathered again for the gradient of the weight.
+    The input is gathered once more in the backward pass, for the gradient of the weight; that gather runs behind the
+    product that makes the gradient of the input, so it is not counted.
     Source: Korthikanti et al. 2022 (arXiv:2205.05198), section 4.2.2.
     """
     tp = as_array(batch.runs.tp)
@@ -34,7 +35,7 @@ def tensor_rows(batch: MicroBatch, attention_layers: int, dense_layers: int) -> 
     group = make_group(batch.cluster, tp)
     blocks = attention_layers + dense_layers
     buffer = {f.TOKENS: 2.0 * batch.model.d_model}
-    calls: tuple[tuple[Literal["forward", "input"], float, float], ...] = (("forward", 1.0, 1.0), ("input", 2.0, 1.0))
+    calls: tuple[tuple[Literal["forward", "input"], float, float], ...] = (("forward", 1.0, 1.0), ("input", 1.0, 1.0))
     for phase, gathers, scatters in calls:
         for name, algorithm, count in (
             ("all_gather", c.all_gather, gathers),

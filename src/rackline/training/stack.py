@@ -33,6 +33,7 @@ class TrainingStack:
     context_exposed: float = 1.0
     expert_inside: float = 1.0
     expert_outside: float = 1.0
+    pipeline_exposed: float = 1.0
     data_exposed: float = 1.0
     shard_exposed: float = 1.0
     host_dense_s: float = 0.0

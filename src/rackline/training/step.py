@@ -24,8 +24,9 @@ from rackline.training.work import MicroBatch, Work
 
 CORNER = 6.0
 """Sharpness of max(device, host): the p-norm of the two, rounded where they are equal."""
-OPTIMIZER_BYTES = 30.0
-"""Traffic of an Adam step per parameter: gradient, master weight and moments read, the last three and bf16 written."""
+OPTIMIZER_BYTES = 50.0
+"""Traffic of an optimiser step per parameter: Adam reads a gradient, a master weight and two moments and writes the last
+three and the bf16 weight (30); the gradient is also scaled, clipped by its norm and set to zero (20)."""
 COMMUNICATION = ("tensor", "context", "expert_inside", "expert_outside")
 
 
@@ -289,7 +290,7 @@ def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
     reverse = runs.recompute == RECOMPUTE.index("reversible")
     selective = runs.recompute == RECOMPUTE.index("selective")
     recompute = np.where(full | reverse, phases["forward"], np.where(selective, again, 0.0))
-    head = sum((value * times[key] / pp for key, value in parts.ends.items()), np.zeros(len(runs)))
+    head = sum((value * times[key] for key, value in parts.ends.items()), np.zeros(len(runs)))
     for (kind, phase), value in parts.ends.items():
         shown[kind] = shown.get(kind, 0.0) + value * times[kind, phase] / pp
     device = phases["forward"] + phases["input"] + phases["weight"] + recompute
@@ -297,29 +298,34 @@ def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
     host = dense * stack.host_dense_s + mixtures * stack.host_moe_s + experts * stack.host_expert_s
     host = (host + states * stack.host_state_s) * times["host", ""] / pp
     layers = (device**CORNER + host**CORNER) ** (1.0 / CORNER)
-    # the fullest stage counts; its parts may hold unequal numbers of layers
-    uneven = np.ceil(parts.layers / pp) * pp / parts.layers
-    stage = np.maximum(layers + head, layers * uneven)
+    # the slowest stage sets the pace: one with the most layers, or the last, which has the head and what layers are left
+    most = np.ceil(parts.layers / pp)
+    left = np.maximum(parts.layers - (pp - 1.0) * most, 0.0)
+    stage = np.maximum(layers * most, layers * left + head * parts.layers / pp) * pp / parts.layers
+    mean = layers + head / pp
     gather_bytes = parts.gather_bytes
     sharded = 3.0 * gather_bytes * parts.shard_gather
     behind = sharded - (1.0 - stack.shard_exposed) * stage
     shard = np.where(runs.zero == 3, np.maximum(stack.shard_exposed * sharded, behind), 0.0)
-    bubble = bubble_seconds(runs, m, phases, recompute, stage, parts.hop)
+    # a stage receives each of its parts once forward and once backward
+    hops = stack.pipeline_exposed * 2.0 * as_array(runs.virtual_pp) * parts.hop
+    bubble = bubble_seconds(runs, m, phases, recompute, mean, parts.hop)
     grad = stack.gradient_bytes * parts.scatter
     weights = np.where((runs.zero == 1) | (runs.zero == 2), gather_bytes * parts.gather, 0.0)
     weights = np.where(runs.zero == 0, stack.gradient_bytes * parts.gather, weights)
     # sharded gradients leave with the gathers of the weights, micro-batch by micro-batch
     data = stack.data_exposed * np.where(runs.zero == 3, 0.0, grad + weights)
     fixed = stack.fixed_s * np.ones(len(runs))
-    step = m * (stage + shard) + bubble + data + parts.optimizer + fixed
+    step = m * (stage + shard + hops) + bubble + data + parts.optimizer + fixed
     shown["shards"] = shard
+    shown["pipeline"] = hops
     return StepTime(
         forward=phases["forward"],
         input=phases["input"],
         weight=phases["weight"],
         recompute=recompute,
         host=host,
-        stage=stage + shard,
+        stage=stage + shard + hops,
         bubble=bubble,
         data=data,
         optimizer=parts.optimizer,

@@ -16,6 +16,7 @@ _HABITS = (
     "flash_attention",
     "sequence_parallel",
     "flash_since_hopper",
+    "pipeline_exposed",
     "gradient_bytes",
     "zero",
     "fixed_s",
