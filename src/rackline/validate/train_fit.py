@@ -55,6 +55,7 @@ NUMBERS: tuple[Number, ...] = (
     _n("gemm_slowdown blackwell bf16", 1.15, 0.15, 0.8, 2.0),
     _n("gemm_slowdown blackwell fp8", 1.15, 0.15, 0.8, 2.0),
     _n("gemm_slowdown blackwell fp4", 1.15, 0.15, 0.8, 2.0),
+    _n("gemm_slowdown * *", 1.15, 0.15, 0.8, 2.0),  # chips that nobody measured stay at the prior
     _n("expert_slowdown hopper *", 1.1, 0.15, 0.8, 2.0),
     _n("flash_backward", 1.3, 0.15, 0.9, 2.0),
     _n("flash_forward llm-foundry", 1.1, 0.15, 0.8, 2.5),

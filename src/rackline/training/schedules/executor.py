@@ -1,0 +1,206 @@
+"""Run a schedule's table: every device works through its own order, each slot waits for what it depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rackline.errors import InputError
+
+Op = Literal["F", "B", "W"]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One piece of work of a device: forward, backward or weight gradient of a micro-batch in one of its chunks."""
+
+    op: Op
+    micro_batch: int
+    chunk: int = 0
+
+
+Table = tuple[tuple[Slot, ...], ...]
+"""Order of the slots of each device."""
+Place = Callable[[int, int], int]
+"""(device, chunk) → position of that chunk along the model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durations:
+    """Time of each part of the model, in order along it.
+
+    Args:
+        forward, backward, weight: one value a part [s]; backward holds the gradient of the weight where a schedule does
+            not part the two (weight is then not used).
+        hop_s: activations or gradients from one device to the next [s].
+    """
+
+    forward: Sequence[float]
+    backward: Sequence[float]
+    weight: Sequence[float]
+    hop_s: float = 0.0
+
+    def of(self, op: Op, part: int) -> float:
+        """Time of one slot [s]."""
+        return {"F": self.forward, "B": self.backward, "W": self.weight}[op][part]
+
+    @classmethod
+    def equal(cls, parts: int, forward: float, backward: float, weight: float, hop_s: float = 0.0) -> Durations:
+        """The same times for every part."""
+        return cls(forward=[forward] * parts, backward=[backward] * parts, weight=[weight] * parts, hop_s=hop_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One slot in time [s]."""
+
+    device: int
+    slot: Slot
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """What the devices do when.
+
+    Args:
+        events: in the order in which they were placed.
+        num_devices: [count].
+        span_counts: whether a device may begin the next step before the others have ended this one, so that the longest
+            span of a device is the step.
+    """
+
+    events: tuple[Event, ...]
+    num_devices: int
+    span_counts: bool = False
+    of_device: tuple[tuple[Event, ...], ...] = field(default=())
+
+    @property
+    def step_s(self) -> float:
+        """Time of the step: until the last device has ended, or the longest span of a device [s]."""
+        if self.span_counts:
+            return max(events[-1].end - events[0].start for events in self.of_device if events)
+        return max((event.end for event in self.events), default=0.0)
+
+    @property
+    def busy_s(self) -> tuple[float, ...]:
+        """Time that each device works [s]."""
+        return tuple(sum(event.end - event.start for event in events) for events in self.of_device)
+
+    @property
+    def bubble_s(self) -> float:
+        """Time that the busiest device waits [s]."""
+        return self.step_s - max(self.busy_s, default=0.0)
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Share of the step that the busiest device waits."""
+        return self.bubble_s / self.step_s if self.step_s else 0.0
+
+    def in_flight(self, device: int, released_by_backward: float = 1.0) -> list[tuple[float, float]]:
+        """(time, activations held) of a device after each change, in those of one micro-batch and chunk.
+
+        Args:
+            released_by_backward: share that the gradient of the input frees; the gradient of the weight frees the rest.
+        """
+        steps: list[tuple[float, float]] = []
+        parted = any(event.slot.op == "W" for event in self.of_device[device])
+        for event in self.of_device[device]:
+            if event.slot.op == "F":
+                steps.append((event.start, 1.0))
+            elif event.slot.op == "B":
+                steps.append((event.end, -(released_by_backward if parted else 1.0)))
+            else:
+                steps.append((event.end, -(1.0 - released_by_backward)))
+        held, found = 0.0, [(0.0, 0.0)]
+        for time, change in sorted(steps):
+            held += change
+            found.append((time, held))
+        return found
+
+    def peak_in_flight(self, device: int, released_by_backward: float = 0.0) -> float:
+        """Most activations that a device holds at once, in those of one micro-batch and chunk."""
+        return max(held for _, held in self.in_flight(device, released_by_backward))
+
+
+def execute(
+    table: Table,
+    durations: Durations,
+    place: Place,
+    *,
+    num_parts: int,
+    span_counts: bool = False,
+    breaks: frozenset[int] = frozenset(),
+) -> Timeline:
+    """Place every slot as early as its device and what it depends on allow.
+
+    A forward waits for the forward of the part before, a backward for the own forward and the backward of the part
+    behind, a weight gradient for its backward; what comes from another device is a hop later.
+
+    Args:
+        place: where a device's chunk lies along the model.
+        num_parts: parts of the model [count].
+        breaks: parts at which another copy of the model begins.
+
+    Raises:
+        InputError: the table waits for itself.
+    """
+    part_device = {place(device, slot.chunk): device for device, slots in enumerate(table) for slot in slots}
+    done: dict[tuple[Op, int, int], float] = {}
+    free = [0.0] * len(table)
+    following = [0] * len(table)
+    per_device: list[list[Event]] = [[] for _ in table]
+    events: list[Event] = []
+    waiting: dict[tuple[Op, int, int], list[int]] = {}
+    ready = list(range(len(table)))
+    while ready:
+        device = ready.pop()
+        while following[device] < len(table[device]):
+            slot = table[device][following[device]]
+            part = place(device, slot.chunk)
+            needs = needs_of(slot, part, num_parts, breaks)
+            missing = next((need for need in needs if need not in done), None)
+            if missing is not None:
+                waiting.setdefault(missing, []).append(device)
+                break
+            start = free[device]
+            for need in needs:
+                hop = durations.hop_s if part_device[need[2]] != device else 0.0
+                start = max(start, done[need] + hop)
+            end = start + durations.of(slot.op, part)
+            event = Event(device=device, slot=slot, start=start, end=end)
+            events.append(event)
+            per_device[device].append(event)
+            free[device] = end
+            following[device] += 1
+            key = (slot.op, slot.micro_batch, part)
+            done[key] = end
+            ready += waiting.pop(key, [])
+    stuck = [device for device in range(len(table)) if following[device] < len(table[device])]
+    if stuck:
+        slot = table[stuck[0]][following[stuck[0]]]
+        raise InputError(
+            what="pipeline schedule",
+            given=f"device {stuck[0]} waits for {slot.op}{slot.micro_batch} for ever",
+            allowed="an order without circles",
+        )
+    return Timeline(
+        events=tuple(events),
+        num_devices=len(table),
+        span_counts=span_counts,
+        of_device=tuple(tuple(one) for one in per_device),
+    )
+
+
+def needs_of(slot: Slot, part: int, num_parts: int, breaks: frozenset[int]) -> list[tuple[Op, int, int]]:
+    """What a slot waits for: (op, micro-batch, part)."""
+    if slot.op == "F":
+        return [("F", slot.micro_batch, part - 1)] if part and part not in breaks else []
+    if slot.op == "W":
+        return [("B", slot.micro_batch, part)]
+    found: list[tuple[Op, int, int]] = [("F", slot.micro_batch, part)]
+    if part + 1 < num_parts and part + 1 not in breaks:
+        found.append(("B", slot.micro_batch, part + 1))
+    return found

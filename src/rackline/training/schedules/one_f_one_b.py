@@ -1,0 +1,33 @@
+"""1F1B with a flush (PipeDream-flush): a backward as soon as it can be had, then one forward for one backward.
+
+Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1.
+"""
+
+from __future__ import annotations
+
+from rackline.training.schedules.executor import Slot, Table
+from rackline.training.schedules.schedule import Schedule, in_turn
+
+
+def table(pp: int, micro_batches: int, chunks: int) -> Table:
+    """Device i begins with pp - 1 - i forwards."""
+    found: list[tuple[Slot, ...]] = []
+    for device in range(pp):
+        ahead = min(pp - 1 - device, micro_batches)
+        slots = [Slot("F", m) for m in range(ahead)]
+        for m in range(micro_batches):
+            if m + ahead < micro_batches:
+                slots.append(Slot("F", m + ahead))
+            slots.append(Slot("B", m))
+        found.append(tuple(slots))
+    return tuple(found)
+
+
+ONE_F_ONE_B = Schedule(
+    name="1f1b",
+    table=table,
+    place=in_turn,
+    bubble=lambda p, m, v, forward, backward, weight: (p - 1) * (forward + backward),
+    in_flight=lambda p, m, v: float(min(p, m)),
+    source="Narayanan et al. 2021, arXiv:2104.04473",
+)
