@@ -1,0 +1,71 @@
+"""FLOP of a training step: what the model needs, and what the hardware does."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rackline.arch import Model
+from rackline.passes.features import Array, FloatLike, as_array
+from rackline.training.cores import cores_of
+from rackline.training.runs import RECOMPUTE, Runs
+
+
+def attention_flop(model: Model, seq_len: float, *, causal: bool = False) -> float:
+    """FLOP of the attention products of one sequence, forward [FLOP].
+
+    Args:
+        seq_len: [tokens].
+        causal: only pairs that a causal mask leaves; the whole square otherwise, as PaLM and Megatron count.
+    """
+    total = 0.0
+    for group in model.layer_groups:
+        for core in cores_of(group.attention):
+            pairs = float(core.attention_pairs(seq_len, 0.0))
+            full = core.window is None and not causal
+            per_head = core.prefill_flop_per_pair * (2.0 * pairs if full else pairs)
+            total += group.count * core.num_q_heads * (per_head + core.chunk_flop_per_token * seq_len)
+    return total
+
+
+def model_flop(model: Model, seq_len: float, sequences: FloatLike, *, causal: bool = False) -> FloatLike:
+    """FLOP that a step needs: 6 a token and active parameter, and three times the attention products.
+
+    model FLOP = B (6 N_active s + 3 A(s)), the embedding lookup left out, the head counted.
+
+    Args:
+        seq_len: s [tokens].
+        sequences: B [sequences], any shape.
+        causal: see `attention_flop`.
+
+    Returns:
+        [FLOP], shape of `sequences`.
+
+    Sources: Chowdhery et al. 2022 (PaLM, arXiv:2204.02311), appendix B.
+    """
+    return as_array(sequences) * (
+        6.0 * model.active_params * seq_len + 3.0 * attention_flop(model, seq_len, causal=causal)
+    )
+
+
+def mfu(model_flop_per_step: FloatLike, step_s: FloatLike, num_chips: FloatLike, peak_flop_per_s: float) -> FloatLike:
+    """Model FLOP utilisation: FLOP that the model needs over those that the chips could have done.
+
+    >>> float(mfu(1e15, 1.0, 2, 1e15))
+    0.5
+    """
+    return as_array(model_flop_per_step) / (as_array(step_s) * num_chips * peak_flop_per_s)
+
+
+def hardware_share(model: Model, runs: Runs, seq_len: float) -> Array:
+    """FLOP that run over those that the model needs: 4/3 of the layers under full recompute, attention again under
+    selective, the layers again in a reversible stack."""
+    forward = 2.0 * model.active_params * seq_len + attention_flop(model, seq_len)
+    head = 2.0 * model.vocab_size * model.d_model * seq_len
+    extra = np.zeros(len(runs))
+    for name, value in (
+        ("full", forward - head),
+        ("reversible", forward - head),
+        ("selective", attention_flop(model, seq_len)),
+    ):
+        extra = np.where(runs.recompute == RECOMPUTE.index(name), value, extra)
+    return 1.0 + extra / (3.0 * forward)
