@@ -59,9 +59,9 @@ _SINGULAR = {
     "prices": "price sheet",
     "calibrations": "calibration",
     "stacks": "stack",
-Kind = Literal[
-    "laws", "runs", "training_stacks"
-]
+    "training_stacks": "training stack",
+    "laws": "scaling law",
+    "runs": "training run",
 }
 _CANONICAL = re.compile(r"^[a-z0-9][a-z0-9._-]*$")
 _TAGS = ("gqa", "mla", "uniform", "layered", "int", "bool", "float", "str")
@@ -127,9 +127,19 @@ def stack_record(name: str, overrides: Mapping[str, object] | None = None) -> St
     return _record("stacks", StackRecord, name, overrides)
 
 
-Kind = Literal[
-    "laws", "runs", "training_stacks"
-]
+def law_record(name: str, overrides: Mapping[str, object] | None = None) -> LawRecord:
+    """Read one scaling law; arguments and errors as in `chip_record`."""
+    return _record("laws", LawRecord, name, overrides)
+
+
+def run_record(name: str, overrides: Mapping[str, object] | None = None) -> RunRecord:
+    """Read one training run; arguments and errors as in `chip_record`."""
+    return _record("runs", RunRecord, name, overrides)
+
+
+def training_stack_record(name: str, overrides: Mapping[str, object] | None = None) -> TrainingStackRecord:
+    """Read one training stack; arguments and errors as in `chip_record`."""
+    return _record("training_stacks", TrainingStackRecord, name, overrides)
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from rackline.errors import RacklineError, nearest_names
 
 _COMMANDS = {
     "plan": "The cheapest way to serve a model on a cluster under latency limits.",
+    "train": "Layout, step time, memory, days and dollars of a training run.",
     "explain": "One pass row by row: formula, numbers put in, seconds, what binds.",
     "fit": "What fits: weights per chip, room for KV, largest context and concurrency by layout.",
     "tiers": "Where to keep the KV cache of a prompt, for how long, and what to charge for it.",
@@ -58,6 +59,15 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
     rackline plan llama-3.1-70b --on dgx-h200 --input 2k --output 500 \\
       --what-if hbm_bandwidth=3TB/s:12TB/s:4 --plot what-if.svg
     rackline plan ./config.json --on dgx-h200 --input 4k --output 1k --json
+""",
+    "train": """Examples:
+
+    rackline train llama-3.1-405b --on dgx-h100 --chips 16384 \\
+      --tokens 15.6T --global-batch 16M
+    rackline train deepseek-v3 --on gb200-nvl72 --chips 2304 \\
+      --global-batch 63M --seq 4k --precision mxfp8 --plot pipeline.html
+    rackline train llama-3.1-70b --on dgx-h100 --chips 64 \\
+      --global-batch 1M --layout tp=4,pp=4 --recompute full --json
 """,
     "explain": """Examples:
 
@@ -155,6 +165,7 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
 
 _MODULES = {
     "plan": "rackline.cli.plan:plan",
+    "train": "rackline.cli.train:train",
     "explain": "rackline.cli.explain:explain",
     "fit": "rackline.cli.fit:fit",
     "tiers": "rackline.cli.pricing:tiers",

@@ -13,8 +13,8 @@ from rackline.passes.features import Array
 from rackline.training.cores import cores
 from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs, TrainLayout, check_layout
 
-MICRO_BATCHES = (1, 2, 4, 8)
-MOST_TP = 16
+MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16)
+MOST_TP = 64
 MOST_CP = 16
 SHORTEST_SHARE = 1024
 """Context parallelism is not looked at where a chip would hold fewer tokens of a sequence."""
@@ -68,7 +68,7 @@ def train_space(
             for b in micro
             for v, name in _orders(pp, chunks, global_batch // (dp * b), schedules)
             for ep, expert_tp in experts
-            for zero in _given(fixed, "zero", (1, 3) if pp == 1 else (1,))
+            for zero in _given(fixed, "zero", (1, 2, 3))
             for again in recompute
         ]
         if grid:

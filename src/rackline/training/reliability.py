@@ -10,7 +10,7 @@ from rackline.errors import InputError
 from rackline.passes.features import FloatLike, as_array
 
 CHIP_HOURS_BETWEEN_FAILURES = 50_630.0
-"""419 unexpected interruptions of 16,384 H100 in 54 days (Llama 3, arXiv:2407.21783, section 3.3.4): 16384·54·24/419."""
+"""16384 · 54 · 24 / 419: unexpected interruptions of 16,384 H100 in 54 days (Llama 3, arXiv:2407.21783, 3.3.4)."""
 RESTART_S = 600.0
 """Detection, reload and start of a run after a failure (assumed)."""
 STORAGE_BYTES_PER_S_PER_CHIP = 0.25e9

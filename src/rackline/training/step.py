@@ -25,8 +25,8 @@ from rackline.training.work import MicroBatch, Work
 CORNER = 6.0
 """Sharpness of max(device, host): the p-norm of the two, rounded where they are equal."""
 OPTIMIZER_BYTES = 50.0
-"""Traffic of an optimiser step per parameter: Adam reads a gradient, a master weight and two moments and writes the last
-three and the bf16 weight (30); the gradient is also scaled, clipped by its norm and set to zero (20)."""
+"""Traffic of an optimiser step per parameter: Adam reads a gradient, a master weight and two moments and writes the
+last three and the bf16 weight (30); the gradient is also scaled, clipped by its norm and set to zero (20)."""
 COMMUNICATION = ("tensor", "context", "expert_inside", "expert_outside")
 
 
@@ -298,23 +298,25 @@ def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
     host = dense * stack.host_dense_s + mixtures * stack.host_moe_s + experts * stack.host_expert_s
     host = (host + states * stack.host_state_s) * times["host", ""] / pp
     layers = (device**CORNER + host**CORNER) ** (1.0 / CORNER)
-    # the slowest stage sets the pace: one with the most layers, or the last, which has the head and what layers are left
+    # the slowest stage sets the pace: one with the most layers, or the last, which has the head and what is left
     most = np.ceil(parts.layers / pp)
     left = np.maximum(parts.layers - (pp - 1.0) * most, 0.0)
     stage = np.maximum(layers * most, layers * left + head * parts.layers / pp) * pp / parts.layers
     mean = layers + head / pp
     gather_bytes = parts.gather_bytes
-    sharded = 3.0 * gather_bytes * parts.shard_gather
-    behind = sharded - (1.0 - stack.shard_exposed) * stage
-    shard = np.where(runs.zero == 3, np.maximum(stack.shard_exposed * sharded, behind), 0.0)
+    # FSDP gathers weights for the forward and the backward pass and scatters gradients, in every micro-batch; where
+    # only gradients are sharded, weights stay until the backward pass is over
+    passes = np.where(runs.zero == 3, 3.0, np.where(runs.zero == 2, 2.0, 0.0))
+    sharded = passes * gather_bytes * parts.shard_gather
+    shard = np.maximum(stack.shard_exposed * sharded, sharded - (1.0 - stack.shard_exposed) * stage)
     # a stage receives each of its parts once forward and once backward
     hops = stack.pipeline_exposed * 2.0 * as_array(runs.virtual_pp) * parts.hop
     bubble = bubble_seconds(runs, m, phases, recompute, mean, parts.hop)
     grad = stack.gradient_bytes * parts.scatter
-    weights = np.where((runs.zero == 1) | (runs.zero == 2), gather_bytes * parts.gather, 0.0)
+    weights = np.where(runs.zero == 1, gather_bytes * parts.gather, 0.0)
     weights = np.where(runs.zero == 0, stack.gradient_bytes * parts.gather, weights)
     # sharded gradients leave with the gathers of the weights, micro-batch by micro-batch
-    data = stack.data_exposed * np.where(runs.zero == 3, 0.0, grad + weights)
+    data = stack.data_exposed * np.where(runs.zero >= 2, 0.0, grad + weights)
     fixed = stack.fixed_s * np.ones(len(runs))
     step = m * (stage + shard + hops) + bubble + data + parts.optimizer + fixed
     shown["shards"] = shard
@@ -374,13 +376,13 @@ def bubble_seconds(
     device = phases["forward"] + phases["input"] + phases["weight"] + recompute
     stretch = stage / np.maximum(device, 1e-30)
     w = phases["weight"] * stretch
-    both = phases["forward"] * stretch  # what DualPipe runs under a backward pass of the other direction
+    both = phases["forward"] * stretch  # DualPipe runs it under a backward pass of the other direction
     plain = (pp - 1) / v * stage
     found = plain
     for name, value in (
         ("zb-h1", (pp - 1) * np.maximum(stage - 2.0 * w, 0.0)),
         ("zb-h2", (pp - 1) * np.maximum(stage - 3.0 * w, 0.0)),
-        ("zb-v", (pp - 1) * np.maximum(stage - 3.0 * w, 0.0)),
+        ("zb-v", (pp - 1) / 2.0 * both),  # of the block in schedules/zb_v, found by running it
         ("dualpipe", np.maximum(pp / 2.0 - 1.0, 0.0) * np.maximum(stage + (stage - both) - 3.0 * w, 0.0)),
     ):
         found = np.where(runs.schedule == SCHEDULES.index(name), value, found)

@@ -1,6 +1,6 @@
 """Interleaved 1F1B: every device holds several chunks of the model, so that the pipeline fills faster.
 
-Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.2; order as in Megatron-LM, core/pipeline_parallel/schedules.
+Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.2; order as in Megatron-LM's schedules.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ ZB_V = Schedule(
     splits_backward=True,
     span_counts=True,
     weights_fill=True,
-    bubble=lambda p, m, v, forward, backward, weight: (p - 1) * max(forward + backward - 3.0 * weight, 0.0),
+    # the paper's greedy search reaches 0 where all three take equally long
+    bubble=lambda p, m, v, forward, backward, weight: (p - 1) / 2.0 * forward,
     in_flight=lambda p, m, v: float(min(p, m)),
     source="Qi et al. 2023, arXiv:2401.10241",
 )

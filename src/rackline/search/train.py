@@ -1,0 +1,259 @@
+"""The training plan: the fastest layouts, and what a run costs in days, dollars and kWh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rackline.errors import InputError
+from rackline.search.train_evaluate import Crossing, Evaluated, TrainJob, crossings, evaluate_runs
+from rackline.search.train_space import train_space
+from rackline.training.reliability import Reliability, reliability
+from rackline.training.runs import SCHEDULES, Runs, TrainLayout
+
+DEFAULT_SCHEDULES = SCHEDULES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainCandidate:
+    """One run with everything that is known of it.
+
+    Args:
+        step: parts of a step [s], see `rackline.training.step.StepTime`.
+        memory: bytes of the fullest chip, by kind.
+        mfu, hfu: model and hardware FLOP over the peak of the products' data type.
+        days, usd, kwh: of the whole run, failures included; None where price or power is unknown.
+        binds: what takes most of the step.
+        levels: which group works on which level of the fabric.
+    """
+
+    layout: TrainLayout
+    step_s: float
+    step: Mapping[str, Any]
+    memory: Mapping[str, float]
+    mfu: float
+    hfu: float
+    tokens_per_s_per_chip: float
+    days: float | None
+    usd: float | None
+    kwh: float | None
+    binds: str
+    levels: tuple[Crossing, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "layout": self.layout.as_dict(),
+            "num_chips": self.layout.num_chips,
+            "step_s": self.step_s,
+            "breakdown": dict(self.step),
+            "memory": dict(self.memory),
+            "mfu": self.mfu,
+            "hfu": self.hfu,
+            "tokens_per_s_per_chip": self.tokens_per_s_per_chip,
+            "days": self.days,
+            "usd": self.usd,
+            "kwh": self.kwh,
+            "binding": self.binds,
+            "levels": [
+                {"group": one.name, "size": one.size, "inside_domain": one.inside, "level": one.level}
+                for one in self.levels
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainPlan:
+    """The answer of a search.
+
+    Args:
+        tokens: of the whole run, None when only a step was asked for [tokens].
+        candidates_evaluated: runs looked at [count].
+        candidates_timed: of these, runs that fit and whose step was timed [count].
+        best: fastest first.
+        reason: why nothing fits; empty when something does.
+        nearest: the run that lacks least memory, when nothing fits.
+    """
+
+    job: TrainJob
+    tokens: float | None
+    candidates_evaluated: int
+    candidates_timed: int
+    best: tuple[TrainCandidate, ...]
+    reliability: Reliability
+    reason: str = ""
+    nearest: TrainLayout | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "model": self.job.model.name,
+            "cluster": self.job.cluster.name,
+            "num_chips": self.job.cluster.num_chips,
+            "stack": self.job.stack.name,
+            "precision": self.job.precision.as_dict(),
+            "global_batch": self.job.global_batch,
+            "seq_len": self.job.seq_len,
+            "tokens": self.tokens,
+            "candidates_evaluated": self.candidates_evaluated,
+            "candidates_timed": self.candidates_timed,
+            "best": self.best[0].as_dict() if self.best else None,
+            "others": [one.as_dict() for one in self.best[1:]],
+            "reliability": self.reliability.as_dict(),
+            "reason": self.reason,
+            "nearest": self.nearest.as_dict() if self.nearest else None,
+        }
+
+
+def train_plan(
+    job: TrainJob,
+    *,
+    tokens: float | None = None,
+    fixed: Mapping[str, int] | None = None,
+    schedules: Sequence[str] = DEFAULT_SCHEDULES,
+    recompute: Sequence[str] = ("none", "selective", "full"),
+    most: int = 5,
+) -> TrainPlan:
+    """Search the fastest runs.
+
+    Args:
+        tokens: of the whole run, for days and dollars [tokens].
+        fixed: parts of the layout that are given.
+        schedules, recompute: which to look at; a reversible stack is another model, so it is looked at only when asked.
+        most: how many of the best to explain [count].
+
+    Raises:
+        LayoutError: given parts that nothing satisfies.
+        InputError: no token.
+    """
+    if tokens is not None and not tokens > 0:
+        raise InputError(what="--tokens", given=tokens, allowed="more than 0", nearest="15e12")
+    again = [name for name in recompute if name != "selective" or not job.stack.flash_attention] or ["none"]
+    runs = train_space(
+        job.model,
+        job.cluster,
+        global_batch=job.global_batch,
+        seq_len=job.seq_len,
+        fixed=fixed,
+        schedules=schedules,
+        recompute=again,
+    )
+    found = evaluate_runs(job, runs)
+    reliable = reliability(job.model.total_params, job.cluster.num_chips)
+    order = np.argsort(found.step_s, kind="stable")[: max(most * 40, 200)]
+    order = order[np.isfinite(found.step_s[order])]
+    if not order.size:
+        least = int(np.argmin(found.total_bytes))
+        lacks = (
+            f"needs {found.total_bytes[least] / 1e9:.0f} GB on a chip, has {job.cluster.chip.hbm_bytes / 1e9:.0f} GB"
+        )
+        return TrainPlan(
+            job=job,
+            tokens=tokens,
+            candidates_evaluated=len(runs),
+            candidates_timed=found.timed,
+            best=(),
+            reliability=reliable,
+            reason=f"nothing fits: the smallest, {runs.layout(least).label()}, {lacks}",
+            nearest=runs.layout(least),
+        )
+    kept = _unlike(found, order, most)
+    return TrainPlan(
+        job=job,
+        tokens=tokens,
+        candidates_evaluated=len(runs),
+        candidates_timed=found.timed,
+        best=candidates(job, runs.take(kept), tokens, reliable),
+        reliability=reliable,
+    )
+
+
+def _unlike(found: Evaluated, order: np.ndarray[Any, Any], most: int) -> np.ndarray[Any, Any]:
+    """The fastest runs, one of each (tp, pp, cp, ep): variants of one layout say little new."""
+    seen: set[tuple[int, ...]] = set()
+    kept: list[int] = []
+    runs = found.runs
+    for index in order:
+        key = (int(runs.tp[index]), int(runs.pp[index]), int(runs.cp[index]), int(runs.ep[index]))
+        if key not in seen:
+            seen.add(key)
+            kept.append(int(index))
+        if len(kept) == most:
+            break
+    return np.array(kept)
+
+
+def candidates(job: TrainJob, runs: Runs, tokens: float | None, reliable: Reliability) -> tuple[TrainCandidate, ...]:
+    """Explain some runs.
+
+    Args:
+        tokens: of the whole run [tokens].
+        reliable: what failures cost.
+    """
+    step, memory = job.step(runs), job.memory(runs)
+    mfu, hfu = job.utilisation(runs, step.step)
+    found: list[TrainCandidate] = []
+    for index in range(len(runs)):
+        step_s = float(step.step[index])
+        parts = step.at(index)
+        days = usd = kwh = None
+        if tokens is not None:
+            hours = tokens / job.batch_tokens * step_s / reliable.goodput / 3600.0
+            days = hours / 24.0
+            chip_hours = hours * job.cluster.num_chips
+            price, power = job.cluster.usd_per_chip_hour, job.cluster.power_w_per_chip
+            usd = chip_hours * price if price is not None else None
+            kwh = chip_hours * power / 1000.0 if power is not None else None
+        found.append(
+            TrainCandidate(
+                layout=runs.layout(index),
+                step_s=step_s,
+                step=parts,
+                memory=memory.at(index),
+                mfu=float(mfu[index]),
+                hfu=float(hfu[index]),
+                tokens_per_s_per_chip=job.batch_tokens / step_s / job.cluster.num_chips,
+                days=days,
+                usd=usd,
+                kwh=kwh,
+                binds=binding(parts, float(runs.micro_batches(job.global_batch)[index])),
+                levels=crossings(job, runs, index),
+            )
+        )
+    return tuple(found)
+
+
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "products": ("gemm", "experts", "head"),
+    "attention": ("attention", "state"),
+    "memory traffic": ("elementwise", "quantise", "permute", "unfused", "logits"),
+    "tensor parallel": ("tensor",),
+    "context parallel": ("context",),
+    "expert exchange": ("expert_inside", "expert_outside"),
+    "gathers of weights": ("shards",),
+    "sends between stages": ("pipeline",),
+}
+
+
+def shares(parts: Mapping[str, Any], micro_batches: float) -> dict[str, float]:
+    """Where the time of a step goes [s]: groups of rows over all micro-batches, host, bubble, exchange, optimiser."""
+    found = {
+        name: micro_batches * sum(float(parts["shown_s"].get(kind, 0.0)) for kind in kinds)
+        for name, kinds in GROUPS.items()
+    }
+    found["recompute"] = micro_batches * float(parts["recompute_s"])
+    found["pipeline bubble"] = float(parts["bubble_s"])
+    found["gradients and weights"] = float(parts["data_s"])
+    found["optimiser and rest"] = float(parts["optimizer_s"]) + float(parts["fixed_s"])
+    known = sum(found.values())
+    found["host launches, uneven stages"] = max(float(parts["step_s"]) - known, 0.0)
+    return {name: value for name, value in found.items() if value > 0.0}
+
+
+def binding(parts: Mapping[str, Any], micro_batches: float) -> str:
+    """What takes most of a step."""
+    found = shares(parts, micro_batches)
+    return max(found, key=lambda name: found[name])
