@@ -11,7 +11,7 @@ from rackline.errors import LayoutError
 from rackline.hardware import Cluster
 from rackline.passes.features import Array
 from rackline.training.cores import cores
-from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs, TrainLayout, check_layout
+from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs, TrainLayout, check_layout, replaced
 
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16)
 MOST_TP = 64
@@ -152,7 +152,7 @@ def _refuse(model: Model, cluster: Cluster, global_batch: int, seq_len: int, fix
             nearest=f"{max(1, round(chips / per_replica)) * per_replica} chips",
         )
     dp = fixed.get("dp", chips // per_replica)
-    layout = TrainLayout(**{"dp": dp, **fixed})
+    layout = replaced(TrainLayout(dp=dp), **fixed)
     check_layout(layout, model, cluster, global_batch, seq_len)
     raise LayoutError(
         what="global batch",
