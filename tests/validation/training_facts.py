@@ -177,7 +177,7 @@ def megatron_memory() -> Iterator[tuple[str, str, float, float, float]]:
 # -------------------------------------------------------------------------------- schedules
 
 
-def zero_bubble() -> dict[str, list[float]]:
+def zero_bubble(most_slots: float = float("inf")) -> dict[str, list[float]]:
     """Predicted minus published bubble rate, by schedule; stage times are those of the step model on A100."""
     names = {"1F1B": "1f1b", "1F1B-I": "interleaved", "ZB-H1": "zb-h1", "ZB-H2": "zb-h2", "ZB-V": "zb-v"}
     found: dict[str, list[float]] = defaultdict(list)
@@ -189,6 +189,8 @@ def zero_bubble() -> dict[str, list[float]]:
         layers, width, heads, p, m = (
             int(row[k]) for k in ("layers", "hidden", "heads", "stages_p", "num_microbatches_m")
         )
+        if p * m > most_slots:
+            continue
         on = cluster("dgx-a100").with_num_chips(p)
         micro = int(float(row["microbatch"]))
         parts = step_parts(
@@ -257,7 +259,7 @@ def megascale() -> Iterator[tuple[str, float, float]]:
 
 
 def torchtitan() -> Iterator[tuple[str, float, float]]:
-    """(run, published tokens/s a chip, predicted) on H100 with 2.4 TB/s; stack llm-foundry, the nearest that is fitted."""
+    """(run, published tokens/s a chip, predicted) on H100 with 2.4 TB/s; stack llm-foundry, the nearest fitted."""
     for row in rows("torchtitan_benchmarks.csv"):
         text = f"{row['caption']} {row['label']}"
         rate = row["tokens_per_s_per_gpu"] or row["vanilla_tp_tokens_per_s"]
@@ -516,7 +518,8 @@ def markdown() -> str:
         "### Memory of the same models",
         "",
         f"28 published values (weights and optimiser, activations, share under each recompute): "
-        f"{spread([p / m - 1 for _, _, m, p, _ in memory])}; Calculon {spread([c / m - 1 for _, _, m, _, c in memory])}.",
+        f"{spread([p / m - 1 for _, _, m, p, _ in memory])}; "
+        f"Calculon {spread([c / m - 1 for _, _, m, _, c in memory])}.",
     ]
     memory_rows = [(w, m / 1e9, p / 1e9) for w, m, p in measured_memory()]
     lines += compared(
@@ -527,7 +530,7 @@ def markdown() -> str:
         "",
         "### Bubble rates (Qi et al. 2023), percentage points",
         "",
-        f"Median over all: {100 * np.median(np.abs(np.concatenate([np.array(v) for v in bubbles.values()]))):.2f} points.",
+        f"Median over all: {100 * np.median(np.abs(np.concatenate(list(bubbles.values())))):.2f} points.",
         "",
         "| schedule | rows | median difference | bias |",
         "|---|---:|---:|---:|",
@@ -549,9 +552,9 @@ def markdown() -> str:
         "",
         "### Layouts of NVIDIA's recipes against our best",
         "",
-        f"In {len(near)} of {len(vendor)} recipes the vendor's layout is within 5 % of our best (1F1B and interleaved, the "
-        f"same batch, precision and chips), median ratio {np.median([v[1] for v in vendor]):.2f}; "
-        f"{sum(not v[2] for v in vendor)} do not fit by our count, because recipes recompute single modules or offload.",
+        f"In {len(near)} of {len(vendor)} recipes the vendor's layout is within 5 % of our best (1F1B and interleaved, "
+        f"the same batch, precision and chips), median ratio {np.median([v[1] for v in vendor]):.2f}; "
+        f"{sum(not v[2] for v in vendor)} do not fit by our count: recipes recompute single modules, or offload.",
         "",
         "| recipe | vendor's time over ours | fits by our count | our best |",
         "|---|---:|---|---|",

@@ -143,6 +143,8 @@ def _orders(pp: int, chunks: Sequence[int], micro_batches: int, schedules: Seque
 def _refuse(model: Model, cluster: Cluster, global_batch: int, seq_len: int, fixed: Mapping[str, int]) -> None:
     """Say which constraint the given parts break."""
     chips = cluster.num_chips
+    for tp in (fixed["tp"],) if "tp" in fixed and not _tp_fits(model, fixed["tp"]) else ():
+        check_layout(TrainLayout(tp=tp), model, cluster, global_batch, seq_len)
     per_replica = fixed.get("tp", 1) * fixed.get("pp", 1) * fixed.get("cp", 1)
     if chips % per_replica:
         raise LayoutError(

@@ -1,0 +1,129 @@
+"""`rackline train` as a person or a program calls it, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackline.cli.main import run
+
+TRAIN = ["train", "llama-3.1-70b", "--on", "dgx-h100", "--chips", "64", "--global-batch", "1Mi", "--seq", "8k"]
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    status = run(list(arguments))
+    out, err = capsys.readouterr()
+    assert status == 0, err
+    assert err == ""
+    return out
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    return json.loads(call(capsys, *arguments, "--json"))
+
+
+def test_issue_command_answers_with_days_and_dollars(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(
+        capsys,
+        *("train", "llama-3.1-405b", "--on", "dgx-h100", "--chips", "16384"),
+        *("--tokens", "15.6T", "--global-batch", "16M"),
+    )
+    assert found["candidates_evaluated"] >= 50_000
+    assert found["elapsed_s"] < 12.0
+    assert found["global_batch"] == 2048
+    best = found["best"]
+    for key in ("layout", "step_s", "breakdown", "memory", "mfu", "hfu", "tokens_per_s_per_chip", "levels", "binding"):
+        assert key in best
+    assert best["memory"]["total_bytes"] <= 80e9
+    assert 0.3 < best["mfu"] <= best["hfu"] < 0.7
+    hours = 15.6e12 / (2048 * 8192) * best["step_s"] / 3600 / found["reliability"]["goodput"]
+    assert best["days"] == pytest.approx(hours / 24)
+    assert best["kwh"] == pytest.approx(hours * 16384 * 1.73, rel=1e-6)
+    assert best["step_s"] <= min(one["step_s"] for one in found["others"])
+    assert {one["group"] for one in best["levels"]} >= {"pipeline", "data"}
+
+
+def test_parts_of_a_step_add_up(capsys: pytest.CaptureFixture[str]) -> None:
+    best = answer(capsys, *TRAIN, "--layout", "tp=4,pp=4,virtual_pp=5")["best"]
+    parts = best["breakdown"]
+    micro_batches = 128 / (best["layout"]["dp"] * best["layout"]["micro_batch"])
+    whole = micro_batches * parts["stage_s"] + sum(
+        parts[f"{name}_s"] for name in ("bubble", "data", "optimizer", "fixed")
+    )
+    assert best["step_s"] == pytest.approx(whole)
+    memory = best["memory"]
+    assert memory["total_bytes"] == pytest.approx(
+        sum(v for k, v in memory.items() if k.endswith("_bytes") and k != "total_bytes")
+    )
+
+
+def test_report_shows_layout_time_memory_pipeline_and_levels(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    plot, trace = tmp_path / "pipeline.svg", tmp_path / "pipeline.json"
+    text = call(
+        capsys, *TRAIN, "--layout", "tp=4,pp=4", "--schedule", "zb-h1", "--plot", str(plot), "--trace", str(trace)
+    )
+    for part in ("zb-h1", "MFU", "memory of the fullest chip", "gradient of weights", "which level", "scale-up"):
+        assert part in text
+    assert plot.read_text().count("<rect") > 100
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {event["tid"] for event in events if event["ph"] == "X"} == {0, 1, 2, 3}
+
+
+def test_full_recompute_costs_hardware_flop(capsys: pytest.CaptureFixture[str]) -> None:
+    plain, again = (
+        answer(capsys, *TRAIN, "--layout", "tp=8,pp=4,micro_batch=1", "--recompute", name)["best"]
+        for name in ("none", "full")
+    )
+    assert again["step_s"] > plain["step_s"]
+    assert again["hfu"] > 1.25 * again["mfu"]
+    assert plain["hfu"] == plain["mfu"]
+    assert again["memory"]["activations_bytes"] < plain["memory"]["activations_bytes"]
+
+
+def test_out_of_memory_is_an_answer_with_the_nearest_run(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "train", "llama-3.1-405b", "--on", "dgx-h100", "--chips", "8", "--global-batch", "1Mi")
+    assert found["best"] is None
+    assert "GB on a chip, has 80 GB" in found["reason"]
+    assert found["nearest"]["recompute"] == "full"
+    assert "Nothing fits" in call(
+        capsys, "train", "llama-3.1-405b", "--on", "dgx-h100", "--chips", "8", "--global-batch", "1Mi"
+    )
+
+
+REFUSED: list[tuple[list[str], tuple[str, ...]]] = [
+    ([*TRAIN, "--layout", "tp=3"], ("tp=3 does not divide", "nearest")),
+    ([*TRAIN, "--layout", "tp=4,pp=5"], ("to divide 64 chips", "nearest: 60 chips")),
+    (
+        [*TRAIN, "--layout", "tp=1,pp=1,micro_batch=3"],
+        ("a global batch of 128 sequences", "nearest: a global batch of"),
+    ),
+    ([*TRAIN, "--layout", "virtual_pp=2,pp=1"], ("virtual_pp needs pp of at least 2",)),
+    ([*TRAIN, "--layout", "ep=8"], ("a dense model has no ep",)),
+    ([*TRAIN, "--layout", "tq=8"], ("nearest: tp=8",)),
+    ([*TRAIN, "--layout", "zero=4"], ("0, 1, 2 or 3",)),
+    ([*TRAIN[:4], "--chips", "1e6", *TRAIN[6:]], ("1 to 32768", "nearest: 32768")),
+    ([*TRAIN[:-4], "--global-batch", "1", "--seq", "8k"], ("at least one sequence",)),
+    ([*TRAIN, "--schedule", "zb-h3"], ("--schedule", "nearest: zb-h")),
+    ([*TRAIN, "--recompute", "ful"], ("nearest: full",)),
+    ([*TRAIN, "--stack", "nemoo"], ("--stack", "nearest: nemo")),
+    ([*TRAIN, "--precision", "fp9"], ("--precision", "nearest: fp8")),
+    ([*TRAIN, "--optimizer", "adamm"], ("nearest: adam",)),
+    ([*TRAIN, "--tokens", "0"], ("--tokens",)),
+    ([*TRAIN, "--plot", "a.pdf"], ("--plot", ".svg")),
+    (["train", "lecture-frontier", *TRAIN[2:]], ("layers are known",)),
+]
+
+
+@pytest.mark.parametrize(("arguments", "parts"), REFUSED, ids=lambda value: " ".join(value)[-40:])
+def test_refusal_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], parts: tuple[str, ...]) -> None:
+    assert run(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    for part in parts:
+        assert part in err

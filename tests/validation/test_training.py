@@ -1,0 +1,73 @@
+"""Training: bars on measured steps and on published tables that nothing is fitted to."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rackline.validate import validate
+from rackline.validate.scoreboard import statistics
+
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+CASES = SHARED / "measured" / "training.jsonl"
+
+
+@pytest.fixture(scope="module")
+def facts() -> Any:
+    if not (SHARED / "facts").exists():
+        pytest.skip("the shared facts are not beside this checkout")
+    path = Path(__file__).with_name("training_facts.py")
+    spec = importlib.util.spec_from_file_location("training_facts", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["training_facts"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_measured_steps_are_within_the_bars() -> None:
+    if not CASES.exists():
+        pytest.skip("the measured cases are not beside this checkout")
+    board = validate([CASES])
+    stats = statistics(board.scores)
+    assert stats.supported / board.num_cases >= 0.95
+    assert {score.metric for score in board.scores} == {"step_s"}
+    assert stats.median_abs_error <= 0.05
+    assert stats.p90_abs_error <= 0.17
+    assert abs(stats.bias) <= 0.03
+
+
+def test_megatron_runs_are_closer_than_calculon(facts: Any) -> None:
+    found = [(p / m - 1, c / m - 1) for _, _, m, p, c in facts.megatron_steps() if c is not None]
+    ours, calculon = np.abs(np.array(found)).mean(axis=0)
+    assert len(found) == 8
+    assert ours <= 0.0365
+    assert ours < calculon
+
+
+def test_memory_of_megatron_runs(facts: Any) -> None:
+    errors = [abs(p / m - 1) for _, _, m, p, _ in facts.megatron_memory()]
+    assert len(errors) == 28
+    assert np.median(errors) <= 0.05
+
+
+def test_memory_of_measured_runs(facts: Any) -> None:
+    assert np.median([abs(p / m - 1) for _, m, p in facts.measured_memory()]) <= 0.15
+
+
+def test_bubble_rates(facts: Any) -> None:
+    found = facts.zero_bubble(most_slots=1800)
+    assert set(found) == {"1F1B", "1F1B-I", "ZB-H1", "ZB-H2", "ZB-V"}
+    assert np.median(np.abs(np.concatenate([np.array(values) for values in found.values()]))) <= 0.02
+    for values in found.values():
+        assert np.median(np.abs(values)) <= 0.02
+
+
+def test_speed_up_of_torchgpipe(facts: Any) -> None:
+    assert np.median([abs(p / m - 1) for _, _, m, p in facts.gpipe()]) <= 0.10
