@@ -95,6 +95,16 @@ def test_out_of_memory_is_an_answer_with_the_nearest_run(capsys: pytest.CaptureF
     )
 
 
+def test_skewed_experts_are_slower_and_a_capacity_factor_bounds_it(capsys: pytest.CaptureFixture[str]) -> None:
+    moe = ["train", "qwen3-30b-a3b", "--on", "dgx-h100", "--chips", "16", "--global-batch", "512Ki", "--seq", "4k"]
+    moe += ["--layout", "ep=8,tp=1,pp=1,cp=1,micro_batch=1,zero=1", "--recompute", "full"]
+    even, skewed, cut = (
+        answer(capsys, *moe, *more)["best"]["step_s"]
+        for more in ([], ["--expert-load", "2"], ["--expert-load", "2", "--capacity", "1.25"])
+    )
+    assert even < cut < skewed
+
+
 REFUSED: list[tuple[list[str], tuple[str, ...]]] = [
     ([*TRAIN, "--layout", "tp=3"], ("tp=3 does not divide", "nearest")),
     ([*TRAIN, "--layout", "tp=4,pp=5"], ("to divide 64 chips", "nearest: 60 chips")),
@@ -114,6 +124,7 @@ REFUSED: list[tuple[list[str], tuple[str, ...]]] = [
     ([*TRAIN, "--precision", "fp9"], ("--precision", "nearest: fp8")),
     ([*TRAIN, "--optimizer", "adamm"], ("nearest: adam",)),
     ([*TRAIN, "--tokens", "0"], ("--tokens",)),
+    ([*TRAIN, "--expert-load", "0.5"], ("--expert-load",)),
     ([*TRAIN, "--plot", "a.pdf"], ("--plot", ".svg")),
     (["train", "lecture-frontier", *TRAIN[2:]], ("layers are known",)),
 ]

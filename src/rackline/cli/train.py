@@ -40,6 +40,8 @@ def train(
     layout: str | None = None,
     schedule: Several = None,
     recompute: Several = None,
+    expert_load: Value = "1",
+    capacity: MaybeValue = None,
     price: MaybeValue = None,
     sets: Overrides = None,
     json: Json = False,
@@ -63,6 +65,8 @@ def train(
         layout: parts that are fixed, such as tp=8,pp=16 or micro_batch=2,zero=3; the others stay free
         schedule: 1f1b, interleaved, gpipe, zb-h1, zb-h2, zb-v or dualpipe; may be repeated; all by default
         recompute: none, selective, full or reversible; may be repeated; all but reversible by default
+        expert_load: tokens of the busiest expert rank over the mean, such as 1.3; 1 is balanced
+        capacity: capacity factor of experts: what a rank gets beyond so many times the mean is dropped
         price: price of a chip, in USD an hour
         sets: KEY=VALUE replaces a number of the model, cluster or chip; may be repeated
         json: print JSON (SI units) and nothing else
@@ -75,7 +79,7 @@ def train(
     from rackline.passes import calibration
     from rackline.search.train import train_plan
     from rackline.search.train_evaluate import TrainJob
-    from rackline.search.train_inputs import find_train_stack, read_recompute, read_schedules, whole_batch
+    from rackline.search.train_inputs import busiest, find_train_stack, read_recompute, read_schedules, whole_batch
     from rackline.training.precision import train_precision
     from rackline.training.runs import parse_train_layout
 
@@ -92,7 +96,8 @@ def train(
         calibration=calibration(found_stack.kernels, cluster.chip),
         global_batch=whole_batch(tokens(_binary(global_batch), "--global-batch"), seq_len),
         seq_len=seq_len,
-        mtp_layers=int(getattr(found_model, "mtp_layers", 0)),
+        mtp_layers=found_model.mtp_layers,
+        expert_load=busiest(expert_load, capacity),
     )
     fixed = parse_train_layout(layout) if layout else {}
     schedules, again = read_schedules(schedule), read_recompute(recompute)

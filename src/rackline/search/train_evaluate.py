@@ -30,6 +30,7 @@ class TrainJob:
         global_batch: [sequences].
         seq_len: [tokens].
         mtp_layers: layers that predict further tokens [count].
+        expert_load: tokens of the busiest expert-parallel rank over the mean [1].
     """
 
     model: Model
@@ -40,6 +41,7 @@ class TrainJob:
     global_batch: int
     seq_len: int
     mtp_layers: int = 0
+    expert_load: float = 1.0
 
     @property
     def batch_tokens(self) -> float:
@@ -57,6 +59,7 @@ class TrainJob:
             flash=self.stack.flash_attention,
             sequence_parallel=self.stack.sequence_parallel,
             mtp_layers=self.mtp_layers,
+            expert_load=self.expert_load,
         )
 
     def memory(self, runs: Runs) -> TrainMemory:
@@ -78,6 +81,7 @@ class TrainJob:
             flash=self.stack.flash_attention,
             sequence_parallel=self.stack.sequence_parallel,
             mtp_layers=self.mtp_layers,
+            expert_load=self.expert_load,
         )
         return step_time(parts, self.stack)
 

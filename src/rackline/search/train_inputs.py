@@ -8,6 +8,7 @@ from rackline.catalog import names
 from rackline.errors import InputError, UnknownNameError, nearest_names
 from rackline.training.runs import RECOMPUTE, SCHEDULES
 from rackline.training.stack import TrainingStack, training_stack
+from rackline.units import parse_count
 
 ROUNDING = 0.06
 """How far a batch may be moved to the nearest power of two: 16M tokens in sequences of 8192 are 2048 of them."""
@@ -75,3 +76,17 @@ def whole_batch(tokens: float, seq_len: int) -> int:
     power = 1 << max(0, round(exact).bit_length() - 1)
     near = min((power, 2 * power), key=lambda n: abs(n - exact))
     return near if abs(near / exact - 1.0) <= ROUNDING else max(1, round(exact))
+
+
+def busiest(load: str, capacity: str | None) -> float:
+    """Tokens of the busiest expert rank over the mean, cut where a capacity factor drops the rest [1].
+
+    Raises:
+        InputError: less than the mean.
+
+    >>> busiest("1.4", "1.25"), busiest("1", None)
+    (1.25, 1.0)
+    """
+    found = parse_count(load, name="--expert-load", minimum=1.0, maximum=1000.0)
+    most = found if capacity is None else parse_count(capacity, name="--capacity", minimum=1.0, maximum=1000.0)
+    return min(found, most)

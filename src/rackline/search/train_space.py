@@ -10,7 +10,6 @@ from rackline.arch import DenseFfn, Model
 from rackline.errors import LayoutError
 from rackline.hardware import Cluster
 from rackline.passes.features import Array
-from rackline.training.cores import cores
 from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs, TrainLayout, check_layout, replaced
 
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -94,7 +93,7 @@ def _shapes(model: Model, chips: int, seq_len: int, fixed: Mapping[str, int]) ->
 
 
 def _tp_fits(model: Model, tp: int) -> bool:
-    for core in cores(model).values():
+    for core in model.cores().values():
         heads, kv_heads = core.num_q_heads, core.num_kv_heads
         if heads % tp or (kv_heads and kv_heads % tp and tp % kv_heads):
             return False

@@ -8,7 +8,6 @@ import numpy as np
 
 from rackline.arch import DenseFfn, MoeFfn
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.training.cores import cores_of, routed_width
 
 if TYPE_CHECKING:
     from rackline.training.work import MicroBatch
@@ -87,7 +86,7 @@ def _layers(batch: MicroBatch, index: int) -> int:
 def layer_bytes(batch: MicroBatch, index: int, recompute: str = "none", *, dropout: bool = False) -> Array:
     """What one micro-batch leaves in one layer of a group [bytes]."""
     group = batch.model.layer_groups[index]
-    kept = _attention(batch, index, recompute, dropout) if cores_of(group.attention) else np.zeros(len(batch.runs))
+    kept = _attention(batch, index, recompute, dropout) if group.attention.cores() else np.zeros(len(batch.runs))
     if isinstance(group.ffn, MoeFfn):
         return kept + _mixture(batch, group.ffn)
     return kept + (_dense(batch, group.ffn, dropout) if group.ffn.d_ff else 0.0)
@@ -111,7 +110,7 @@ def _attention(batch: MicroBatch, index: int, recompute: str, dropout: bool) -> 
     if dropout:
         per_token = per_token + d / spread
     scores = np.zeros(len(batch.runs))
-    for core in cores_of(attention):
+    for core in attention.cores():
         heads = np.ceil(core.num_q_heads / tp)
         per_token = per_token + 4.0 * heads  # log-sum-exp of each row
         if not batch.flash and recompute == "none":
@@ -137,7 +136,7 @@ def _mixture(batch: MicroBatch, ffn: MoeFfn) -> Array:
     spread = as_array(batch.runs.tp) if batch.sequence_parallel else np.ones(len(batch.runs))
     narrow = batch.precision.gemm_bytes
     d = float(batch.model.d_model)
-    width = routed_width(ffn, batch.model.d_model)
+    width = float(ffn.expert_d_in(batch.model.d_model))
     inner = ffn.d_expert / as_array(batch.runs.expert_tp)
     per_pair = narrow * width + 2.0 * (ffn.matrices - 1) * inner + narrow * inner + 2.0 * width
     kept = batch.expert_tokens() * per_pair + batch.tokens * (4.0 * d / spread + 4.0 * ffn.num_experts)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from rackline.arch import Attention, DenseFfn, Dim, Model, MoeFfn, Projection
+from rackline.arch import Core, DenseFfn, Dim, Model, MoeFfn, Projection
 from rackline.arch.ffn import GATED
 from rackline.passes import Row
 from rackline.passes import features as f
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.training.cores import cores_of, latent_projections, routed_width
 from rackline.training.exchange import context_rows, expert_rows, tensor_rows
 from rackline.training.work import MicroBatch, Phase, Work, gemm_work, memory_work, product_work
 
@@ -61,10 +60,10 @@ def work_of(batch: MicroBatch) -> list[Work]:
 
 def _counts(
     model: Model, mtp_layers: int
-) -> tuple[dict[Projection, int], dict[Attention, int], dict[DenseFfn | MoeFfn, int]]:
+) -> tuple[dict[Projection, int], dict[Core, int], dict[DenseFfn | MoeFfn, int]]:
     """Layers that share a projection, an attention core, a feed-forward block; the extra layers are like the last."""
     projections: dict[Projection, int] = {}
-    found: dict[Attention, int] = {}
+    found: dict[Core, int] = {}
     blocks: dict[DenseFfn | MoeFfn, int] = {}
     last = len(model.layer_groups) - 1
     for index, group in enumerate(model.layer_groups):
@@ -72,13 +71,13 @@ def _counts(
         expansion = group.attention.expansion()
         for projection in (*group.attention.projections(model.d_model), *([expansion] if expansion else [])):
             projections[projection] = projections.get(projection, 0) + count
-        for core in cores_of(group.attention):
+        for core in group.attention.cores():
             found[core] = found.get(core, 0) + count
         blocks[group.ffn] = blocks.get(group.ffn, 0) + count
     return projections, found, blocks
 
 
-def core_work(batch: MicroBatch, attention: Attention, *, count: float) -> list[Work]:
+def core_work(batch: MicroBatch, attention: Core, *, count: float) -> list[Work]:
     """Scores and values; a recurrent state in their place for linear attention and state-space layers."""
     heads = np.ceil(attention.num_q_heads / as_array(batch.runs.tp))
     found: list[Work] = []
@@ -112,7 +111,7 @@ def core_work(batch: MicroBatch, attention: Attention, *, count: float) -> list[
         row = Row(
             name=f"attention_{attention.kind}_{phase}",
             group=phase,
-            op_class=f"{_kernel(attention)}_prefill",
+            op_class=f"{attention.kernel}_prefill",
             dtype="bf16",
             compute={pairs: times * flop},
             hbm={f.TOKENS: times * moved_per_token},
@@ -130,12 +129,7 @@ def core_work(batch: MicroBatch, attention: Attention, *, count: float) -> list[
     return found
 
 
-def _kernel(attention: Attention) -> str:
-    """Family of kernels whose measurements time a core."""
-    return str(getattr(attention, "kernel", "mla" if attention.kind == "mla" else "attention"))
-
-
-def _written_out(attention: Attention, per_pair: Array, heads: Array, count: float) -> list[Work]:
+def _written_out(attention: Core, per_pair: Array, heads: Array, count: float) -> list[Work]:
     """Attention before FlashAttention: the whole square is multiplied, scores and probabilities pass memory."""
     pairs = f.attention_pairs(attention.kind)
     found: list[Work] = []
@@ -168,10 +162,10 @@ def moe_work(batch: MicroBatch, ffn: MoeFfn, *, count: float) -> list[Work]:
     model, runs = batch.model, batch.runs
     tp = as_array(runs.tp)
     d = model.d_model
-    routed = routed_width(ffn, d)
+    routed = float(ffn.expert_d_in(d))
     router = Projection(name="router", d_in=(Dim(size=d),), d_out=(Dim(size=ffn.num_experts),))
     found = gemm_work(batch, router, count=count, tp=1, bf16=True)
-    for projection in latent_projections(ffn, d):
+    for projection in ffn.latent(d):
         found += gemm_work(batch, projection, count=count, tp=1)
     local = np.ceil(ffn.num_experts / as_array(runs.ep))
     width = ffn.d_expert / as_array(runs.expert_tp)
@@ -201,7 +195,7 @@ def moe_work(batch: MicroBatch, ffn: MoeFfn, *, count: float) -> list[Work]:
     return found
 
 
-def small_work(batch: MicroBatch, kinds: dict[Attention, int], blocks: dict[DenseFfn | MoeFfn, int]) -> list[Work]:
+def small_work(batch: MicroBatch, kinds: dict[Core, int], blocks: dict[DenseFfn | MoeFfn, int]) -> list[Work]:
     """Norms, residual additions, rotary embedding, activation functions; the backward pass moves twice as much."""
     model = batch.model
     tp = as_array(batch.runs.tp)

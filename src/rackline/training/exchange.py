@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from rackline.arch import Attention, MoeFfn
+from rackline.arch import Core, MoeFfn
 from rackline.parallel.exchange import collective_rows, make_group
 from rackline.passes import Row
 from rackline.passes import collectives as c
 from rackline.passes import features as f
 from rackline.passes.features import as_array
 from rackline.passes.routing import distinct_ranks
-from rackline.training.cores import routed_width
 
 if TYPE_CHECKING:
     from rackline.training.work import MicroBatch
@@ -55,7 +54,7 @@ def tensor_rows(batch: MicroBatch, attention_layers: int, dense_layers: int) -> 
                 yield "tensor", phase, row
 
 
-def context_rows(batch: MicroBatch, cores: dict[Attention, int]) -> Iterator[Link]:
+def context_rows(batch: MicroBatch, cores: dict[Core, int]) -> Iterator[Link]:
     """Keys and values of all other chips of a context-parallel group pass each chip; backward also their gradients."""
     cp = as_array(batch.runs.cp)
     if not np.any(cp > 1):
@@ -89,7 +88,7 @@ def expert_rows(batch: MicroBatch, ffn: MoeFfn, count: int) -> Iterator[Link]:
     """
     runs = batch.runs
     ep, tp, expert_tp = as_array(runs.ep), as_array(runs.tp), as_array(runs.expert_tp)
-    width = routed_width(ffn, batch.model.d_model)
+    width = float(ffn.expert_d_in(batch.model.d_model))
     phases: tuple[Literal["forward", "input"], ...] = ("forward", "input")
     if np.any(ep > 1):
         group = make_group(batch.cluster, ep, expert_tp)

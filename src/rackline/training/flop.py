@@ -6,7 +6,6 @@ import numpy as np
 
 from rackline.arch import Model
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.training.cores import cores_of
 from rackline.training.runs import RECOMPUTE, Runs
 
 
@@ -19,9 +18,10 @@ def attention_flop(model: Model, seq_len: float, *, causal: bool = False) -> flo
     """
     total = 0.0
     for group in model.layer_groups:
-        for core in cores_of(group.attention):
+        for core in group.attention.cores():
             pairs = float(core.attention_pairs(seq_len, 0.0))
-            full = core.window is None and not causal
+            # a window or a choice of blocks leaves fewer pairs than the causal half, and is counted as it is
+            full = not causal and pairs >= 0.999 * seq_len * (seq_len + 1.0) / 2.0
             per_head = core.prefill_flop_per_pair * (2.0 * pairs if full else pairs)
             total += group.count * core.num_q_heads * (per_head + core.chunk_flop_per_token * seq_len)
     return total

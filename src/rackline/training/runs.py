@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from rackline.arch import DenseFfn, Model
 from rackline.errors import LayoutError, nearest_names
 from rackline.hardware import Cluster
-from rackline.training.cores import cores
 
 IntArray = NDArray[np.int64]
 
@@ -188,7 +187,7 @@ def layout_problem(
 
 
 def _attention_problem(layout: TrainLayout, model: Model) -> tuple[str, str | None] | None:
-    for attention in cores(model).values():
+    for attention in model.cores().values():
         heads, kv_heads = attention.num_q_heads, attention.num_kv_heads
         if heads and heads % layout.tp:
             return f"tp={layout.tp} does not divide the {heads} heads", f"tp={nearest_divisor(heads, layout.tp)}"

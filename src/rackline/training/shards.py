@@ -8,7 +8,6 @@ import numpy as np
 
 from rackline.arch import DenseFfn, Model
 from rackline.passes.features import Array, as_array
-from rackline.training.cores import latent_params
 from rackline.training.runs import Runs
 
 
@@ -55,7 +54,7 @@ def shards(model: Model, runs: Runs, mtp_layers: int = 0) -> Shards:
         if isinstance(ffn, DenseFfn):
             one = one + sum((as_array(p.shard_weights(tp)) for p in ffn.projections(d)), np.zeros(len(runs)))
         else:
-            latent = latent_params(ffn, d)
+            latent = ffn.latent_params(d)
             one = one + ffn.router_params(d) + ffn.shared_params(d) / tp + latent
             routed = np.ceil(ffn.num_experts / as_array(runs.ep)) * ffn.expert_params(d) / as_array(runs.expert_tp)
         dense, experts = dense + count * one, experts + count * routed

@@ -15,7 +15,6 @@ from rackline.passes import Calibration, PassTable, Row
 from rackline.passes import collectives as c
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.training.blocks import work_of
-from rackline.training.cores import cores, cores_of
 from rackline.training.precision import TrainPrecision
 from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs
 from rackline.training.shards import Shards, shards
@@ -132,6 +131,7 @@ def step_parts(
     flash: bool = True,
     sequence_parallel: bool = True,
     mtp_layers: int = 0,
+    expert_load: float = 1.0,
 ) -> StepParts:
     """Time every row of a micro-batch for all runs, and the exchanges of a step.
 
@@ -142,6 +142,7 @@ def step_parts(
         flash: whether attention is one fused kernel.
         sequence_parallel: whether norms and residuals are spread over tp as well.
         mtp_layers: layers that predict further tokens [count].
+        expert_load: tokens of the busiest expert-parallel rank over the mean [1].
     """
     batch = MicroBatch(
         model=model,
@@ -152,6 +153,7 @@ def step_parts(
         flash=flash,
         sequence_parallel=sequence_parallel,
         mtp_layers=mtp_layers,
+        expert_load=expert_load,
     )
     work = work_of(batch)
     table = PassTable(
@@ -159,7 +161,7 @@ def step_parts(
         chip=cluster.chip,
         cluster=cluster,
         calibration=calibration,
-        kinds=cores(model),
+        kinds=model.cores(),
         num_layouts=len(runs),
     )
     features = batch.features()
@@ -221,7 +223,7 @@ def _host_layers(model: Model, runs: Runs, mtp_layers: int) -> tuple[Array, Arra
     last = len(model.layer_groups) - 1
     for index, group in enumerate(model.layer_groups):
         count = group.count + (mtp_layers if index == last else 0)
-        found = cores_of(group.attention)
+        found = group.attention.cores()
         if any(core.chunk_flop_per_token for core in found):
             states += count
         elif found:

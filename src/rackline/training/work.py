@@ -16,7 +16,6 @@ from rackline.hardware import Cluster
 from rackline.passes import Row
 from rackline.passes import features as f
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.training.cores import cores
 from rackline.training.precision import TrainPrecision
 from rackline.training.runs import Runs
 
@@ -72,6 +71,8 @@ class MicroBatch:
         flash: whether attention is one fused kernel that skips what a causal mask hides.
         sequence_parallel: whether what lies between tensor-parallel blocks is spread over tp as well.
         mtp_layers: layers that predict further tokens, each with a head [count].
+        expert_load: tokens of the busiest expert-parallel rank over the mean; 1 is balanced, and what a capacity factor
+            drops is not counted [1].
     """
 
     model: Model
@@ -82,6 +83,7 @@ class MicroBatch:
     flash: bool = True
     sequence_parallel: bool = True
     mtp_layers: int = 0
+    expert_load: float = 1.0
 
     @property
     def sequences(self) -> Array:
@@ -96,18 +98,19 @@ class MicroBatch:
     def features(self) -> dict[str, Array]:
         """What the rows are linear in."""
         found: dict[str, Array] = {f.ONE: np.ones(len(self.runs)), f.TOKENS: self.tokens}
-        for label, kind in cores(self.model).items():
+        for label, kind in self.model.cores().items():
             pairs = as_array(kind.attention_pairs(float(self.seq_len), 0.0))
             found[f.attention_pairs(label)] = self.sequences * pairs / as_array(self.runs.cp)
         found[f.EXPERT_TOKENS] = self.expert_tokens()
         return found
 
     def expert_tokens(self) -> Array:
-        """Token-expert pairs on one chip, balanced [tokens]; experts cut by expert_tp see the tokens of that group."""
+        """Token-expert pairs on the busiest chip [tokens]; experts cut by expert_tp see the tokens of that group."""
         moe = self.model.moe()
         if moe is None:
             return np.zeros(len(self.runs))
-        return self.tokens * moe.experts_per_token * as_array(self.runs.expert_tp) / as_array(self.runs.tp)
+        balanced = self.tokens * moe.experts_per_token * as_array(self.runs.expert_tp) / as_array(self.runs.tp)
+        return balanced * self.expert_load
 
 
 def gemm_work(

@@ -121,4 +121,4 @@ def mtp_layers(case: Case, model: Model) -> int:
     """Layers that predict further tokens in training: DeepSeek-V3's one, unless the case says without."""
     if "mtp" in case.text("variant").lower() and "w/o" in case.text("variant").lower():
         return 0
-    return int(getattr(model, "mtp_layers", 0))
+    return model.mtp_layers
