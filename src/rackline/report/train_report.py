@@ -60,7 +60,7 @@ def _headline(plan: TrainPlan) -> Panel:
     body = Text()
     if not plan.best:
         body.append("Nothing fits. ", style="bold red")
-        body.append(plan.reason)
+        body.append(plan.reason.removeprefix("nothing fits: "))
         return Panel(body, title=_title(plan), title_align="left", subtitle=_request(plan), border_style="red")
     best = plan.best[0]
     body.append(layout_text(best), style="bold green")

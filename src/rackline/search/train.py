@@ -157,7 +157,7 @@ def train_plan(
             candidates_timed=found.timed,
             best=(),
             reliability=reliable,
-            reason=f"nothing fits: the smallest, {runs.layout(least).label()}, {lacks}",
+            reason=f"nothing fits: the smallest run, {runs.layout(least).label()}, {lacks}",
             nearest=runs.layout(least),
         )
     kept = _unlike(found, order, most)
