@@ -105,6 +105,18 @@ def test_skewed_experts_are_slower_and_a_capacity_factor_bounds_it(capsys: pytes
     assert even < cut < skewed
 
 
+def test_adapters_train_a_fraction_of_the_states_in_two_thirds_of_the_work(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fixed = ["--layout", "tp=4,pp=4,virtual_pp=5,cp=2,micro_batch=1,zero=1", "--recompute", "none"]
+    whole, adapters = (answer(capsys, *TRAIN, *fixed, *more)["best"] for more in ([], ["--lora", "16"]))
+    assert 0.6 < adapters["step_s"] / whole["step_s"] < 0.85
+    for name in ("gradients_bytes", "optimizer_bytes"):
+        assert adapters["memory"][name] < 0.02 * whole["memory"][name]
+    assert adapters["memory"]["weights_bytes"] == pytest.approx(whole["memory"]["weights_bytes"], rel=0.01)
+    assert adapters["breakdown"]["data_s"] < 0.02 * whole["breakdown"]["data_s"]
+
+
 REFUSED: list[tuple[list[str], tuple[str, ...]]] = [
     ([*TRAIN, "--layout", "tp=3"], ("tp=3 does not divide", "nearest")),
     ([*TRAIN, "--layout", "tp=4,pp=5"], ("to divide 64 chips", "nearest: 60 chips")),

@@ -42,6 +42,7 @@ def train(
     recompute: Several = None,
     expert_load: Value = "1",
     capacity: MaybeValue = None,
+    lora: MaybeValue = None,
     price: MaybeValue = None,
     sets: Overrides = None,
     json: Json = False,
@@ -67,6 +68,7 @@ def train(
         recompute: none, selective, full or reversible; may be repeated; all but reversible by default
         expert_load: tokens of the busiest expert rank over the mean, such as 1.3; 1 is balanced
         capacity: capacity factor of experts: what a rank gets beyond so many times the mean is dropped
+        lora: train adapters of this rank beside frozen weights, such as 16
         price: price of a chip, in USD an hour
         sets: KEY=VALUE replaces a number of the model, cluster or chip; may be repeated
         json: print JSON (SI units) and nothing else
@@ -98,6 +100,7 @@ def train(
         seq_len=seq_len,
         mtp_layers=found_model.mtp_layers,
         expert_load=busiest(expert_load, capacity),
+        lora_rank=whole(lora, "--lora") if lora is not None else 0,
     )
     fixed = parse_train_layout(layout) if layout else {}
     schedules, again = read_schedules(schedule), read_recompute(recompute)

@@ -31,6 +31,7 @@ class TrainJob:
         seq_len: [tokens].
         mtp_layers: layers that predict further tokens [count].
         expert_load: tokens of the busiest expert-parallel rank over the mean [1].
+        lora_rank: rank of adapters beside frozen weights; 0 trains all weights [count].
     """
 
     model: Model
@@ -42,6 +43,7 @@ class TrainJob:
     seq_len: int
     mtp_layers: int = 0
     expert_load: float = 1.0
+    lora_rank: int = 0
 
     @property
     def batch_tokens(self) -> float:
@@ -60,6 +62,7 @@ class TrainJob:
             sequence_parallel=self.stack.sequence_parallel,
             mtp_layers=self.mtp_layers,
             expert_load=self.expert_load,
+            lora_rank=self.lora_rank,
         )
 
     def memory(self, runs: Runs) -> TrainMemory:
@@ -82,12 +85,13 @@ class TrainJob:
             sequence_parallel=self.stack.sequence_parallel,
             mtp_layers=self.mtp_layers,
             expert_load=self.expert_load,
+            lora_rank=self.lora_rank,
         )
         return step_time(parts, self.stack)
 
     def utilisation(self, runs: Runs, step_s: Array) -> tuple[Array, Array]:
         """(MFU, HFU) of steps of this time."""
-        flop = model_flop(self.model, self.seq_len, float(self.global_batch))
+        flop = model_flop(self.model, self.seq_len, float(self.global_batch), frozen=self.lora_rank > 0)
         peak = self.cluster.chip.flop_per_s(self.precision.compute)
         found = as_array(mfu(flop, step_s, as_array(runs.num_chips), peak))
         return found, found * hardware_share(self.model, runs, self.seq_len)

@@ -27,15 +27,19 @@ def attention_flop(model: Model, seq_len: float, *, causal: bool = False) -> flo
     return total
 
 
-def model_flop(model: Model, seq_len: float, sequences: FloatLike, *, causal: bool = False) -> FloatLike:
+def model_flop(
+    model: Model, seq_len: float, sequences: FloatLike, *, causal: bool = False, frozen: bool = False
+) -> FloatLike:
     """FLOP that a step needs: 6 a token and active parameter, and three times the attention products.
 
-    model FLOP = B (6 N_active s + 3 A(s)), the embedding lookup left out, the head counted.
+    model FLOP = B (6 N_active s + 3 A(s)), the embedding lookup left out, the head counted; 4 in place of 6 where the
+    weights are frozen and adapters are trained.
 
     Args:
         seq_len: s [tokens].
         sequences: B [sequences], any shape.
         causal: see `attention_flop`.
+        frozen: whether weights get no gradient.
 
     Returns:
         [FLOP], shape of `sequences`.
@@ -43,7 +47,7 @@ def model_flop(model: Model, seq_len: float, sequences: FloatLike, *, causal: bo
     Sources: Chowdhery et al. 2022 (PaLM, arXiv:2204.02311), appendix B.
     """
     return as_array(sequences) * (
-        6.0 * model.active_params * seq_len + 3.0 * attention_flop(model, seq_len, causal=causal)
+        (4.0 if frozen else 6.0) * model.active_params * seq_len + 3.0 * attention_flop(model, seq_len, causal=causal)
     )
 
 

@@ -92,18 +92,23 @@ def train_memory(
         margin: share lost to fragments.
     """
     runs, precision = batch.runs, batch.precision
-    held = shards(batch.model, runs, batch.mtp_layers)
+    held = shards(batch.model, runs, batch.mtp_layers, batch.lora_rank)
     dense, experts = held.fullest
     over, expert_over = as_array(runs.dp) * runs.cp, as_array(runs.expert_dp())
     # DualPipe holds two stages, one from each end
     twice = np.where(runs.schedule == SCHEDULES.index("dualpipe"), 2.0, 1.0)
 
-    def spread(size: float, least: int) -> Array:
+    def spread(size: float, least: int, trained: bool = True) -> Array:
         cut = runs.zero >= least
+        if trained and batch.lora_rank:  # only adapters have gradients and optimiser states
+            adapters = held.adapters * held.largest
+            return size * np.where(cut, adapters / over, adapters) * twice
         parts = np.where(cut, dense / over + experts / expert_over, dense + experts)
         return size * parts * twice
 
-    weights = spread(precision.weight_bytes, 3)
+    weights = spread(precision.weight_bytes, 3, trained=False)
+    if batch.lora_rank:
+        weights = weights + spread(2.0, 3)
     weights = weights + np.where(runs.zero >= 3, 2.0 * precision.weight_bytes * held.layer, 0.0)
     if precision.quantised:  # the narrow copies that products read, both orders of them, of one layer at a time
         weights = weights + 2.0 * precision.gemm_bytes * held.layer

@@ -21,6 +21,7 @@ class Shards:
         ends: embedding or head on the fullest stage.
         largest: layers of the fullest stage over the mean.
         layer: of the largest layer, which is gathered whole under ZeRO 3.
+        adapters: low-rank adapters of the mean stage.
     """
 
     dense: Array
@@ -28,6 +29,7 @@ class Shards:
     ends: Array
     largest: Array
     layer: Array
+    adapters: Array
 
     @property
     def fullest(self) -> tuple[Array, Array]:
@@ -35,12 +37,18 @@ class Shards:
         return self.dense * self.largest + self.ends, self.experts * self.largest
 
 
-def shards(model: Model, runs: Runs, mtp_layers: int = 0) -> Shards:
-    """Cut the parameters of a model."""
+def shards(model: Model, runs: Runs, mtp_layers: int = 0, lora_rank: int = 0) -> Shards:
+    """Cut the parameters of a model.
+
+    Args:
+        mtp_layers: layers that predict further tokens [count].
+        lora_rank: rank of adapters beside each product of attention and dense blocks; 0 without [count].
+    """
     tp, pp = as_array(runs.tp), as_array(runs.pp)
     d = model.d_model
     dense, experts = np.zeros(len(runs)), np.zeros(len(runs))
     biggest = np.zeros(len(runs))
+    adapters = np.zeros(len(runs))
     last = len(model.layer_groups) - 1
     for index, group in enumerate(model.layer_groups):
         count = group.count + (mtp_layers if index == last else 0)
@@ -58,6 +66,10 @@ def shards(model: Model, runs: Runs, mtp_layers: int = 0) -> Shards:
             one = one + ffn.router_params(d) + ffn.shared_params(d) / tp + latent
             routed = np.ceil(ffn.num_experts / as_array(runs.ep)) * ffn.expert_params(d) / as_array(runs.expert_tp)
         dense, experts = dense + count * one, experts + count * routed
+        blocks = ffn.projections(d) if isinstance(ffn, DenseFfn) else ()
+        for projection in (*group.attention.projections(d), *([expansion] if expansion else []), *blocks):
+            sides = as_array(projection.shard_in(tp)) + projection.shard_out(tp)
+            adapters = adapters + count * lora_rank * sides
         biggest = np.maximum(biggest, one + routed)
     table = model.vocab_size * d / tp
     both = 1.0 if model.tied_embeddings else 2.0
@@ -71,4 +83,5 @@ def shards(model: Model, runs: Runs, mtp_layers: int = 0) -> Shards:
         ends=ends,
         largest=fullest * pp / layers,
         layer=biggest,
+        adapters=adapters / pp,
     )

@@ -17,7 +17,7 @@ from rackline.passes.features import Array, FloatLike, as_array
 from rackline.training.blocks import work_of
 from rackline.training.precision import TrainPrecision
 from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs
-from rackline.training.shards import Shards, shards
+from rackline.training.shards import shards
 from rackline.training.stack import TrainingStack
 from rackline.training.work import MicroBatch, Work
 
@@ -132,6 +132,7 @@ def step_parts(
     sequence_parallel: bool = True,
     mtp_layers: int = 0,
     expert_load: float = 1.0,
+    lora_rank: int = 0,
 ) -> StepParts:
     """Time every row of a micro-batch for all runs, and the exchanges of a step.
 
@@ -143,6 +144,7 @@ def step_parts(
         sequence_parallel: whether norms and residuals are spread over tp as well.
         mtp_layers: layers that predict further tokens [count].
         expert_load: tokens of the busiest expert-parallel rank over the mean [1].
+        lora_rank: rank of adapters beside frozen weights; 0 trains all weights [count].
     """
     batch = MicroBatch(
         model=model,
@@ -154,6 +156,7 @@ def step_parts(
         sequence_parallel=sequence_parallel,
         mtp_layers=mtp_layers,
         expert_load=expert_load,
+        lora_rank=lora_rank,
     )
     work = work_of(batch)
     table = PassTable(
@@ -183,11 +186,13 @@ def _assemble(
         target[key] = target.get(key, 0.0) + value
         if one.tied_to_core and one.phase == "forward":
             core[key] = core.get(key, 0.0) + value
-    held = shards(model, runs, batch.mtp_layers)
-    scatter, gather, shard_gather = exchange_seconds(table, runs, held)
+    held = shards(model, runs, batch.mtp_layers, batch.lora_rank)
+    shard_gather = exchange_seconds(table, runs, held.dense + held.ends, held.experts)[1]
+    trained = (held.adapters, 0.0 * held.experts) if batch.lora_rank else (held.dense + held.ends, held.experts)
+    scatter, gather = exchange_seconds(table, runs, *trained)
     share = np.where(runs.zero > 0, 1.0 / (as_array(runs.dp) * runs.cp), 1.0)
     expert_share = np.where(runs.zero > 0, 1.0 / as_array(runs.expert_dp()), 1.0)
-    owned = (held.dense + held.ends) * share + held.experts * expert_share
+    owned = trained[0] * share + trained[1] * expert_share
     return StepParts(
         runs=runs,
         chip=cluster.chip,
@@ -237,8 +242,8 @@ def _host_layers(model: Model, runs: Runs, mtp_layers: int) -> tuple[Array, Arra
     return dense * one, mixtures * one, experts, states * one
 
 
-def exchange_seconds(table: PassTable, runs: Runs, held: Shards) -> tuple[Array, Array, Array]:
-    """(scatter, gather, gather of sharded weights) of a chip's parameters, per byte of an element [s/B].
+def exchange_seconds(table: PassTable, runs: Runs, dense: Array, experts: Array) -> tuple[Array, Array]:
+    """(scatter, gather) of a chip's parameters, per byte of an element [s/B].
 
     Gradients are exchanged by all chips that hold the same weights: dp·cp for dense layers, fewer for experts.
     """
@@ -246,8 +251,7 @@ def exchange_seconds(table: PassTable, runs: Runs, held: Shards) -> tuple[Array,
     one = np.ones(len(runs))
     zero = 0.0 * one
     if cluster is None:
-        return zero, zero, zero
-    dense, experts = held.dense + held.ends, held.experts
+        return zero, zero
     totals: list[Array] = []
     for name, algorithm in (("reduce_scatter", c.reduce_scatter), ("all_gather", c.all_gather)):
         total = zero
@@ -268,7 +272,7 @@ def exchange_seconds(table: PassTable, runs: Runs, held: Shards) -> tuple[Array,
             )
             total = total + amount * row_seconds(table, row, {"1": one})
         totals.append(total)
-    return totals[0], totals[1], totals[1]
+    return totals[0], totals[1]
 
 
 def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array] | None = None) -> StepTime:

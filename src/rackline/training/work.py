@@ -71,6 +71,7 @@ class MicroBatch:
         flash: whether attention is one fused kernel that skips what a causal mask hides.
         sequence_parallel: whether what lies between tensor-parallel blocks is spread over tp as well.
         mtp_layers: layers that predict further tokens, each with a head [count].
+        lora_rank: rank of adapters beside frozen weights; 0 trains all weights [count].
         expert_load: tokens of the busiest expert-parallel rank over the mean; 1 is balanced, and what a capacity factor
             drops is not counted [1].
     """
@@ -84,6 +85,7 @@ class MicroBatch:
     sequence_parallel: bool = True
     mtp_layers: int = 0
     expert_load: float = 1.0
+    lora_rank: int = 0
 
     @property
     def sequences(self) -> Array:
@@ -123,9 +125,28 @@ def gemm_work(
     bf16: bool = False,
     layer: bool = True,
 ) -> list[Work]:
-    """Three products of the same FLOP: output, gradient of the input, gradient of the weight."""
+    """Three products of the same FLOP: output, gradient of the input, gradient of the weight.
+
+    Beside frozen weights there is no gradient of the weight, but a pair of adapters with all three products each.
+    """
     d_in, d_out = as_array(projection.shard_in(tp)), as_array(projection.shard_out(tp))
-    return product_work(
+    adapters: list[Work] = []
+    if batch.lora_rank and layer and not bf16:
+        rank = as_array(float(batch.lora_rank))
+        for name, a, b in (("lora_down", d_in, rank), ("lora_up", rank, d_out)):
+            adapters += product_work(
+                batch,
+                name=f"{projection.name}_{name}",
+                feature=f.TOKENS,
+                d_in=a,
+                d_out=b,
+                weights=a * b * count,
+                count=count,
+                kind=kind,
+                bf16=True,
+                trained=True,
+            )
+    return adapters + product_work(
         batch,
         name=projection.name,
         feature=f.TOKENS,
@@ -151,12 +172,14 @@ def product_work(
     kind: Kind,
     bf16: bool = False,
     layer: bool = True,
+    trained: bool | None = None,
 ) -> list[Work]:
     """The three products of `count` layers of a weight matrix of d_in × d_out, or of experts that are.
 
     Args:
         feature: rows of the product.
         weights: elements that one chip holds of all these layers.
+        trained: whether the weight gets a gradient; those of a model with adapters do not.
     """
     precision = batch.precision
     dtype, compute = ("bf16", "bf16") if bf16 else (precision.gemm, precision.compute)
@@ -189,6 +212,8 @@ def product_work(
         row("input", {f.ONE: weights * size, feature: read_out + 2.0 * d_in * count}, {f.ONE: d_out * count}),
         row("weight", {f.ONE: weights * WEIGHT_GRADIENT_BYTES, feature: read_in + read_out}, {}),
     ]
+    if not (batch.lora_rank == 0 if trained is None else trained):
+        found.pop()
     if precision.quantised and not bf16:
         # bf16 read, both orders of the narrow type written: the weight gradient multiplies the other way round
         found += [
