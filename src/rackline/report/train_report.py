@@ -165,10 +165,9 @@ def _footer(plan: TrainPlan, elapsed_s: float) -> Text:
     text = Text(style="dim")
     text.append(f"{plan.candidates_evaluated:,} runs looked at, {plan.candidates_timed:,} fit and were timed, ")
     text.append(f"{format_seconds(elapsed_s)}; stack {plan.job.stack.name}, kernels {plan.job.calibration.name}. ")
-    text.append(
-        f"MFU counts {4 if plan.job.lora_rank else 6} FLOP a token and active parameter and the whole attention square, over the dense peak of the "
-    )
-    text.append(f"products' type ({plan.job.precision.compute}); HFU adds what is run again.")
+    each = 4 if plan.job.lora_rank else 6
+    text.append(f"MFU counts {each} FLOP a token and active parameter and the whole attention square, ")
+    text.append(f"over the dense peak of the products' type ({plan.job.precision.compute}); HFU adds what is run again.")
     for note in plan.job.precision.notes:
         text.append(f" {note}.")
     return text
