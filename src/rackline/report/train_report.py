@@ -167,7 +167,9 @@ def _footer(plan: TrainPlan, elapsed_s: float) -> Text:
     text.append(f"{format_seconds(elapsed_s)}; stack {plan.job.stack.name}, kernels {plan.job.calibration.name}. ")
     each = 4 if plan.job.lora_rank else 6
     text.append(f"MFU counts {each} FLOP a token and active parameter and the whole attention square, ")
-    text.append(f"over the dense peak of the products' type ({plan.job.precision.compute}); HFU adds what is run again.")
+    text.append(
+        f"over the dense peak of the products' type ({plan.job.precision.compute}); HFU adds what is run again."
+    )
     for note in plan.job.precision.notes:
         text.append(f" {note}.")
     return text
