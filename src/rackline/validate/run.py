@@ -50,7 +50,7 @@ def score_cases(
     for case, values in _predicted(predictor, found.cases):
         if isinstance(values, Unsupported):
             unsupported.append(values)
-        elif not all(math.isfinite(value) and value > 0 for value in values.values()):
+        elif not all(math.isfinite(score.predicted) and score.predicted > 0 for score in scores_of(case, values)):
             unsupported.append(Unsupported.of(case, "the prediction is not a finite number above 0"))
         else:
             scores += scores_of(case, values)
