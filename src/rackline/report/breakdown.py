@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich import box
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from rackline.passes import PassTime, RowTime
 from rackline.report.wording import RESOURCE_STYLES, Unit, bar, flop, percent, resource_text, share, size
 from rackline.units import format_seconds
+
+
+def spaced(parts: Sequence[RenderableType]) -> Group:
+    """Parts of a report with an empty line between each two."""
+    lines: list[RenderableType] = []
+    for part in parts:
+        lines += [part, Text("")]
+    return Group(*lines[:-1])
 
 
 def plain_table(title: str = "", *, caption: str = "") -> Table:

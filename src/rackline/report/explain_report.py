@@ -15,7 +15,7 @@ from rich.text import Text
 
 from rackline.parallel import Deployment, MemoryUse
 from rackline.passes import UNIT, Batch, PassTable, PassTime, Row, RowTime, StepPolicy
-from rackline.report.breakdown import comparison, plain_table, resources_line
+from rackline.report.breakdown import comparison, plain_table, resources_line, spaced
 from rackline.report.wording import flop, percent, short_count, size, trust
 from rackline.units import format_bytes, format_seconds
 
@@ -145,10 +145,7 @@ def explain_report(explanation: Explanation, *, width: int) -> Group:
         *_origins(explanation, width),
         trust(explanation.deployment.calibration, explanation.deployment.cluster.chip, explanation.time.rows),
     ]
-    spaced: list[RenderableType] = []
-    for part in parts:
-        spaced += [part, Text("")]
-    return Group(*spaced[:-1])
+    return spaced(parts)
 
 
 def _headline(explanation: Explanation) -> Panel:

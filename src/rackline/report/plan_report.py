@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rackline.parallel import MemoryUse
-from rackline.report.breakdown import pass_table, plain_table, resources_line
+from rackline.report.breakdown import pass_table, plain_table, resources_line, spaced
 from rackline.report.pool_report import pool_panel, pool_report, pools_beside
 from rackline.report.terminal_plot import Series, log_plot
 from rackline.report.wording import bar, money, money_name, percent, share, short_count, spread_over, trust
@@ -50,10 +50,7 @@ def plan_report(plan: Plan, *, width: int, elapsed_s: float) -> Group:
     if plan.rejected:
         parts.append(_rejected(plan))
     parts.append(_footer(plan, elapsed_s))
-    spaced: list[RenderableType] = []
-    for part in parts:
-        spaced += [part, Text("")]
-    return Group(*spaced[:-1])
+    return spaced(parts)
 
 
 def replica_label(candidate: Candidate) -> str:

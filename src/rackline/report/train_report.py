@@ -7,7 +7,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rackline.report.breakdown import plain_table
+from rackline.report.breakdown import plain_table, spaced
 from rackline.report.gantt import gantt_text
 from rackline.report.wording import bar, percent, share
 from rackline.search.train import TrainCandidate, TrainPlan, shares
@@ -37,10 +37,7 @@ def train_report(plan: TrainPlan, *, width: int, elapsed_s: float, timeline: Tim
         if len(plan.best) > 1:
             parts.append(_others(plan))
     parts.append(_footer(plan, elapsed_s))
-    spaced: list[RenderableType] = []
-    for part in parts:
-        spaced += [part, Text("")]
-    return Group(*spaced[:-1])
+    return spaced(parts)
 
 
 def _title(plan: TrainPlan) -> str:
