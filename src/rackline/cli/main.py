@@ -17,6 +17,7 @@ from rackline.errors import RacklineError, nearest_names
 _COMMANDS = {
     "plan": "The cheapest way to serve a model on a cluster under latency limits.",
     "train": "Layout, step time, memory, days and dollars of a training run.",
+    "simulate": "Serve a trace or made traffic and print percentiles of latency.",
     "explain": "One pass row by row: formula, numbers put in, seconds, what binds.",
     "fit": "What fits: weights per chip, room for KV, largest context and concurrency by layout.",
     "tiers": "Where to keep the KV cache of a prompt, for how long, and what to charge for it.",
@@ -68,6 +69,17 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
       --global-batch 63M --seq 4k --precision mxfp8 --plot pipeline.html
     rackline train llama-3.1-70b --on dgx-h100 --chips 64 \\
       --global-batch 1M --layout tp=4,pp=4 --recompute full --json
+""",
+    "simulate": """Examples:
+
+    rackline simulate llama-3.1-70b --on dgx-h100 --layout tp=4 \\
+      --rate 4 --input 2k --output 256 --slo ttft=2s,tpot=50ms@p99
+    rackline simulate deepseek-v3 --on dgx-h200 --layout tp=8,ep=8 \\
+      --trace mooncake_conversation_trace.jsonl --prefix-caching
+    rackline simulate llama-3.1-8b --on dgx-h100 --chips 1 \\
+      --rate 5 --input 1k --output 200 --capacity ttft=1s,tpot=30ms@p99
+    rackline simulate llama-3.1-8b --on dgx-h100 --chips 2 --users 64 \\
+      --input 1k --output 200 --compare policy=prefill-first
 """,
     "explain": """Examples:
 
@@ -166,6 +178,7 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
 _MODULES = {
     "plan": "rackline.cli.plan:plan",
     "train": "rackline.cli.train:train",
+    "simulate": "rackline.cli.simulate:simulate",
     "explain": "rackline.cli.explain:explain",
     "fit": "rackline.cli.fit:fit",
     "tiers": "rackline.cli.pricing:tiers",

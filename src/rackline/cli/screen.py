@@ -103,3 +103,21 @@ def counting(first: str, then: str) -> Generator[Callable[[str, int, int], None]
         yield lambda what, finished, total: bar.update(
             task, description=f"{then} {what}", completed=finished, total=total
         )
+
+
+@contextmanager
+def requests_done(what: str) -> Generator[Callable[[int, int, float], None] | None]:
+    """A bar on standard error with the requests that are done and the time left, if that is a terminal.
+
+    Yields:
+        What to call with (done, all, simulated seconds); None when nobody would see it.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total, now_s: bar.update(task, completed=done, total=total)

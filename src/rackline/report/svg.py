@@ -12,7 +12,7 @@ from typing import Any
 
 from rackline.errors import InputError
 from rackline.report.figures import Figure
-from rackline.report.terminal_plot import LogAxis
+from rackline.report.terminal_plot import LinearAxis, LogAxis
 
 WIDTH, HEIGHT = 860, 540
 LEFT, RIGHT, TOP, BOTTOM = 84, 24, 84, 64
@@ -85,10 +85,10 @@ def figure_html(figure: Figure, svg: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Frame:
-    """Two log axes on the page."""
+    """Two axes on the page."""
 
-    x: LogAxis
-    y: LogAxis
+    x: LogAxis | LinearAxis
+    y: LogAxis | LinearAxis
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         left = LEFT + self.x.place(x) * (WIDTH - LEFT - RIGHT)
@@ -97,13 +97,13 @@ class _Frame:
 
 
 def figure_svg(figure: Figure) -> str:
-    """The figure as SVG text: scatter traces on log axes, vertical lines, a legend; hover shows each point's text."""
+    """The figure as SVG text: scatter traces on log or linear axes, vertical lines, a legend; hover shows each point's text."""
     traces: list[dict[str, Any]] = [trace for trace in figure["data"] if trace["x"]]
     layout = figure["layout"]
     lines: list[dict[str, Any]] = layout.get("shapes", [])
     xs = [float(value) for trace in traces for value in trace["x"]] + [float(line["x0"]) for line in lines]
     ys = [float(value) for trace in traces for value in trace["y"]]
-    frame = _Frame(x=LogAxis.around(xs or [1.0]), y=LogAxis.around(ys or [1.0]))
+    frame = _Frame(x=_axis(layout["xaxis"], xs or [1.0]), y=_axis(layout["yaxis"], ys or [1.0]))
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         f'font-family="system-ui, Helvetica, Arial, sans-serif" font-size="13" fill="{_INK}">',
@@ -118,6 +118,10 @@ def figure_svg(figure: Figure) -> str:
         "</svg>",
     ]
     return "\n".join(parts)
+
+
+def _axis(axis: dict[str, Any], values: list[float]) -> LogAxis | LinearAxis:
+    return LinearAxis.around(values) if axis.get("type") == "linear" else LogAxis.around(values)
 
 
 def _grid(frame: _Frame) -> list[str]:

@@ -61,6 +61,32 @@ class LogAxis:
         return found[:: math.ceil(len(found) / most)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearAxis:
+    """An even axis from 0 or the lowest value: its range and its ticks at 1, 2 and 5 times powers of ten."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, values: Sequence[float]) -> LinearAxis:
+        """The range of the values; it begins at 0 unless a value is below."""
+        low, high = min(*values, 0.0), max(*values, 0.0)
+        return cls(low=low, high=high + 0.03 * (high - low) if high > low else low + 1.0)
+
+    def place(self, value: float) -> float:
+        """0 at the low end, 1 at the high end."""
+        return (value - self.low) / (self.high - self.low)
+
+    def ticks(self, most: int) -> list[float]:
+        """Round values inside the range, at most so many."""
+        span = (self.high - self.low) / max(most, 1)
+        power = 10.0 ** math.floor(math.log10(span))
+        step = next(power * factor for factor in (1.0, 2.0, 5.0, 10.0) if power * factor >= span)
+        first = math.ceil(self.low / step)
+        return [step * index for index in range(first, math.floor(self.high / step) + 1)]
+
+
 def log_plot(
     series: Sequence[Series],
     *,

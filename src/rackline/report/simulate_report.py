@@ -1,0 +1,120 @@
+"""A simulated run for people: percentiles, throughput, occupancy, limits; several runs side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from rackline.report.breakdown import plain_table
+from rackline.report.wording import percent
+from rackline.search.rate_capacity import RateCapacity
+from rackline.units import format_count, format_seconds, format_usd
+
+_LATENCIES = {
+    "ttft_s": "time to first token",
+    "tpot_s": "time per output token",
+    "inter_token_s": "between two tokens",
+    "e2e_s": "whole request",
+    "queue_s": "in the queue",
+}
+
+
+def _seconds(value: float) -> str:
+    return "-" if not math.isfinite(value) else format_seconds(value)
+
+
+def run_report(data: Mapping[str, Any], title: str, *, elapsed_s: float) -> Group:
+    """Everything that `rackline simulate` prints for one run.
+
+    Args:
+        data: `Result.as_dict`.
+        title: the deployment in words.
+        elapsed_s: wall time of the simulation [s].
+    """
+    body = Text()
+    body.append(f"{data['finished']:,} of {data['requests']:,} requests", style="bold green")
+    body.append(f" in {format_seconds(data['makespan_s'])} of simulated time")
+    if data["interrupted"]:
+        body.append("\ninterrupted: what follows is what was simulated so far", style="bold yellow")
+    if data["skipped"]:
+        body.append(f"\n{data['skipped']:,} requests were left out", style="yellow")
+    body.append(
+        f"\n{format_count(data['output_tokens_per_s'])} output tokens/s, "
+        f"{format_count(data['input_tokens_per_s'])} prompt tokens/s, {data['requests_per_s']:.3g} requests/s"
+    )
+    if "usd_per_mtok" in data:
+        body.append(f"\n{format_usd(data['usd_per_mtok'])} per million tokens, prompt and output together")
+    if "slo" in data:
+        kept = data["holds_slo"]
+        body.append(f"\n{'keeps' if kept else 'breaks'} the limits", style="bold green" if kept else "bold red")
+        body.append(
+            f" at p{data['slo']['percentile']:g}; {percent(data['good_share'])} of requests are within them, "
+            f"{data['goodput_requests_per_s']:.3g} requests/s"
+        )
+    table = plain_table("latency")
+    for name in ("", "mean", "p50", "p90", "p99"):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for key, label in _LATENCIES.items():
+        table.add_row(label, *(_seconds(data[key][name]) for name in ("mean", "p50", "p90", "p99")))
+    parts: list[RenderableType] = [
+        Panel(body, title=title, title_align="left", subtitle_align="left", border_style="none"),
+        Text(""),
+        table,
+        Text(""),
+        _occupancy(data),
+        Text(f"simulated in {format_seconds(elapsed_s)} ({data['steps']:,} steps)", style="dim"),
+    ]
+    return Group(*parts)
+
+
+def _occupancy(data: Mapping[str, Any]) -> Text:
+    text = Text()
+    text.append(
+        f"busy {percent(data['busy_share'])} of the time; {data['decoding_sequences']:.3g} sequences decode and "
+        f"{percent(data['kv_share'])} of the KV blocks are in use, on average"
+    )
+    if data["preemptions"]:
+        text.append(f"\n{data['preemptions']:,} preemptions", style="yellow")
+    if data["cache_hit_share"]:
+        tiers = ", ".join(percent(share) for share in data["cache_hit_share_by_tier"])
+        text.append(f"\n{percent(data['cache_hit_share'])} of prompt tokens came from the cache (by tier: {tiers})")
+    return text
+
+
+def comparison_report(runs: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Several runs side by side, one row each."""
+    table = plain_table("compared on the same requests")
+    table.add_column("", overflow="fold")
+    for name in ("ttft p50", "ttft p99", "tpot p50", "tpot p99", "e2e p50", "e2e p99", "tokens/s", "good", "preempted"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, data in runs.items():
+        cells = [_seconds(data[key][q]) for key in ("ttft_s", "tpot_s", "e2e_s") for q in ("p50", "p99")]
+        good = percent(data["good_share"]) if "good_share" in data else "-"
+        table.add_row(name, *cells, format_count(data["output_tokens_per_s"]), good, f"{data['preemptions']:,}")
+    return table
+
+
+def rate_capacity_report(found: RateCapacity) -> Group:
+    """The highest rate that holds the limits."""
+    body = Text()
+    if found.rate_per_s > 0:
+        body.append(f"{found.rate_per_s:.3g} requests/s", style="bold green")
+        body.append(f" hold the limits at p{found.slo.percentile:g}")
+        if found.broken_per_s is not None:
+            body.append(f"; {found.broken_per_s:.3g} requests/s do not ({found.reason})", style="dim")
+    else:
+        body.append("No rate holds the limits. ", style="bold red")
+        body.append(found.reason)
+    table = plain_table("rates that were tried")
+    for name in ("requests/s", "holds", "ttft", "tpot", "whole request"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in found.tried:
+        values = [_seconds(one.values.get(name, math.nan)) for name in ("ttft_s", "tpot_s", "e2e_s")]
+        table.add_row(f"{one.rate_per_s:.4g}", "yes" if one.holds else "no", *values)
+    return Group(Panel(body, title="capacity", title_align="left", border_style="none"), Text(""), table)

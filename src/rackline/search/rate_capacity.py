@@ -1,0 +1,141 @@
+"""The highest rate of requests that a deployment holds within limits of latency."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf, sqrt
+from typing import Any
+
+import numpy as np
+
+from rackline.errors import InputError
+from rackline.simulate import Requests, Result, Slo
+
+Serve = Callable[[Requests], Result]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedRate:
+    """One rate [requests/s], whether it held, and the limited latencies at the percentile [s]."""
+
+    rate_per_s: float
+    holds: bool
+    values: dict[str, float]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"rate_per_s": self.rate_per_s, "holds": self.holds, **self.values}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateCapacity:
+    """Outcome of the search.
+
+    Args:
+        slo: the limits.
+        rate_per_s: highest rate that held; 0 when none did [requests/s].
+        broken_per_s: lowest rate above it that did not; None when all did [requests/s].
+        reason: which limit broke first.
+        tried: every rate that was simulated, rising.
+        result: the run at `rate_per_s`, None when none held.
+    """
+
+    slo: Slo
+    rate_per_s: float
+    broken_per_s: float | None
+    reason: str
+    tried: tuple[TriedRate, ...]
+    result: Result | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "slo": {**self.slo.limits(), "percentile": self.slo.percentile},
+            "rate_per_s": self.rate_per_s,
+            "broken_per_s": self.broken_per_s,
+            "reason": self.reason,
+            "tried": [one.as_dict() for one in self.tried],
+        }
+
+
+def rate_capacity(
+    requests: Requests, serve: Serve, slo: Slo, *, tolerance: float = 0.02, most_runs: int = 24
+) -> RateCapacity:
+    """Bisect the rate: the same requests, faster or slower.
+
+    Args:
+        requests: open arrivals; their times are scaled.
+        serve: simulates them.
+        slo: limits with their percentile.
+        tolerance: of the rate, relative.
+        most_runs: simulations at most [count].
+
+    Raises:
+        InputError: no limit, or requests that follow each other or come all at once (they have no rate).
+
+    Assumes: more requests a second never make latency better.
+    """
+    if not slo.limits():
+        raise InputError(what="capacity", given="no limit", allowed="such as ttft=2s,tpot=50ms@p99")
+    own = requests.rate_per_s
+    if requests.after is not None or own == inf or not own > 0:
+        raise InputError(
+            what="capacity", given=requests.name, allowed="open arrivals with a rate (a trace or --rate), two or more"
+        )
+    tried: dict[float, TriedRate] = {}
+    kept: dict[float, Result] = {}
+
+    def holds(rate: float) -> bool:
+        result = serve(requests.scaled(rate / own))
+        if result.interrupted:
+            raise KeyboardInterrupt
+        found = result.holds(slo)
+        tried[rate] = TriedRate(rate_per_s=rate, holds=found, values=_values(result, slo))
+        if found:
+            kept.clear()
+            kept[rate] = result
+        return found
+
+    low, high = 0.0, inf
+    rate = own
+    while len(tried) < most_runs and not (low > 0 and high < inf and high <= low * (1.0 + tolerance)):
+        if holds(rate):
+            low = rate
+        else:
+            high = rate
+        if high == inf:
+            rate = 2.0 * low
+            if rate > own * 1e6:
+                break
+        elif low == 0.0:
+            rate = 0.5 * high
+            if rate < own * 1e-4:
+                break
+        else:
+            rate = sqrt(low * high)
+    broken = None if high == inf else high
+    reason = "" if broken is None else _first_broken(tried[broken], slo)
+    return RateCapacity(
+        slo=slo,
+        rate_per_s=low,
+        broken_per_s=broken,
+        reason=reason,
+        tried=tuple(tried[rate] for rate in sorted(tried)),
+        result=kept.get(low),
+    )
+
+
+def _values(result: Result, slo: Slo) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name in slo.limits():
+        values = np.where(result.finished, getattr(result, name), np.inf)
+        values = values[~np.isnan(values)]
+        found[name] = float(np.percentile(values, slo.percentile, method="higher")) if len(values) else 0.0
+    return found
+
+
+def _first_broken(one: TriedRate, slo: Slo) -> str:
+    worst = max(slo.limits().items(), key=lambda item: one.values[item[0]] / item[1])
+    name = worst[0].removesuffix("_s")
+    return f"{name} p{slo.percentile:g} is {one.values[worst[0]]:.3g} s, the limit is {worst[1]:.3g} s"

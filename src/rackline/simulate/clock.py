@@ -1,0 +1,381 @@
+"""How long a pass takes: from a deployment's compiled pass tables, or a plain line for tests and experiments.
+
+Between events only the cached tokens of decoding sequences grow, and a pass is a straight line in them once every
+kind of attention reads either all of the context or a fixed part of it. `line` gives that line, so that thousands of
+steps cost as much as one; where it does not hold, `steps` evaluates each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, cast
+
+import numpy as np
+
+from rackline.parallel import Deployment
+from rackline.passes import features as f
+from rackline.passes.features import Array, ReadLaw
+from rackline.serving.closed_loop import engine_of
+from rackline.serving.speculative import PLAIN, Speculation
+from rackline.serving.stack import IDEAL, Stack
+from rackline.serving.steady import Engine
+
+_FAR = float(1 << 24)  # a context beyond which no kind of attention changes its law
+
+
+class Line(NamedTuple):
+    """A decode step as base_s + per_kv_s · kv_tokens + per_longest_s · longest, for kv_tokens of at least `from_kv`."""
+
+    base_s: float
+    per_kv_s: float
+    per_longest_s: float
+    from_kv: float
+    from_context: float
+
+
+class Chunk(NamedTuple):
+    """Part of a prompt in a pass: new tokens behind tokens that are cached already."""
+
+    tokens: int
+    prefix: int
+
+
+class Clock(Protocol):
+    """Time of a pass of one rank.
+
+    `group_tokens` are the tokens of all ranks that share experts. A step of k drafts verifies `verified` tokens.
+    """
+
+    verified: int
+    tokens_per_step: float
+
+    def line(self, sequences: int, group_tokens: float) -> Line | None:
+        """The line of a decode step, None where it has none."""
+        ...
+
+    def steps(self, contexts: Array, advance: Array, group_tokens: float) -> Array:
+        """Decode steps [s], shape of `advance`: tokens that each context has grown by at that step."""
+        ...
+
+    def prompts(
+        self, sequences: int, kv_tokens: float, longest: float, chunks: Sequence[Chunk], group_tokens: float, alone_s: float
+    ) -> float:
+        """A pass with prompts [s]; `alone_s` is the same pass without them, 0 when there is no decoding in it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainClock:
+    """base_s + per_sequence_s · sequences + per_kv_s · kv_tokens + per_prompt_token_s · prompt tokens [s]."""
+
+    base_s: float = 0.0
+    per_sequence_s: float = 0.0
+    per_kv_s: float = 0.0
+    per_prompt_token_s: float = 0.0
+    verified: int = 1
+    tokens_per_step: float = 1.0
+
+    def line(self, sequences: int, group_tokens: float) -> Line | None:
+        """Always a line."""
+        return Line(self.base_s + self.per_sequence_s * sequences, self.per_kv_s, 0.0, 0.0, 0.0)
+
+    def steps(self, contexts: Array, advance: Array, group_tokens: float) -> Array:
+        """The line, step by step."""
+        kv = contexts.sum() + len(contexts) * advance
+        return self.base_s + self.per_sequence_s * len(contexts) + self.per_kv_s * kv
+
+    def prompts(
+        self, sequences: int, kv_tokens: float, longest: float, chunks: Sequence[Chunk], group_tokens: float, alone_s: float
+    ) -> float:
+        """The same base, and the prompts' tokens."""
+        tokens = sum(chunk.tokens for chunk in chunks)
+        decode = self.base_s + self.per_sequence_s * sequences + self.per_kv_s * kv_tokens
+        return decode + self.per_prompt_token_s * tokens
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """An attention kind: reads a + b · context from `start` on."""
+
+    label: str
+    law: ReadLaw
+    a: float
+    b: float
+    start: float
+    causal: bool  # every pair of a chunk with what is before it
+
+
+@dataclass(slots=True, kw_only=True)
+class _Table:
+    """One compiled pass table, called with what a rank knows."""
+
+    call: Callable[..., float]
+    order: tuple[str, ...]
+    kinds: tuple[_Kind, ...]
+    kv_rows: tuple[tuple[dict[str, float], float, float], ...]  # |…| rows with kv: other features, kv and longest
+    stretch: float
+    skew_s: float
+
+    def seconds(self, values: dict[str, Any]) -> Any:
+        return (self.call(*[values.get(name, 0.0) for name in self.order]) + self.skew_s) * self.stretch
+
+
+@dataclass(slots=True, kw_only=True)
+class TableClock:
+    """The clock of a deployment under a stack, with drafts if it speculates."""
+
+    engine: Engine
+    table: _Table
+    draft: _Table | None
+    drafts: int
+    verified: int
+    tokens_per_step: float
+    known: dict[tuple[int, float], Line | None] = field(default_factory=dict[tuple[int, float], "Line | None"])
+    floor_s: float = 0.0
+
+    @classmethod
+    def of(cls, deployment: Deployment, stack: Stack = IDEAL, speculation: Speculation = PLAIN) -> TableClock:
+        """Compile the tables of a deployment."""
+        engine = engine_of(deployment, stack, speculation)
+        table = _compiled(engine, engine.table, float(engine.pipeline_stretch), int(speculation.verified_tokens))
+        draft = _compiled(engine, engine.draft, 1.0, 1) if engine.draft is not None else None
+        return cls(
+            engine=engine,
+            table=table,
+            draft=draft,
+            drafts=speculation.draft_tokens,
+            verified=int(speculation.verified_tokens),
+            tokens_per_step=speculation.tokens_per_step,
+            floor_s=engine.num_layers * stack.eager_s_per_layer,
+        )
+
+    def line(self, sequences: int, group_tokens: float) -> Line | None:
+        """The straight part of a decode step; None when the host's launches bend it."""
+        key = (sequences, group_tokens)
+        if key in self.known:
+            return self.known[key]
+        found = None
+        if not (self.engine.stack.eager_decode and self.floor_s):
+            found = self._line(self.table, sequences, self.verified, group_tokens)
+            if found is not None and self.draft is not None:
+                per_rank = group_tokens / self.verified
+                extra = self._line(self.draft, sequences, 1, per_rank)
+                found = None if extra is None else _added(found, extra, self.drafts)
+        self.known[key] = found
+        return found
+
+    def steps(self, contexts: Array, advance: Array, group_tokens: float) -> Array:
+        """Each step by itself."""
+        seconds = self._decode(self.table, contexts, advance, self.verified, group_tokens)
+        if self.engine.stack.eager_decode:
+            seconds = self.engine.eager_s(seconds)
+        if self.draft is not None:
+            one = self._decode(self.draft, contexts, advance, 1, group_tokens / self.verified)
+            seconds = seconds + self.drafts * one
+        return seconds
+
+    def prompts(
+        self, sequences: int, kv_tokens: float, longest: float, chunks: Sequence[Chunk], group_tokens: float, alone_s: float
+    ) -> float:
+        """A pass with prompts as the stack runs it: slower prompt work, no CUDA graph."""
+        table = self.table
+        tokens = prefix = most = 0
+        pairs = 0.0
+        for new, before in chunks:
+            tokens += new
+            prefix += before
+            pairs += new * (before + 0.5 * (new + 1.0))
+            most = max(most, new)
+        decoded = sequences * self.verified
+        values: dict[str, Any] = {
+            f.TOKENS: float(decoded + tokens),
+            f.LOGIT_ROWS: float(decoded + len(chunks)),
+            f.GROUP_TOKENS: group_tokens,
+        }
+        if sequences:
+            values |= {f.DECODE_SEQUENCES: sequences, f.DECODE_TOKENS: decoded, f.HAS_DECODE: 1.0}
+            if not table.kinds:
+                values[f.kv_tokens("all")] = kv_tokens
+            mean = kv_tokens / sequences
+            for kind in table.kinds:
+                straight = mean >= kind.start
+                read = kind.a * sequences + kind.b * kv_tokens if straight else sequences * _read(kind, mean)
+                values[f.kv_tokens(kind.label)] = read
+                values[f.kv_pairs(kind.label)] = read * self.verified
+                values[f.max_context(kind.label)] = _read(kind, longest)
+        if tokens:
+            values |= {
+                f.HAS_PREFILL: 1.0,
+                f.CHUNK_TOKENS: most,
+                f.PREFILL_TOKENS: tokens,
+                f.CHUNK_PREFIX_TOKENS: prefix,
+            }
+            for kind in table.kinds:
+                values[f.attention_pairs(kind.label)] = (
+                    pairs if kind.causal else sum(float(kind.law.attention_pairs(new, before)) for new, before in chunks)
+                )
+        device = table.seconds(values)
+        if not tokens:
+            return device
+        stack = self.engine.stack
+        if not sequences:
+            alone_s = 0.0
+        stretched = max(device - alone_s, 0.0) * stack.prefill_slowdown + alone_s
+        if not self.floor_s:
+            return stretched
+        return (stretched**4 + self.floor_s**4) ** 0.25
+
+    def _decode(self, table: _Table, contexts: Array, advance: Array, verified: int, group: float) -> Array:
+        count = len(contexts)
+        values: dict[str, Any] = {
+            f.TOKENS: float(count * verified),
+            f.LOGIT_ROWS: float(count * verified),
+            f.GROUP_TOKENS: group,
+            f.DECODE_SEQUENCES: float(count),
+            f.DECODE_TOKENS: float(count * verified),
+            f.HAS_DECODE: 1.0,
+        }
+        grown = contexts[None, :] + advance[:, None]
+        if not table.kinds:
+            values[f.kv_tokens("all")] = grown.sum(axis=1)
+        for kind in table.kinds:
+            each = np.asarray(kind.law.kv_read_tokens(grown), dtype=float)
+            read = np.broadcast_to(each, grown.shape).sum(axis=1)
+            values[f.kv_tokens(kind.label)] = read
+            values[f.kv_pairs(kind.label)] = read * verified
+            values[f.max_context(kind.label)] = np.asarray(
+                kind.law.kv_read_tokens(grown.max(axis=1)), dtype=float
+            )
+        return np.broadcast_to(np.asarray(table.seconds(values), dtype=float), advance.shape)
+
+    def _line(self, table: _Table, sequences: int, verified: int, group: float) -> Line | None:
+        """Exact: all bends of the step lie where an absolute value vanishes, and these places are known."""
+        start = max((kind.start for kind in table.kinds), default=0.0)
+        if start >= _FAR:
+            return None
+        decoded = float(sequences * verified)
+        ones = {
+            f.ONE: 1.0,
+            f.TOKENS: decoded,
+            f.LOGIT_ROWS: decoded,
+            f.GROUP_TOKENS: group,
+            f.DECODE_SEQUENCES: float(sequences),
+            f.DECODE_TOKENS: decoded,
+            f.HAS_DECODE: 1.0,
+        }
+        bend = start * sequences
+        for others, per_kv, per_longest in table.kv_rows:
+            constant = sum(value * ones.get(name, 0.0) for name, value in others.items())
+            if per_longest:
+                return None
+            constant += others.get("#per_sequence", 0.0) * sequences
+            if per_kv:
+                bend = max(bend, -constant / per_kv)
+        bend = max(bend, 1.0)
+
+        def at(kv: float, longest: float) -> float:
+            values: dict[str, Any] = dict(ones)
+            if not table.kinds:
+                values[f.kv_tokens("all")] = kv
+            for kind in table.kinds:
+                read = kind.a * sequences + kind.b * kv
+                values[f.kv_tokens(kind.label)] = read
+                values[f.kv_pairs(kind.label)] = read * verified
+                values[f.max_context(kind.label)] = kind.a + kind.b * longest
+            return float(table.seconds(values))
+
+        low, span = bend, max(bend, 1e6)
+        first = at(low, 0.0)
+        per_kv = (at(low + span, 0.0) - first) / span
+        per_longest = (at(low, 1e6) - first) / 1e6
+        return Line(first - per_kv * low, per_kv, per_longest, bend, start)
+
+
+def _added(one: Line, other: Line, times: int) -> Line:
+    return Line(
+        one.base_s + times * other.base_s,
+        one.per_kv_s + times * other.per_kv_s,
+        one.per_longest_s + times * other.per_longest_s,
+        max(one.from_kv, other.from_kv),
+        max(one.from_context, other.from_context),
+    )
+
+
+def _read(kind: _Kind, context: float) -> float:
+    if context >= kind.start:
+        return kind.a + kind.b * context
+    return float(np.asarray(kind.law.kv_read_tokens(np.float64(context))))
+
+
+def _compiled(engine: Engine, table: Any, stretch: float, verified: int) -> _Table:
+    step = table.compile()
+    times = table.time_table()
+    kinds = tuple(_kind(label, law) for label, law in table.kinds.items())
+    by_label = {kind.label: kind for kind in kinds}
+    rows: list[tuple[dict[str, float], float, float]] = []
+    several = len(times.streams) > 1  # the longest of several streams bends where they cross
+    for stream in times.streams:
+        differences = [row for row in stream.difference[0]]
+        for choice in stream.choices:
+            differences += [row for row in choice.difference[0]]
+        for row in differences:
+            rows.append(_kv_row(dict(zip(times.feature_names, row.tolist(), strict=True)), by_label, verified))
+    if several:
+        rows.append(({}, 0.0, 1.0))
+    return _Table(
+        call=step.call,
+        order=step.parameters,
+        kinds=kinds,
+        kv_rows=tuple(row for row in rows if row[1] or row[2]),
+        stretch=stretch,
+        skew_s=float(cast("float", engine.skew_s())) if table is engine.table else 0.0,
+    )
+
+
+def _kv_row(row: dict[str, float], kinds: dict[str, _Kind], verified: int) -> tuple[dict[str, float], float, float]:
+    """Coefficients of an absolute value over (other features, KV tokens of all sequences, longest context)."""
+    others: dict[str, float] = {}
+    per_kv = per_longest = per_sequence = 0.0
+    for name, value in row.items():
+        what, _, label = name.partition(":")
+        kind = kinds.get(label)
+        if what in ("kv_tokens", "kv_pairs") and value:
+            value = value * verified if what == "kv_pairs" else value
+            per_kv += value * (kind.b if kind else 1.0)
+            per_sequence += value * (kind.a if kind else 0.0)
+        elif what == "max_context":
+            per_longest += value * (kind.b if kind else 1.0)
+        elif value:
+            others[name] = value
+    others["#per_sequence"] = per_sequence
+    return others, per_kv, per_longest
+
+
+def _kind(label: str, law: ReadLaw) -> _Kind:
+    """Find from where on the law is a + b · context."""
+
+    def read(context: float) -> float:
+        return float(np.asarray(law.kv_read_tokens(np.float64(context))))
+
+    b = (read(2.0 * _FAR) - read(_FAR)) / _FAR
+    a = read(_FAR) - b * _FAR
+
+    def straight(context: float) -> bool:
+        return abs(read(context) - (a + b * context)) <= 1e-9 * max(abs(a), b * context, 1.0)
+
+    low, high = 0.0, _FAR
+    if straight(0.0) and straight(1.0) and straight(_FAR / 3.0):
+        high = 0.0
+    else:
+        while high - low > 1.0:
+            middle = (low + high) // 2.0
+            low, high = (low, middle) if straight(middle) else (middle, high)
+        if not straight(_FAR / 3.0):
+            high = 2.0 * _FAR
+    places = ((1.0, 0.0), (7.0, 3.0), (513.0, 4097.0), (8192.0, 65536.0))
+    causal = all(
+        abs(float(np.asarray(law.attention_pairs(new, before))) - new * (before + 0.5 * (new + 1.0))) <= 1e-9 * new * 1e5
+        for new, before in places
+    )
+    return _Kind(label, law, a, b, high, causal)

@@ -1,0 +1,163 @@
+"""Prompt blocks that are kept for the next request with the same beginning: by hash, least recently used first out.
+
+Blocks that running requests share are counted once. Those that nobody uses stay until their room is needed; then the
+oldest moves to the next tier (host memory, flash), if there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rackline.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierSpec:
+    """A tier behind HBM: room and transfer rate for the cache of one rank.
+
+    Args:
+        name: for people.
+        tokens: room [tokens].
+        tokens_per_s: cache that comes back a second [tokens/s].
+        latency_s: before the first byte [s].
+    """
+
+    name: str
+    tokens: float
+    tokens_per_s: float
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (self.tokens >= 0 and self.tokens_per_s > 0 and self.latency_s >= 0):
+            raise InputError(
+                what=f"tier {self.name}",
+                given=f"{self.tokens:g} tokens at {self.tokens_per_s:g} tokens/s",
+                allowed="room of 0 or more, a rate above 0",
+            )
+
+
+class Tier:
+    """Blocks in a tier, oldest first."""
+
+    __slots__ = ("blocks", "room", "spec")
+
+    def __init__(self, spec: TierSpec, unit_tokens: int) -> None:
+        self.spec = spec
+        self.room = int(spec.tokens // unit_tokens)
+        self.blocks: dict[int, None] = {}
+
+
+class PrefixCache:
+    """Hashed blocks of one rank.
+
+    Args:
+        unit_tokens: tokens of a hashed block [tokens].
+        unit_blocks: KV blocks that it takes [count].
+        tiers: behind HBM, fastest first.
+    """
+
+    __slots__ = ("idle", "refs", "tiers", "unit_blocks", "unit_tokens")
+
+    def __init__(self, unit_tokens: int, unit_blocks: int, tiers: Sequence[TierSpec] = ()) -> None:
+        self.unit_tokens = unit_tokens
+        self.unit_blocks = unit_blocks
+        self.refs: dict[int, int] = {}
+        self.idle: dict[int, None] = {}  # oldest first
+        self.tiers = [Tier(spec, unit_tokens) for spec in tiers]
+
+    def match(self, hashes: Sequence[int], most: int) -> tuple[int, int, list[int]]:
+        """Longest known beginning.
+
+        Args:
+            hashes: of the prompt's blocks in order.
+            most: blocks that may be taken [count].
+
+        Returns:
+            (blocks in HBM, how many of them nobody uses, blocks behind them by tier).
+        """
+        refs, idle = self.refs, self.idle
+        found = resting = 0
+        for block in hashes[:most]:
+            if block in refs:
+                pass
+            elif block in idle:
+                resting += 1
+            else:
+                break
+            found += 1
+        behind = [0] * len(self.tiers)
+        if self.tiers:
+            for block in hashes[found:most]:
+                for index, tier in enumerate(self.tiers):
+                    if block in tier.blocks:
+                        behind[index] += 1
+                        break
+                else:
+                    break
+        return found, resting, behind
+
+    def touch(self, hashes: Sequence[int]) -> None:
+        """These blocks of lower tiers are in use now: they become the newest there."""
+        for block in hashes:
+            for tier in self.tiers:
+                if block in tier.blocks:
+                    del tier.blocks[block]
+                    tier.blocks[block] = None
+                    break
+
+    def acquire(self, hashes: Sequence[int]) -> None:
+        """A request uses these blocks, which are in HBM."""
+        refs, idle = self.refs, self.idle
+        for block in hashes:
+            count = refs.get(block)
+            if count is None:
+                del idle[block]
+                refs[block] = 1
+            else:
+                refs[block] = count + 1
+
+    def insert(self, block: int) -> bool:
+        """A request has computed this block; whether it is new here and stays its own."""
+        if block in self.refs:
+            self.refs[block] += 1
+            return False
+        if block in self.idle:
+            del self.idle[block]
+            self.refs[block] = 1
+            return True  # in place of the idle one, which was not counted as used
+        self.refs[block] = 1
+        return True
+
+    def release(self, hashes: Sequence[int]) -> int:
+        """A request lets go of these blocks; how many nobody uses any more. The end of a prompt is the oldest."""
+        refs, idle = self.refs, self.idle
+        freed = 0
+        for block in reversed(hashes):
+            count = refs[block]
+            if count == 1:
+                del refs[block]
+                idle[block] = None
+                freed += 1
+            else:
+                refs[block] = count - 1
+        return freed
+
+    def trim(self, room_blocks: int) -> None:
+        """Move the oldest unused blocks out until the others fit into so many KV blocks."""
+        keep = max(room_blocks, 0) // self.unit_blocks
+        while len(self.idle) > keep:
+            block = next(iter(self.idle))
+            del self.idle[block]
+            self._store(0, block)
+
+    def _store(self, index: int, block: int) -> None:
+        if index >= len(self.tiers):
+            return
+        tier = self.tiers[index]
+        tier.blocks.pop(block, None)
+        tier.blocks[block] = None
+        if len(tier.blocks) > tier.room:
+            oldest = next(iter(tier.blocks))
+            del tier.blocks[oldest]
+            self._store(index + 1, oldest)

@@ -1,0 +1,125 @@
+"""The requests of a run as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rackline.errors import InputError
+from rackline.passes.features import Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Requests:
+    """What arrives, in the order of arrival.
+
+    Args:
+        arrival_s: time of arrival; of a request that follows another one, the pause after that one's end [s], (n,).
+        input_len, output_len: tokens, at least 1 [tokens], (n,).
+        priority: tier, a lower number is more urgent, (n,); None when all are equal.
+        after: index of the request whose end must come first, -1 for none, (n,); None when none follows another.
+        hashes: for each request, hashes of the full blocks of its prompt from the start; None when nothing is shared.
+        hash_tokens: tokens of such a block [tokens].
+        name: for people.
+        skipped: lines of the source that were bad and left out [count].
+        lines: line of the source by request, for messages, (n,).
+
+    Raises:
+        InputError: columns of unlike length, times that fall or are negative, lengths below 1.
+    """
+
+    arrival_s: Array
+    input_len: Array
+    output_len: Array
+    priority: Array | None = None
+    after: Array | None = None
+    hashes: Sequence[Sequence[int]] | None = None
+    hash_tokens: int = 512
+    name: str = ""
+    skipped: int = 0
+    lines: Array | None = None
+
+    def __post_init__(self) -> None:
+        count = len(self.arrival_s)
+        if not count:
+            raise InputError(what=self.name or "requests", given="none", allowed="at least one request")
+        for name in ("input_len", "output_len", "priority", "after", "hashes", "lines"):
+            column = getattr(self, name)
+            if column is not None and len(column) != count:
+                raise InputError(what=name, given=f"{len(column)} values", allowed=f"{count}, one a request")
+        free = self.arrival_s if self.after is None else self.arrival_s[self.after < 0]
+        if not np.all(np.isfinite(self.arrival_s)) or np.any(self.arrival_s < 0):
+            bad = int(np.argmax(~(np.isfinite(self.arrival_s) & (self.arrival_s >= 0))))
+            raise InputError(
+                what="arrival_s", given=float(self.arrival_s[bad]), allowed="0 or more", where=self.where(bad)
+            )
+        if np.any(np.diff(free) < 0):
+            bad = int(np.argmax(np.diff(free) < 0)) + 1
+            raise InputError(
+                what="arrival_s", given=float(free[bad]), allowed=f"at least {free[bad - 1]:g}, the one before it",
+                where=self.where(bad),
+            )  # fmt: skip
+        for name in ("input_len", "output_len"):
+            column = getattr(self, name)
+            if np.any(column < 1):
+                bad = int(np.argmax(column < 1))
+                raise InputError(what=name, given=int(column[bad]), allowed="at least 1", where=self.where(bad))
+        if self.after is not None and np.any(self.after >= np.arange(count)):
+            bad = int(np.argmax(self.after >= np.arange(count)))
+            raise InputError(
+                what="after", given=int(self.after[bad]), allowed="an earlier request", where=self.where(bad)
+            )
+
+    def __len__(self) -> int:
+        """How many requests there are."""
+        return len(self.arrival_s)
+
+    @property
+    def rate_per_s(self) -> float:
+        """Mean rate of arrivals [requests/s]; infinite when all come at once."""
+        last = float(np.max(self.arrival_s))
+        return (len(self) - 1) / last if last > 0 else float("inf")
+
+    def scaled(self, factor: float) -> Requests:
+        """The same requests, `factor` times as fast.
+
+        Raises:
+            InputError: a factor that is not above 0.
+        """
+        if not factor > 0:
+            raise InputError(what="rate scale", given=factor, allowed="above 0", nearest="1")
+        return replace(self, arrival_s=self.arrival_s / factor)
+
+    def where(self, index: int) -> str:
+        """Name of a request, with its line in the source."""
+        line = "" if self.lines is None else f", line {int(self.lines[index])}"
+        return f"{self.name or 'requests'}{line or f', request {index}'}"
+
+    def pick(self, keep: Array) -> Requests:
+        """Only these of them; none of them may follow one that is left out.
+
+        Args:
+            keep: which, true or false, (n,).
+        """
+        place = np.cumsum(keep) - 1
+
+        def cut(column: Array | None) -> Array | None:
+            return None if column is None else column[keep]
+
+        after = cut(self.after)
+        return replace(
+            self,
+            arrival_s=self.arrival_s[keep],
+            input_len=self.input_len[keep],
+            output_len=self.output_len[keep],
+            priority=cut(self.priority),
+            after=None if after is None else np.where(after < 0, -1, place[after]),
+            hashes=None if self.hashes is None else [h for h, kept in zip(self.hashes, keep, strict=True) if kept],
+            lines=cut(self.lines),
+        )
+
+    def first(self, count: int) -> Requests:
+        """The first so many of them."""
+        return self if count >= len(self) else self.pick(np.arange(len(self)) < count)

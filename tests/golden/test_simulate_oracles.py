@@ -1,0 +1,180 @@
+"""The simulator against queueing theory, trains' closed form, `serving`, and an independent SimPy program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import simpy
+
+from rackline.arch import model
+from rackline.hardware import cluster
+from rackline.parallel import Deployment, parse_layout, precision
+from rackline.passes import calibration
+from rackline.serving import Workload, closed_loop
+from rackline.serving.blackboard import train_latency
+from rackline.serving.closed_loop import engine_of
+from rackline.serving.stack import stack
+from rackline.simulate import (
+    Lengths,
+    PlainClock,
+    Pool,
+    RankSpec,
+    Requests,
+    closed_loop_of,
+    open_arrivals,
+    policy,
+    pool_of,
+    simulate,
+)
+
+ROOMY = RankSpec(pool_tokens=10_000_000, max_num_seqs=4096, max_batched_tokens=1 << 20)
+
+
+@pytest.mark.parametrize("load", [0.3, 0.7])
+def test_one_place_and_equal_service_is_m_d_1(load: float) -> None:
+    rng = np.random.default_rng(1)
+    requests = open_arrivals(rng, 60_000, load / 0.01, Lengths(input_len=1, output_len=1))
+    pool = Pool(clock=PlainClock(base_s=0.01), spec=replace(ROOMY, max_num_seqs=1), policy=policy("chunked"))
+    result = simulate(requests, pool)
+    expected = load / (2.0 * (1.0 - load)) * 0.01
+    assert float(result.queue_s.mean()) == pytest.approx(expected, rel=0.05)
+
+
+def test_one_place_and_exponential_service_is_m_m_1() -> None:
+    rng = np.random.default_rng(2)
+    count, load, service_s = 40_000, 0.6, 1.0
+    outputs = np.maximum(np.rint(rng.exponential(1000.0, count)), 1).astype(int)
+    requests = Requests(
+        arrival_s=rng.exponential(service_s / load, count).cumsum(), input_len=np.ones(count, int), output_len=outputs
+    )
+    pool = Pool(clock=PlainClock(base_s=service_s / 1000.0), spec=replace(ROOMY, max_num_seqs=1), policy=policy("fcfs"))
+    result = simulate(requests, pool)
+    assert float(result.e2e_s.mean()) == pytest.approx(service_s / (1.0 - load), rel=0.06)
+    assert result.passes < 5 * count  # a request costs a few pieces, not a thousand steps
+
+
+def test_littles_law_in_a_closed_loop() -> None:
+    requests = closed_loop_of(np.random.default_rng(3), 5000, 40, Lengths(input_len=100, output_len=50, spread="uniform"))
+    pool = Pool(clock=PlainClock(base_s=0.01, per_prompt_token_s=1e-5), spec=ROOMY, policy=policy("chunked"))
+    result = simulate(requests, pool)
+    in_flight = len(requests) / result.makespan_s * float(result.e2e_s.mean())
+    assert in_flight == pytest.approx(40, rel=0.02)
+
+
+def test_trains_that_never_fill_take_one_and_a_half_intervals() -> None:
+    trains = replace(policy("trains"), interval_s=0.1)
+    requests = open_arrivals(np.random.default_rng(4), 20_000, 50.0, Lengths(input_len=1, output_len=1))
+    result = simulate(requests, Pool(clock=PlainClock(base_s=0.05), spec=ROOMY, policy=trains))
+    line = train_latency(0.1)
+    assert float(result.e2e_s.mean()) == pytest.approx(float(line.mean_s), rel=0.02)
+    assert float(result.e2e_s.max()) <= float(line.worst_s) + 1e-9
+
+
+@pytest.mark.parametrize("users", [8, 64, 256])
+def test_a_closed_loop_agrees_with_serving(users: int) -> None:
+    found = model("llama-3.1-8b")
+    one = cluster("dgx-h100").with_num_chips(1)
+    deployment = Deployment(
+        model=found,
+        cluster=one,
+        layout=parse_layout("tp=1", found),
+        precision=precision("bf16", found, one.chip),
+        calibration=calibration("vllm", one.chip),
+    )
+    of = replace(stack("vllm"), burst_share=0.0)
+    workload = Workload(input_len=1000.0, output_len=200.0)
+    steady = closed_loop(deployment, workload, of.mode(), users, engine=engine_of(deployment, of))
+    requests = closed_loop_of(
+        np.random.default_rng(5), 60 * users, users, Lengths(input_len=1000, output_len=200, spread="uniform", low=0.6)
+    )
+    result = simulate(requests, pool_of(deployment, of), beyond_s=of.first_token_s)
+    steady_part = slice(10 * users, 50 * users)
+    tpot = float(np.mean(result.tpot_s[steady_part]))
+    request_s = float(np.mean(result.e2e_s[steady_part]))
+    assert tpot == pytest.approx(steady.tpot_s, rel=0.05)
+    assert request_s == pytest.approx(steady.request_s, rel=0.05)
+
+
+def _by_simpy(requests: Requests, clock: PlainClock, places: int, budget: int, *, prompts_first: bool) -> Any:
+    """Continuous batching written again, one process that steps and one that brings requests."""
+    env = simpy.Environment()
+    count = len(requests)
+    first, finish = np.full(count, np.nan), np.full(count, np.nan)
+    waiting: list[int] = []
+    todo = {i: int(requests.input_len[i]) for i in range(count)}
+    left = {i: int(requests.output_len[i]) for i in range(count)}
+    wake = [env.event()]
+
+    def bring() -> Any:
+        for index in range(count):
+            yield env.timeout(float(requests.arrival_s[index]) - env.now)
+            waiting.append(index)
+            if not wake[0].triggered:
+                wake[0].succeed()
+
+    def serve() -> Any:
+        running: list[int] = []
+        while np.isnan(finish).any():
+            while waiting and len(running) < places:
+                running.append(waiting.pop(0))
+            if not running:
+                wake[0] = env.event()
+                yield wake[0]
+                continue
+            decoding = [i for i in running if not todo[i]]
+            room = budget - (0 if prompts_first else len(decoding))
+            pieces: dict[int, int] = {}
+            for index in running:
+                if todo[index] and room > 0:
+                    pieces[index] = min(todo[index], room)
+                    room -= pieces[index]
+            late = [i for i in running if todo[i] and i not in pieces]
+            for index in reversed(late):  # did not start yet: no place was taken
+                running.remove(index)
+                waiting.insert(0, index)
+            if prompts_first and pieces:
+                decoding = []
+            kv = sum(int(requests.input_len[i]) + int(requests.output_len[i]) - left[i] - 1 for i in decoding)
+            yield env.timeout(
+                clock.base_s
+                + clock.per_sequence_s * len(decoding)
+                + clock.per_kv_s * kv
+                + clock.per_prompt_token_s * sum(pieces.values())
+            )
+            for index in decoding:
+                left[index] -= 1
+            for index, tokens in pieces.items():
+                todo[index] -= tokens
+                if not todo[index]:
+                    first[index] = env.now
+                    left[index] -= 1
+            for index in [i for i in running if not todo[i] and not left[i]]:
+                finish[index] = env.now
+                running.remove(index)
+
+    env.process(bring())
+    env.process(serve())
+    env.run()
+    return first, finish
+
+
+@pytest.mark.parametrize("name", ["chunked", "prefill-first"])
+@pytest.mark.parametrize("seed", range(4))
+def test_an_independent_program_finds_the_same_times(name: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    count = 120
+    requests = Requests(
+        arrival_s=rng.exponential(0.05, count).cumsum(),
+        input_len=rng.integers(1, 300, count),
+        output_len=rng.integers(1, 60, count),
+    )
+    clock = PlainClock(base_s=0.004, per_sequence_s=1e-4, per_kv_s=1e-6, per_prompt_token_s=1e-4)
+    budget = 256 if name == "chunked" else 100_000
+    spec = RankSpec(pool_tokens=1_000_000, max_num_seqs=12, max_batched_tokens=budget)
+    result = simulate(requests, Pool(clock=clock, spec=spec, policy=policy(name)))
+    first, finish = _by_simpy(requests, clock, 12, budget, prompts_first=name == "prefill-first")
+    np.testing.assert_allclose(result.first_s, first, rtol=0.0, atol=1e-9)
+    np.testing.assert_allclose(result.finish_s, finish, rtol=0.0, atol=1e-9)
