@@ -145,11 +145,9 @@ def test_line_separators_inside_a_text_do_not_split_it(tmp_path: Path) -> None:
 
 
 def test_kinds_that_wait_for_an_engine_say_so(tmp_path: Path) -> None:
-    runs = write(tmp_path, '{"runs": {"one": {}, "two": {}}}', name="runs.json")
-    found = read_cases([runs])
+    found = read_cases([write(tmp_path, {**SERVE, "kind": "requests"})])
     assert [(case.kind, case.reason) for case in found.unsupported] == [
-        ("requests", "needs the simulator"),
-        ("requests", "needs the simulator"),
+        ("requests", "is read from a runs.json with a requests.csv beside it"),
     ]
     assert not any(case.bad_input for case in found.unsupported)
 

@@ -11,6 +11,7 @@ import numpy as np
 from rackline.catalog import CalibrationRecord, CollectiveRecord, OperationRecord, calibration_record
 from rackline.hardware import Chip
 from rackline.passes.features import Array, FloatLike, as_array
+from rackline.passes.headroom import ceiling_of, headroom, with_headroom
 
 StepPolicy = Literal["blackboard", "serial", "overlap"]
 STACKS = ("trtllm", "vllm", "sglang")
@@ -213,7 +214,12 @@ def _resolve(record: CalibrationRecord, chip: Chip | None, own_chip_only: bool =
         evidence=str(record.evidence),
         description=record.description,
         separate_quantise=record.separate_quantise,
-        operations={key: _operation(entry, record.name) for key, (_, entry) in operations.items()},
+        operations={
+            key: _of_generation(_operation(entry, record.name), entry, record, chip)
+            if rank == 2 and chip is not None
+            else _operation(entry, record.name)
+            for key, (rank, entry) in operations.items()
+        },
         collectives=_collectives(record.name, collectives),
     )
 
@@ -233,6 +239,19 @@ def _operation(entry: OperationRecord, stack: str) -> OperationCalibration:
         origin=f"{stack}, {'all chips' if entry.chip == '*' else entry.chip}",
         median_error=float("nan") if entry.median_error is None else entry.median_error,
     )
+
+
+def _of_generation(
+    found: OperationCalibration, entry: OperationRecord, record: CalibrationRecord, chip: Chip
+) -> OperationCalibration:
+    """Numbers of a generation for one chip of it that was not measured: dense products by what its power allows."""
+    if entry.operation_class != "gemm":
+        return found
+    tables = [calibration_record(stack).operation for stack in STACKS]
+    measured = {one.chip for table in tables for one in table if (one.operation_class, one.dtype) == ("gemm", entry.dtype)}
+    ratio = headroom(chip, entry.dtype, measured)
+    eta = with_headroom(entry.eta_compute, ratio, ceiling_of(record.operation, entry))
+    return found if eta == found.eta_compute else replace(found, eta_compute=eta)
 
 
 def _collectives(

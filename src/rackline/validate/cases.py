@@ -137,7 +137,11 @@ def read_cases(paths: Iterable[str | Path]) -> CaseSet:
     for path in map(Path, paths):
         text = _text(path)
         if path.suffix == ".json" and _looks_like_runs(text):
-            unsupported += _runs(path, text)
+            from rackline.validate.requests import read_runs
+
+            runs = read_runs(path, text)
+            cases += [case for case in runs if isinstance(case, Case)]
+            unsupported += [case for case in runs if isinstance(case, Unsupported)]
             continue
         if path.suffix == ".csv":
             from rackline.validate.op_table import read_op_table
@@ -169,14 +173,6 @@ def _looks_like_runs(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(data, dict) and "runs" in data
-
-
-def _runs(path: Path, text: str) -> list[Unsupported]:
-    """Runs of real servers: one case each, whose requests stand in a table beside the file."""
-    runs = cast("object", json.loads(text)["runs"])
-    names = list(cast("Mapping[str, object]", runs)) if isinstance(runs, dict) else [path.stem]
-    cause = FORMS["requests"].unsupported
-    return [Unsupported(case_id=name, kind="requests", where=path.name, cause=cause) for name in names]
 
 
 def read_line(line: str, where: str, unknown_keys: dict[str, int] | None = None) -> Case | Unsupported:

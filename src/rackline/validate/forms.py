@@ -113,7 +113,9 @@ FORMS: dict[str, Form] = {
             "hardware_flop_per_s_per_chip": math.inf,
         },
     ),
-    "requests": Form(required={}, optional={}, measured={}, unsupported="needs the simulator"),
+    "requests": Form(
+        required={}, optional={}, measured={}, unsupported="is read from a runs.json with a requests.csv beside it"
+    ),
 }
 
 _SHAPES = {

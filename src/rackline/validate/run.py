@@ -47,6 +47,14 @@ def score_cases(
     predictor = Predictor(resolver=Resolver(calibration_name=calibration, stacks=dict(stacks or {})))
     scores: list[Score] = []
     unsupported = list(found.unsupported)
+    for case in found.cases:
+        if case.kind == "requests":
+            from rackline.validate.requests import score_run
+
+            try:
+                scores += score_run(predictor.resolver, case)
+            except RacklineError as error:
+                unsupported.append(Unsupported.of(case, str(error), bad_input=True))
     for case, values in _predicted(predictor, found.cases):
         if isinstance(values, Unsupported):
             unsupported.append(values)
@@ -78,7 +86,7 @@ def _predicted(predictor: Predictor, cases: Sequence[Case]) -> Iterable[tuple[Ca
 
         yield from predict_training(predictor.resolver, training)
     for case in cases:
-        if case.kind in ("op", "train"):
+        if case.kind in ("op", "train", "requests"):
             continue
         try:
             yield case, predictor.predict(case)

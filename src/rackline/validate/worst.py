@@ -31,7 +31,12 @@ def worst_cases(
     Args:
         cases: by id and place.
     """
-    return tuple(_entry(predictor, cases[score.case_id, score.where], score) for score in worst_scores(scores, most))
+    found: list[dict[str, Any]] = []
+    for score in worst_scores(scores, most):
+        # a request of a run is named RUN#NUMBER
+        case = cases.get((score.case_id, score.where)) or cases[score.case_id.partition("#")[0], score.where]
+        found.append({**_entry(predictor, case, score), "id": score.case_id})
+    return tuple(found)
 
 
 def _entry(predictor: Predictor, case: Case, score: Score) -> dict[str, Any]:
