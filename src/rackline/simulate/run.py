@@ -10,8 +10,10 @@ from math import inf, nextafter
 import numpy as np
 
 from rackline.errors import InputError
+from rackline.passes.features import Array
 from rackline.simulate.book import Book
-from rackline.simulate.clock import Clock
+from rackline.simulate.clock import Clock, TableClock
+from rackline.simulate.fast import FastRun, is_plain, is_plain_clock, is_worth_it, run_fast
 from rackline.simulate.metrics import Result, gather
 from rackline.simulate.policies import Policy
 from rackline.simulate.rank import RankSpec
@@ -91,6 +93,7 @@ def simulate(
     skip_bad: bool = False,
     stepwise: bool = False,
     keep_passes: bool = False,
+    compiled: bool | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Serve all requests.
@@ -104,6 +107,8 @@ def simulate(
         skip_bad: leave out requests that can never fit instead of refusing the run.
         stepwise: evaluate every step by itself; the same result, slower.
         keep_passes: keep records of passes for a trace.
+        compiled: use the compiled loop, which gives the same result for plain servers; None decides by the number of
+            requests.
         progress: told now and then.
 
     Returns:
@@ -113,6 +118,12 @@ def simulate(
         InputError: a request longer than the KV pool, which could never run.
     """
     requests, skipped = _that_fit(requests, pool, prefill, skip_bad)
+    if (is_worth_it(len(requests)) if compiled is None else compiled) and prefill is None and requests.after is None:
+        independent = pool.replicas == 1 or router == "round-robin"
+        one = pool.ranks * pool.micro_batches == 1 and is_plain(pool.policy, pool.spec)
+        if one and independent and not (stepwise or keep_passes):
+            if isinstance(pool.clock, TableClock) and is_plain_clock(pool.clock, pool.spec):
+                return _compiled(requests, pool, pool.clock, beyond_s, skipped, progress)
     tiers = max(len(pool.spec.tiers), len(prefill.pool.spec.tiers) if prefill else 0)
     book = Book(requests, tiers)
     replicas = pool.build(book, hands_over=False, stepwise=stepwise, keep_passes=keep_passes)
@@ -126,6 +137,60 @@ def simulate(
     except KeyboardInterrupt:
         interrupted = True
     return gather(requests, book, replicas, front, skipped=skipped, interrupted=interrupted)
+
+
+def _compiled(
+    requests: Requests, pool: Pool, clock: TableClock, beyond_s: float, skipped: int, progress: Progress | None
+) -> Result:
+    """Every replica by the compiled loop."""
+    count = pool.replicas
+    seen = requests.arrival_s + beyond_s
+    runs: list[FastRun] = []
+    for index in range(count):
+        mine = slice(index, None, count)
+        if len(seen[mine]) == 0 or (runs and runs[-1].interrupted):
+            break
+        runs.append(
+            run_fast(clock, pool.spec, seen[mine], requests.input_len[mine], requests.output_len[mine], progress)
+        )
+
+    def together(name: str) -> Array:
+        found = np.full(len(requests), np.nan)
+        for index, run in enumerate(runs):
+            found[index::count] = getattr(run, name)
+        return found
+
+    gaps: dict[int, int] = {}
+    for run in runs:
+        for place, number in run.gaps.items():
+            gaps[place] = gaps.get(place, 0) + number
+    return Result(
+        requests=requests,
+        arrival_s=requests.arrival_s,
+        engine_s=seen,
+        admitted_s=together("admitted_s"),
+        first_s=together("first_s"),
+        finish_s=together("finish_s"),
+        preempted=np.nan_to_num(together("preempted")).astype(int),
+        cached_tokens=np.zeros(len(requests), dtype=int),
+        gaps=gaps,
+        steps=sum(run.steps for run in runs),
+        passes=sum(run.passes for run in runs),
+        busy_s=sum(run.busy_s for run in runs),
+        sequence_s=sum(run.sequence_s for run in runs),
+        used_block_s=sum(run.used_s for run in runs),
+        num_blocks=pool.spec.num_blocks * count,
+        ranks=count,
+        replicas=count,
+        tier_tokens=(0,),
+        samples=np.concatenate(
+            [np.column_stack([np.full(len(run.samples), index), run.samples]) for index, run in enumerate(runs)]
+        ),
+        passes_run=(),
+        skipped=skipped,
+        blocks_left=sum(run.blocks_left for run in runs),
+        interrupted=any(run.interrupted for run in runs),
+    )
 
 
 def _that_fit(requests: Requests, pool: Pool, prefill: Handover | None, skip_bad: bool) -> tuple[Requests, int]:
