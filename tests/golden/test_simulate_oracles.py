@@ -57,7 +57,9 @@ def test_one_place_and_exponential_service_is_m_m_1() -> None:
 
 
 def test_littles_law_in_a_closed_loop() -> None:
-    requests = closed_loop_of(np.random.default_rng(3), 5000, 40, Lengths(input_len=100, output_len=50, spread="uniform"))
+    requests = closed_loop_of(
+        np.random.default_rng(3), 5000, 40, Lengths(input_len=100, output_len=50, spread="uniform")
+    )
     pool = Pool(clock=PlainClock(base_s=0.01, per_prompt_token_s=1e-5), spec=ROOMY, policy=policy("chunked"))
     result = simulate(requests, pool)
     in_flight = len(requests) / result.makespan_s * float(result.e2e_s.mean())

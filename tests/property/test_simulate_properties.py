@@ -124,7 +124,9 @@ def test_jumping_between_events_equals_stepping_and_nothing_is_lost(
 def test_a_run_is_determined_by_its_requests(seed: int, name: str) -> None:
     rng = np.random.default_rng(seed)
     requests = Requests(
-        arrival_s=np.sort(rng.exponential(1.0, 30)), input_len=rng.integers(1, 99, 30), output_len=rng.integers(1, 9, 30)
+        arrival_s=np.sort(rng.exponential(1.0, 30)),
+        input_len=rng.integers(1, 99, 30),
+        output_len=rng.integers(1, 9, 30),
     )
     pool = Pool(clock=PlainClock(base_s=0.01), spec=RankSpec(pool_tokens=1000), policy=policy(name), replicas=2)
     one, two = simulate(requests, pool), simulate(requests, pool)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as json_text
 import time
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -17,29 +16,17 @@ from rackline.cli.options import (
     Several,
     Value,
     check_file_to_write,
-    find_calibration,
-    memory_fraction,
     read_model_and_cluster,
-    read_routing,
-    whole,
 )
 from rackline.cli.screen import print_json, requests_done, screen
-from rackline.cli.traffic import Traffic, read_limits, read_tiers
+from rackline.cli.server_options import ServerOptions
+from rackline.cli.traffic import Traffic, read_limits
 from rackline.errors import InputError, nearest_names
-from rackline.units import parse_count, parse_rate
 
 if TYPE_CHECKING:
-    from rackline.arch import AnyModel
-    from rackline.hardware import Cluster
-    from rackline.parallel import Deployment, Layout
-    from rackline.simulate import Handover, Pool, Requests, Result
-    from rackline.simulate.run import Progress
+    from rackline.simulate import Requests, Result
 
 Flag = Annotated[bool, Parameter(negative=())]
-_COMPARED = (
-    "policy", "layout", "replicas", "router", "max-batched-tokens", "max-num-seqs", "kv-tokens", "precision",
-    "calibration", "stack", "prefix-caching", "reserve", "speculate", "prefill-replicas",
-)  # fmt: skip
 
 
 def simulate(
@@ -152,11 +139,11 @@ def simulate(
         trace_passes: write the passes as a Chrome trace to FILE.json
         series: write one row a request to FILE.parquet or .csv
     """
-    from rackline.report.simulate_figures import PLOT_KINDS, check_series_path
+    from rackline.report.run_files import PLOT_KINDS, PlotKind, check_series_path
     from rackline.report.svg import check_plot_path
 
     figure_file = check_plot_path(plot) if plot else None
-    kind = next((known for known in PLOT_KINDS if known == plot_kind), None)
+    kind: PlotKind | None = next((known for known in PLOT_KINDS if known == plot_kind), None)
     if kind is None:
         near = nearest_names(plot_kind, PLOT_KINDS, 1)
         raise InputError(
@@ -167,7 +154,7 @@ def simulate(
     limits = read_limits(slo, "--slo") if slo is not None else None
     asked = read_limits(capacity, "--capacity") if capacity is not None else None
     found_model, cluster = read_model_and_cluster(model, on, chips=chips, price=price, sets=sets)
-    base = _Server(
+    base = ServerOptions(
         model=found_model,
         cluster=cluster,
         layout=layout,
@@ -238,7 +225,7 @@ def simulate(
 
         passes_file.write_text(json_text.dumps(chrome_trace_of_run(main)), encoding="utf-8")
     if series_file is not None:
-        from rackline.report.simulate_figures import write_series
+        from rackline.report.run_files import write_series
 
         write_series(main, series_file)
     if json:
@@ -257,7 +244,7 @@ def simulate(
         out.print(comparison_report(data))
 
 
-def _capacity(base: _Server, traffic: Requests, asked: Any, skip_bad: bool, json: bool) -> None:
+def _capacity(base: ServerOptions, traffic: Requests, asked: Any, skip_bad: bool, json: bool) -> None:
     from rackline.search.rate_capacity import rate_capacity
 
     built = base.build(traffic.hash_tokens)
@@ -273,231 +260,3 @@ def _capacity(base: _Server, traffic: Requests, asked: Any, skip_bad: bool, json
     from rackline.report.simulate_report import rate_capacity_report
 
     screen().print(rate_capacity_report(found))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Built:
-    """A server that is ready to run."""
-
-    deployment: Deployment
-    pool: Pool
-    router: str
-    prefill: Handover | None
-    beyond_s: float
-    chips: int
-
-    @property
-    def usd_per_s(self) -> float | None:
-        price = self.deployment.cluster.usd_per_chip_hour
-        return None if price is None else price * self.chips / 3600.0
-
-    def serve(
-        self, requests: Requests, skip_bad: bool, progress: Progress | None, *, keep_passes: bool = False
-    ) -> Result:
-        from rackline.simulate import simulate as run
-
-        return run(
-            requests,
-            self.pool,
-            router=self.router,
-            prefill=self.prefill,
-            beyond_s=self.beyond_s,
-            skip_bad=skip_bad,
-            progress=progress,
-            keep_passes=keep_passes,
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        spec = self.pool.spec
-        return {
-            **self.deployment.as_dict(),
-            "policy": self.pool.policy.name,
-            "replicas": self.pool.replicas,
-            "prefill_replicas": self.prefill.pool.replicas if self.prefill else 0,
-            "num_chips": self.chips,
-            "router": self.router,
-            "kv_tokens_per_rank": spec.pool_tokens,
-            "max_num_seqs": spec.max_num_seqs,
-            "max_batched_tokens": spec.max_batched_tokens,
-        }
-
-    def title(self, requests: Requests) -> str:
-        d = self.deployment
-        front = f" + {self.prefill.pool.replicas} for prompts" if self.prefill else ""
-        return (
-            f"{d.model.name} on {d.cluster.name}: {self.pool.replicas}{front} × {d.layout.label()}, "
-            f"{d.precision.short()}, {self.pool.policy.name.replace('_', ' ')}; {requests.name}"
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Server:
-    """Options of the server as they were typed."""
-
-    model: AnyModel
-    cluster: Cluster
-    layout: str | None
-    replicas: str | None
-    router: str
-    policy: str | None
-    max_batched_tokens: str | None
-    max_num_seqs: str | None
-    kv_tokens: str | None
-    block_size: str
-    reserve: str | None
-    prefix_caching: bool
-    tier: tuple[str, ...]
-    swap: str | None
-    prefill_replicas: str | None
-    prefill_layout: str | None
-    kv_link: str
-    speculate: str | None
-    precision: str
-    calibration: str
-    stack: str | None
-    memory: str | None
-    routing: str
-
-    def with_changes(self, text: str) -> _Server:
-        """Another server: "policy=prefill-first,max-num-seqs=64"; a layout's own commas are written as "+"."""
-        changes: dict[str, Any] = {}
-        for part in text.split(","):
-            key, equals, value = (piece.strip() for piece in part.partition("="))
-            if key not in _COMPARED or not equals:
-                near = nearest_names(key, _COMPARED, 1)
-                raise InputError(
-                    what="--compare",
-                    given=text,
-                    allowed=f"KEY=VALUE with a key of {', '.join(_COMPARED)} (+ for the commas of a value)",
-                    nearest=f"{near[0]}=..." if near else None,
-                )
-            name = key.replace("-", "_")
-            changes[name] = value not in ("no", "false", "0") if name == "prefix_caching" else value.replace("+", ",")
-        return replace(self, **changes)
-
-    def build(self, hash_tokens: int) -> _Built:
-        """Find layout, stack and pool."""
-        from rackline.parallel import Deployment, parse_layout
-        from rackline.parallel import precision as find_precision
-        from rackline.serving.stack import stack as find_stack
-        from rackline.serving.stack import stack_of
-        from rackline.simulate import Handover, kv_size, pool_of
-        from rackline.simulate.router import router as find_router
-
-        find_router(self.router)
-        chip = self.cluster.chip
-        calibration = find_calibration(self.calibration, chip)
-        if self.stack is not None:
-            name, _, version = self.stack.partition("=")
-            stack = find_stack(name, version=version, hbm_bytes=chip.hbm_bytes)
-        else:
-            stack = stack_of(calibration)
-        numbers: dict[str, Any] = {}
-        for key, text in (("max_batched_tokens", self.max_batched_tokens), ("max_num_seqs", self.max_num_seqs)):
-            if text is not None:
-                numbers[key] = whole(text, f"--{key.replace('_', '-')}")
-        if self.memory is not None:
-            numbers["memory_fraction"] = memory_fraction(self.memory)
-        stack = replace(stack, **numbers)
-        precision = find_precision(self.precision, self.model, chip)
-        layout = parse_layout(self.layout, self.model) if self.layout else self._smallest(precision, stack)
-        routing = read_routing(self.routing)
-
-        def deployed(of: Layout) -> Deployment:
-            return Deployment(
-                model=self.model,
-                cluster=self.cluster,
-                layout=of,
-                precision=precision,
-                calibration=calibration,
-                routing=routing,
-            )
-
-        deployment = deployed(layout)
-        size = kv_size(self.model, layout, precision)
-        fits = max(1, self.cluster.num_chips // layout.chips_per_replica)
-        front_layout = parse_layout(self.prefill_layout, self.model) if self.prefill_layout else layout
-        front_count = whole(self.prefill_replicas, "--prefill-replicas") if self.prefill_replicas else 0
-        left = self.cluster.num_chips - front_count * front_layout.chips_per_replica
-        count = whole(self.replicas, "--replicas") if self.replicas else max(1, left // layout.chips_per_replica)
-        used = count * layout.chips_per_replica + front_count * front_layout.chips_per_replica
-        if used > self.cluster.num_chips:
-            raise InputError(
-                what="--replicas",
-                given=f"{count + front_count} on {used} chips",
-                allowed=f"up to {self.cluster.num_chips} chips (see --chips)",
-                nearest=str(fits),
-            )
-        reserve = next((known for known in ("chunk", "prompt", "final") if known == self.reserve), None)
-        if self.reserve is not None and reserve is None:
-            raise InputError(what="--reserve", given=self.reserve, allowed="chunk, prompt or final")
-        options: dict[str, Any] = {
-            "policy_name": self.policy,
-            "block_size": whole(self.block_size, "--block-size"),
-            "reserve": reserve,
-            "prefix_caching": self.prefix_caching or bool(self.tier),
-            "hash_tokens": hash_tokens,
-            "tiers": read_tiers(self.tier, size.bytes_per_token or size.fixed_bytes),
-            "swap_bytes_per_s": parse_rate(self.swap, name="--swap") if self.swap else 0.0,
-        }
-        prefill = None
-        if front_count:
-            link = parse_rate(self.kv_link, name="--kv-link")
-            prefill = Handover(
-                pool=pool_of(deployed(front_layout), stack, replicas=front_count, **options),
-                tokens_per_s=link / (size.bytes_per_token or size.fixed_bytes),
-                latency_s=self.cluster.levels[-1].latency_s,
-            )
-        pool = pool_of(
-            deployment,
-            stack,
-            replicas=count,
-            pool_tokens=whole(self.kv_tokens, "--kv-tokens") if self.kv_tokens else None,
-            speculation=self._speculation(),
-            **options,
-        )
-        return _Built(
-            deployment=deployment,
-            pool=pool,
-            router=self.router,
-            prefill=prefill,
-            beyond_s=stack.first_token_s,
-            chips=used,
-        )
-
-    def _speculation(self) -> Any:
-        from rackline.serving.speculative import PLAIN, Speculation, usual_speculation
-
-        if self.speculate is None:
-            return PLAIN
-        drafts, equals, yielded = self.speculate.partition("=")
-        count = whole(drafts, "--speculate", minimum=0)
-        if not equals:
-            return usual_speculation(count)
-        return Speculation(draft_tokens=count, tokens_per_step=parse_count(yielded, name="--speculate tokens"))
-
-    def _smallest(self, precision: Any, stack: Any) -> Layout:
-        """The fewest chips that hold a request, with the most room among those."""
-        from rackline.serving.capacity import capacity
-
-        found = capacity(
-            self.model,
-            self.cluster,
-            precision,
-            memory_fraction=stack.memory_fraction,
-            batched_tokens=stack.max_batched_tokens,
-        )
-        holding = [row for row in found.rows if row.max_concurrency >= 1]
-        if not holding:
-            from rackline.report.capacity_report import nearest_reason
-
-            raise InputError(
-                what=f"{self.model.name} on {self.cluster.name}",
-                given=nearest_reason(found),
-                allowed="a cluster that holds weights and a request of 8k tokens (see rackline fit)",
-            )
-        chips = min(row.layout.chips_per_replica for row in holding)
-        return max(
-            (row for row in holding if row.layout.chips_per_replica == chips),
-            key=lambda row: (-row.layout.pp, row.layout.tp, row.max_concurrency),
-        ).layout

@@ -13,9 +13,10 @@ from rackline.units import parse_bytes, parse_count, parse_fraction, parse_rate,
 
 if TYPE_CHECKING:
     from rackline.simulate import Requests, Slo, TierSpec
+    from rackline.simulate.workloads import Spread
 
 _LIMITS = ("ttft", "tpot", "e2e")
-_SPREADS = ("fixed", "uniform", "exponential", "lognormal")
+_SPREADS: tuple[Spread, ...] = ("fixed", "uniform", "exponential", "lognormal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,7 @@ class Traffic:
         for name, value in (("--input", self.input_len), ("--output", self.output_len)):
             if value is None:
                 raise InputError(what=name, given="nothing", allowed="mean tokens of a request, such as 2k")
-        spread = next((known for known in _SPREADS if known == self.lengths), None)
+        spread: Spread | None = next((known for known in _SPREADS if known == self.lengths), None)
         if spread is None:
             near = nearest_names(self.lengths, _SPREADS, 1)
             raise InputError(
@@ -150,9 +151,7 @@ def read_tiers(texts: Sequence[str] | None, bytes_per_token: float) -> tuple[Tie
         name, equals, rest = text.partition("=")
         parts = rest.split("@")
         if not equals or len(parts) not in (2, 3):
-            raise InputError(
-                what="--tier", given=text, allowed="NAME=BYTES@RATE[@LATENCY], such as host=500GB@50GB/s"
-            )
+            raise InputError(what="--tier", given=text, allowed="NAME=BYTES@RATE[@LATENCY], such as host=500GB@50GB/s")
         found.append(
             TierSpec(
                 name=name.strip(),

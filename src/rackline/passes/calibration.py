@@ -11,7 +11,7 @@ import numpy as np
 from rackline.catalog import CalibrationRecord, CollectiveRecord, OperationRecord, calibration_record
 from rackline.hardware import Chip
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.passes.headroom import ceiling_of, headroom, with_headroom
+from rackline.passes.headroom import headroom, with_headroom
 
 StepPolicy = Literal["blackboard", "serial", "overlap"]
 STACKS = ("trtllm", "vllm", "sglang")
@@ -167,7 +167,27 @@ def calibration(name: str, chip: Chip | None = None) -> Calibration:
         for other in others:
             found = _fill(found, _resolve(other, chip, own_chip_only=True))
         found = _fill(found, _resolve(calibration_record(GENERIC), chip))
-    return found
+    return found if chip is None else _with_power(found, chip)
+
+
+def _with_power(found: Calibration, chip: Chip) -> Calibration:
+    """Dense products of a chip that has no table, from its generation's: as near the peak as its power allows."""
+    products = {key: numbers for key, numbers in found.operations.items() if key[0] == "gemm"}
+    own = any(numbers.origin.endswith(f", {chip.name}") for numbers in products.values())
+    borrowed = [key for key, numbers in products.items() if numbers.origin.endswith(f"{GENERIC}, {chip.generation}")]
+    if own or not borrowed or not chip.power_w:
+        return found
+    tables = [entry for stack in STACKS for entry in calibration_record(stack).operation]
+    shared = calibration_record(GENERIC).operation
+    changed: dict[tuple[str, str], OperationCalibration] = {}
+    for key in borrowed:
+        measured = {entry.chip for entry in tables if (entry.operation_class, entry.dtype) == key}
+        ceiling = max(entry.eta_compute for entry in shared if (entry.operation_class, entry.dtype) == key)
+        numbers = products[key]
+        eta = with_headroom(numbers.eta_compute, headroom(chip, key[1], measured), ceiling)
+        if eta > numbers.eta_compute:
+            changed[key] = replace(numbers, eta_compute=eta, origin=f"{numbers.origin}, by power")
+    return replace(found, operations={**found.operations, **changed})
 
 
 def best_stack(chip: Chip | None) -> str:
@@ -214,12 +234,7 @@ def _resolve(record: CalibrationRecord, chip: Chip | None, own_chip_only: bool =
         evidence=str(record.evidence),
         description=record.description,
         separate_quantise=record.separate_quantise,
-        operations={
-            key: _of_generation(_operation(entry, record.name), entry, record, chip)
-            if rank == 2 and chip is not None
-            else _operation(entry, record.name)
-            for key, (rank, entry) in operations.items()
-        },
+        operations={key: _operation(entry, record.name) for key, (_, entry) in operations.items()},
         collectives=_collectives(record.name, collectives),
     )
 
@@ -239,19 +254,6 @@ def _operation(entry: OperationRecord, stack: str) -> OperationCalibration:
         origin=f"{stack}, {'all chips' if entry.chip == '*' else entry.chip}",
         median_error=float("nan") if entry.median_error is None else entry.median_error,
     )
-
-
-def _of_generation(
-    found: OperationCalibration, entry: OperationRecord, record: CalibrationRecord, chip: Chip
-) -> OperationCalibration:
-    """Numbers of a generation for one chip of it that was not measured: dense products by what its power allows."""
-    if entry.operation_class != "gemm":
-        return found
-    tables = [calibration_record(stack).operation for stack in STACKS]
-    measured = {one.chip for table in tables for one in table if (one.operation_class, one.dtype) == ("gemm", entry.dtype)}
-    ratio = headroom(chip, entry.dtype, measured)
-    eta = with_headroom(entry.eta_compute, ratio, ceiling_of(record.operation, entry))
-    return found if eta == found.eta_compute else replace(found, eta_compute=eta)
 
 
 def _collectives(

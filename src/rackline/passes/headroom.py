@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rackline.catalog import OperationRecord, chip_record, names
+from rackline.catalog import chip_record, names
 from rackline.errors import InputError
 from rackline.hardware import Chip, chip_from_record
 
@@ -47,15 +47,6 @@ def headroom(chip: Chip, dtype: str, measured: Iterable[str]) -> float:
     others = [chip_from_record(chip_record(name)) for name in measured if name in known]
     found = [value for other in others if other.generation == chip.generation if (value := _per_watt(other, dtype))]
     return min(found) / mine if mine and found else 1.0
-
-
-def ceiling_of(entries: Iterable[OperationRecord], entry: OperationRecord) -> float:
-    """The largest eta_compute among entries of one class and data type [fraction]."""
-    return max(
-        other.eta_compute
-        for other in entries
-        if other.operation_class == entry.operation_class and other.dtype == entry.dtype
-    )
 
 
 def _per_watt(chip: Chip, dtype: str) -> float:

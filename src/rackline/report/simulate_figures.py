@@ -1,21 +1,16 @@
-"""Figures and files of a simulated run: tails of latency, batch and cache over time, Chrome trace, time series."""
+"""Figures and files of a simulated run: tails of latency, batch and cache over time, Chrome trace."""
 
 from __future__ import annotations
 
-import csv
-import importlib
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from rackline.errors import InputError
 from rackline.report.figures import BLUE, GREEN, GREY, ORANGE, Figure
+from rackline.report.run_files import PlotKind
 from rackline.simulate import Result
 
-PlotKind = Literal["cdf", "timeline", "occupancy"]
-PLOT_KINDS: tuple[PlotKind, ...] = ("cdf", "timeline", "occupancy")
 _COLORS = (BLUE, ORANGE, GREEN, GREY, "#CC79A7", "#E69F00")
 _MOST_POINTS = 600
 _MICROSECONDS = 1e6
@@ -124,50 +119,3 @@ def chrome_trace_of_run(result: Result) -> dict[str, Any]:
                 }
             )
     return {"traceEvents": events, "displayTimeUnit": "ms"}
-
-
-def check_series_path(text: str | None) -> Path | None:
-    """A file for the time series.
-
-    Raises:
-        InputError: another ending than .parquet or .csv, or Parquet without its extra.
-    """
-    if text is None:
-        return None
-    path = Path(text)
-    if path.suffix.lower() not in (".parquet", ".csv") or not path.parent.is_dir():
-        raise InputError(what="--series", given=text, allowed="a file ending in .parquet or .csv, in a folder that exists")
-    if path.suffix.lower() == ".parquet":
-        _polars(text)
-    return path
-
-
-def write_series(result: Result, path: Path) -> None:
-    """One row a request: times, lengths, preemptions, cached tokens (SI units)."""
-    columns: dict[str, Any] = {
-        "arrival_s": result.arrival_s,
-        "input_len": result.requests.input_len,
-        "output_len": result.requests.output_len,
-        "queue_s": result.queue_s,
-        "ttft_s": result.ttft_s,
-        "tpot_s": result.tpot_s,
-        "e2e_s": result.e2e_s,
-        "preemptions": result.preempted,
-        "cached_tokens": result.cached_tokens,
-    }
-    if path.suffix.lower() == ".parquet":
-        _polars(str(path)).DataFrame(columns).write_parquet(path)
-        return
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(columns)
-        writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
-
-
-def _polars(given: str) -> Any:
-    try:
-        return importlib.import_module("polars")
-    except ImportError:
-        nearest = str(Path(given).with_suffix(".csv"))
-        allowed = ".csv; .parquet needs polars (pip install 'rackline[sweep]')"
-        raise InputError(what="--series", given=given, allowed=allowed, nearest=nearest) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -13,8 +13,10 @@ from rich.text import Text
 
 from rackline.report.breakdown import plain_table
 from rackline.report.wording import percent
-from rackline.search.rate_capacity import RateCapacity
 from rackline.units import format_count, format_seconds, format_usd
+
+if TYPE_CHECKING:
+    from rackline.search.rate_capacity import RateCapacity
 
 _LATENCIES = {
     "ttft_s": "time to first token",

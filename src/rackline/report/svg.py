@@ -97,7 +97,7 @@ class _Frame:
 
 
 def figure_svg(figure: Figure) -> str:
-    """The figure as SVG text: scatter traces on log or linear axes, vertical lines, a legend; hover shows each point's text."""
+    """The figure as SVG text: traces on log or linear axes, vertical lines, a legend; texts on hover."""
     traces: list[dict[str, Any]] = [trace for trace in figure["data"] if trace["x"]]
     layout = figure["layout"]
     lines: list[dict[str, Any]] = layout.get("shapes", [])

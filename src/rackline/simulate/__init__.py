@@ -5,7 +5,7 @@ from rackline.simulate.clock import Clock, PlainClock, TableClock
 from rackline.simulate.metrics import Result, Slo, percentiles
 from rackline.simulate.policies import Policy, policy, policy_names
 from rackline.simulate.prefix_cache import TierSpec
-from rackline.simulate.rank import RankSpec
+from rackline.simulate.rank_spec import RankSpec
 from rackline.simulate.requests import Requests
 from rackline.simulate.router import ROUTERS
 from rackline.simulate.run import Handover, Pool, simulate
@@ -36,9 +36,9 @@ __all__ = [
     "kv_size",
     "open_arrivals",
     "percentiles",
+    "poisson",
     "policy",
     "policy_names",
-    "poisson",
     "pool_of",
     "read_trace",
     "simulate",

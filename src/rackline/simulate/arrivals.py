@@ -70,7 +70,8 @@ def diurnal(rng: np.random.Generator, count: int, rate_per_s: float, swing: floa
         raise InputError(what="period", given=period_s, allowed="above 0 s", nearest="86400")
     even = poisson(rng, count, 1.0) / rate_per_s if rate_per_s > 0 else poisson(rng, count, rate_per_s)
     # the inverse of the cumulated rate turns even arrivals into uneven ones
-    grid = np.linspace(0.0, even[-1] + 2.0 * period_s, int(2000 * (even[-1] / period_s + 2.0)))
+    last = float(even[-1])
+    grid: Array = np.linspace(0.0, last + 2.0 * period_s, int(2000 * (last / period_s + 2.0)), dtype=np.float64)
     angle = 2.0 * np.pi / period_s
-    cumulated = grid - swing * np.sin(angle * grid) / angle
+    cumulated: Array = grid - swing * np.sin(angle * grid) / angle
     return np.interp(even, cumulated, grid)

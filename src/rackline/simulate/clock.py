@@ -7,21 +7,20 @@ steps cost as much as one; where it does not hold, `steps` evaluates each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from rackline.parallel import Deployment
 from rackline.passes import features as f
-from rackline.passes.features import Array, ReadLaw
+from rackline.passes.features import Array
 from rackline.serving.closed_loop import engine_of
 from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.steady import Engine
-
-_FAR = float(1 << 24)  # a context beyond which no kind of attention changes its law
+from rackline.simulate.pass_call import FAR, Table, compiled, read_at
 
 
 class Line(NamedTuple):
@@ -59,7 +58,13 @@ class Clock(Protocol):
         ...
 
     def prompts(
-        self, sequences: int, kv_tokens: float, longest: float, chunks: Sequence[Chunk], group_tokens: float, alone_s: float
+        self,
+        sequences: int,
+        kv_tokens: float,
+        longest: float,
+        chunks: Sequence[Chunk],
+        group_tokens: float,
+        alone_s: float,
     ) -> float:
         """A pass with prompts [s]; `alone_s` is the same pass without them, 0 when there is no decoding in it."""
         ...
@@ -86,7 +91,13 @@ class PlainClock:
         return self.base_s + self.per_sequence_s * len(contexts) + self.per_kv_s * kv
 
     def prompts(
-        self, sequences: int, kv_tokens: float, longest: float, chunks: Sequence[Chunk], group_tokens: float, alone_s: float
+        self,
+        sequences: int,
+        kv_tokens: float,
+        longest: float,
+        chunks: Sequence[Chunk],
+        group_tokens: float,
+        alone_s: float,
     ) -> float:
         """The same base, and the prompts' tokens."""
         tokens = sum(chunk.tokens for chunk in chunks)
@@ -94,40 +105,13 @@ class PlainClock:
         return decode + self.per_prompt_token_s * tokens
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """An attention kind: reads a + b · context from `start` on."""
-
-    label: str
-    law: ReadLaw
-    a: float
-    b: float
-    start: float
-    causal: bool  # every pair of a chunk with what is before it
-
-
-@dataclass(slots=True, kw_only=True)
-class _Table:
-    """One compiled pass table, called with what a rank knows."""
-
-    call: Callable[..., float]
-    order: tuple[str, ...]
-    kinds: tuple[_Kind, ...]
-    kv_rows: tuple[tuple[dict[str, float], float, float], ...]  # |…| rows with kv: other features, kv and longest
-    stretch: float
-    skew_s: float
-
-    def seconds(self, values: dict[str, Any]) -> Any:
-        return (self.call(*[values.get(name, 0.0) for name in self.order]) + self.skew_s) * self.stretch
-
-
 @dataclass(slots=True, kw_only=True)
 class TableClock:
     """The clock of a deployment under a stack, with drafts if it speculates."""
 
     engine: Engine
-    table: _Table
-    draft: _Table | None
+    table: Table
+    draft: Table | None
     drafts: int
     verified: int
     tokens_per_step: float
@@ -138,8 +122,8 @@ class TableClock:
     def of(cls, deployment: Deployment, stack: Stack = IDEAL, speculation: Speculation = PLAIN) -> TableClock:
         """Compile the tables of a deployment."""
         engine = engine_of(deployment, stack, speculation)
-        table = _compiled(engine, engine.table, float(engine.pipeline_stretch), int(speculation.verified_tokens))
-        draft = _compiled(engine, engine.draft, 1.0, 1) if engine.draft is not None else None
+        table = compiled(engine, engine.table, float(engine.pipeline_stretch), int(speculation.verified_tokens))
+        draft = compiled(engine, engine.draft, 1.0, 1) if engine.draft is not None else None
         return cls(
             engine=engine,
             table=table,
@@ -176,7 +160,13 @@ class TableClock:
         return seconds
 
     def prompts(
-        self, sequences: int, kv_tokens: float, longest: float, chunks: Sequence[Chunk], group_tokens: float, alone_s: float
+        self,
+        sequences: int,
+        kv_tokens: float,
+        longest: float,
+        chunks: Sequence[Chunk],
+        group_tokens: float,
+        alone_s: float,
     ) -> float:
         """A pass with prompts as the stack runs it: slower prompt work, no CUDA graph."""
         table = self.table
@@ -200,10 +190,10 @@ class TableClock:
             mean = kv_tokens / sequences
             for kind in table.kinds:
                 straight = mean >= kind.start
-                read = kind.a * sequences + kind.b * kv_tokens if straight else sequences * _read(kind, mean)
+                read = kind.a * sequences + kind.b * kv_tokens if straight else sequences * read_at(kind, mean)
                 values[f.kv_tokens(kind.label)] = read
                 values[f.kv_pairs(kind.label)] = read * self.verified
-                values[f.max_context(kind.label)] = _read(kind, longest)
+                values[f.max_context(kind.label)] = read_at(kind, longest)
         if tokens:
             values |= {
                 f.HAS_PREFILL: 1.0,
@@ -213,7 +203,9 @@ class TableClock:
             }
             for kind in table.kinds:
                 values[f.attention_pairs(kind.label)] = (
-                    pairs if kind.causal else sum(float(kind.law.attention_pairs(new, before)) for new, before in chunks)
+                    pairs
+                    if kind.causal
+                    else sum(float(kind.law.attention_pairs(new, before)) for new, before in chunks)
                 )
         device = table.seconds(values)
         if not tokens:
@@ -226,7 +218,7 @@ class TableClock:
             return stretched
         return (stretched**4 + self.floor_s**4) ** 0.25
 
-    def _decode(self, table: _Table, contexts: Array, advance: Array, verified: int, group: float) -> Array:
+    def _decode(self, table: Table, contexts: Array, advance: Array, verified: int, group: float) -> Array:
         count = len(contexts)
         values: dict[str, Any] = {
             f.TOKENS: float(count * verified),
@@ -244,15 +236,13 @@ class TableClock:
             read = np.broadcast_to(each, grown.shape).sum(axis=1)
             values[f.kv_tokens(kind.label)] = read
             values[f.kv_pairs(kind.label)] = read * verified
-            values[f.max_context(kind.label)] = np.asarray(
-                kind.law.kv_read_tokens(grown.max(axis=1)), dtype=float
-            )
+            values[f.max_context(kind.label)] = np.asarray(kind.law.kv_read_tokens(grown.max(axis=1)), dtype=float)
         return np.broadcast_to(np.asarray(table.seconds(values), dtype=float), advance.shape)
 
-    def _line(self, table: _Table, sequences: int, verified: int, group: float) -> Line | None:
+    def _line(self, table: Table, sequences: int, verified: int, group: float) -> Line | None:
         """Exact: all bends of the step lie where an absolute value vanishes, and these places are known."""
         start = max((kind.start for kind in table.kinds), default=0.0)
-        if start >= _FAR:
+        if start >= FAR:
             return None
         decoded = float(sequences * verified)
         ones = {
@@ -300,82 +290,3 @@ def _added(one: Line, other: Line, times: int) -> Line:
         max(one.from_kv, other.from_kv),
         max(one.from_context, other.from_context),
     )
-
-
-def _read(kind: _Kind, context: float) -> float:
-    if context >= kind.start:
-        return kind.a + kind.b * context
-    return float(np.asarray(kind.law.kv_read_tokens(np.float64(context))))
-
-
-def _compiled(engine: Engine, table: Any, stretch: float, verified: int) -> _Table:
-    step = table.compile()
-    times = table.time_table()
-    kinds = tuple(_kind(label, law) for label, law in table.kinds.items())
-    by_label = {kind.label: kind for kind in kinds}
-    rows: list[tuple[dict[str, float], float, float]] = []
-    several = len(times.streams) > 1  # the longest of several streams bends where they cross
-    for stream in times.streams:
-        differences = [row for row in stream.difference[0]]
-        for choice in stream.choices:
-            differences += [row for row in choice.difference[0]]
-        for row in differences:
-            rows.append(_kv_row(dict(zip(times.feature_names, row.tolist(), strict=True)), by_label, verified))
-    if several:
-        rows.append(({}, 0.0, 1.0))
-    return _Table(
-        call=step.call,
-        order=step.parameters,
-        kinds=kinds,
-        kv_rows=tuple(row for row in rows if row[1] or row[2]),
-        stretch=stretch,
-        skew_s=float(cast("float", engine.skew_s())) if table is engine.table else 0.0,
-    )
-
-
-def _kv_row(row: dict[str, float], kinds: dict[str, _Kind], verified: int) -> tuple[dict[str, float], float, float]:
-    """Coefficients of an absolute value over (other features, KV tokens of all sequences, longest context)."""
-    others: dict[str, float] = {}
-    per_kv = per_longest = per_sequence = 0.0
-    for name, value in row.items():
-        what, _, label = name.partition(":")
-        kind = kinds.get(label)
-        if what in ("kv_tokens", "kv_pairs") and value:
-            value = value * verified if what == "kv_pairs" else value
-            per_kv += value * (kind.b if kind else 1.0)
-            per_sequence += value * (kind.a if kind else 0.0)
-        elif what == "max_context":
-            per_longest += value * (kind.b if kind else 1.0)
-        elif value:
-            others[name] = value
-    others["#per_sequence"] = per_sequence
-    return others, per_kv, per_longest
-
-
-def _kind(label: str, law: ReadLaw) -> _Kind:
-    """Find from where on the law is a + b · context."""
-
-    def read(context: float) -> float:
-        return float(np.asarray(law.kv_read_tokens(np.float64(context))))
-
-    b = (read(2.0 * _FAR) - read(_FAR)) / _FAR
-    a = read(_FAR) - b * _FAR
-
-    def straight(context: float) -> bool:
-        return abs(read(context) - (a + b * context)) <= 1e-9 * max(abs(a), b * context, 1.0)
-
-    low, high = 0.0, _FAR
-    if straight(0.0) and straight(1.0) and straight(_FAR / 3.0):
-        high = 0.0
-    else:
-        while high - low > 1.0:
-            middle = (low + high) // 2.0
-            low, high = (low, middle) if straight(middle) else (middle, high)
-        if not straight(_FAR / 3.0):
-            high = 2.0 * _FAR
-    places = ((1.0, 0.0), (7.0, 3.0), (513.0, 4097.0), (8192.0, 65536.0))
-    causal = all(
-        abs(float(np.asarray(law.attention_pairs(new, before))) - new * (before + 0.5 * (new + 1.0))) <= 1e-9 * new * 1e5
-        for new, before in places
-    )
-    return _Kind(label, law, a, b, high, causal)

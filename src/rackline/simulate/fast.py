@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from dataclasses import dataclass
 from math import inf
@@ -15,7 +16,7 @@ from rackline.passes import features as f
 from rackline.passes.features import Array
 from rackline.simulate.clock import TableClock
 from rackline.simulate.policies import Policy
-from rackline.simulate.rank import RankSpec
+from rackline.simulate.rank_spec import RankSpec
 
 # Loading the compiled loop takes about a second, compiling it (once on a machine) about ten.
 LEAST_REQUESTS = 20_000
@@ -51,7 +52,7 @@ def is_worth_it(count: int) -> bool:
     """Whether the compiled loop saves more time than it takes to load, or to compile where that was never done."""
     if count < LEAST_REQUESTS or not available():
         return False
-    compiled = any(Path(__file__).with_name("__pycache__").glob("kernel.advance-*.nbi"))
+    compiled = any(Path(__file__).with_name("__pycache__").glob("kernel._advance-*.nbi"))
     return compiled or count >= LEAST_REQUESTS_UNCOMPILED
 
 
@@ -97,7 +98,7 @@ def run_fast(
         inputs, outputs: tokens [tokens].
         progress: told (done, all, simulated time) now and then.
     """
-    from rackline.simulate import kernel as k
+    k: Any = importlib.import_module("rackline.simulate.kernel")
 
     count, seqs = len(arrivals), spec.max_num_seqs
     state = np.zeros(16, dtype=np.int64)
@@ -128,8 +129,9 @@ def run_fast(
     stops = [inf] if progress is None else [*arrivals[20_000::20_000].tolist(), inf]
     try:
         for until in stops:
-            k.advance(
-                until, limits, state, times, arrivals, inputs, outputs, admitted, first, finish, generated, last, preempted, stack, orders,
+            k._advance(
+                until, limits, state, times, arrivals, inputs, outputs, admitted, first, finish, generated, last,
+                preempted, stack, orders,
                 phases, *runs, gaps, samples,
                 lines, *table, numbers,
             )  # fmt: skip
@@ -177,7 +179,12 @@ def _arrays(clock: TableClock) -> tuple[Array, ...]:
     )  # fmt: skip
     kinds = np.array(
         [
-            at(f.kv_tokens(kind.label), f.kv_pairs(kind.label), f.max_context(kind.label), f.attention_pairs(kind.label))
+            at(
+                f.kv_tokens(kind.label),
+                f.kv_pairs(kind.label),
+                f.max_context(kind.label),
+                f.attention_pairs(kind.label),
+            )
             for kind in clock.table.kinds
         ],
         dtype=np.int64,
@@ -188,7 +195,8 @@ def _arrays(clock: TableClock) -> tuple[Array, ...]:
         per_octave = (len(load.log_tokens) - 1) / float(load.log_tokens[-1])
         loads = np.concatenate([[per_octave], load.tokens_per_token])
         touches = np.asarray(load.touched, dtype=float)
-    starts, options, gaps, ramps, overheads = [0], [np.zeros((0, width))], [np.zeros((0, width))], [0.0][:0], []
+    starts, ramps = [0], list[float]()
+    options, gaps, overheads = ([np.zeros((0, width))] for _ in range(3))
     for choice in stream.choices:
         number = choice.linear.shape[1]
         starts.append(starts[-1] + number)
@@ -211,5 +219,5 @@ def _arrays(clock: TableClock) -> tuple[Array, ...]:
         np.concatenate(options),
         np.concatenate(gaps),
         np.array(ramps, dtype=float),
-        np.concatenate([np.zeros((0, width)), *overheads]),
+        np.concatenate(overheads),
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 from numba import njit  # type: ignore[import-untyped]
 
 # places in the arrays of state
@@ -30,7 +29,7 @@ def _dot(row, x):
 
 
 @njit(cache=True)
-def pass_s(x, linear, difference, starts, options, gaps, ramps, overheads):
+def _pass_s(x, linear, difference, starts, options, gaps, ramps, overheads):
     """The line of a pass table for one vector of features [s]."""
     total = _dot(linear, x)
     for r in range(difference.shape[0]):
@@ -104,7 +103,9 @@ def _drop(state, phases, run_request, run_base, run_end, run_order, i):
 
 
 @njit(cache=True)
-def _preempt(state, now, phases, run_request, run_base, run_end, run_order, stack, generated, outputs, last_s, preempted):
+def _preempt(
+    state, now, phases, run_request, run_base, run_end, run_order, stack, generated, outputs, last_s, preempted
+):
     """Stop what was admitted last; whether it was the prompt that is not whole yet."""
     if state[PARTIAL] >= 0:  # it was admitted after all that decode
         request = state[PARTIAL]
@@ -129,11 +130,11 @@ def _preempt(state, now, phases, run_request, run_base, run_end, run_order, stac
 
 
 @njit(cache=True)
-def advance(
-    until, limits, state, times, arrivals, inputs, outputs, admitted, first, finish, generated, last_s, preempted, stack,
-    orders, phases, run_request, run_base, run_end, run_order, chunk_request, chunk_take, chunk_done, gaps, samples,
-    lines, prompt_places, kind_places, expert_places, loads, touches, x, linear, difference, starts, options, row_gaps,
-    ramps, overheads, numbers,
+def _advance(
+    until, limits, state, times, arrivals, inputs, outputs, admitted, first, finish, generated, last_s, preempted,
+    stack, orders, phases, run_request, run_base, run_end, run_order, chunk_request, chunk_take, chunk_done, gaps,
+    samples, lines, prompt_places, kind_places, expert_places, loads, touches, x, linear, difference, starts, options,
+    row_gaps, ramps, overheads, numbers,
 ):  # fmt: skip
     """Run all passes that start before `until`."""
     total, max_seqs, most_tokens, limit = limits[0], limits[1], limits[2], limits[3]
@@ -226,8 +227,8 @@ def advance(
                 pairs += take * (done + 0.5 * (take + 1.0))
                 largest = max(largest, take)
             x[:] = 0.0
-            values = (1.0, float(n + tokens), float(n + count), float(n + tokens), float(n), float(n), min(float(n), 1.0),
-                      1.0, float(largest), float(tokens), float(prefix))  # fmt: skip
+            values = (1.0, float(n + tokens), float(n + count), float(n + tokens), float(n), float(n),
+                      min(float(n), 1.0), 1.0, float(largest), float(tokens), float(prefix))  # fmt: skip
             for i in range(len(values)):
                 if prompt_places[i] >= 0:
                     x[prompt_places[i]] = values[i]
@@ -238,7 +239,7 @@ def advance(
                         x[kind_places[i, j]] = what[j]
             if len(touches):
                 _experts(x, expert_places, loads, touches)
-            device = (pass_s(x, linear, difference, starts, options, row_gaps, ramps, overheads) + skew) * stretch
+            device = (_pass_s(x, linear, difference, starts, options, row_gaps, ramps, overheads) + skew) * stretch
             alone = lines[n, 0] + lines[n, 1] * kv + lines[n, 2] * longest if n else 0.0
             seconds = max(device - alone, 0.0) * slowdown + alone
             if floor:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp
 from typing import Any
 
 import numpy as np
 
-from rackline.errors import InputError
 from rackline.passes.features import Array
 from rackline.simulate.book import Book
-from rackline.simulate.replica import GAPS_PER_E, PassRecord, Replica
+from rackline.simulate.replica import Replica
 from rackline.simulate.requests import Requests
+from rackline.simulate.tally import GAPS_PER_E, PassRecord
 
 PERCENTILES = (50.0, 90.0, 99.0)
 
@@ -224,10 +223,10 @@ def gather(
             column[np.fromiter(found, int, len(found))] = np.fromiter(found.values(), int, len(found))
     gaps: dict[int, int] = {}
     for replica in everyone:
-        for place, number in replica.gaps.items():
+        for place, number in replica.tally.gaps.items():
             gaps[place] = gaps.get(place, 0) + number
     samples = [
-        np.column_stack([np.full(len(r.samples), index), np.array(r.samples, dtype=float).reshape(-1, 4)])
+        np.column_stack([np.full(len(r.tally.samples), index), np.array(r.tally.samples, dtype=float).reshape(-1, 4)])
         for index, r in enumerate(everyone)
     ]
     ranks = [rank for replica in everyone for rank in replica.ranks]
@@ -241,11 +240,11 @@ def gather(
         preempted=preempted,
         cached_tokens=cached,
         gaps=gaps,
-        steps=sum(r.steps for r in everyone),
-        passes=sum(r.passes for r in everyone),
-        busy_s=sum(r.busy_s for r in everyone),
-        sequence_s=sum(r.sequence_s for r in everyone),
-        used_block_s=sum(r.used_s for r in everyone),
+        steps=sum(r.tally.steps for r in everyone),
+        passes=sum(r.tally.passes for r in everyone),
+        busy_s=sum(r.tally.busy_s for r in everyone),
+        sequence_s=sum(r.tally.sequence_s for r in everyone),
+        used_block_s=sum(r.tally.used_s for r in everyone),
         num_blocks=sum(rank.total for rank in ranks),
         ranks=len(ranks),
         replicas=len(everyone),

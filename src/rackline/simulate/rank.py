@@ -10,107 +10,14 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import ceil, floor
+from math import ceil
 from typing import NamedTuple
 
-from rackline.errors import InputError
 from rackline.simulate.book import Book
 from rackline.simulate.policies import Policy, Reserve
-from rackline.simulate.prefix_cache import PrefixCache, TierSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankSpec:
-    """What one rank may hold and run.
-
-    Args:
-        pool_tokens: room for KV [tokens].
-        block_size: tokens of a KV block [tokens].
-        fixed_tokens: room that a sequence takes whatever its length (windows, recurrent state), in tokens [tokens].
-        max_num_seqs: sequences that run at once [sequences].
-        max_batched_tokens: tokens of a pass [tokens].
-        reserve: room that must be free for admission; None for the policy's own.
-        swap_tokens_per_s: with a rate, preempted sequences move to the host and back instead of being computed again.
-        prefix_caching: keep blocks by hash.
-        hash_tokens: tokens of a hashed block [tokens].
-        tiers: behind HBM for hashed blocks.
-    """
-
-    pool_tokens: int
-    block_size: int = 16
-    fixed_tokens: int = 0
-    max_num_seqs: int = 256
-    max_batched_tokens: int = 8192
-    reserve: Reserve | None = None
-    swap_tokens_per_s: float = 0.0
-    prefix_caching: bool = False
-    hash_tokens: int = 512
-    tiers: tuple[TierSpec, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("pool_tokens", "block_size", "max_num_seqs", "max_batched_tokens", "hash_tokens"):
-            if getattr(self, name) < 1:
-                raise InputError(what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
-        if self.prefix_caching and self.hash_tokens % self.block_size:
-            raise InputError(
-                what="hash_tokens", given=self.hash_tokens, allowed=f"a multiple of the block size {self.block_size}"
-            )
-
-    @property
-    def num_blocks(self) -> int:
-        """KV blocks of the pool [count]."""
-        return self.pool_tokens // self.block_size
-
-    def blocks_of(self, tokens: int) -> int:
-        """KV blocks of one sequence [count]."""
-        return -(-tokens // self.block_size) - (-self.fixed_tokens // self.block_size)
-
-
-class Remains:
-    """Free blocks in the order in which they were freed, with what preempted requests left in them.
-
-    A cache by hash of blocks keeps their content until somebody takes them, oldest first, the end of a request before
-    its beginning: a request that comes back soon finds most of its prompt.
-    """
-
-    __slots__ = ("left", "queue")
-
-    def __init__(self, total: int) -> None:
-        self.queue: deque[list[int]] = deque([[-1, total]])
-        self.left: dict[int, list[int]] = {}
-
-    def take(self, blocks: int) -> None:
-        """The oldest ones are in use now."""
-        queue = self.queue
-        while blocks > 0 and queue:
-            part = queue[0]
-            if part[1] > blocks:
-                part[1] -= blocks
-                return
-            blocks -= part[1]
-            queue.popleft()
-            if part[0] >= 0 and self.left.get(part[0]) is part:
-                del self.left[part[0]]
-
-    def give(self, request: int, blocks: int) -> None:
-        """Blocks are free again; -1 for content that nobody will ask for."""
-        if blocks <= 0:
-            return
-        if request < 0 and self.queue and self.queue[-1][0] < 0:
-            self.queue[-1][1] += blocks
-            return
-        part = [request, blocks]
-        self.queue.append(part)
-        if request >= 0:
-            self.left[request] = part
-
-    def reuse(self, request: int, blocks: int) -> None:
-        """A request takes so many of its own blocks back; the rest is nobody's."""
-        part = self.left.pop(request, None)
-        if part is not None:
-            part[0] = -1
-            part[1] -= min(blocks, part[1])
+from rackline.simulate.prefix_cache import PrefixCache
+from rackline.simulate.rank_spec import RankSpec, token_clock
+from rackline.simulate.remains import Remains
 
 
 class _Entry(NamedTuple):
@@ -230,7 +137,7 @@ class Rank:
             found -= len(shared) * self.cache.unit_blocks
         return found
 
-    def _free(self, request: int, owner: int = -1) -> None:
+    def free(self, request: int, owner: int = -1) -> None:
         """Give all blocks of a running request back; its content is of use to `owner`, if to anybody."""
         if request in self.base:
             base = self.base.pop(request)
@@ -267,7 +174,7 @@ class Rank:
             book.last_s[victim] = now
             if self.spec.swap_tokens_per_s:
                 self.swap_s += context / self.spec.swap_tokens_per_s
-        self._free(victim, victim)
+        self.free(victim, victim)
         book.preempted[victim] = book.preempted.get(victim, 0) + 1
         self.preemptions += 1
         self._return(victim)
@@ -443,7 +350,7 @@ class Rank:
         while ends and ends[0][0] <= clock:
             end, request = heapq.heappop(ends)
             if self.end_at.get(request) == end:
-                self._free(request)
+                self.free(request)
                 finished.append(request)
         return finished
 
@@ -454,7 +361,7 @@ class Rank:
         target = book.input_len[request] + generated - 1
         book.ready.discard(request)
         if generated >= book.output_len[request]:
-            self._free(request)
+            self.free(request)
             return True
         del self.prefilling[request]
         base = target - self.clock
@@ -474,10 +381,6 @@ class Rank:
             del self.held[request]
         return False
 
-    def hand_over(self, request: int) -> None:
-        """The prompt is cached and goes to another pool."""
-        self._free(request)
-
     def steps_to_end(self, tokens_per_step: float) -> int:
         """Steps until the next sequence finishes [count]; at least 1."""
         ends = self.ends
@@ -491,25 +394,3 @@ class Rank:
         while token_clock(self.steps + steps, tokens_per_step) < ends[0][0]:
             steps += 1
         return steps
-
-    def steps_with_room(self, most: int, tokens_per_step: float) -> int:
-        """Steps that fit into the free blocks, at most `most` [count]."""
-        room = self.total - self.used
-        if self.final or self.n * (most * ceil(tokens_per_step) // self.bs + 1) <= room:
-            return most
-
-        def fits(steps: int) -> bool:
-            return self.needed(token_clock(self.steps + steps, tokens_per_step) - self.clock) <= room
-
-        if fits(most):
-            return most
-        low, high = 0, most
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
-        return low
-
-
-def token_clock(steps: int, tokens_per_step: float) -> int:
-    """Tokens that a sequence has gained after so many steps: whole ones, the mean over many steps [tokens]."""
-    return steps if tokens_per_step == 1.0 else floor(steps * tokens_per_step + 1e-9)

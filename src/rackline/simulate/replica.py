@@ -13,30 +13,19 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from math import ceil, inf, log, sqrt
-from typing import NamedTuple
+from math import ceil, inf
 
 import numpy as np
 
-from rackline.passes.features import Array
 from rackline.simulate.book import Book
-from rackline.simulate.clock import Chunk, Clock, Line
+from rackline.simulate.clock import Chunk, Clock
 from rackline.simulate.policies import Policy
-from rackline.simulate.rank import Rank, RankSpec, token_clock
+from rackline.simulate.rank import Rank
+from rackline.simulate.rank_spec import RankSpec, token_clock
+from rackline.simulate.stretch import common_line, durations_of, step_s, steps_before, steps_with_room
+from rackline.simulate.tally import PassRecord, Tally
 
-GAPS_PER_E = 200.0  # bins of the histogram of inter-token times by factor e: half a percent wide
-_SAMPLES = 4096
 _AHEAD = 1 << 16  # steps that are looked at in one piece
-
-
-class PassRecord(NamedTuple):
-    """Passes of one kind in a row, for traces: start, duration, how many, decoding sequences, prompt tokens."""
-
-    start_s: float
-    duration_s: float
-    passes: int
-    sequences: int
-    prompt_tokens: int
 
 
 class Replica:
@@ -77,13 +66,8 @@ class Replica:
         self.late: list[tuple[float, int, int]] = []  # arrivals that are made during the run
         self.done: list[tuple[int, float]] = []  # finished or handed over, when anybody wants to know
         self.tells = hands_over
-        self.finished = self.steps = self.passes = 0
-        self.busy_s = self.sequence_s = self.used_s = self.span_s = 0.0
-        self.gaps: dict[int, int] = {}
-        self.waited_s = 0.0  # since the last decode step
-        self.joined: list[tuple[float, int]] = []
-        self.samples: list[tuple[float, int, int, int]] = []
-        self.next_sample = self.sample_s = 0.0
+        self.finished = 0
+        self.tally = Tally()
         self.records: list[PassRecord] | None = [] if keep_passes else None
         self._serial = 0
 
@@ -164,8 +148,8 @@ class Replica:
                         return
                     self._wait(start - self.now)
                     continue
-            if self.now >= self.next_sample:
-                self._sample()
+            if self.now >= self.tally.next_sample:
+                self.tally.sample(self.ranks, self.now)
             if mixed:
                 self._mixed_or_decode(until)
             else:
@@ -181,7 +165,7 @@ class Replica:
     def _wait(self, seconds: float) -> None:
         self.now += seconds
         if any(rank.n for rank in self.ranks):
-            self.waited_s += seconds
+            self.tally.waited_s += seconds
 
     def _mixed_or_decode(self, until: float) -> None:
         now, verified = self.now, self.clock.verified
@@ -263,7 +247,7 @@ class Replica:
                 if not chunks and (not n or self._dominated(rank, group, mine)):
                     continue
                 kv, longest = (rank.kv, rank.longest + rank.clock) if n else (0, 0)
-                alone = self._step_s(rank, decoding) if n and chunks else 0.0
+                alone = step_s(self.clock, rank, decoding) if n and chunks else 0.0
                 pieces = [Chunk(take, done) for _, take, done in chunks]
                 seconds = max(seconds, clock.prompts(n, kv, longest, pieces, decoding + new, alone))
                 beside = max(beside, rank.tier_s)
@@ -274,12 +258,12 @@ class Replica:
         if interval:
             seconds = ceil(seconds / interval - 1e-9) * interval
         start, end = self.now, self.now + seconds
-        self._account(seconds, 1, 0.0)
+        self.tally.account(self.ranks, seconds, 1, 0.0)
         self.now = end
         if self.records is not None:
             self.records.append(PassRecord(start, seconds, 1, sequences, tokens))
         if sequences:
-            self._gap(sequences, seconds, end)
+            self.tally.gap(sequences, seconds, end)
         joined = 0
         for rank, chunks in zip(self.ranks, prompts, strict=True):
             if decodes and rank.n:
@@ -298,18 +282,18 @@ class Replica:
                 else:
                     last = book.last_s.pop(request, None)
                     if last is not None:
-                        self._gap_of(end - last, 1)
+                        self.tally.gap_of(end - last, 1)
                 if self.hands_over:
-                    rank.hand_over(request)
+                    rank.free(request)
                     self.done.append((request, end))
                 elif rank.prompt_done(request):
                     self._finish(request, end)
                 else:
                     joined += 1
         if not decodes:
-            self.waited_s += seconds
+            self.tally.waited_s += seconds
             if joined:
-                self.joined.append((end, joined))
+                self.tally.joined.append((end, joined))
 
     def _dominated(self, rank: Rank, group: list[Rank], prompts: list[list[tuple[int, int, int]]]) -> bool:
         """Whether another rank of the group has at least as much of everything, so that it ends later."""
@@ -317,22 +301,6 @@ class Replica:
             chunks and other.n >= rank.n and other.kv >= rank.kv and other.longest >= rank.longest
             for other, chunks in zip(group, prompts, strict=True)
         )
-
-    def _step_s(self, rank: Rank, group_tokens: float) -> float:
-        """One decode step of a rank [s]."""
-        line = self._line(rank, group_tokens)
-        if line is not None:
-            return line.base_s + line.per_kv_s * rank.kv + line.per_longest_s * (rank.longest + rank.clock)
-        return float(self.clock.steps(self._contexts(rank), np.zeros(1), group_tokens)[0])
-
-    def _line(self, rank: Rank, group_tokens: float) -> Line | None:
-        line = self.clock.line(rank.n, group_tokens)
-        if line is None or rank.kv < line.from_kv or rank.shortest + rank.clock < line.from_context:
-            return None
-        return line
-
-    def _contexts(self, rank: Rank) -> Array:
-        return np.fromiter(rank.base.values(), float, len(rank.base)) + rank.clock
 
     # decode steps
 
@@ -347,23 +315,23 @@ class Replica:
                 blocked = True
         for rank in self.ranks:
             if rank.n:
-                most = min(most, rank.steps_with_room(most, per_step))
+                most = min(most, steps_with_room(rank, most, per_step))
         most = 1 if alone or self.stepwise else max(most, 1)
         # a queue that cannot move is not changed by who joins its end
         if not (blocked and len(self.ranks) == 1 and self.policy.order == "arrival"):
             until = min(until, self.next_arrival())
         interval = self.policy.interval_s
-        line = None if per_step != 1.0 or interval else self._common_line(most)
+        line = None if per_step != 1.0 or interval else common_line(self.clock, self.groups, most)
         if line is not None:
             first, slope = line
             steps = most
             if most > 1 and until < self.now + most * (first + slope * (most - 1)):
-                steps = _steps_before(until - self.now, first, slope, most)
+                steps = steps_before(until - self.now, first, slope, most)
             seconds = steps * first + slope * (0.5 * steps * (steps - 1))
             durations = None
         else:
             most = min(most, 256)
-            durations = self._durations(most)
+            durations = durations_of(self.clock, self.groups, most)
             if interval:
                 durations = np.ceil(durations / interval - 1e-9) * interval
             ends = np.cumsum(durations)
@@ -386,7 +354,7 @@ class Replica:
         self.now = end = start + seconds
         if self.records is not None:
             self.records.append(PassRecord(start, seconds, steps, sequences, 0))
-        self._gaps_of(sequences, start, first + swapped, slope, steps, durations)
+        self.tally.gaps_of(sequences, start, first + swapped, slope, steps, durations)
         grown_used = 0
         for rank in self.ranks:
             if rank.n:
@@ -394,7 +362,7 @@ class Replica:
                 need = rank.needed(grown)
                 rank.take(need)
                 grown_used += need
-        self._account(seconds, steps, -0.5 * grown_used)
+        self.tally.account(self.ranks, seconds, steps, -0.5 * grown_used)
         for rank in self.ranks:
             if rank.n:
                 grown = steps if per_step == 1.0 else token_clock(rank.steps + steps, per_step) - rank.clock
@@ -403,121 +371,8 @@ class Replica:
                 for request in rank.advance(grown, steps):
                     self._finish(request, end)
 
-    def _common_line(self, most: int) -> tuple[float, float] | None:
-        """(first step, growth a step) if one rank is the slowest in all `most` steps."""
-        best: tuple[float, float] | None = None
-        best_last = 0.0
-        ambiguous = False
-        for group in self.groups:
-            tokens = sum(rank.n for rank in group) * self.clock.verified if len(group) > 1 else 0
-            for rank in group:
-                n = rank.n
-                if not n:
-                    continue
-                line = self._line(rank, tokens or n * self.clock.verified)
-                if line is None:
-                    return None
-                first = line.base_s + line.per_kv_s * rank.kv + line.per_longest_s * (rank.longest + rank.clock)
-                slope = line.per_kv_s * n + line.per_longest_s
-                last = first + slope * (most - 1)
-                if best is None:
-                    best, best_last = (first, slope), last
-                elif first >= best[0] and last >= best_last:
-                    best, best_last, ambiguous = (first, slope), last, False
-                elif first > best[0] or last > best_last:
-                    ambiguous = True
-        return None if ambiguous else best
-
-    def _durations(self, most: int) -> Array:
-        """Every step by itself, the slowest rank of each."""
-        slowest = np.zeros(most)
-        for group in self.groups:
-            tokens = sum(rank.n for rank in group) * self.clock.verified
-            for rank in group:
-                if not rank.n:
-                    continue
-                grown = np.arange(most, dtype=float)
-                if self.per_step != 1.0:
-                    grown = np.floor((rank.steps + grown) * self.per_step + 1e-9) - rank.clock
-                line = self._line(rank, tokens)
-                if line is not None:
-                    kv = rank.kv + rank.n * grown
-                    mine = line.base_s + line.per_kv_s * kv + line.per_longest_s * (rank.longest + rank.clock + grown)
-                else:
-                    mine = self.clock.steps(self._contexts(rank), grown, tokens)
-                np.maximum(slowest, mine, out=slowest)
-        return slowest
-
-    # what is counted
-
     def _finish(self, request: int, end: float) -> None:
         self.book.finish_s[request] = end
         self.finished += 1
         if self.tells:
             self.done.append((request, end))
-
-    def _account(self, seconds: float, steps: int, used_more: float) -> None:
-        n = used = 0
-        for rank in self.ranks:
-            n += rank.n
-            used += rank.used
-        self.steps += steps
-        self.passes += 1
-        self.busy_s += seconds
-        self.sequence_s += n * seconds
-        self.used_s += (used + used_more) * seconds
-
-    def _gap_of(self, seconds: float, count: int) -> None:
-        place = int(log(seconds) * GAPS_PER_E) if seconds > 0 else -10000
-        self.gaps[place] = self.gaps.get(place, 0) + count
-
-    def _gap(self, count: int, seconds: float, end: float) -> None:
-        """All decoding sequences get a token; some of them began while prompts had passes of their own."""
-        if self.waited_s:
-            for time_s, joined in self.joined:
-                joined = min(joined, count)
-                self._gap_of(end - time_s, joined)
-                count -= joined
-            seconds += self.waited_s
-            self.waited_s, self.joined = 0.0, []
-        if count:
-            self._gap_of(seconds, count)
-
-    def _gaps_of(
-        self, n: int, start: float, first: float, slope: float, steps: int, durations: Array | None
-    ) -> None:
-        self._gap(n, first, start + first)
-        if steps > 1:
-            if durations is None:
-                self._gap_of(first + 0.5 * slope * steps, n * (steps - 1))
-            else:
-                for value, count in zip(*np.unique(durations[1:], return_counts=True), strict=True):
-                    self._gap_of(float(value), n * int(count))
-
-    def _sample(self) -> None:
-        n = waiting = used = 0
-        for rank in self.ranks:
-            n += rank.n
-            waiting += len(rank.waiting) + len(rank.prefilling)
-            used += rank.used
-        self.samples.append((self.now, n, waiting, used))
-        if len(self.samples) >= _SAMPLES:
-            self.samples = self.samples[::2]
-            span = self.samples[-1][0] - self.samples[0][0]
-            self.sample_s = 2.0 * span / _SAMPLES
-        self.next_sample = self.now + self.sample_s
-
-
-def _steps_before(room_s: float, first: float, slope: float, most: int) -> int:
-    """Steps that start before `room_s` have passed, when step k takes first + k · slope; 1 to `most`."""
-    half = first - 0.5 * slope
-    if slope > 0:
-        found = ceil(2.0 * room_s / (half + sqrt(half * half + 2.0 * slope * room_s)))
-    else:
-        found = ceil(room_s / first) if first > 0 else most
-    found = min(max(found, 1), most)
-    while found > 1 and (found - 1) * half + 0.5 * slope * (found - 1) ** 2 >= room_s:
-        found -= 1
-    while found < most and found * half + 0.5 * slope * found**2 < room_s:
-        found += 1
-    return found

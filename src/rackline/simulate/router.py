@@ -10,7 +10,8 @@ from rackline.simulate.replica import Replica
 Router = Callable[[int, Sequence[Replica]], Replica]
 
 # Cache-aware routing looks at load only beyond this imbalance, and follows a match above this share of the prompt.
-# Defaults of SGLang's router (balance-abs-threshold, balance-rel-threshold, cache-threshold), remembered, not looked up.
+# Defaults of SGLang's router (balance-abs-threshold, balance-rel-threshold, cache-threshold), remembered, not looked
+# up.
 IMBALANCE_REQUESTS = 32
 IMBALANCE_RATIO = 1.5
 MATCH_SHARE = 0.5

@@ -16,7 +16,7 @@ from rackline.simulate.clock import Clock, TableClock
 from rackline.simulate.fast import FastRun, is_plain, is_plain_clock, is_worth_it, run_fast
 from rackline.simulate.metrics import Result, gather
 from rackline.simulate.policies import Policy
-from rackline.simulate.rank import RankSpec
+from rackline.simulate.rank_spec import RankSpec
 from rackline.simulate.replica import Replica
 from rackline.simulate.requests import Requests
 from rackline.simulate.router import router as find_router
@@ -121,9 +121,10 @@ def simulate(
     if (is_worth_it(len(requests)) if compiled is None else compiled) and prefill is None and requests.after is None:
         independent = pool.replicas == 1 or router == "round-robin"
         one = pool.ranks * pool.micro_batches == 1 and is_plain(pool.policy, pool.spec)
-        if one and independent and not (stepwise or keep_passes):
-            if isinstance(pool.clock, TableClock) and is_plain_clock(pool.clock, pool.spec):
-                return _compiled(requests, pool, pool.clock, beyond_s, skipped, progress)
+        clock = pool.clock
+        wanted = one and independent and not (stepwise or keep_passes)
+        if wanted and isinstance(clock, TableClock) and is_plain_clock(clock, pool.spec):
+            return _compiled(requests, pool, clock, beyond_s, skipped, progress)
     tiers = max(len(pool.spec.tiers), len(prefill.pool.spec.tiers) if prefill else 0)
     book = Book(requests, tiers)
     replicas = pool.build(book, hands_over=False, stepwise=stepwise, keep_passes=keep_passes)

@@ -15,7 +15,7 @@ from rackline.serving.stack import IDEAL, Stack
 from rackline.simulate.clock import TableClock
 from rackline.simulate.policies import Policy, Reserve, policy
 from rackline.simulate.prefix_cache import TierSpec
-from rackline.simulate.rank import RankSpec
+from rackline.simulate.rank_spec import RankSpec
 from rackline.simulate.run import Pool
 
 _FAR = float(1 << 22)  # a context at which windows are full and only what grows is left
@@ -134,7 +134,9 @@ def pool_of(
                 given=f"{room / 1e9:.3g} GB left for KV on the fullest chip",
                 allowed="weights and one request within the memory",
             )
-        pool_tokens = int(room / unit / layout.pp) if size.bytes_per_token else int(room / unit / layout.pp) * block_size
+        pool_tokens = (
+            int(room / unit / layout.pp) if size.bytes_per_token else int(room / unit / layout.pp) * block_size
+        )
     fixed = round(size.fixed_bytes / size.bytes_per_token) if size.bytes_per_token else 0
     return Pool(
         clock=TableClock.of(deployment, stack, speculation),

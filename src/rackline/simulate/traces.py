@@ -43,7 +43,8 @@ def read_trace(path: str | Path, *, skip_bad: bool = False) -> Requests:
     """Read recorded requests.
 
     Args:
-        path: Azure's or any CSV with a header, Mooncake's JSON lines, or a result of vLLM's benchmark (--save-detailed).
+        path: Azure's or any CSV with a header, Mooncake's JSON lines, or a result of vLLM's benchmark
+            (--save-detailed).
         skip_bad: leave bad lines out and count them.
 
     Raises:
@@ -165,9 +166,10 @@ def _line(row: Mapping[str, Any], number: int, *, unit_s: float) -> _Line:
         raise ValueError(f"lengths {lengths[0]} and {lengths[1]}")
     tier = _find(list(row), _PRIORITY)
     hashes = row.get("hash_ids")
-    if hashes is not None and not (isinstance(hashes, list) and all(type(h) is int for h in cast("list[Any]", hashes))):
+    listed = cast("list[Any]", hashes) if isinstance(hashes, list) else None
+    if hashes is not None and (listed is None or any(type(one) is not int for one in listed)):
         raise ValueError("hash_ids are not whole numbers")
-    return _Line(number, time_s, lengths[0], lengths[1], 0 if tier is None else _whole(row[tier]), hashes)
+    return _Line(number, time_s, lengths[0], lengths[1], 0 if tier is None else _whole(row[tier]), listed)
 
 
 def _whole(value: Any) -> int:
@@ -185,7 +187,9 @@ def _time(value: Any, unit_s: float) -> float:
         text = str(value).strip()
         head, dot, digits = text.partition(".")
         whole = datetime.fromisoformat(head)
-        return (whole - datetime(2000, 1, 1, tzinfo=whole.tzinfo)).total_seconds() + (float(f"0.{digits}") if dot else 0)
+        return (whole - datetime(2000, 1, 1, tzinfo=whole.tzinfo)).total_seconds() + (
+            float(f"0.{digits}") if dot else 0
+        )
 
 
 def _benchmark(text: str) -> list[dict[str, Any]] | None:

@@ -96,7 +96,7 @@ def closed_loop_of(
         users: requests in flight [requests].
         think_s: mean pause before the next one, exponential; 0 is none [s].
     """
-    if not 1 <= users:
+    if not users >= 1:
         raise InputError(what="users", given=users, allowed="at least 1", nearest="1")
     inputs, outputs = lengths.draw(rng, count)
     index = np.arange(count)

@@ -186,7 +186,9 @@ def _requests(path: Path, run: str) -> tuple[Requests, dict[str, Array]]:
         reader = csv.DictReader(file)
         missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
         if missing:
-            raise InputError(what="columns", given=f"no {', '.join(missing)}", allowed=", ".join(_COLUMNS), where=path.name)
+            raise InputError(
+                what="columns", given=f"no {', '.join(missing)}", allowed=", ".join(_COLUMNS), where=path.name
+            )
         for number, row in enumerate(reader, start=2):
             if row["run"] != run:
                 continue

@@ -27,8 +27,6 @@ def policy(name: str) -> Policy:
     wanted = name.strip().lower().replace("_", "-")
     if wanted not in known:
         near = nearest_names(wanted, known, 1)
-        raise UnknownNameError(
-            what="policy", given=name, allowed=", ".join(known), nearest=near[0] if near else None
-        )
+        raise UnknownNameError(what="policy", given=name, allowed=", ".join(known), nearest=near[0] if near else None)
     module = importlib.import_module(f"{__name__}.{wanted.replace('-', '_')}")
     return module.POLICY

@@ -2,4 +2,6 @@
 
 from rackline.simulate.policies.base import Policy
 
-POLICY = Policy(name="chunked", source="Sarathi-Serve, Agrawal et al. 2024 (arXiv:2403.02310); the scheduler of vLLM from 0.8 on")
+POLICY = Policy(
+    name="chunked", source="Sarathi-Serve, Agrawal et al. 2024 (arXiv:2403.02310); the scheduler of vLLM from 0.8 on"
+)

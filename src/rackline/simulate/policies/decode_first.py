@@ -2,4 +2,9 @@
 
 from rackline.simulate.policies.base import Policy
 
-POLICY = Policy(name="decode_first", passes="batch", reserve="final", source="FasterTransformer; batch-level scheduling in Yu et al. 2022")
+POLICY = Policy(
+    name="decode_first",
+    passes="batch",
+    reserve="final",
+    source="FasterTransformer; batch-level scheduling in Yu et al. 2022",
+)

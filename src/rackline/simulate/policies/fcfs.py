@@ -1,4 +1,4 @@
-"""First come, first served at the level of iterations: whole prompts join the running batch, nobody is ever preempted."""
+"""First come, first served at the level of iterations: whole prompts join the running batch."""
 
 from rackline.simulate.policies.base import Policy
 

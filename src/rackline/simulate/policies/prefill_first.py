@@ -2,7 +2,9 @@
 
 from rackline.simulate.policies.base import Policy
 
-POLICY = Policy(name="prefill_first",
+POLICY = Policy(
+    name="prefill_first",
     passes="prompts_first",
     reserve="prompt",
-    source="Kwon et al. 2023 (arXiv:2309.06180), vLLM before 0.8; SGLang",)
+    source="Kwon et al. 2023 (arXiv:2309.06180), vLLM before 0.8; SGLang",
+)

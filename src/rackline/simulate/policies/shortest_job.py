@@ -2,4 +2,8 @@
 
 from rackline.simulate.policies.base import Policy
 
-POLICY = Policy(name="shortest_job", order="prompt_len", source="shortest job first, Conway, Maxwell and Miller 1967, on prompt tokens")
+POLICY = Policy(
+    name="shortest_job",
+    order="prompt_len",
+    source="shortest job first, Conway, Maxwell and Miller 1967, on prompt tokens",
+)

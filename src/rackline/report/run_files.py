@@ -1,0 +1,65 @@
+"""Files of a simulated run: what can be drawn, and one row a request as Parquet or CSV."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rackline.errors import InputError
+
+if TYPE_CHECKING:
+    from rackline.simulate import Result
+
+PlotKind = Literal["cdf", "timeline", "occupancy"]
+PLOT_KINDS: tuple[PlotKind, ...] = ("cdf", "timeline", "occupancy")
+
+
+def check_series_path(text: str | None) -> Path | None:
+    """A file for the time series.
+
+    Raises:
+        InputError: another ending than .parquet or .csv, or Parquet without its extra.
+    """
+    if text is None:
+        return None
+    path = Path(text)
+    if path.suffix.lower() not in (".parquet", ".csv") or not path.parent.is_dir():
+        raise InputError(
+            what="--series", given=text, allowed="a file ending in .parquet or .csv, in a folder that exists"
+        )
+    if path.suffix.lower() == ".parquet":
+        _polars(text)
+    return path
+
+
+def write_series(result: Result, path: Path) -> None:
+    """One row a request: times, lengths, preemptions, cached tokens (SI units)."""
+    columns: dict[str, Any] = {
+        "arrival_s": result.arrival_s,
+        "input_len": result.requests.input_len,
+        "output_len": result.requests.output_len,
+        "queue_s": result.queue_s,
+        "ttft_s": result.ttft_s,
+        "tpot_s": result.tpot_s,
+        "e2e_s": result.e2e_s,
+        "preemptions": result.preempted,
+        "cached_tokens": result.cached_tokens,
+    }
+    if path.suffix.lower() == ".parquet":
+        _polars(str(path)).DataFrame(columns).write_parquet(path)
+        return
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+
+
+def _polars(given: str) -> Any:
+    try:
+        return importlib.import_module("polars")
+    except ImportError:
+        nearest = str(Path(given).with_suffix(".csv"))
+        allowed = ".csv; .parquet needs polars (pip install 'rackline[sweep]')"
+        raise InputError(what="--series", given=given, allowed=allowed, nearest=nearest) from None

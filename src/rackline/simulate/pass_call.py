@@ -1,0 +1,121 @@
+"""A compiled pass table with what a simulator knows of it: how each kind of attention reads, where the line bends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from rackline.passes.features import ReadLaw
+from rackline.serving.steady import Engine
+
+FAR = float(1 << 24)  # a context beyond which no kind of attention changes its law
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """An attention kind: reads a + b · context from `start` on."""
+
+    label: str
+    law: ReadLaw
+    a: float
+    b: float
+    start: float
+    causal: bool  # every pair of a chunk with what is before it
+
+
+@dataclass(slots=True, kw_only=True)
+class Table:
+    """One compiled pass table, called with what a rank knows."""
+
+    call: Callable[..., float]
+    order: tuple[str, ...]
+    kinds: tuple[Kind, ...]
+    kv_rows: tuple[tuple[dict[str, float], float, float], ...]  # |…| rows with kv: other features, kv and longest
+    stretch: float
+    skew_s: float
+
+    def seconds(self, values: dict[str, Any]) -> Any:
+        return (self.call(*[values.get(name, 0.0) for name in self.order]) + self.skew_s) * self.stretch
+
+
+def read_at(kind: Kind, context: float) -> float:
+    if context >= kind.start:
+        return kind.a + kind.b * context
+    return float(np.asarray(kind.law.kv_read_tokens(np.float64(context))))
+
+
+def compiled(engine: Engine, table: Any, stretch: float, verified: int) -> Table:
+    step = table.compile()
+    times = table.time_table()
+    kinds = tuple(kind_of(label, law) for label, law in table.kinds.items())
+    by_label = {kind.label: kind for kind in kinds}
+    rows: list[tuple[dict[str, float], float, float]] = []
+    several = len(times.streams) > 1  # the longest of several streams bends where they cross
+    for stream in times.streams:
+        differences = list(stream.difference[0])
+        for choice in stream.choices:
+            differences += list(choice.difference[0])
+        for row in differences:
+            rows.append(_kv_row(dict(zip(times.feature_names, row.tolist(), strict=True)), by_label, verified))
+    if several:
+        rows.append(({}, 0.0, 1.0))
+    return Table(
+        call=step.call,
+        order=step.parameters,
+        kinds=kinds,
+        kv_rows=tuple(row for row in rows if row[1] or row[2]),
+        stretch=stretch,
+        skew_s=float(cast("float", engine.skew_s())) if table is engine.table else 0.0,
+    )
+
+
+def _kv_row(row: dict[str, float], kinds: dict[str, Kind], verified: int) -> tuple[dict[str, float], float, float]:
+    """Coefficients of an absolute value over (other features, KV tokens of all sequences, longest context)."""
+    others: dict[str, float] = {}
+    per_kv = per_longest = per_sequence = 0.0
+    for name, value in row.items():
+        what, _, label = name.partition(":")
+        kind = kinds.get(label)
+        if what in ("kv_tokens", "kv_pairs") and value:
+            value = value * verified if what == "kv_pairs" else value
+            per_kv += value * (kind.b if kind else 1.0)
+            per_sequence += value * (kind.a if kind else 0.0)
+        elif what == "max_context":
+            per_longest += value * (kind.b if kind else 1.0)
+        elif value:
+            others[name] = value
+    others["#per_sequence"] = per_sequence
+    return others, per_kv, per_longest
+
+
+def kind_of(label: str, law: ReadLaw) -> Kind:
+    """Find from where on the law is a + b · context."""
+
+    def read(context: float) -> float:
+        return float(np.asarray(law.kv_read_tokens(np.float64(context))))
+
+    b = (read(2.0 * FAR) - read(FAR)) / FAR
+    a = read(FAR) - b * FAR
+
+    def straight(context: float) -> bool:
+        return abs(read(context) - (a + b * context)) <= 1e-9 * max(abs(a), b * context, 1.0)
+
+    low, high = 0.0, FAR
+    if straight(0.0) and straight(1.0) and straight(FAR / 3.0):
+        high = 0.0
+    else:
+        while high - low > 1.0:
+            middle = (low + high) // 2.0
+            low, high = (low, middle) if straight(middle) else (middle, high)
+        if not straight(FAR / 3.0):
+            high = 2.0 * FAR
+    places = ((1.0, 0.0), (7.0, 3.0), (513.0, 4097.0), (8192.0, 65536.0))
+    causal = all(
+        abs(float(np.asarray(law.attention_pairs(new, before))) - new * (before + 0.5 * (new + 1.0)))
+        <= 1e-9 * new * 1e5
+        for new, before in places
+    )
+    return Kind(label, law, a, b, high, causal)
