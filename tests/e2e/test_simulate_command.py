@@ -1,0 +1,67 @@
+"""`rackline simulate` by its entry point."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rackline.cli.main import run
+
+BASE = ["simulate", "llama-3.1-8b", "--on", "dgx-h100", "--chips", "2", "--requests", "60"]
+MADE = [*BASE, "--rate", "5", "--input", "500", "--output", "50"]
+
+
+def test_json_has_the_keys_that_programs_rely_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*MADE, "--json", "--slo", "ttft=1s", "--compare", "policy=prefill-first,replicas=1"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["requests"] == data["finished"] == 60
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        assert set(data[name]) == {"mean", "p50", "p90", "p99"}
+    assert data["output_tokens_per_s"] > 0
+    assert data["good_share"] == 1.0
+    assert data["compared"]["policy=prefill-first,replicas=1"]["deployment"]["policy"] == "prefill_first"
+
+
+def test_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plot, trace, series = tmp_path / "a.svg", tmp_path / "b.json", tmp_path / "c.csv"
+    for kind in ("cdf", "timeline", "occupancy"):
+        words = ["--plot", str(plot), "--plot-kind", kind, "--trace-passes", str(trace), "--series", str(series)]
+        assert run([*MADE, *words]) == 0
+        assert "polyline" in plot.read_text() or "circle" in plot.read_text()
+    assert "latency" in capsys.readouterr().out
+    assert json.loads(trace.read_text())["traceEvents"]
+    assert len(series.read_text().splitlines()) == 61
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([*BASE, "--rate", "5"], "--input"),
+        (BASE, "--trace, --rate and --users"),
+        ([*MADE, "--policy", "chunkd"], "nearest: chunked"),
+        ([*MADE, "--router", "robin"], "nearest: round-robin"),
+        ([*MADE, "--slo", "ttfft=2s"], "nearest: ttft=2s"),
+        ([*MADE, "--replicas", "9"], "up to 2 chips"),
+        ([*MADE, "--compare", "polcy=fcfs"], "nearest: policy"),
+        ([*MADE, "--plot-kind", "pdf"], "nearest: cdf"),
+        ([*BASE, "--trace", "no-such-file.csv"], "no-such-file.csv"),
+        ([*MADE, "--kv-tokens", "100"], "KV pool"),
+    ],
+)
+def test_bad_input_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_capacity_and_pools(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*MADE, "--capacity", "ttft=2s@p90", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rate_per_s"] > 5
+    words = ["--prefill-replicas", "1", "--speculate", "3", "--prefix-caching", "--tier", "host=10GB@20GB/s"]
+    assert run([*MADE, *words, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["finished"] == 60
+    assert data["deployment"]["prefill_replicas"] == 1

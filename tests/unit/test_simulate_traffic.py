@@ -1,0 +1,173 @@
+"""Traces, made traffic, caches and results of the simulator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rackline.errors import InputError
+from rackline.search.rate_capacity import rate_capacity
+from rackline.simulate import (
+    Lengths,
+    PlainClock,
+    Pool,
+    RankSpec,
+    Requests,
+    Slo,
+    TierSpec,
+    closed_loop_of,
+    conversations,
+    diurnal,
+    gamma,
+    open_arrivals,
+    policy,
+    read_trace,
+    simulate,
+)
+
+TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
+SPEC = RankSpec(pool_tokens=20_000)
+CLOCK = PlainClock(base_s=0.01, per_prompt_token_s=1e-5)
+POOL = Pool(clock=CLOCK, spec=SPEC, policy=policy("chunked"))
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("AzureLLMInferenceTrace_code_2023.csv", 8819),
+        ("AzureLLMInferenceTrace_conv_2023.csv", 19366),
+        ("mooncake_conversation_trace.jsonl", 12031),
+        ("mooncake_synthetic_trace.jsonl", 3993),
+    ],
+)
+def test_public_traces_are_read(name: str, count: int) -> None:
+    if not TRACES.is_dir():
+        pytest.skip("no traces beside the project")
+    found = read_trace(TRACES / name)
+    assert len(found) == count
+    assert found.arrival_s[0] == 0.0
+    assert (found.hashes is not None) == name.endswith("jsonl")
+
+
+GOOD = "arrival_s,input_len,output_len\n0,10,5\n1.5,20,6\n2,30,7\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("-1,10,5", "time -1"),
+        ("2,0,5", "lengths 0 and 5"),
+        ("2,10", "2 of 3 columns"),
+        ("2,ten,5", "could not convert"),
+        ("2,10.5,5", "not a whole number"),
+        ("nan,10,5", "time nan"),
+        ("1,10,5", "at least 2 s"),
+    ],
+)
+def test_bad_lines_are_named_or_counted(tmp_path: Path, line: str, reason: str) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(GOOD + line + "\n")
+    with pytest.raises(InputError, match=f"trace.csv:5.*{reason}"):
+        read_trace(path)
+    found = read_trace(path, skip_bad=True)
+    assert (len(found), found.skipped) == (3, 1)
+
+
+def test_a_benchmark_result_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps({"input_lens": [5, 6], "output_lens": [2, 3], "start_times": [101.5, 100.0]}))
+    found = read_trace(path)
+    assert found.arrival_s.tolist() == [0.0, 1.5]
+    assert found.input_len.tolist() == [6, 5]
+
+
+def test_a_truncated_line_of_json_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    row = {"timestamp": 0, "input_length": 5, "output_length": 2}
+    path.write_text(json.dumps(row) + "\n" + json.dumps(row)[:-4] + "\n")
+    with pytest.raises(InputError, match=r"trace.jsonl:2"):
+        read_trace(path)
+
+
+def test_a_request_longer_than_the_pool_is_refused_or_left_out() -> None:
+    requests = Requests(
+        arrival_s=np.zeros(2), input_len=np.array([10, 30_000]), output_len=np.array([5, 5]), lines=np.array([2, 3])
+    )
+    with pytest.raises(InputError, match=r"line 3.*KV pool"):
+        simulate(requests, POOL)
+    result = simulate(requests, POOL, skip_bad=True)
+    assert result.as_dict()["skipped"] == 1
+    assert result.finished.all()
+
+
+def test_bursts_and_days_keep_the_mean_rate() -> None:
+    rng = np.random.default_rng(0)
+    for burstiness in (0.0, 1.0, 3.0):
+        times = gamma(rng, 40_000, 5.0, burstiness)
+        gaps = np.diff(times)
+        assert gaps.mean() == pytest.approx(0.2, rel=0.05)
+        assert gaps.std() / gaps.mean() == pytest.approx(burstiness, abs=0.1)
+    day = diurnal(rng, 40_000, 4.0, 0.9, 1000.0)
+    phase = day % 1000.0
+    assert np.mean((phase > 250) & (phase < 750)) > 0.7
+    assert len(day) / day[-1] == pytest.approx(4.0, rel=0.05)
+
+
+def test_conversations_find_what_was_said_before() -> None:
+    rng = np.random.default_rng(1)
+    requests = conversations(
+        rng, 400, 0.5, Lengths(input_len=200, output_len=100), turns=4, think_s=2, system_tokens=256
+    )
+    assert requests.after is not None
+    later = requests.after >= 0
+    assert later.mean() == pytest.approx(0.75, abs=0.08)
+    assert np.all(requests.input_len[later] > requests.input_len[requests.after[later]])
+    shares: dict[str, float] = {}
+    for name, tiers in (("none", ()), ("host", (TierSpec(name="host", tokens=1e6, tokens_per_s=1e6),))):
+        spec = RankSpec(pool_tokens=20_000, prefix_caching=True, hash_tokens=requests.hash_tokens, tiers=tiers)
+        result = simulate(requests, Pool(clock=CLOCK, spec=spec, policy=policy("chunked")))
+        assert result.finished.all()
+        shares[name] = result.as_dict()["cache_hit_share"]
+    assert 0.2 < shares["none"] <= shares["host"] < 1.0
+
+
+def test_urgent_requests_wait_less() -> None:
+    rng = np.random.default_rng(2)
+    requests = open_arrivals(rng, 600, 40.0, Lengths(input_len=500, output_len=60), fast_share=0.2)
+    spec = RankSpec(pool_tokens=20_000, max_num_seqs=16)
+    result = simulate(requests, Pool(clock=CLOCK, spec=spec, policy=policy("priority")))
+    assert requests.priority is not None
+    fast = requests.priority == 0
+    assert np.median(result.ttft_s[fast]) < 0.2 * np.median(result.ttft_s[~fast])
+
+
+def test_what_is_in_flight_never_exceeds_the_users() -> None:
+    requests = closed_loop_of(np.random.default_rng(3), 300, 7, Lengths(input_len=50, output_len=20))
+    result = simulate(requests, POOL)
+    events = sorted([(t, 1) for t in result.arrival_s] + [(t, -1) for t in result.finish_s])
+    assert max(np.cumsum([step for _, step in events])) <= 7
+
+
+def test_capacity_brackets_the_rate_that_holds() -> None:
+    requests = open_arrivals(np.random.default_rng(4), 400, 1.0, Lengths(input_len=500, output_len=50))
+    slo = Slo(ttft_s=0.5, percentile=95.0)
+    found = rate_capacity(requests, lambda faster: simulate(faster, POOL), slo)
+    assert found.broken_per_s is not None
+    assert found.rate_per_s < found.broken_per_s <= found.rate_per_s * 1.021
+    assert simulate(requests.scaled(found.rate_per_s / requests.rate_per_s), POOL).holds(slo)
+    assert not simulate(requests.scaled(1.5 * found.rate_per_s / requests.rate_per_s), POOL).holds(slo)
+
+
+def test_an_interrupted_run_reports_what_was_done() -> None:
+    requests = open_arrivals(np.random.default_rng(5), 6000, 20.0, Lengths(input_len=100, output_len=10))
+
+    def stop(done: int, total: int, now_s: float) -> None:
+        raise KeyboardInterrupt
+
+    result = simulate(requests, POOL, progress=stop)
+    assert result.interrupted
+    assert 0 < result.finished.sum() < 6000
+    assert result.as_dict()["unfinished"] == 6000 - result.finished.sum()

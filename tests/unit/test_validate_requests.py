@@ -1,0 +1,64 @@
+"""Real servers' runs served again by the simulator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rackline.errors import InputError
+from rackline.validate import read_cases, validate
+from rackline.validate.requests import chip_of
+
+RUNS = Path(__file__).resolve().parents[3] / "shared" / "measured" / "vllm_runs" / "runs.json"
+COLUMNS = "run,request_id,arrival_s,input_toks,output_toks,queue_ms,ttft_ms,tpot_ms,e2e_ms\n"
+ENGINE = {"model": "meta-llama/Llama-3.1-8B", "tensor_parallel_size": 2, "max_num_seqs": 8}
+
+
+def write(folder: Path, runs: dict[str, object], rows: str) -> Path:
+    path = folder / "runs.json"
+    path.write_text(json.dumps({"runs": runs}))
+    (folder / "requests.csv").write_text(COLUMNS + rows)
+    return path
+
+
+def test_runs_are_scored_by_request_and_percentile(tmp_path: Path) -> None:
+    rows = "".join(f"H100/x,r{i},{0.1 * i},500,20,0,50,8,200\n" for i in range(10))
+    board = validate([write(tmp_path, {"H100/x": {"engine_kwargs": ENGINE, "vllm_version": "0.19.0"}}, rows)])
+    assert board.num_cases == 1
+    assert {name: stats.n for name, stats in board.metrics.items() if name in ("tpot_s", "ttft_p99_s")} == {
+        "tpot_s": 10,
+        "ttft_p99_s": 1,
+    }
+    assert board.scores[0].groups["chip"] == "h100-sxm"
+    assert board.as_dict()["worst"]
+
+
+def test_bad_runs_are_named(tmp_path: Path) -> None:
+    settings = {"engine_kwargs": ENGINE}
+    path = write(tmp_path, {"H100/x": settings, "H999/x": settings, "broken": {}}, "H100/x,r,0,x,20,0,50,8,200\n")
+    board = validate([path])
+    causes = [case.reason for case in board.unsupported]
+    assert any("requests.csv, line 2" in cause for cause in causes)
+    assert any("H999" in cause for cause in causes)
+    assert any("engine_kwargs" in cause for cause in causes)
+    (tmp_path / "requests.csv").unlink()
+    with pytest.raises(InputError, match=r"requests\.csv"):
+        read_cases([path])
+
+
+def test_chips_are_found_by_their_drivers_name() -> None:
+    assert chip_of("NVIDIA H100 80GB HBM3") == "h100-sxm"
+    assert chip_of("no such chip") is None
+
+
+@pytest.mark.skipif(not RUNS.is_file(), reason="no measured runs beside the project")
+def test_real_servers() -> None:
+    """The bars of both runs together: median tpot and e2e within 10 %, p99 of ttft within 25 %."""
+    board = validate([RUNS])
+    metrics = board.metrics
+    assert metrics["tpot_s"].supported == 600
+    assert metrics["tpot_s"].median_abs_error <= 0.10
+    assert metrics["e2e_s"].median_abs_error <= 0.10
+    assert max(abs(score.error) for score in board.scores if score.metric == "ttft_p99_s") <= 0.25
