@@ -36,9 +36,8 @@ def main(traces: Path) -> None:
         print(f"{name:36} {wall_s:6.2f} s wall, {elapsed_s:6.2f} s simulated, {count / wall_s:10,.0f} requests/s")
         if count == 20_000:
             for peer, rate in PEERS.items():
-                print(
-                    f"{'':36} {count / wall_s / rate:6.1f} times {peer}, {count / elapsed_s / rate:.1f} without start-up"
-                )
+                with_start, without = count / wall_s / rate, count / elapsed_s / rate
+                print(f"{'':36} {with_start:6.1f} times {peer}, {without:.1f} without start-up")
 
 
 if __name__ == "__main__":
