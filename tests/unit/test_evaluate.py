@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from helpers import deploy, grid_table, layouts
 from rackline.errors import InputError
+from rackline.parallel import Routing
 from rackline.passes import Batch
 
 POLICIES = ("serial", "overlap", "blackboard")
@@ -107,3 +110,15 @@ def test_the_compiled_step_is_the_table(policy: str, name: str, layout: str, on:
 def test_only_one_layout_compiles() -> None:
     with pytest.raises(InputError, match="one layout"):
         grid_table("llama-3.1-70b", "dgx-h100", 8).compile()
+
+
+def test_the_compiled_step_is_the_table_under_popular_experts() -> None:
+    """Drawn loads of several expert-parallel ranks lie on the same grid as the others."""
+    found = replace(deploy("deepseek-v3", "tp=8,ep=8", on="dgx-h200"), routing=Routing(law="power_law", exponent=0.85))
+    table = found.table()
+    step = table.compile()
+    for sequences in (1.0, 3.0, 37.0, 777.0):
+        features = table.features(Batch(decode_sequences=sequences, context_len=1000.0))
+        given = {name: float(np.asarray(value)) for name, value in features.items()}
+        expected = float(table.seconds(Batch(decode_sequences=sequences, context_len=1000.0)))
+        assert step(**given) == pytest.approx(expected, rel=1e-9)

@@ -224,9 +224,8 @@ class ExpertLoad:
         local = float(np.ceil(num_experts / ep))
         picks = power_law_picks(num_experts, experts_per_token, exponent)
         if law == "power_law" and exponent > 0 and ep > 1:
-            tokens = np.unique(np.rint(tokens))
-            log_tokens = np.log2(tokens)
-            load, touched = _drawn(picks, ep, tokens)
+            whole = np.unique(np.rint(tokens))  # drawn for whole tokens, kept on the even grid that all laws have
+            load, touched = (np.interp(log_tokens, np.log2(whole), drawn) for drawn in _drawn(picks, ep, whole))
         elif law == "balanced" or ep == 1:
             load = np.full_like(tokens, experts_per_token / ep)
             touched = experts_touched_mean(num_experts, experts_per_token, tokens) / ep
