@@ -7,6 +7,7 @@ random over the ranks).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -99,9 +100,11 @@ def _missed(local: Array, num_experts: int, experts_per_token: int) -> Array:
 
 def _hypergeometric(chosen: int, total: int, held: Array, drawn: int) -> Array:
     """Probability that `chosen` of `drawn` groups out of `total` are among the `held` ones of a rank."""
-    from scipy.special import binom
 
-    return binom(held, chosen) * binom(total - held, drawn - chosen) / binom(total, drawn)
+    def ways(items: Array, taken: int) -> Array:
+        return np.array([math.comb(int(item), taken) for item in np.ravel(items)], dtype=float).reshape(items.shape)
+
+    return ways(held, chosen) * ways(total - held, drawn - chosen) / math.comb(total, drawn)
 
 
 def power_law_shares(num_experts: int, exponent: float) -> Array:
@@ -139,10 +142,33 @@ def normal_maximum(count: int) -> float:
     >>> round(normal_maximum(2), 3), round(normal_maximum(32), 2)
     (0.564, 2.07)
     """
-    from scipy.special import ndtr
-
     z = np.linspace(0.0, 12.0, 1201)
-    return float(np.trapezoid(1.0 - ndtr(z) ** count, z) - np.trapezoid(ndtr(-z) ** count, z))
+    above = np.array([0.5 * math.erfc(value / math.sqrt(2.0)) for value in z])
+    return float(np.trapezoid(1.0 - (1.0 - above) ** count, z) - np.trapezoid(above**count, z))
+
+
+def binomial_cdf(most: int, trials: Array, share: Array) -> Array:
+    """Probability of at most 0, 1 … `most` successes.
+
+    P(j) = C(n, j) p^j (1 - p)^(n - j), with C(n, j) as the running product of (n - i) / (i + 1)
+
+    Args:
+        most: the largest number of successes asked for [count].
+        trials: n, whole numbers [count], shape (m,).
+        share: p, above 0 and at most 1 [fraction], shape (m,).
+
+    Returns:
+        Shape (most + 1, m). Written out because SciPy's import takes longer than all that it would compute here.
+
+    >>> binomial_cdf(2, np.array([2.0]), np.array([0.5])).ravel().tolist()
+    [0.25, 0.75, 1.0]
+    """
+    successes = np.arange(most + 1.0)[:, None]
+    p = np.minimum(share, 1.0 - 1e-16)
+    ways = np.log(np.maximum(trials - successes[:-1], 1e-300) / (successes[:-1] + 1.0))
+    ways = np.concatenate([np.zeros((1, len(trials))), np.cumsum(ways, axis=0)])
+    terms = np.exp(ways + successes * np.log(p) + np.maximum(trials - successes, 0.0) * np.log1p(-p))
+    return np.minimum(np.cumsum(np.where(successes <= trials, terms, 0.0), axis=0), 1.0)
 
 
 def largest_of(count: int, mean: Array, trials: Array) -> Array:
@@ -158,8 +184,6 @@ def largest_of(count: int, mean: Array, trials: Array) -> Array:
     Returns:
         Expected maximum [count], shape (m,).
     """
-    from scipy.special import bdtr
-
     if count == 1:
         return mean
     quantile = normal_maximum(count)
@@ -169,12 +193,8 @@ def largest_of(count: int, mean: Array, trials: Array) -> Array:
     small = (mean <= _EXACT_UP_TO) & (mean > 0)
     if np.any(small):
         top = int(np.ceil(np.max((mean + 8.0 * spread)[small]))) + 3
-        below = np.arange(top)[:, None]
-        cdf = np.where(
-            below >= np.ceil(trials[small]),
-            1.0,
-            bdtr(below, np.ceil(trials[small]).astype(int), share[small]),
-        )
+        whole = np.ceil(trials[small])
+        cdf = np.where(np.arange(top)[:, None] >= whole, 1.0, binomial_cdf(top - 1, whole, share[small]))
         largest[small] = np.sum(1.0 - cdf**count, axis=0)
     return np.maximum(np.minimum(largest, trials), mean)
 
