@@ -317,7 +317,7 @@ def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
     shard = np.maximum(stack.shard_exposed * sharded, sharded - (1.0 - stack.shard_exposed) * stage)
     # a stage receives each of its parts once forward and once backward
     hops = stack.pipeline_exposed * 2.0 * as_array(runs.virtual_pp) * parts.hop
-    bubble = bubble_seconds(runs, m, phases, recompute, mean, parts.hop)
+    bubble = bubble_seconds(runs, phases, host, mean, parts.hop)
     grad = stack.gradient_bytes * parts.scatter
     weights = np.where(runs.zero == 1, gather_bytes * parts.gather, 0.0)
     weights = np.where(runs.zero == 0, stack.gradient_bytes * parts.gather, weights)
@@ -371,18 +371,18 @@ def multipliers(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Arra
     return found
 
 
-def bubble_seconds(
-    runs: Runs, micro_batches: Array, phases: Mapping[str, Array], recompute: Array, stage: Array, hop: Array
-) -> Array:
+def bubble_seconds(runs: Runs, phases: Mapping[str, Array], host: Array, stage: Array, hop: Array) -> Array:
     """Time that the stages wait for each other in a step, by the closed form of each schedule [s].
+
+    Each phase takes its kernels or a third of the host's launches, rounded as the stage itself, so that a chip that
+    waits for its host gains nothing from shorter kernels that fill a bubble.
 
     Sources: Narayanan et al. 2021 (arXiv:2104.04473), Qi et al. 2023 (arXiv:2401.10241), DualPipe README.
     """
     pp, v = as_array(runs.pp), as_array(runs.virtual_pp)
-    device = phases["forward"] + phases["input"] + phases["weight"] + recompute
-    stretch = stage / np.maximum(device, 1e-30)
-    w = phases["weight"] * stretch
-    both = phases["forward"] * stretch  # DualPipe runs it under a backward pass of the other direction
+    w, both = (  # DualPipe runs a forward pass under a backward pass of the other direction
+        (phases[name] ** CORNER + (host / 3.0) ** CORNER) ** (1.0 / CORNER) for name in ("weight", "forward")
+    )
     plain = (pp - 1) / v * stage
     found = plain
     for name, value in (
