@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import Any
 
+import pytest
+
 from rackline import arch
 from rackline.catalog import ModelRecord
+from rackline.cli.main import run
 from rackline.hardware import Cluster
 from rackline.hardware import cluster as load_cluster
 from rackline.parallel import (
@@ -114,3 +118,17 @@ def gqa_model(**changes: Any) -> Any:
     }
     architecture.update(changes)
     return arch.build_model(record({"name": "small", "architecture": architecture}))
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Standard output of a command that must succeed."""
+    status = run(list(arguments))
+    out, err = capsys.readouterr()
+    assert status == 0, err
+    assert err == ""
+    return out
+
+
+def call_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """What a command prints with --json, which holds neither NaN nor infinities."""
+    return json.loads(call(capsys, *arguments, "--json"), parse_constant=lambda name: pytest.fail(f"JSON holds {name}"))

@@ -14,24 +14,11 @@ from typing import Any
 
 import pytest
 
-from rackline.cli.main import run
+from helpers import call, call_json
 
 HEADLINE = ["plan", "deepseek-v3", "--on", "gb200-nvl72", "--input", "4k", "--output", "1k"]
 LIMITS = ["--tpot", "30ms", "--ttft", "2s"]
 COMMAND = Path(sys.executable).with_name("rackline")
-
-
-def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Standard output of a command that must succeed."""
-    status = run(list(arguments))
-    out, err = capsys.readouterr()
-    assert status == 0, err
-    assert err == ""
-    return out
-
-
-def call_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    return json.loads(call(capsys, *arguments, "--json"), parse_constant=lambda name: pytest.fail(f"JSON holds {name}"))
 
 
 @pytest.fixture(scope="module")

@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 
+from helpers import call, call_json
 from rackline.cli.main import run
-
-
-def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    status = run(list(arguments))
-    out, err = capsys.readouterr()
-    assert status == 0, err
-    assert err == ""
-    return out
-
-
-def call_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    return json.loads(call(capsys, *arguments, "--json"), parse_constant=lambda name: pytest.fail(f"JSON holds {name}"))
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -8,17 +8,11 @@ from typing import Any
 
 import pytest
 
+from helpers import call
 from rackline.cli.main import run
 
 TIERS = ("tiers", "llama-3.1-70b", "--on", "dgx-h100", "--precision", "fp8", "--layout", "tp=8")
 PRICE = ("price", "llama-3.1-70b", "--on", "dgx-h100", "--precision", "fp8", "--layout", "tp=8")
-
-
-def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert run(list(arguments)) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    return out
 
 
 def data(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:

@@ -8,17 +8,10 @@ from typing import Any
 
 import pytest
 
+from helpers import call
 from rackline.cli.main import run
 
 TRAIN = ["train", "llama-3.1-70b", "--on", "dgx-h100", "--chips", "64", "--global-batch", "1Mi", "--seq", "8k"]
-
-
-def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    status = run(list(arguments))
-    out, err = capsys.readouterr()
-    assert status == 0, err
-    assert err == ""
-    return out
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
 from rackline.catalog.base import Count, CountOrZero, Name, Record, Text
-from rackline.catalog.models import FfnRecord, MoeRecord
+from rackline.catalog.models import FfnRecord, MoeRecord, ShapeRecord
 
 Parameter = bool | Annotated[int, Field(ge=0, le=100_000_000)] | Annotated[float, Field(ge=0.0)] | Text
 
@@ -54,7 +54,7 @@ class LayerRecord(Record):
         return self
 
 
-class LayeredRecord(Record):
+class LayeredRecord(ShapeRecord):
     """The shape of a model whose layers differ.
 
     Args:
@@ -65,17 +65,9 @@ class LayeredRecord(Record):
         mtp_layers: Layers for multi-token prediction beside the stack [count].
     """
 
-    num_layers: Count
-    d_model: Count
-    vocab_size: Count
-    tied_embeddings: bool = False
-    learned_positions: CountOrZero = 0
-    norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     norm_sites: Count = 1
-    parallel_block: bool = False
     extra_params: CountOrZero = 0
     layers: Annotated[tuple[LayerRecord, ...], Field(min_length=1)]
-    mtp_layers: CountOrZero = 0
 
     @model_validator(mode="after")
     def _counts_add_up(self) -> Self:

@@ -148,11 +148,8 @@ class MoeRecord(Record):
         return self
 
 
-class ArchitectureRecord(Record):
-    """The shape of a transformer whose layers are known.
-
-    norms_per_layer is 2, 4 with norms after each block (Gemma), 1 for a parallel block.
-    """
+class ShapeRecord(Record):
+    """What every description of a stack of layers says."""
 
     num_layers: Count
     d_model: Count
@@ -160,13 +157,21 @@ class ArchitectureRecord(Record):
     tied_embeddings: bool = False
     learned_positions: CountOrZero = 0
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
-    norms_per_layer: Count = 2
     parallel_block: bool = False
+    mtp_layers: CountOrZero = 0
+
+
+class ArchitectureRecord(ShapeRecord):
+    """The shape of a transformer whose layers are known.
+
+    norms_per_layer is 2, 4 with norms after each block (Gemma), 1 for a parallel block.
+    """
+
+    norms_per_layer: Count = 2
     attention: Annotated[GqaRecord | MlaRecord, Field(discriminator="kind")]
     ffn: FfnRecord
     moe: MoeRecord | None = None
     linear: LinearRecord | None = None
-    mtp_layers: CountOrZero = 0
 
     @model_validator(mode="after")
     def _linear_layers_are_described(self) -> Self:

@@ -16,6 +16,7 @@ from rackline.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from rackline.validate.cases import CaseSet
     from rackline.validate.scoreboard import Score, Scoreboard
 
 LeftOut = Literal["model", "chip", "stack", "source"]
@@ -177,8 +178,9 @@ def _refit(
     from rackline.validate import read_cases
     from rackline.validate.refit import refit
 
-    if all(case.kind == "train" for case in read_cases(files).cases):
-        _refit_training(files, by, json, write_docs, write_bands)
+    cases = read_cases(files)
+    if all(case.kind == "train" for case in cases.cases):
+        _refit_training(cases, by, json, write_docs, write_bands)
         return
     if by == "source":
         raise InputError(what="--refit", given=by, allowed="model, chip or stack; source for training cases alone")
@@ -186,7 +188,6 @@ def _refit(
 
     bands_file = check_file_to_write(write_bands, "--write-bands")
     start = time.perf_counter()
-    cases = read_cases(files)
     with counting(f"refitting without each {by}", "fitted without") as done:
         found = refit(cases, by, calibration=calibration, done=done)
     elapsed_s = time.perf_counter() - start
@@ -207,11 +208,8 @@ def _refit(
     out.print(refit_report(found, elapsed_s=elapsed_s, width=out.width))
 
 
-def _refit_training(
-    files: tuple[str, ...], by: LeftOut, json: bool, write_docs: str | None, write_bands: str | None
-) -> None:
+def _refit_training(cases: CaseSet, by: LeftOut, json: bool, write_docs: str | None, write_bands: str | None) -> None:
     """Leave each source, model family or chip of training cases out in turn."""
-    from rackline.validate import read_cases
     from rackline.validate.train_refit import refit_training
     from rackline.validate.train_report import train_refit_report, write_train_refit_docs
 
@@ -221,7 +219,7 @@ def _refit_training(
         raise InputError(what="--refit", given=by, allowed="source, model or chip for training cases", nearest="source")
     start = time.perf_counter()
     with counting(f"refitting without each {by}", "fitted without") as done:
-        found = refit_training(read_cases(files), by, done=done)
+        found = refit_training(cases, by, done=done)
     elapsed_s = time.perf_counter() - start
     if write_docs is not None:
         write_train_refit_docs(found, Path(write_docs))

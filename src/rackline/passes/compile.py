@@ -59,9 +59,8 @@ def compile_table(table: PassTable, policy: StepPolicy | None = None) -> StepFun
     scope: dict[str, Any] = {"log2": math.log2}
     if isinstance(load, ExpertLoad):
         scope |= {"loads": load.tokens_per_token.tolist(), "touches": load.touched.tolist()}
-        per_octave = (len(load.log_tokens) - 1) / float(load.log_tokens[-1])
         lines += [
-            f"    position = log2({variables[GROUP_TOKENS]}) * {per_octave!r} "
+            f"    position = log2({variables[GROUP_TOKENS]}) * {load.points_per_octave!r} "
             f"if {variables[GROUP_TOKENS]} > 1.0 else 0.0",
             f"    index = min(int(position), {len(load.log_tokens) - 2})",
             "    part = min(position - index, 1.0)",

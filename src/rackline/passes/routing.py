@@ -267,6 +267,11 @@ class ExpertLoad:
             touched=touched,
         )
 
+    @property
+    def points_per_octave(self) -> float:
+        """Points of the even grid a doubling of tokens [count]."""
+        return (len(self.log_tokens) - 1) / float(self.log_tokens[-1])
+
     def expert_tokens(self, group_tokens: FloatLike) -> FloatLike:
         """Token-expert pairs on the busiest rank [tokens]; below one token the load is in proportion."""
         tokens = as_array(group_tokens)

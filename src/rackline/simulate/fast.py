@@ -192,8 +192,7 @@ def _arrays(clock: TableClock) -> tuple[Array, ...]:
     load = table.experts
     loads, touches = np.zeros(0), np.zeros(0)
     if isinstance(load, ExpertLoad):
-        per_octave = (len(load.log_tokens) - 1) / float(load.log_tokens[-1])
-        loads = np.concatenate([[per_octave], load.tokens_per_token])
+        loads = np.concatenate([[load.points_per_octave], load.tokens_per_token])
         touches = np.asarray(load.touched, dtype=float)
     starts, ramps = [0], list[float]()
     options, gaps, overheads = ([np.zeros((0, width))] for _ in range(3))

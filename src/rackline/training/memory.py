@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 
@@ -151,9 +149,3 @@ def train_memory(
 def fits(memory: TrainMemory, hbm_bytes: float) -> Array:
     """Which runs fit into the memory of a chip."""
     return memory.total <= hbm_bytes
-
-
-def memory_lines(memory: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """(name, bytes) of what a chip holds, largest first."""
-    parts = [(name.removesuffix("_bytes"), float(value)) for name, value in memory.items() if name.endswith("_bytes")]
-    return sorted((part for part in parts if part[0] != "total"), key=lambda part: -part[1])

@@ -19,14 +19,13 @@ from rackline.training.precision import TrainPrecision
 from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs
 from rackline.training.shards import shards
 from rackline.training.stack import TrainingStack
-from rackline.training.work import MicroBatch, Work
+from rackline.training.work import PHASES, MicroBatch, Work
 
 CORNER = 6.0
 """Sharpness of max(device, host): the p-norm of the two, rounded where they are equal."""
 OPTIMIZER_BYTES = 50.0
 """Traffic of an optimiser step per parameter: Adam reads a gradient, a master weight and two moments and writes the
 last three and the bf16 weight (30); the gradient is also scaled, clipped by its norm and set to zero (20)."""
-COMMUNICATION = ("tensor", "context", "expert_inside", "expert_outside")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,7 +362,7 @@ def multipliers(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Arra
         "expert_inside": stack.expert_inside,
         "expert_outside": stack.expert_outside,
     }
-    found = {(kind, phase): value for kind, value in of_kind.items() for phase in ("forward", "input", "weight")}
+    found = {(kind, phase): value for kind, value in of_kind.items() for phase in PHASES}
     flash = stack.flash_forward * scale.get("flash", stack.flash(parts.chip))
     found["attention", "forward"] = flash
     found["attention", "input"] = flash * stack.flash_backward
