@@ -81,6 +81,7 @@ class ChipRecord(SourcedRecord):
         cores: Streaming multiprocessors or compute units [count].
         l2_bytes: Last-level cache [bytes].
         power_w: Rated power of the chip alone [W].
+        inline_ecc: Whether check bits are kept in and moved through the memory itself, a sixteenth of it.
         usd_per_chip_hour: A dated rental price [USD/hour].
     """
 
@@ -93,6 +94,7 @@ class ChipRecord(SourcedRecord):
     cores: Count | None = None
     l2_bytes: Positive | None = None
     power_w: Positive | None = None
+    inline_ecc: bool = False
     usd_per_chip_hour: Positive | None = None
 
 

@@ -26,6 +26,7 @@ class Chip:
         cores: Streaming multiprocessors or compute units, or None [count].
         l2_bytes: Last-level cache, or None [bytes].
         power_w: Rated power of the chip alone, or None [W].
+        inline_ecc: Whether check bits are kept in and moved through the memory itself.
         usd_per_chip_hour: Dated rental price, or None [USD/hour].
         sources: Where the numbers come from.
     """
@@ -41,6 +42,7 @@ class Chip:
     cores: int | None = None
     l2_bytes: float | None = None
     power_w: float | None = None
+    inline_ecc: bool = False
     usd_per_chip_hour: float | None = None
     sources: tuple[Source, ...] = field(default=(), repr=False, hash=False)
 
@@ -120,6 +122,7 @@ def chip_from_record(record: ChipRecord) -> Chip:
         cores=record.cores,
         l2_bytes=record.l2_bytes,
         power_w=record.power_w,
+        inline_ecc=record.inline_ecc,
         usd_per_chip_hour=record.usd_per_chip_hour,
         sources=record.sources,
     )

@@ -10,8 +10,8 @@ import numpy as np
 
 from rackline.catalog import CalibrationRecord, CollectiveRecord, OperationRecord, calibration_record
 from rackline.hardware import Chip
+from rackline.passes.borrowed import adapted
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.passes.headroom import headroom, with_headroom
 
 StepPolicy = Literal["blackboard", "serial", "overlap"]
 STACKS = ("trtllm", "vllm", "sglang")
@@ -151,7 +151,7 @@ def calibration(name: str, chip: Chip | None = None) -> Calibration:
         chip: for which chip; None takes the numbers for all chips.
 
     What a stack's own table does not have is filled in, and marked so, from: the same chip under another stack, the
-    same generation, all chips.
+    same generation (corrected for power and memory, see `borrowed`), all chips.
 
     Raises:
         UnknownNameError, CatalogError: as the catalogue.
@@ -167,27 +167,10 @@ def calibration(name: str, chip: Chip | None = None) -> Calibration:
         for other in others:
             found = _fill(found, _resolve(other, chip, own_chip_only=True))
         found = _fill(found, _resolve(calibration_record(GENERIC), chip))
-    return found if chip is None else _with_power(found, chip)
-
-
-def _with_power(found: Calibration, chip: Chip) -> Calibration:
-    """Dense products of a chip that has no table, from its generation's: as near the peak as its power allows."""
-    products = {key: numbers for key, numbers in found.operations.items() if key[0] == "gemm"}
-    own = any(numbers.origin.endswith(f", {chip.name}") for numbers in products.values())
-    borrowed = [key for key, numbers in products.items() if numbers.origin.endswith(f"{GENERIC}, {chip.generation}")]
-    if own or not borrowed or not chip.power_w:
+    if chip is None:
         return found
     tables = [entry for stack in STACKS for entry in calibration_record(stack).operation]
-    shared = calibration_record(GENERIC).operation
-    changed: dict[tuple[str, str], OperationCalibration] = {}
-    for key in borrowed:
-        measured = {entry.chip for entry in tables if (entry.operation_class, entry.dtype) == key}
-        ceiling = max(entry.eta_compute for entry in shared if (entry.operation_class, entry.dtype) == key)
-        numbers = products[key]
-        eta = with_headroom(numbers.eta_compute, headroom(chip, key[1], measured), ceiling)
-        if eta > numbers.eta_compute:
-            changed[key] = replace(numbers, eta_compute=eta, origin=f"{numbers.origin}, by power")
-    return replace(found, operations={**found.operations, **changed})
+    return replace(found, operations=adapted(found.operations, chip, tables, calibration_record(GENERIC).operation))
 
 
 def best_stack(chip: Chip | None) -> str:

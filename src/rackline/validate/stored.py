@@ -84,6 +84,7 @@ def worse_than(stored: Mapping[str, Any], board: Scoreboard) -> list[str]:
 # --------------------------------------------------------------------------------------------- a page of docs
 
 BEGIN, END = "<!-- scoreboard: begin -->", "<!-- scoreboard: end -->"
+RUNS_BEGIN, RUNS_END = "<!-- real servers: begin -->", "<!-- real servers: end -->"
 _HEAD = "| n | supported | median error | p90 | within 20 % | bias |"
 _RULE = "---:|---:|---:|---:|---:|---:|"
 _TITLES = {
@@ -95,8 +96,8 @@ _TITLES = {
 }
 
 
-def markdown(stored: Mapping[str, Any]) -> str:
-    """A stored scoreboard as Markdown tables."""
+def markdown(stored: Mapping[str, Any], by_what: Sequence[str] = tuple(_TITLES)) -> str:
+    """A stored scoreboard as Markdown tables, in total and by these groups."""
     lines = [
         f"{stored['supported']:,} of {stored['cases']:,} cases are supported. Error is |predicted / measured − 1|, "
         "bias is median(predicted / measured) − 1; calibration "
@@ -106,10 +107,10 @@ def markdown(stored: Mapping[str, Any]) -> str:
         f"|---|{_RULE}",
     ]
     lines += [f"| {name} | {_cells(stats)}" for name, stats in stored["metrics"].items()]
-    for by, title in _TITLES.items():
+    for by in by_what:
         rows = [row for row in stored["groups"] if row["by"] == by and row["supported"]]
         if rows:
-            lines += ["", f"### {title}", "", f"| measured | {by} {_HEAD}", f"|---|---|{_RULE}"]
+            lines += ["", f"### {_TITLES[by]}", "", f"| measured | {by} {_HEAD}", f"|---|---|{_RULE}"]
             lines += [f"| {row['metric']} | {row['group']} | {_cells(row)}" for row in rows]
     if stored["unsupported"]:
         lines += ["", "### Not supported", "", "| kind | cases | reason |", "|---|---:|---|"]
@@ -129,8 +130,11 @@ def _cells(stats: Mapping[str, Any]) -> str:
 
 
 def write_docs(stored: Mapping[str, Any], page: Path) -> None:
-    """Replace the scoreboard of a page; see `fill_block`."""
-    fill_block(page, BEGIN, END, markdown(stored))
+    """Replace the scoreboard of a page, or that of runs of real servers; see `fill_block`."""
+    if "tpot_p99_s" in stored["metrics"]:
+        fill_block(page, RUNS_BEGIN, RUNS_END, markdown(stored, ["chip"]))
+    else:
+        fill_block(page, BEGIN, END, markdown(stored))
 
 
 def fill_block(page: Path, begin: str, end: str, text: str) -> None:
