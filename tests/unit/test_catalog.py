@@ -617,7 +617,7 @@ def test_settable_keys_are_all_settable() -> None:
     keys = settable_keys(record)
     assert {"hbm_bytes", "peak_flop_per_s.fp4", "power_w"} <= set(keys)
     assert not {"name", "sources", "aliases"} & set(keys)
-    values: dict[str, object] = {"vendor": "x", "generation": "x", "released": "2030"}
+    values: dict[str, object] = {"vendor": "x", "generation": "x", "released": "2030", "inline_ecc": True}
     for key in keys:
         chip_record("h100-sxm", overrides={key: values.get(key, 2)})
 

@@ -15,7 +15,7 @@ from rackline.parallel import Deployment, Layout, precision
 from rackline.passes import Batch, PassTime, calibration
 from rackline.report import wording
 from rackline.report.breakdown import pass_table, resources_line
-from rackline.report.figures import pareto_figure
+from rackline.report.plan_figure import pareto_figure
 from rackline.report.plan_report import front_with_best, plan_report
 from rackline.report.svg import check_plot_path, figure_html, figure_svg
 from rackline.report.terminal_plot import LogAxis, Series, log_plot

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from rackline.cli.options import Json, MaybeValue, On, Overrides, Value
+from rackline.cli.options import Json, MaybeValue, On, Overrides, Value, read_figure_file
 from rackline.cli.screen import print_json, progress, screen
 from rackline.errors import InputError, RacklineError, UnknownNameError, nearest_names
 from rackline.units import parse_count, parse_fraction, parse_usd_per_hour
@@ -79,9 +79,7 @@ def budget(
         json: print JSON (SI units) and nothing else
         plot: write cost against size to FILE.html, .svg or .png
     """
-    from rackline.report.svg import check_plot_path
-
-    file = check_plot_path(plot) if plot else None
+    file = read_figure_file(plot)
     shares = _mfu(mfu, rl_mfu, serve_mfu)
     if runs:
         _print_runs(law, shares.inference / shares.pretrain, json=json)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from rackline.cli.options import Json, MaybeValue, Several
+from rackline.cli.options import Json, MaybeValue, Several, read_figure_file
 from rackline.cli.screen import print_json, screen
 from rackline.errors import InputError
 from rackline.units import parse_count, parse_fraction
@@ -48,7 +47,7 @@ def infer_prices(
         json: print JSON (SI units) and nothing else
         plot: write active parameters against KV bytes to FILE.html, .svg or .png
     """
-    file = _file(plot)
+    file = read_figure_file(plot)
     if every == bool(sheets):
         raise InputError(
             what="infer-prices",
@@ -85,14 +84,6 @@ def infer_prices(
     if compared:
         out.print()
         out.print(compared_report(compared))
-
-
-def _file(plot: str | None) -> Path | None:
-    if plot is None:
-        return None
-    from rackline.report.svg import check_plot_path
-
-    return check_plot_path(plot)
 
 
 def _unknowns(

@@ -20,6 +20,7 @@ from rackline.cli.options import (
     find_calibration,
     latency,
     memory_fraction,
+    read_figure_file,
     read_layouts,
     read_model_and_cluster,
     read_modes,
@@ -115,9 +116,7 @@ def plan(
         json: print JSON (SI units) and nothing else
         plot: write the Pareto front, or the optimum over --what-if, to FILE.html, .svg or .png
     """
-    from rackline.report.svg import check_plot_path
-
-    file = check_plot_path(plot) if plot else None
+    file = read_figure_file(plot)
     fraction = memory_fraction(memory)
     request = (tokens(input_len, "--input"), tokens(output_len, "--output", 2.0))
     hit = parse_fraction(cache_hit, name="--cache-hit", maximum=0.9999)
@@ -182,7 +181,7 @@ def plan(
         split = plan_split(answer)
     commands = launch_commands(answer, model, stack) if stack else None
     if file is not None:
-        from rackline.report.figures import pareto_figure
+        from rackline.report.plan_figure import pareto_figure
         from rackline.report.svg import write_figure
 
         write_figure(pareto_figure(answer), file)

@@ -16,6 +16,7 @@ from rackline.cli.options import (
     Value,
     find_calibration,
     memory_fraction,
+    read_figure_file,
     read_layouts,
     read_model_and_cluster,
     read_precisions,
@@ -75,9 +76,7 @@ def tiers(
         json: print JSON (SI units) and nothing else
         plot: write cost over hold time to FILE.html, .svg or .png
     """
-    from rackline.report.svg import check_plot_path
-
-    file = check_plot_path(plot) if plot else None
+    file = read_figure_file(plot)
     prompt_len = tokens(prompt, "--prompt")
     times = [parse_seconds(text, name="--held", maximum=1e10) for text in held or ("5min", "1h", "24h")]
     count = parse_count(reuses, name="--reuses", minimum=1.0, maximum=1e9)
@@ -175,9 +174,7 @@ def price(
         json: print JSON (SI units) and nothing else
         plot: write price and cost over context to FILE.html, .svg or .png
     """
-    from rackline.report.svg import check_plot_path
-
-    file = check_plot_path(plot) if plot else None
+    file = read_figure_file(plot)
     steps = [tokens(part.strip(), "--contexts") for part in _parts(contexts, "--contexts")]
     output_len = tokens(output, "--output")
     ratios = tuple(

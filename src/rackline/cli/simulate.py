@@ -16,6 +16,7 @@ from rackline.cli.options import (
     Several,
     Value,
     check_file_to_write,
+    read_figure_file,
     read_model_and_cluster,
 )
 from rackline.cli.screen import print_json, requests_done, screen
@@ -140,9 +141,8 @@ def simulate(
         series: write one row a request to FILE.parquet or .csv
     """
     from rackline.report.run_files import PLOT_KINDS, PlotKind, check_series_path
-    from rackline.report.svg import check_plot_path
 
-    figure_file = check_plot_path(plot) if plot else None
+    figure_file = read_figure_file(plot)
     kind: PlotKind | None = next((known for known in PLOT_KINDS if known == plot_kind), None)
     if kind is None:
         near = nearest_names(plot_kind, PLOT_KINDS, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -16,6 +15,7 @@ from rackline.cli.options import (
     Several,
     Value,
     check_file_to_write,
+    read_figure_file,
     read_model_and_cluster,
     tokens,
     whole,
@@ -104,11 +104,7 @@ def train(
     )
     fixed = parse_train_layout(layout) if layout else {}
     schedules, again = read_schedules(schedule), read_recompute(recompute)
-    plot_file = Path(plot) if plot else None
-    if plot_file is not None:
-        from rackline.report.svg import check_plot_path
-
-        check_plot_path(str(plot_file))
+    plot_file = read_figure_file(plot)
     trace_file = check_file_to_write(trace, "--trace")
     start = time.perf_counter()
     with progress("looking at layouts, micro-batches, schedules and recompute"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from rackline.cli.options import Json, MaybeValue, check_file_to_write, tokens, whole
+from rackline.cli.options import Json, MaybeValue, check_file_to_write, read_figure_file, tokens, whole
 from rackline.cli.screen import counting, print_json, progress, screen
 from rackline.errors import InputError
 
@@ -107,7 +107,6 @@ def validate(
     for name, value in (("--model", model), ("--chip", chip), ("--output", output), ("--layout", layout)):
         if value is not None:
             raise InputError(what=name, given=value, allowed="only with --import, which says what the results lack")
-    from rackline.report.svg import check_plot_path
     from rackline.validate import validate as run
     from rackline.validate.stored import read_stored, stored_form, worse_than
     from rackline.validate.stored import write_docs as fill_page
@@ -127,7 +126,7 @@ def validate(
         elif refit is not None:
             _refit(files, refit, calibration, json, write_docs, write_bands)
         return
-    figure_file = check_plot_path(plot) if plot else None
+    figure_file = read_figure_file(plot)
     bands_file = check_file_to_write(write_bands, "--write-bands")
     store_file = check_file_to_write(write_stored, "--write-stored")
     before = read_stored(Path(stored)) if stored else None

@@ -61,14 +61,14 @@ def adapted(
         shared: entries of generations and of all chips.
 
     Returns:
-        The same keys.
+        The same keys; the numbers of a chip that has tables of its own stay as they are.
     """
     changed = dict(operations)
     borrowed = [key for key, numbers in operations.items() if numbers.origin.endswith(f", {chip.generation}")]
-    if not borrowed:
-        return changed
     measured: dict[tuple[str, str], set[str]] = {}
     for entry in tables:
+        if entry.chip == chip.name:
+            return changed
         measured.setdefault((entry.operation_class, entry.dtype), set()).add(entry.chip)
     ceilings: dict[tuple[str, str], float] = {}
     for entry in shared:

@@ -7,6 +7,7 @@ expression. Features come in as sums over the batch, so that sequences of unlike
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.passes.calibration import StepPolicy
 from rackline.passes.evaluate import Stream, TimeTable
-from rackline.passes.features import EXPERT_TOKENS, EXPERTS_TOUCHED, GROUP_TOKENS, ONE, Array
+from rackline.passes.features import EXPERT_TOKENS, EXPERTS_TOUCHED, GROUP_TOKENS, ONE, TOKENS, Array
 from rackline.passes.routing import ExpertLoad
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def compile_table(table: PassTable, policy: StepPolicy | None = None) -> StepFun
         inputs.append(GROUP_TOKENS)
     variables = {name: _variable(name) for name in times.feature_names} | {name: _variable(name) for name in inputs}
     lines = [f"def step_s({', '.join(f'{variables[name]}=0.0' for name in inputs)}):"]
-    scope: dict[str, Any] = {"log2": math.log2}
+    scope: dict[str, Any] = {"log2": math.log2, "bisect": bisect_right}
     if isinstance(load, ExpertLoad):
         scope |= {"loads": load.tokens_per_token.tolist(), "touches": load.touched.tolist()}
         lines += [
@@ -69,7 +70,7 @@ def compile_table(table: PassTable, policy: StepPolicy | None = None) -> StepFun
             f"    {variables[EXPERTS_TOUCHED]} = min({variables[GROUP_TOKENS]}, 1.0) * "
             "(touches[index] + part * (touches[index + 1] - touches[index]))",
         ]
-    expressions = [_stream(stream, times, variables) for stream in times.streams]
+    expressions = [_stream(stream, times, variables, lines, scope) for stream in times.streams]
     total = expressions[0] if len(expressions) == 1 else f"max({', '.join(expressions)})"
     lines.append(f"    return {times.host_s!r} + {total}")
     source = "\n".join(lines)
@@ -89,20 +90,55 @@ def _linear(coefficients: Array, times: TimeTable, variables: dict[str, str]) ->
     return " + ".join(terms) or "0.0"
 
 
-def _stream(stream: Stream, times: TimeTable, variables: dict[str, str]) -> str:
-    parts = [_linear(stream.linear[0, 0], times, variables)]
-    parts += [f"abs({_linear(row, times, variables)})" for row in stream.difference[0]]
+def _merged(linear: Array, gaps: Array) -> tuple[Array, Array]:
+    """Add |gap| to the line where all coefficients have one sign (features are never negative); the gaps left."""
+    plain = np.all(gaps >= 0.0, axis=1) | np.all(gaps <= 0.0, axis=1)
+    return linear + np.abs(gaps[plain]).sum(axis=0), gaps[~plain]
+
+
+def _stream(
+    stream: Stream, times: TimeTable, variables: dict[str, str], lines: list[str], scope: dict[str, Any]
+) -> str:
+    """The expression of one stream; what it uses more than once goes into `lines` and `scope`."""
+    line, gaps = _merged(stream.linear[0, 0], stream.difference[0])
+    parts: list[str] = []
     for choice in stream.choices:
         options: list[str] = []
         for index in range(choice.linear.shape[1]):
-            option = _linear(choice.linear[0, index], times, variables)
-            gap = choice.difference[0, index]
-            if np.any(gap):
-                option += f" + abs({_linear(gap, times, variables)})"
+            linear, bends = _merged(choice.linear[0, index], choice.difference[0, index : index + 1])
+            option = " + ".join([_linear(linear, times, variables), *(_gap(row, times, variables) for row in bends)])
             ramp = float(choice.ramp[0, index, 0])
             if ramp:
+                value = f"value_{len(lines)}"
+                lines.append(f"    {value} = {option}")
                 overhead = _linear(choice.overhead[0, index], times, variables)
-                option = f"({option}) + {ramp!r} * (({overhead}) * max(({option}) - ({overhead}), 0.0)) ** 0.5"
+                option = f"{value} + {ramp!r} * (({overhead}) * max({value} - ({overhead}), 0.0)) ** 0.5"
             options.append(option)
         parts.append(options[0] if len(options) == 1 else f"min({', '.join(options)})")
-    return "(" + " + ".join(parts) + ")"
+    pieces, gaps = _by_tokens(gaps, times)
+    if pieces:
+        at, tokens = f"piece_{len(lines)}", variables[TOKENS]
+        scope |= {f"bends_{at}": pieces[0], f"bases_{at}": pieces[1], f"slopes_{at}": pieces[2]}
+        lines.append(f"    {at} = bisect(bends_{at}, {tokens})")
+        parts.append(f"bases_{at}[{at}] + slopes_{at}[{at}] * {tokens}")
+    return "(" + " + ".join([_linear(line, times, variables), *(_gap(g, times, variables) for g in gaps), *parts]) + ")"
+
+
+def _gap(row: Array, times: TimeTable, variables: dict[str, str]) -> str:
+    return f"abs({_linear(row, times, variables)})"
+
+
+def _by_tokens(gaps: Array, times: TimeTable) -> tuple[list[list[float]], Array]:
+    """The sum of all |a + b tokens| as the bends, and base and slope before, between and behind them; other gaps."""
+    names = list(times.feature_names)
+    if ONE not in names or TOKENS not in names:
+        return [], gaps
+    columns = [names.index(ONE), names.index(TOKENS)]
+    mine = (np.delete(gaps, columns, axis=1) == 0.0).all(axis=1)
+    if np.count_nonzero(mine) < 3:  # a search costs as much as two absolute values
+        return [], gaps
+    found = gaps[mine][:, columns]  # both of each row differ from zero, or it would have one sign
+    found = found[np.argsort(-found[:, 0] / found[:, 1])]
+    behind = np.tri(len(found) + 1, len(found), -1) * 2.0 - 1.0  # +1 where a piece lies behind the row's bend
+    pieces = (behind * np.sign(found[:, 1])) @ found
+    return [(-found[:, 0] / found[:, 1]).tolist(), *pieces.T.tolist()], gaps[~mine]

@@ -21,7 +21,6 @@ from rackline.serving.curve import (
 from rackline.serving.speculative import PLAIN, Speculation, expected_tokens, usual_speculation
 from rackline.serving.stack import IDEAL, Stack, stack
 from rackline.serving.steady import Engine, SteadyState, steady_state
-from rackline.serving.trains import TrainLine
 from rackline.serving.workload import Mode, Workload
 
 __all__ = [
@@ -39,7 +38,6 @@ __all__ = [
     "Stack",
     "StaticBatch",
     "SteadyState",
-    "TrainLine",
     "Workload",
     "balance_batch",
     "batch_curve",

@@ -177,37 +177,38 @@ class TableClock:
             prefix += before
             pairs += new * (before + 0.5 * (new + 1.0))
             most = max(most, new)
+        at = table.places
         decoded = sequences * self.verified
-        values: dict[str, Any] = {
-            f.TOKENS: float(decoded + tokens),
-            f.LOGIT_ROWS: float(decoded + len(chunks)),
-            f.GROUP_TOKENS: group_tokens,
-        }
+        values = [0.0] * (len(table.order) + 1)
+        values[at.tokens] = decoded + tokens
+        values[at.logit_rows] = decoded + len(chunks)
+        values[at.group_tokens] = group_tokens
         if sequences:
-            values |= {f.DECODE_SEQUENCES: sequences, f.DECODE_TOKENS: decoded, f.HAS_DECODE: 1.0}
-            if not table.kinds:
-                values[f.kv_tokens("all")] = kv_tokens
+            values[at.decode_sequences] = sequences
+            values[at.decode_tokens] = decoded
+            values[at.has_decode] = 1.0
+            if not at.kinds:
+                values[at.kv_of_all] = kv_tokens
             mean = kv_tokens / sequences
-            for kind in table.kinds:
+            for kind, kv_at, pairs_at, longest_at, _ in at.kinds:
                 straight = mean >= kind.start
                 read = kind.a * sequences + kind.b * kv_tokens if straight else sequences * read_at(kind, mean)
-                values[f.kv_tokens(kind.label)] = read
-                values[f.kv_pairs(kind.label)] = read * self.verified
-                values[f.max_context(kind.label)] = read_at(kind, longest)
+                values[kv_at] = read
+                values[pairs_at] = read * self.verified
+                values[longest_at] = read_at(kind, longest)
         if tokens:
-            values |= {
-                f.HAS_PREFILL: 1.0,
-                f.CHUNK_TOKENS: most,
-                f.PREFILL_TOKENS: tokens,
-                f.CHUNK_PREFIX_TOKENS: prefix,
-            }
-            for kind in table.kinds:
-                values[f.attention_pairs(kind.label)] = (
+            values[at.has_prefill] = 1.0
+            values[at.chunk_tokens] = most
+            values[at.prefill_tokens] = tokens
+            values[at.chunk_prefix_tokens] = prefix
+            for kind, _, _, _, attended_at in at.kinds:
+                values[attended_at] = (
                     pairs
                     if kind.causal
                     else sum(float(kind.law.attention_pairs(new, before)) for new, before in chunks)
                 )
-        device = table.seconds(values)
+        values.pop()
+        device = (table.call(*values) + table.skew_s) * table.stretch
         if not tokens:
             return device
         stack = self.engine.stack

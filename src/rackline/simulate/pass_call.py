@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from rackline.passes import features as f
 from rackline.passes.features import ReadLaw
 from rackline.serving.steady import Engine
 
@@ -36,9 +37,43 @@ class Table:
     kv_rows: tuple[tuple[dict[str, float], float, float], ...]  # |…| rows with kv: other features, kv and longest
     stretch: float
     skew_s: float
+    places: PromptPlaces
 
     def seconds(self, values: dict[str, Any]) -> Any:
         return (self.call(*[values.get(name, 0.0) for name in self.order]) + self.skew_s) * self.stretch
+
+
+class PromptPlaces(NamedTuple):
+    """Where the features of a pass with prompts stand in a call; what the table does not have goes one behind."""
+
+    tokens: int
+    logit_rows: int
+    group_tokens: int
+    decode_sequences: int
+    decode_tokens: int
+    has_decode: int
+    has_prefill: int
+    chunk_tokens: int
+    prefill_tokens: int
+    chunk_prefix_tokens: int
+    kv_of_all: int
+    kinds: tuple[tuple[Kind, int, int, int, int], ...]  # with KV tokens, KV pairs, longest context, attention pairs
+
+
+def _places(order: Sequence[str], kinds: Sequence[Kind]) -> PromptPlaces:
+    at = {name: index for index, name in enumerate(order)}
+    behind = len(order)
+    names = (
+        f.TOKENS, f.LOGIT_ROWS, f.GROUP_TOKENS, f.DECODE_SEQUENCES, f.DECODE_TOKENS, f.HAS_DECODE, f.HAS_PREFILL,
+        f.CHUNK_TOKENS, f.PREFILL_TOKENS, f.CHUNK_PREFIX_TOKENS, f.kv_tokens("all"),
+    )  # fmt: skip
+
+    def of(kind: Kind) -> tuple[Kind, int, int, int, int]:
+        per_kind = (f.kv_tokens, f.kv_pairs, f.max_context, f.attention_pairs)
+        kv, pairs, longest, attended = (at.get(name(kind.label), behind) for name in per_kind)
+        return kind, kv, pairs, longest, attended
+
+    return PromptPlaces(*(at.get(name, behind) for name in names), kinds=tuple(of(kind) for kind in kinds))
 
 
 def read_at(kind: Kind, context: float) -> float:
@@ -69,6 +104,7 @@ def compiled(engine: Engine, table: Any, stretch: float, verified: int) -> Table
         kv_rows=tuple(row for row in rows if row[1] or row[2]),
         stretch=stretch,
         skew_s=float(cast("float", engine.skew_s())) if table is engine.table else 0.0,
+        places=_places(step.parameters, kinds),
     )
 
 

@@ -108,6 +108,8 @@ class Rank:
         """Blocks that decoding takes while the clock goes on by so many tokens [count]."""
         if self.final or not tokens:
             return 0
+        if tokens == 1:
+            return self.phases[self.clock % self.bs]
         whole, part = divmod(tokens, self.bs)
         found = whole * self.n
         if part:

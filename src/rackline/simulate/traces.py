@@ -10,8 +10,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
+from math import isfinite
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -150,26 +152,43 @@ def _find(header: Sequence[str], names: Sequence[str]) -> str | None:
     return next((name for name in names if name in header), None)
 
 
-def _line(row: Mapping[str, Any], number: int, *, unit_s: float) -> _Line:
-    time_name, input_name, output_name = (_find(list(row), names) for names in (_ARRIVAL, _INPUT, _OUTPUT))
+class _Columns(NamedTuple):
+    time: str
+    input_len: str
+    output_len: str
+    tier: str | None
+    unit_s: float
+
+
+@lru_cache(maxsize=64)
+def _columns(names: tuple[str, ...], unit_s: float) -> _Columns | None:
+    """Which columns hold what; None without one of them."""
+    time_name, input_name, output_name = (_find(names, known) for known in (_ARRIVAL, _INPUT, _OUTPUT))
     if time_name is None or input_name is None or output_name is None:
-        raise KeyError("time of arrival, input_length or output_length")
+        return None
     if time_name.endswith("_ms"):
         unit_s = 1e-3
     elif time_name.endswith("_s") or time_name in ("arrived_at", "arrival_time", "start_time"):
         unit_s = 1.0
-    time_s = _time(row[time_name], unit_s)
-    lengths = [_whole(row[name]) for name in (input_name, output_name)]
-    if not (np.isfinite(time_s) and time_s >= 0):
+    return _Columns(time_name, input_name, output_name, _find(names, _PRIORITY), unit_s)
+
+
+def _line(row: Mapping[str, Any], number: int, *, unit_s: float) -> _Line:
+    columns = _columns(tuple(row), unit_s)
+    if columns is None:
+        raise KeyError("time of arrival, input_length or output_length")
+    time_s = _time(row[columns.time], columns.unit_s)
+    input_len, output_len = _whole(row[columns.input_len]), _whole(row[columns.output_len])
+    if not (isfinite(time_s) and time_s >= 0):
         raise ValueError(f"time {time_s:g}")
-    if min(lengths) < 1:
-        raise ValueError(f"lengths {lengths[0]} and {lengths[1]}")
-    tier = _find(list(row), _PRIORITY)
+    if input_len < 1 or output_len < 1:
+        raise ValueError(f"lengths {input_len} and {output_len}")
     hashes = row.get("hash_ids")
     listed = cast("list[Any]", hashes) if isinstance(hashes, list) else None
-    if hashes is not None and (listed is None or any(type(one) is not int for one in listed)):
+    if hashes is not None and (listed is None or any(kind is not int for kind in set(map(type, listed)))):
         raise ValueError("hash_ids are not whole numbers")
-    return _Line(number, time_s, lengths[0], lengths[1], 0 if tier is None else _whole(row[tier]), listed)
+    tier = 0 if columns.tier is None else _whole(row[columns.tier])
+    return _Line(number, time_s, input_len, output_len, tier, listed)
 
 
 def _whole(value: Any) -> int:
