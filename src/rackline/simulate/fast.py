@@ -18,7 +18,7 @@ from rackline.simulate.clock import TableClock
 from rackline.simulate.policies import Policy
 from rackline.simulate.rank_spec import RankSpec
 
-# Loading the compiled loop takes about a second, compiling it (once on a machine) about ten.
+# Loading the compiled loop takes about a second, compiling it (once on a machine) about six.
 LEAST_REQUESTS = 20_000
 LEAST_REQUESTS_UNCOMPILED = 200_000
 

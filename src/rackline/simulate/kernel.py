@@ -1,6 +1,7 @@
 """The loop of `replica` for the plainest server, compiled: one rank, chunked prefill, first come first served.
 
-The same events in the same order, on arrays instead of objects; a test holds both equal. It earns its place from some
+The same events in the same order, on arrays instead of objects; a test holds both equal. No slices are assigned:
+numba would compile the text of their errors, which takes longer than all the rest. It earns its place from some
 tens of thousands of requests on, where compiling takes less time than it saves. Everything else runs in `replica`.
 """
 
@@ -160,7 +161,8 @@ def _advance(
             state[SAMPLES] = row + 1
             if row + 1 >= MOST_SAMPLES:
                 for i in range(MOST_SAMPLES // 2):
-                    samples[i, :] = samples[2 * i, :]
+                    for j in range(samples.shape[1]):
+                        samples[i, j] = samples[2 * i, j]
                 state[SAMPLES] = MOST_SAMPLES // 2
                 times[SAMPLE_S] = 2.0 * (now - samples[0, 0]) / MOST_SAMPLES
             times[NEXT_SAMPLE] = now + times[SAMPLE_S]
@@ -226,7 +228,8 @@ def _advance(
                 prefix += done
                 pairs += take * (done + 0.5 * (take + 1.0))
                 largest = max(largest, take)
-            x[:] = 0.0
+            for i in range(len(x)):
+                x[i] = 0.0
             values = (1.0, float(n + tokens), float(n + count), float(n + tokens), float(n), float(n),
                       min(float(n), 1.0), 1.0, float(largest), float(tokens), float(prefix))  # fmt: skip
             for i in range(len(values)):
