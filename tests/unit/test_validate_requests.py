@@ -50,6 +50,20 @@ def test_bad_runs_are_named(tmp_path: Path) -> None:
         read_cases([path])
 
 
+def test_quantization_sets_the_data_types(tmp_path: Path) -> None:
+    """As the engine was told, else as the checkpoint is named; the cache stays in bf16 unless it says otherwise."""
+    runs = {
+        "H100/a": {"engine_kwargs": {**ENGINE, "quantization": "fp8"}},
+        "H100/b": {"engine_kwargs": {**ENGINE, "model": "x/Qwen3-8B-AWQ", "kv_cache_dtype": "fp8_e4m3"}},
+        "H100/c": {"engine_kwargs": {**ENGINE, "quantization": "magic"}},
+        "H100/d": {"engine_kwargs": {**ENGINE, "quantization": None}},
+    }
+    cases = read_cases([write(tmp_path, runs, "")])
+    found = {case.case_id: f"{case.precision},{case.precision_detail}" for case in cases.cases}
+    assert found == {"H100/a": "fp8,kv=bf16", "H100/b": "int4,kv=fp8", "H100/d": "native,"}
+    assert "magic" in cases.unsupported[0].cause
+
+
 def test_chips_are_found_by_their_drivers_name() -> None:
     assert chip_of("NVIDIA H100 80GB HBM3") == "h100-sxm"
     assert chip_of("no such chip") is None

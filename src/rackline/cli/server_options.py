@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from rackline.cli.options import find_calibration, memory_fraction, read_routing, whole
@@ -185,7 +186,7 @@ class ServerOptions:
             "reserve": reserve,
             "prefix_caching": self.prefix_caching or bool(self.tier),
             "hash_tokens": hash_tokens,
-            "tiers": read_tiers(self.tier, size.bytes_per_token or size.fixed_bytes),
+            "tiers": read_tiers(self.tier, size.in_tokens(whole(self.block_size, "--block-size"))[0]),
             "swap_bytes_per_s": parse_rate(self.swap, name="--swap") if self.swap else 0.0,
         }
         prefill = None
@@ -193,8 +194,8 @@ class ServerOptions:
             link = parse_rate(self.kv_link, name="--kv-link")
             prefill = Handover(
                 pool=pool_of(deployed(front_layout), stack, replicas=front_count, **options),
-                tokens_per_s=link / (size.bytes_per_token or size.fixed_bytes),
-                latency_s=self.cluster.levels[-1].latency_s,
+                tokens_per_s=link / size.bytes_per_token if size.bytes_per_token else inf,
+                latency_s=self.cluster.levels[-1].latency_s + size.fixed_bytes / link,
             )
         pool = pool_of(
             deployment,

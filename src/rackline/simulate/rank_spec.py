@@ -18,6 +18,7 @@ class RankSpec:
         pool_tokens: room for KV [tokens].
         block_size: tokens of a KV block [tokens].
         fixed_tokens: room that a sequence takes whatever its length (windows, recurrent state), in tokens [tokens].
+        grows: whether each token of a sequence takes room besides that.
         max_num_seqs: sequences that run at once [sequences].
         max_batched_tokens: tokens of a pass [tokens].
         reserve: room that must be free for admission; None for the policy's own.
@@ -30,6 +31,7 @@ class RankSpec:
     pool_tokens: int
     block_size: int = 16
     fixed_tokens: int = 0
+    grows: bool = True
     max_num_seqs: int = 256
     max_batched_tokens: int = 8192
     reserve: Reserve | None = None
@@ -42,6 +44,8 @@ class RankSpec:
         for name in ("pool_tokens", "block_size", "max_num_seqs", "max_batched_tokens", "hash_tokens"):
             if getattr(self, name) < 1:
                 raise InputError(what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
+        if not self.grows and self.reserve != "final":
+            raise InputError(what="reserve", given=self.reserve, allowed="final where sequences take all at once")
         if self.prefix_caching and self.hash_tokens % self.block_size:
             raise InputError(
                 what="hash_tokens", given=self.hash_tokens, allowed=f"a multiple of the block size {self.block_size}"
@@ -54,7 +58,7 @@ class RankSpec:
 
     def blocks_of(self, tokens: int) -> int:
         """KV blocks of one sequence [count]."""
-        return -(-tokens // self.block_size) - (-self.fixed_tokens // self.block_size)
+        return (-(-tokens // self.block_size) if self.grows else 0) - (-self.fixed_tokens // self.block_size)
 
 
 def token_clock(steps: int, tokens_per_step: float) -> int:

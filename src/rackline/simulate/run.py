@@ -197,15 +197,14 @@ def _compiled(
 def _that_fit(requests: Requests, pool: Pool, prefill: Handover | None, skip_bad: bool) -> tuple[Requests, int]:
     """Refuse or drop what no empty rank could hold."""
     spec = pool.spec
-    most = spec.num_blocks - spec.blocks_of(0)
     longest = requests.input_len + requests.output_len - 1 + int(pool.clock.tokens_per_step)
-    bad = -(-longest // spec.block_size) > most
+    bad = _too_long(longest, spec)
     if prefill is not None:
-        front = prefill.pool.spec
-        bad |= -(-requests.input_len // front.block_size) > front.num_blocks - front.blocks_of(0)
+        bad |= _too_long(requests.input_len, prefill.pool.spec)
     if not np.any(bad):
         return requests, 0
     first = int(np.argmax(bad))
+    most = spec.num_blocks - spec.blocks_of(0) if spec.grows else 0
     if not skip_bad:
         raise InputError(
             what="request",
@@ -219,6 +218,11 @@ def _that_fit(requests: Requests, pool: Pool, prefill: Handover | None, skip_bad
     if np.all(bad):
         raise InputError(what="requests", given="none that fits", allowed=f"at most {most * spec.block_size} tokens")
     return requests.pick(~bad), int(bad.sum())
+
+
+def _too_long(tokens: Array, spec: RankSpec) -> Array:
+    grown = -(-tokens // spec.block_size) if spec.grows else np.zeros_like(tokens)
+    return grown > spec.num_blocks - spec.blocks_of(0)
 
 
 class _Run:

@@ -23,10 +23,27 @@ _FAR = float(1 << 22)  # a context at which windows are full and only what grows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvSize:
-    """KV cache of one sequence on the fullest chip: fixed_bytes + bytes_per_token · tokens."""
+    """KV cache of one sequence on the fullest chip: fixed_bytes + bytes_per_token · tokens.
+
+    Args:
+        fixed_bytes, bytes_per_token: as above [bytes].
+        first_token_bytes: of a sequence of one token [bytes].
+    """
 
     fixed_bytes: float
     bytes_per_token: float
+    first_token_bytes: float
+
+    def in_tokens(self, block_size: int) -> tuple[float, int]:
+        """(bytes of a token of the pool, fixed part in such tokens).
+
+        Where only windows and recurrent state are kept, a token is what the first one takes, and the fixed part at
+        least one block.
+        """
+        if self.bytes_per_token:
+            return self.bytes_per_token, round(self.fixed_bytes / self.bytes_per_token)
+        fixed = max(round(self.fixed_bytes / self.first_token_bytes), block_size)
+        return self.fixed_bytes / fixed, fixed
 
 
 def kv_size(model: AnyModel, layout: Layout, precision: Precision) -> KvSize:
@@ -34,10 +51,10 @@ def kv_size(model: AnyModel, layout: Layout, precision: Precision) -> KvSize:
 
     Assumes: windows and recurrent state are taken whole from the start.
     """
-    one, two = (float(kv_bytes_per_sequence(model, layout, precision, far)) for far in (_FAR, 2.0 * _FAR))
+    first, one, two = (float(kv_bytes_per_sequence(model, layout, precision, far)) for far in (1.0, _FAR, 2.0 * _FAR))
     per_token = (two - one) / _FAR
     fixed = max(one - per_token * _FAR, 0.0)
-    return KvSize(fixed_bytes=fixed if fixed > 1e-9 * one else 0.0, bytes_per_token=per_token)
+    return KvSize(fixed_bytes=fixed if fixed > 1e-9 * one else 0.0, bytes_per_token=per_token, first_token_bytes=first)
 
 
 def kv_room_bytes(
@@ -114,9 +131,9 @@ def pool_of(
     layout = deployment.layout
     found = scheduler or policy(policy_name or stack.admission)
     size = kv_size(deployment.model, layout, deployment.precision)
-    unit = size.bytes_per_token or size.fixed_bytes
-    if not unit:
+    if not (size.bytes_per_token or size.fixed_bytes):
         raise InputError(what=deployment.model.name, given="no KV cache", allowed="a model that caches something")
+    unit, fixed = size.in_tokens(block_size)
     if pool_tokens is None:
         room = kv_room_bytes(
             deployment.model,
@@ -134,19 +151,18 @@ def pool_of(
                 given=f"{room / 1e9:.3g} GB left for KV on the fullest chip",
                 allowed="weights and one request within the memory",
             )
-        pool_tokens = (
-            int(room / unit / layout.pp) if size.bytes_per_token else int(room / unit / layout.pp) * block_size
-        )
-    fixed = round(size.fixed_bytes / size.bytes_per_token) if size.bytes_per_token else 0
+        pool_tokens = int(room / unit / layout.pp)
+    grows = size.bytes_per_token > 0.0
     return Pool(
         clock=TableClock.of(deployment, stack, speculation),
         spec=RankSpec(
             pool_tokens=pool_tokens,
             block_size=block_size,
             fixed_tokens=fixed,
+            grows=grows,
             max_num_seqs=min(stack.max_num_seqs, max(stack.max_batched_tokens // int(speculation.verified_tokens), 1)),
             max_batched_tokens=stack.max_batched_tokens,
-            reserve=reserve,
+            reserve=reserve if grows else "final",
             swap_tokens_per_s=swap_bytes_per_s / unit,
             prefix_caching=prefix_caching,
             hash_tokens=hash_tokens,

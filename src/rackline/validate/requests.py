@@ -28,6 +28,11 @@ from rackline.validate.scoreboard import Score, group_of
 # metric → column of requests.csv [ms]
 METRICS = {"ttft_s": "ttft_ms", "tpot_s": "tpot_ms", "e2e_s": "e2e_ms"}
 _PERCENTILES = (50, 90, 99)
+# what vLLM calls --quantization, and words of checkpoint names → data types
+_QUANTIZATIONS = {
+    "fp8": "fp8", "awq": "int4", "awq_marlin": "int4", "gptq": "int4", "gptq_marlin": "int4", "w4a16": "int4",
+    "modelopt": "fp8", "modelopt_fp4": "fp4", "nvfp4": "fp4", "fp4": "fp4", "mxfp4": "mxfp4", "int8": "int8",
+}  # fmt: skip
 _COLUMNS = ("run", "arrival_s", "input_toks", "output_toks", *METRICS.values())
 
 
@@ -72,22 +77,43 @@ def _case(name: str, settings: object, path: Path) -> Case | Unsupported:
     layout = {"tp": tp, "pp": pp, "attention_dp": dp}
     if engine.get("enable_expert_parallel"):
         layout["ep"] = tp * dp
+    model = str(data.get("model") or engine.get("model") or "")
+    label = _precision(engine, model)
+    if label is None:
+        allowed = ", ".join(_QUANTIZATIONS)
+        return _bad(name, where, f"quantization: got {engine['quantization']!r}, allowed: {allowed}")
     kv_type = str(engine.get("kv_cache_dtype") or "auto")
+    kv = "fp8" if kv_type.startswith("fp8") else "" if label == "native" else "bf16"
     return Case(
         case_id=name,
         kind="requests",
         where=where,
         measured={},
-        model=str(data.get("model") or engine.get("model") or ""),
+        model=model,
         chip=chip_of(device) or device,
         num_chips=tp * pp * dp,
         stack="vllm",
         stack_version=str(data.get("vllm_version") or ""),
-        precision="native",
-        precision_detail="kv=fp8" if kv_type.startswith("fp8") else "",
+        precision=label,
+        precision_detail=f"kv={kv}" if kv else "",
         layout=layout,
         values={"stack_version": str(data.get("vllm_version") or ""), "settings": data, "path": str(path)},
     )
+
+
+def _precision(engine: Mapping[str, Any], model: str) -> str | None:
+    """Data types by the engine's quantization, else by the name of the checkpoint; None for one that is unknown.
+
+    >>> _precision({}, "meta-llama/Llama-3.1-8B"), _precision({}, "Qwen/Qwen3-8B-AWQ"), _precision({}, "x/Qwen3-8B-FP8")
+    ('native', 'int4', 'fp8')
+    >>> _precision({"quantization": "fp8"}, "Qwen/Qwen3-8B")
+    'fp8'
+    """
+    asked = engine.get("quantization")
+    if asked is not None:
+        return _QUANTIZATIONS.get(str(asked).lower())
+    words = re.split(r"[-_./]", model.lower())
+    return next((label for word, label in _QUANTIZATIONS.items() if word in words), "native")
 
 
 def chip_of(label: str) -> str | None:
