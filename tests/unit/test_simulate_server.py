@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -55,3 +57,12 @@ def test_sequences_with_windows_alone_do_not_grow() -> None:
 def test_what_does_not_grow_is_reserved_whole() -> None:
     with pytest.raises(InputError, match="final"):
         RankSpec(pool_tokens=1000, fixed_tokens=100, grows=False, reserve="chunk")
+
+
+def test_several_streams_and_windows_step_by_step() -> None:
+    """On the blackboard a pass is the longest of its resources, and windows bend it: no line, all steps as arrays."""
+    found = replace(deployed("gpt-oss-20b"), calibration=calibration("unit"))
+    pool = pool_of(found, stack("vllm"))
+    requests = open_arrivals(np.random.default_rng(1), 20, 5.0, Lengths(input_len=50, output_len=200))
+    jumped, stepped = simulate(requests, pool), simulate(requests, pool, stepwise=True)
+    assert jumped.finish_s == pytest.approx(stepped.finish_s, rel=1e-9)

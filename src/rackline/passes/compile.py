@@ -6,6 +6,7 @@ expression. Features come in as sums over the batch, so that sequences of unlike
 
 from __future__ import annotations
 
+import functools
 import math
 from bisect import bisect_right
 from collections.abc import Callable
@@ -32,11 +33,13 @@ class StepFunction:
         parameters: features that the call takes, in order; each may be given by name, missing ones are 0.
         source: the expression, for reading.
         call: the function itself; use it directly in hot loops.
+        call_arrays: the same for arrays of KV tokens, pairs and contexts; counts of tokens stay plain numbers.
     """
 
     parameters: tuple[str, ...]
     source: str
     call: Callable[..., float]
+    call_arrays: Callable[..., Any]
 
     def __call__(self, **features: float) -> float:
         """Time of the pass [s] from features by their table names ("kv_tokens:full"); unused names are ignored."""
@@ -74,8 +77,19 @@ def compile_table(table: PassTable, policy: StepPolicy | None = None) -> StepFun
     total = expressions[0] if len(expressions) == 1 else f"max({', '.join(expressions)})"
     lines.append(f"    return {times.host_s!r} + {total}")
     source = "\n".join(lines)
-    exec(compile(source, "<pass table>", "exec"), scope)
-    return StepFunction(parameters=tuple(inputs), source=source, call=scope["step_s"])
+    code = compile(source, "<pass table>", "exec")
+    arrays = {**scope, "max": _largest, "min": _smallest}
+    exec(code, scope)
+    exec(code, arrays)
+    return StepFunction(parameters=tuple(inputs), source=source, call=scope["step_s"], call_arrays=arrays["step_s"])
+
+
+def _largest(*values: Any) -> Any:
+    return functools.reduce(np.maximum, values)
+
+
+def _smallest(*values: Any) -> Any:
+    return functools.reduce(np.minimum, values)
 
 
 def _variable(name: str) -> str:

@@ -32,6 +32,7 @@ class Table:
     """One compiled pass table, called with what a rank knows."""
 
     call: Callable[..., float]
+    call_arrays: Callable[..., Any]
     order: tuple[str, ...]
     kinds: tuple[Kind, ...]
     kv_rows: tuple[tuple[dict[str, float], float, float], ...]  # |…| rows with kv: other features, kv and longest
@@ -40,7 +41,8 @@ class Table:
     places: PromptPlaces
 
     def seconds(self, values: dict[str, Any]) -> Any:
-        return (self.call(*[values.get(name, 0.0) for name in self.order]) + self.skew_s) * self.stretch
+        """Time of a pass [s] from features by name, also arrays of what a sequence reads."""
+        return (self.call_arrays(*[values.get(name, 0.0) for name in self.order]) + self.skew_s) * self.stretch
 
 
 class PromptPlaces(NamedTuple):
@@ -99,6 +101,7 @@ def compiled(engine: Engine, table: Any, stretch: float, verified: int) -> Table
         rows.append(({}, 0.0, 1.0))
     return Table(
         call=step.call,
+        call_arrays=step.call_arrays,
         order=step.parameters,
         kinds=kinds,
         kv_rows=tuple(row for row in rows if row[1] or row[2]),
