@@ -7,6 +7,7 @@ random over the ranks).
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -20,6 +21,7 @@ RoutingLaw = Literal["balanced", "uniform", "power_law"]
 ROUTING_LAWS: tuple[RoutingLaw, ...] = ("balanced", "uniform", "power_law")
 
 _GRID_PER_OCTAVE = 6
+_DRAWS = 256  # of popular experts' placement and load
 _EXACT_UP_TO = 64.0  # mean count up to which the largest of n binomials is summed exactly
 
 
@@ -233,39 +235,12 @@ class ExpertLoad:
         exponent: float = 0.0,
         max_tokens: float = 4.0e6,
     ) -> ExpertLoad:
-        """Tabulate the law. Raises InputError on an unknown law or impossible counts."""
+        """Tabulate the law, once in a process. Raises InputError on an unknown law or impossible counts."""
         if law not in ROUTING_LAWS:
             raise InputError(what="routing law", given=law, allowed=", ".join(ROUTING_LAWS))
         if not 1 <= ep <= num_experts:
             raise InputError(what="ep", given=ep, allowed=f"1 to {num_experts} (experts)", nearest=str(num_experts))
-        octaves = int(np.ceil(np.log2(max_tokens)))
-        log_tokens = np.linspace(0.0, octaves, octaves * _GRID_PER_OCTAVE + 1)
-        tokens = np.exp2(log_tokens)
-        local = float(np.ceil(num_experts / ep))
-        picks = power_law_picks(num_experts, experts_per_token, exponent)
-        if law == "power_law" and exponent > 0 and ep > 1:
-            whole = np.unique(np.rint(tokens))  # drawn for whole tokens, kept on the even grid that all laws have
-            load, touched = (np.interp(log_tokens, np.log2(whole), drawn) for drawn in _drawn(picks, ep, whole))
-        elif law == "balanced" or ep == 1:
-            load = np.full_like(tokens, experts_per_token / ep)
-            touched = experts_touched_mean(num_experts, experts_per_token, tokens) / ep
-            if law == "power_law":
-                touched = (1.0 - (1.0 - picks[None, :]) ** tokens[:, None]).sum(axis=1)
-        else:
-            used = experts_touched_mean(num_experts, experts_per_token, tokens) / num_experts
-            touched = np.minimum(largest_of(ep, used * local, np.full_like(tokens, local)), local)
-            mean = tokens * experts_per_token * local / num_experts
-            busiest = largest_of(ep, mean, tokens * min(experts_per_token, local))
-            load = np.minimum(busiest / tokens, min(experts_per_token, local))
-        return cls(
-            num_experts=num_experts,
-            experts_per_token=experts_per_token,
-            ep=ep,
-            law=law,
-            log_tokens=log_tokens,
-            tokens_per_token=load,
-            touched=touched,
-        )
+        return _tabulated(num_experts, experts_per_token, ep, law, exponent, max_tokens)
 
     @property
     def points_per_octave(self) -> float:
@@ -287,29 +262,78 @@ class ExpertLoad:
         return np.log2(np.maximum(tokens, 1.0))
 
 
-def _drawn(picks: Array, ep: int, tokens: Array) -> tuple[Array, Array]:
-    """Popular experts placed at random: mean over seeded draws of the busiest rank.
+@functools.lru_cache(maxsize=1024)
+def _tabulated(
+    num_experts: int, experts_per_token: int, ep: int, law: RoutingLaw, exponent: float, max_tokens: float
+) -> ExpertLoad:
+    octaves = int(np.ceil(np.log2(max_tokens)))
+    log_tokens = np.linspace(0.0, octaves, octaves * _GRID_PER_OCTAVE + 1)
+    tokens = np.exp2(log_tokens)
+    local = float(np.ceil(num_experts / ep))
+    if law == "power_law" and exponent > 0 and ep > 1:
+        # drawn for whole tokens, kept on the even grid that all laws have
+        whole, counts = _drawn_counts(num_experts, experts_per_token, exponent, octaves)
+        load, touched = (np.interp(log_tokens, np.log2(whole), drawn) for drawn in _busiest(counts, ep, whole))
+    elif law == "balanced" or ep == 1:
+        load = np.full_like(tokens, experts_per_token / ep)
+        touched = experts_touched_mean(num_experts, experts_per_token, tokens) / ep
+        if law == "power_law":
+            picks = power_law_picks(num_experts, experts_per_token, exponent)
+            touched = (1.0 - (1.0 - picks[None, :]) ** tokens[:, None]).sum(axis=1)
+    else:
+        used = experts_touched_mean(num_experts, experts_per_token, tokens) / num_experts
+        touched = np.minimum(largest_of(ep, used * local, np.full_like(tokens, local)), local)
+        mean = tokens * experts_per_token * local / num_experts
+        busiest = largest_of(ep, mean, tokens * min(experts_per_token, local))
+        load = np.minimum(busiest / tokens, min(experts_per_token, local))
+    for array in (log_tokens, load, touched):
+        array.flags.writeable = False  # shared by all who ask for this law
+    return ExpertLoad(
+        num_experts=num_experts,
+        experts_per_token=experts_per_token,
+        ep=ep,
+        law=law,
+        log_tokens=log_tokens,
+        tokens_per_token=load,
+        touched=touched,
+    )
 
-    Tokens are added step by step along the grid, so that both results rise with tokens.
 
-    Args:
-        picks: probability that a token uses each expert, shape (experts,).
-        tokens: rising whole numbers, shape (grid,).
+@functools.lru_cache(maxsize=2)  # tens of megabytes each
+def _drawn_counts(num_experts: int, experts_per_token: int, exponent: float, octaves: int) -> tuple[Array, Array]:
+    """Seeded draws of how many tokens each popular expert gets; the same for every number of ranks.
+
+    Tokens are added step by step along the grid, so that what follows from the counts rises with tokens.
+
+    Returns:
+        (rising whole tokens of shape (grid,), counts of shape (grid, draws, experts)).
+    """
+    tokens = np.unique(np.rint(np.exp2(np.linspace(0.0, octaves, octaves * _GRID_PER_OCTAVE + 1))))
+    picks = power_law_picks(num_experts, experts_per_token, exponent)
+    rng = np.random.default_rng(0)
+    counts = np.empty((len(tokens), _DRAWS, num_experts), dtype=np.uint32)
+    so_far = np.zeros(counts.shape[1:], dtype=np.uint32)
+    for index, step in enumerate(np.diff(tokens, prepend=0.0).astype(int)):
+        so_far += rng.binomial(step, np.broadcast_to(picks, so_far.shape)).astype(np.uint32)
+        counts[index] = so_far
+    return tokens, counts
+
+
+def _busiest(counts: Array, ep: int, tokens: Array) -> tuple[Array, Array]:
+    """Popular experts placed at random: mean over the draws of the busiest rank.
 
     Returns:
         (token-expert pairs per token, touched experts) of the busiest rank, each of shape (grid,).
     """
-    rng = np.random.default_rng(0)
-    draws, experts = 256, len(picks)
+    draws, experts = int(counts.shape[1]), int(counts.shape[2])
     slots = ep * int(np.ceil(experts / ep))
-    places = rng.permuted(np.tile(np.arange(slots), (draws, 1)), axis=1)[:, :experts]
-    ranks = places % ep + ep * np.arange(draws)[:, None]
-    counts = np.zeros((draws, experts))
+    places: Array = np.random.default_rng(1).permuted(np.tile(np.arange(slots), (draws, 1)), axis=1)[:, :experts]
+    ranks: Array = (places % ep + ep * np.arange(draws)[:, None]).ravel()
     load, touched = np.empty(len(tokens)), np.empty(len(tokens))
-    for index, step in enumerate(np.diff(tokens, prepend=0.0).astype(int)):
-        counts += rng.binomial(step, np.broadcast_to(picks, counts.shape))
-        sums = np.bincount(ranks.ravel(), weights=counts.ravel(), minlength=draws * ep)
-        used = np.bincount(ranks.ravel(), weights=(counts > 0).ravel(), minlength=draws * ep)
+    for index in range(len(tokens)):
+        drawn: Array = counts[index]
+        sums = np.bincount(ranks, weights=drawn.ravel(), minlength=draws * ep)
+        used = np.bincount(ranks, weights=(drawn > 0).ravel(), minlength=draws * ep)
         load[index] = sums.reshape(draws, ep).max(axis=1).mean() / tokens[index]
         touched[index] = used.reshape(draws, ep).max(axis=1).mean()
     return load, touched
