@@ -65,3 +65,18 @@ def test_capacity_and_pools(capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(capsys.readouterr().out)
     assert data["finished"] == 60
     assert data["deployment"]["prefill_replicas"] == 1
+
+
+def test_more_requests_than_can_be_served_and_ranks_that_wait_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", "deepseek-v3", "--on", "gb200-nvl72", "--layout", "attention_dp=8,ep=8", "--replicas", "1"]
+    words += ["--policy", "prefill-first", "--rate", "30", "--requests", "800", "--input", "4k", "--output", "200"]
+    words += ["--lengths", "uniform", "--max-num-seqs", "16"]
+    assert run(words) == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "could start" in shown
+    assert "waited when the last one came" in shown
+    assert "ranks step together" in shown
+    assert run(MADE) == 0
+    shown = capsys.readouterr().out
+    assert "could start" not in shown
+    assert "ranks step together" not in shown
