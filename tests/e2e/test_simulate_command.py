@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,51 @@ def test_more_requests_than_can_be_served_and_ranks_that_wait_are_said(capsys: p
     shown = capsys.readouterr().out
     assert "could start" not in shown
     assert "ranks step together" not in shown
+
+
+def test_a_series_is_the_same_as_parquet_and_as_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    polars = pytest.importorskip("polars")
+    parquet, table = tmp_path / "run.parquet", tmp_path / "run.csv"
+    for file in (parquet, table):
+        assert (
+            run(
+                [
+                    *BASE,
+                    "--rate",
+                    "50",
+                    "--input",
+                    "500",
+                    "--output",
+                    "200",
+                    "--kv-tokens",
+                    "1600",
+                    "--series",
+                    str(file),
+                ]
+            )
+            == 0
+        )
+    assert "preemptions" in capsys.readouterr().out
+    one, two = polars.read_parquet(parquet), polars.read_csv(table)
+    assert one.shape == (60, 9)
+    assert one.columns == two.columns
+    assert one["preemptions"].sum() > 0
+    assert one.equals(two.cast(dict(one.schema)))
+
+
+def test_a_series_of_one_token_has_no_time_per_token(tmp_path: Path) -> None:
+    polars = pytest.importorskip("polars")
+    file = tmp_path / "run.parquet"
+    assert run([*BASE, "--rate", "5", "--input", "500", "--output", "1", "--series", str(file)]) == 0
+    assert polars.read_parquet(file)["tpot_s"].is_nan().all()
+
+
+def test_parquet_without_polars_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "polars", None)
+    assert run([*MADE, "--series", str(tmp_path / "run.parquet")]) == 2
+    error = capsys.readouterr().err
+    assert "rackline[sweep]" in error
+    assert "run.csv" in error
+    assert error.count("\n") == 1
