@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,66 @@ def test_capacity_and_pools(capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(capsys.readouterr().out)
     assert data["finished"] == 60
     assert data["deployment"]["prefill_replicas"] == 1
+
+
+def test_more_requests_than_can_be_served_and_ranks_that_wait_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", "deepseek-v3", "--on", "gb200-nvl72", "--layout", "attention_dp=8,ep=8", "--replicas", "1"]
+    words += ["--policy", "prefill-first", "--rate", "30", "--requests", "800", "--input", "4k", "--output", "200"]
+    words += ["--lengths", "uniform", "--max-num-seqs", "16"]
+    assert run(words) == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "could start" in shown
+    assert "waited when the last one came" in shown
+    assert "ranks step together" in shown
+    assert run(MADE) == 0
+    shown = capsys.readouterr().out
+    assert "could start" not in shown
+    assert "ranks step together" not in shown
+
+
+def test_a_series_is_the_same_as_parquet_and_as_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    polars = pytest.importorskip("polars")
+    parquet, table = tmp_path / "run.parquet", tmp_path / "run.csv"
+    for file in (parquet, table):
+        assert (
+            run(
+                [
+                    *BASE,
+                    "--rate",
+                    "50",
+                    "--input",
+                    "500",
+                    "--output",
+                    "200",
+                    "--kv-tokens",
+                    "1600",
+                    "--series",
+                    str(file),
+                ]
+            )
+            == 0
+        )
+    assert "preemptions" in capsys.readouterr().out
+    one, two = polars.read_parquet(parquet), polars.read_csv(table)
+    assert one.shape == (60, 9)
+    assert one.columns == two.columns
+    assert one["preemptions"].sum() > 0
+    assert one.equals(two.cast(dict(one.schema)))
+
+
+def test_a_series_of_one_token_has_no_time_per_token(tmp_path: Path) -> None:
+    polars = pytest.importorskip("polars")
+    file = tmp_path / "run.parquet"
+    assert run([*BASE, "--rate", "5", "--input", "500", "--output", "1", "--series", str(file)]) == 0
+    assert polars.read_parquet(file)["tpot_s"].is_nan().all()
+
+
+def test_parquet_without_polars_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "polars", None)
+    assert run([*MADE, "--series", str(tmp_path / "run.parquet")]) == 2
+    error = capsys.readouterr().err
+    assert "rackline[sweep]" in error
+    assert "run.csv" in error
+    assert error.count("\n") == 1

@@ -13,10 +13,10 @@ from rackline.arch import model
 from rackline.hardware import cluster
 from rackline.parallel import Deployment, parse_layout, precision
 from rackline.passes import calibration
-from rackline.serving import Workload, closed_loop
+from rackline.serving import ClosedLoop, Workload, closed_loop
 from rackline.serving.blackboard import train_latency
 from rackline.serving.closed_loop import engine_of
-from rackline.serving.stack import stack
+from rackline.serving.stack import Stack, stack
 from rackline.simulate import (
     Lengths,
     PlainClock,
@@ -75,28 +75,70 @@ def test_trains_that_never_fill_take_one_and_a_half_intervals() -> None:
     assert float(result.e2e_s.max()) <= float(line.worst_s) + 1e-9
 
 
-@pytest.mark.parametrize("users", [8, 64, 256])
-def test_a_closed_loop_agrees_with_serving(users: int) -> None:
-    found = model("llama-3.1-8b")
-    one = cluster("dgx-h100").with_num_chips(1)
+SERVED = [
+    ("llama-3.1-8b", "dgx-h100", "tp=1", "vllm", (8, 64, 256), (1000, 200)),
+    ("llama-3.1-8b", "dgx-h100", "tp=4", "vllm", (64, 256), (1000, 200)),
+    ("llama-3.1-8b", "dgx-h100", "pp=2", "vllm", (8, 64, 256), (1000, 200)),
+    ("llama-3.1-8b", "dgx-h100", "pp=4", "vllm", (8, 64, 256), (1000, 200)),
+    ("llama-3.1-8b", "dgx-h100", "pp=4", "vllm", (64,), (4000, 500)),
+    ("llama-3.1-8b", "dgx-h100", "pp=4", "sglang", (16, 128), (1000, 200)),
+    ("llama-3.1-70b", "dgx-h100", "tp=4,pp=2", "vllm", (16, 256), (1000, 200)),
+    ("gpt-oss-120b", "dgx-h100", "pp=8", "trtllm", (32, 256), (1000, 200)),
+    ("deepseek-v3", "dgx-h200", "tp=8,ep=8", "vllm", (8, 256), (1000, 200)),
+    ("deepseek-v3", "dgx-h200", "attention_dp=8,ep=8", "vllm", (64, 256), (1000, 200)),
+    ("deepseek-v3", "dgx-h200", "attention_dp=8,ep=8", "vllm", (256,), (4000, 500)),
+    ("deepseek-v3", "dgx-h200", "attention_dp=4,ep=4,pp=2", "vllm", (32, 256), (1000, 200)),
+    ("deepseek-v3", "gb200-nvl72", "attention_dp=8,ep=8", "sglang", (64, 256), (1000, 200)),
+    ("qwen3-235b-a22b", "dgx-h200", "attention_dp=8,ep=8", "vllm", (16, 128), (1000, 200)),
+]
+
+
+def _both_loops(
+    name: str, on: str, layout: str, of: Stack, users: int, tokens: tuple[int, int]
+) -> tuple[ClosedLoop, float, float]:
+    """The steady state, and (tpot, whole request) of the simulator in the middle of a run [s]."""
+    found = model(name)
+    split = parse_layout(layout, found)
+    one = cluster(on).with_num_chips(split.chips_per_replica)
     deployment = Deployment(
         model=found,
         cluster=one,
-        layout=parse_layout("tp=1", found),
-        precision=precision("bf16", found, one.chip),
-        calibration=calibration("vllm", one.chip),
+        layout=split,
+        precision=precision("native", found, one.chip),
+        calibration=calibration(of.name, one.chip),
     )
-    of = replace(stack("vllm"), burst_share=0.0)
-    workload = Workload(input_len=1000.0, output_len=200.0)
+    input_len, output_len = tokens
+    workload = Workload(input_len=float(input_len), output_len=float(output_len))
     steady = closed_loop(deployment, workload, of.mode(), users, engine=engine_of(deployment, of))
-    requests = closed_loop_of(
-        np.random.default_rng(5), 60 * users, users, Lengths(input_len=1000, output_len=200, spread="uniform", low=0.6)
-    )
+    lengths = Lengths(input_len=input_len, output_len=output_len, spread="uniform", low=0.6)
+    rounds = 25 if users > 64 else 50
+    requests = closed_loop_of(np.random.default_rng(5), rounds * users, users, lengths)
     result = simulate(requests, pool_of(deployment, of), beyond_s=of.first_token_s)
-    steady_part = slice(10 * users, 50 * users)
-    tpot = float(np.mean(result.tpot_s[steady_part]))
-    request_s = float(np.mean(result.e2e_s[steady_part]))
-    assert tpot == pytest.approx(steady.tpot_s, rel=0.05)
+    middle = slice(5 * users, (rounds - 5) * users)
+    return steady, float(np.mean(result.tpot_s[middle])), float(np.mean(result.e2e_s[middle]))
+
+
+@pytest.mark.parametrize(
+    ("name", "on", "layout", "of_stack", "users", "tokens"),
+    [(*row[:4], users, row[5]) for row in SERVED for users in row[4]],
+)
+def test_a_closed_loop_agrees_with_serving(
+    name: str, on: str, layout: str, of_stack: str, users: int, tokens: tuple[int, int]
+) -> None:
+    """Without the numbers of a stack that stand for what the simulator does by itself, or for what it does not do."""
+    of = replace(stack(of_stack), burst_share=0.0, synchrony=0.0, first_token_s=0.0)
+    steady, tpot_s, request_s = _both_loops(name, on, layout, of, users, tokens)
+    assert tpot_s == pytest.approx(steady.tpot_s, rel=0.05)
+    assert request_s == pytest.approx(steady.request_s, rel=0.05)
+
+
+@pytest.mark.parametrize("layout", ["tp=1", "pp=4"])
+@pytest.mark.parametrize("users", [8, 64, 256])
+def test_it_does_so_with_the_time_outside_of_the_passes(layout: str, users: int) -> None:
+    of = replace(stack("vllm"), burst_share=0.0)
+    assert of.first_token_s > 0.01
+    steady, tpot_s, request_s = _both_loops("llama-3.1-8b", "dgx-h100", layout, of, users, (1000, 200))
+    assert tpot_s == pytest.approx(steady.tpot_s, rel=0.05)
     assert request_s == pytest.approx(steady.request_s, rel=0.05)
 
 

@@ -63,6 +63,7 @@ def every_point() -> tuple[dict[str, object], ...]:
         engine = Engine(
             table=d.table(),
             attention_dp=float(layout.attention_dp),
+            micro_batches=float(layout.pp),
             pipeline_stretch=d.pipeline_stretch,
             num_layers=d.model.num_layers,
             stack=stack("generic"),

@@ -171,3 +171,48 @@ def test_an_interrupted_run_reports_what_was_done() -> None:
     assert result.interrupted
     assert 0 < result.finished.sum() < 6000
     assert result.as_dict()["unfinished"] == 6000 - result.finished.sum()
+
+
+def test_a_queue_that_keeps_growing_is_named() -> None:
+    lengths = Lengths(input_len=500, output_len=50)
+    capacity_per_s = 30.0  # 15 places (20,000 tokens of KV, chunked) at 0.5 s a request, about
+    spec = RankSpec(pool_tokens=20_000, max_num_seqs=15)
+    pool = Pool(clock=CLOCK, spec=spec, policy=policy("chunked"))
+    for share, grows in ((0.7, False), (3.0, True)):
+        requests = open_arrivals(np.random.default_rng(6), 800, share * capacity_per_s, lengths)
+        found = simulate(requests, pool).overload()
+        assert (found is not None) == grows
+        if found is not None:
+            assert found["came_per_s"] == pytest.approx(share * capacity_per_s, rel=0.1)
+            assert 0.6 * capacity_per_s < found["started_per_s"] < 1.05 * capacity_per_s
+            assert found["waiting"] > 400
+    together = open_arrivals(np.random.default_rng(6), 800, np.inf, lengths)
+    assert simulate(together, pool).overload() is None
+    users = closed_loop_of(np.random.default_rng(6), 800, 300, lengths)
+    assert simulate(users, pool).overload() is None
+
+
+def test_ranks_that_wait_for_one_with_a_prompt_are_counted() -> None:
+    pool = Pool(clock=CLOCK, spec=SPEC, policy=policy("prefill-first"), ranks=4)
+    one_by_one = Requests(arrival_s=np.arange(20) * 0.1, input_len=np.full(20, 100), output_len=np.full(20, 50))
+    found = simulate(one_by_one, pool).lockstep()
+    assert found is not None
+    assert found["prompt_rank_share"] == pytest.approx(0.25)
+    all_at_once = Requests(arrival_s=np.zeros(20), input_len=np.full(20, 100), output_len=np.full(20, 50))
+    found = simulate(all_at_once, pool).lockstep()
+    assert found is not None
+    assert found["prompt_rank_share"] == pytest.approx(1.0)
+    assert found["prompt_time_share"] == pytest.approx(0.015 / (0.015 + 49 * 0.01))
+    assert simulate(all_at_once, POOL).lockstep() is None
+
+
+@pytest.mark.parametrize("name", ["prefill-first", "chunked"])
+def test_a_prompt_of_one_rank_holds_up_the_sequences_of_all(name: str) -> None:
+    clock = PlainClock(base_s=0.01, per_prompt_token_s=1e-4)
+    pool = Pool(clock=clock, spec=RankSpec(pool_tokens=50_000), policy=policy(name), ranks=2)
+    requests = Requests(arrival_s=np.array([0.0, 0.05]), input_len=np.array([10, 5000]), output_len=np.array([40, 1]))
+    first, second = simulate(requests, pool).finish_s
+    prompt_s = 0.01 + 5000 * 1e-4
+    assert second == pytest.approx(0.051 + prompt_s)
+    # chunked: the pass that carries the prompt of the other rank is one of its steps; prefill first: it waits for it
+    assert first == pytest.approx(0.011 + 39 * 0.01 + (prompt_s if name == "prefill-first" else 0.5))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from helpers import deploy
 from rackline.errors import InputError
 from rackline.passes import Batch
+from rackline.serving.busiest import busiest_share
 from rackline.serving.steady import Engine, SteadyState, steady_state
 from rackline.serving.workload import Mode, Workload
 
@@ -171,3 +174,34 @@ def test_workload_lengths() -> None:
     work = Workload(input_len=4000, output_len=1000, cache_hit=0.75)
     assert (work.new_tokens, work.cached_tokens) == (1000.0, 3000.0)
     assert (work.mean_context, work.final_context) == (4500.0, 5000.0)
+
+
+@pytest.mark.parametrize("mean", [0.01, 0.3, 1.0, 3.0, 10.0])
+@pytest.mark.parametrize("peers", [1, 2, 8, 64])
+def test_the_busiest_of_peers_is_that_of_drawn_arrivals(mean: float, peers: int) -> None:
+    drawn = np.random.default_rng(0).poisson(mean, (40_000, peers))
+    most = drawn.max(axis=1)
+    expected = most[most > 0].mean() / drawn[drawn > 0].mean()
+    assert float(busiest_share(mean, peers)) == pytest.approx(expected, rel=0.02)
+
+
+def test_the_busiest_is_found_for_layouts_and_points_alike() -> None:
+    means, peers = np.array([[0.1, 1.0, 5.0], [0.2, 2.0, 7.0]]), np.array([[1.0], [8.0]])
+    found = busiest_share(means, peers)
+    one_by_one = [
+        [float(busiest_share(mean, count)) for mean in row] for row, (count,) in zip(means, peers, strict=True)
+    ]
+    np.testing.assert_array_equal(found, one_by_one)
+    np.testing.assert_array_equal(busiest_share(means[1], 8.0), found[1])
+
+
+def test_micro_batches_wait_for_the_one_with_prompts() -> None:
+    """Of four micro-batches one with a prompt holds up all, so prompts cost more; without prompts nothing changes."""
+    one, four = ENGINE, replace(ENGINE, micro_batches=4.0)
+    alone, together = steady_state(one, WORK, MODES[1], BATCHES), steady_state(four, WORK, MODES[1], BATCHES)
+    np.testing.assert_array_equal(together.decode_s, alone.decode_s)
+    rare = BATCHES / WORK.output_len < 0.01
+    extra = (together.tpot_s - together.decode_s) / (alone.tpot_s - alone.decode_s)
+    np.testing.assert_allclose(extra[rare], 4.0, rtol=0.03)
+    assert np.all(np.diff(extra) < 0)
+    assert np.all(extra > 1)

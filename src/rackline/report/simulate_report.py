@@ -59,6 +59,7 @@ def run_report(data: Mapping[str, Any], title: str, *, elapsed_s: float) -> Grou
             f" at p{data['slo']['percentile']:g}; {percent(data['good_share'])} of requests are within them, "
             f"{data['goodput_requests_per_s']:.3g} requests/s"
         )
+    _append_warnings(body, data)
     table = plain_table("latency")
     for name in ("", "mean", "p50", "p90", "p99"):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
@@ -73,6 +74,25 @@ def run_report(data: Mapping[str, Any], title: str, *, elapsed_s: float) -> Grou
         Text(f"simulated in {format_seconds(elapsed_s)} ({data['steps']:,} steps)", style="dim"),
     ]
     return Group(*parts)
+
+
+def _append_warnings(body: Text, data: Mapping[str, Any]) -> None:
+    """What makes the latencies below say more of the run's length, or of ranks that wait, than of the chips."""
+    over, steps = data["overload"], data["lockstep"]
+    if over is not None:
+        body.append(
+            f"\n{over['came_per_s']:.3g} requests/s came and {over['started_per_s']:.3g} could start; "
+            f"{over['waiting']:,} waited when the last one came. The longer such a run, the longer the waits.",
+            style="yellow",
+        )
+    if steps is not None and steps["prompt_time_share"] > 0.3 and steps["prompt_rank_share"] < 0.5:
+        body.append(
+            f"\n{percent(steps['prompt_time_share'])} of the time are passes with prompts, and those have prompts on "
+            f"{percent(steps['prompt_rank_share'])} of the ranks; the others wait, because ranks step together. "
+            "Servers for prompts (--prefill-replicas) avoid it, shorter chunks (--policy chunked with fewer "
+            "--max-batched-tokens) soften it.",
+            style="yellow",
+        )
 
 
 def _occupancy(data: Mapping[str, Any]) -> Text:

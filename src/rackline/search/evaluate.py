@@ -101,6 +101,7 @@ class Space:
         plain = Engine(
             table=table,
             attention_dp=as_array(self.grid.attention_dp)[:, None],
+            micro_batches=as_array(self.grid.pp)[:, None],
             pipeline_stretch=stretch[:, None] if stretch.ndim else stretch,
             num_layers=self.model.num_layers if isinstance(self.model, Model) else 0,
             stack=stack_of(self.calibration),

@@ -77,6 +77,7 @@ def engine_of(deployment: Deployment, stack: Stack = IDEAL, speculation: Specula
     return Engine(
         table=deployment.table(),
         attention_dp=float(deployment.layout.attention_dp),
+        micro_batches=float(deployment.layout.pp),
         pipeline_stretch=deployment.pipeline_stretch,
         num_layers=model.num_layers if isinstance(model, Model) else 0,
         stack=stack,

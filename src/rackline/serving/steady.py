@@ -4,14 +4,17 @@ One attention-dp rank decodes b sequences. A request ends every (output_len - 1)
 
     r = b / (output_len - 1)              prompts arrive a step
     p = max(1 - exp(-r), r · n / room)    share of steps that carry prompt tokens, n new tokens a prompt
-    q = 1 - (1 - p)^ranks                 share of steps in which any attention-dp rank carries prompt tokens
+    q = 1 - (1 - p)^(ranks · pp)          share of steps in which any of those that wait for each other carries some
     tpot = t_decode + q · (t_mixed - t_decode)        chunked: prompts and decodes share a pass
     tpot = t_decode + q · t_prefill                   prefill first: decoding waits
     tpot = t_decode                                   decode first: the whole batch ends before the next is admitted
 
 With speculative decoding a step yields several tokens and tpot is the step over their number.
 
-Attention-dp ranks step together: the busiest one has the prompt tokens of p, the experts see the ranks' mean.
+Attention-dp ranks step together: the experts see the ranks' mean, the time is that of the busiest rank, which has
+`busiest_share` times the prompts of one that has any. The pp micro-batches of a pipeline follow each other through its
+stages and cannot overtake: behind a pass with prompts the others wait, stage by stage, so a round of them takes as
+long as its slowest pass.
 
 room is max_batched_tokens (less the b decodes when they share the pass). With p at 1 a chunked engine cannot prefill
 as fast as slots get free: such a batch never fills.
@@ -26,6 +29,7 @@ import numpy as np
 
 from rackline.passes import Batch, PassTable, TimeTable
 from rackline.passes.features import ONE, Array, FloatLike, as_array
+from rackline.serving.busiest import busiest_share
 from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.workload import Mode, Workload
@@ -65,6 +69,7 @@ class Engine:
     Args:
         table: of one layout or of many.
         attention_dp: ranks that hold different sequences [count].
+        micro_batches: in flight in the pipeline [count].
         pipeline_stretch: slowest over mean pipeline stage.
         num_layers: of the model [count].
         stack: what runs around the kernels.
@@ -75,6 +80,7 @@ class Engine:
 
     table: PassTable
     attention_dp: FloatLike
+    micro_batches: FloatLike = 1.0
     pipeline_stretch: FloatLike = 1.0
     num_layers: int = 0
     stack: Stack = IDEAL
@@ -192,16 +198,20 @@ def steady_state(
     chunk = np.minimum(new, room)
     carried = np.minimum(arrivals * new / share, room)
     ranks = as_array(engine.attention_dp)
-    some = np.maximum(-np.expm1(ranks * np.log1p(-np.minimum(share, 1.0 - 1e-12))), share)
+    peers = ranks * as_array(engine.micro_batches)
+    none = np.log1p(-np.minimum(share, 1.0 - 1e-12))
+    some = np.maximum(-np.expm1(peers * none), share)
+    in_group = np.maximum(-np.expm1(ranks * none), share)
+    busiest = np.minimum(carried * busiest_share(arrivals, peers), room)
     beside = b if mode.admission == "chunked" else np.zeros_like(b)
     batch = Batch(
         decode_sequences=beside,
         decode_tokens=verified,
         context_len=workload.mean_context,
-        prefill_sequences=carried / chunk,
+        prefill_sequences=busiest / chunk,
         chunk_tokens=chunk,
         prefix_tokens=workload.cached_tokens + (new - chunk) / 2.0,
-        group_tokens=ranks * (beside * verified + carried * share / some),
+        group_tokens=np.maximum(ranks * (beside * verified + carried * share / in_group), beside * verified + busiest),
     )
     mixed_s = engine.seconds(batch, times, two_batch_overlap=overlap, threads=threads)
     if mode.admission == "chunked":

@@ -15,6 +15,7 @@ from rackline.simulate.requests import Requests
 from rackline.simulate.tally import GAPS_PER_E, PassRecord
 
 PERCENTILES = (50.0, 90.0, 99.0)
+_LEAST_TO_JUDGE = 40  # requests from which on a growing queue is told from chance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,8 @@ class Result:
         gaps: inter-token times: bin of the logarithm → how many.
         steps, passes: steps of all replicas, and in how many pieces they were evaluated [count].
         busy_s, sequence_s, used_block_s: passes, sequences times time, blocks times time, over all replicas.
+        prompt_pass_s, prompt_rank_s: passes with prompts, and that times the share of a replica's ranks that had some;
+            0 where each replica has one rank [s].
         num_blocks, ranks: of all replicas [count].
         tier_tokens: prompt tokens found in HBM and in each tier behind it [tokens].
         samples: (replica, time, decoding, waiting, blocks) over time, (m, 5).
@@ -71,6 +74,8 @@ class Result:
     busy_s: float
     sequence_s: float
     used_block_s: float
+    prompt_pass_s: float
+    prompt_rank_s: float
     num_blocks: int
     ranks: int
     replicas: int
@@ -152,6 +157,30 @@ class Result:
                 return False
         return not self.interrupted
 
+    def overload(self) -> dict[str, float] | None:
+        """Rates of requests that came and that started until the last one came [requests/s], and how many waited then.
+
+        None where the queue does not keep growing: fewer than a tenth of the requests wait at that time, or the last
+        quarter waits no longer than half as much again as the second one.
+        """
+        count, last_s = len(self.requests), float(np.max(self.engine_s))
+        if self.requests.after is not None or self.interrupted or count < _LEAST_TO_JUDGE or not last_s > 0:
+            return None
+        waiting = int(np.sum(self.admitted_s > last_s))
+        quarters = [float(part.mean()) for part in np.array_split(self.queue_s, 4)]
+        if waiting < 0.1 * count or quarters[3] < 1.5 * quarters[1]:
+            return None
+        return {"came_per_s": count / last_s, "started_per_s": (count - waiting) / last_s, "waiting": waiting}
+
+    def lockstep(self) -> dict[str, float] | None:
+        """Share of time of passes with prompts, and the share of ranks that have some in them; None for one rank."""
+        if self.ranks == self.replicas or not self.prompt_pass_s:
+            return None
+        return {
+            "prompt_time_share": _per(self.prompt_pass_s, self.busy_s),
+            "prompt_rank_share": _per(self.prompt_rank_s, self.prompt_pass_s),
+        }
+
     def usd_per_mtok(self, usd_per_s: float) -> float:
         """Price of a million tokens, prompt and output together, if the servers are paid by time [USD]."""
         tokens = float((self.requests.input_len + self.requests.output_len)[self.finished].sum())
@@ -186,6 +215,8 @@ class Result:
             "output_tokens_per_s": self.output_tokens_per_s,
             "input_tokens_per_s": self.input_tokens_per_s,
             **self.occupancy(),
+            "overload": self.overload(),
+            "lockstep": self.lockstep(),
             "preemptions": int(self.preempted.sum()),
             "steps": self.steps,
             "cache_hit_share": _per(float(self.cached_tokens.sum()), prompt_tokens),
@@ -245,6 +276,8 @@ def gather(
         busy_s=sum(r.tally.busy_s for r in everyone),
         sequence_s=sum(r.tally.sequence_s for r in everyone),
         used_block_s=sum(r.tally.used_s for r in everyone),
+        prompt_pass_s=sum(r.tally.prompt_pass_s for r in everyone),
+        prompt_rank_s=sum(r.tally.prompt_rank_s for r in everyone),
         num_blocks=sum(rank.total for rank in ranks),
         ranks=len(ranks),
         replicas=len(everyone),

@@ -264,6 +264,8 @@ class Replica:
             self.records.append(PassRecord(start, seconds, 1, sequences, tokens))
         if sequences:
             self.tally.gap(sequences, seconds, end)
+        if len(prompts) > 1:
+            self.tally.prompts(prompts, seconds)
         joined = 0
         for rank, chunks in zip(self.ranks, prompts, strict=True):
             if decodes and rank.n:

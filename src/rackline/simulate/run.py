@@ -180,6 +180,8 @@ def _compiled(
         busy_s=sum(run.busy_s for run in runs),
         sequence_s=sum(run.sequence_s for run in runs),
         used_block_s=sum(run.used_s for run in runs),
+        prompt_pass_s=0.0,
+        prompt_rank_s=0.0,
         num_blocks=pool.spec.num_blocks * count,
         ranks=count,
         replicas=count,

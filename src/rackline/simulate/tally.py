@@ -31,6 +31,7 @@ class Tally:
     def __init__(self) -> None:
         self.steps = self.passes = 0
         self.busy_s = self.sequence_s = self.used_s = 0.0
+        self.prompt_pass_s = self.prompt_rank_s = 0.0  # passes with prompts; times the share of ranks that had some
         self.gaps: dict[int, int] = {}
         self.waited_s = 0.0  # since the last decode step
         self.joined: list[tuple[float, int]] = []
@@ -47,6 +48,11 @@ class Tally:
         self.busy_s += seconds
         self.sequence_s += n * seconds
         self.used_s += (used + used_more) * seconds
+
+    def prompts(self, by_rank: Sequence[Sequence[object]], seconds: float) -> None:
+        """A pass with prompts: how many of the ranks had some."""
+        self.prompt_pass_s += seconds
+        self.prompt_rank_s += seconds * sum(1 for chunks in by_rank if chunks) / len(by_rank)
 
     def gap_of(self, seconds: float, count: int) -> None:
         place = int(log(seconds) * GAPS_PER_E) if seconds > 0 else -10000

@@ -204,6 +204,7 @@ class FitCases:
             kept = KeptEngine(
                 table=plain.table,
                 attention_dp=plain.attention_dp,
+                micro_batches=plain.micro_batches,
                 pipeline_stretch=plain.pipeline_stretch,
                 num_layers=plain.num_layers,
             )

@@ -1,0 +1,60 @@
+"""How many of the things that arrive at random the busiest of several peers gets."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from rackline.passes.features import Array, FloatLike, as_array
+
+_FEWEST, _MOST, _POINTS = 1e-3, 1e2, 101
+
+
+def busiest_share(mean: FloatLike, peers: FloatLike) -> Array:
+    """Arrivals at the busiest of several peers over the mean of those peers that got any.
+
+    With N_i arrivals at peer i, Poisson and independent: E[max N] / P(max N > 0) over E[N] / P(N > 0). 1 for one peer;
+    near 1 again where arrivals are rare (whoever has any has one) and where they are many.
+
+    Args:
+        mean: arrivals at each peer [count], broadcast with `peers`.
+        peers: how many [count].
+
+    Returns:
+        The factor, at least 1, of the shape that both broadcast to.
+
+    Assumes: read from 101 points a factor 1.12 apart in the mean, within 0.5 % of the sum; from 100 arrivals on the
+        factor of 100.
+    Sources: E[max] = sum over k of 1 - (1 - P(N >= k))^peers, the tail sum of a maximum of independent variables.
+
+    >>> round(float(busiest_share(0.3, 4)), 3)
+    1.056
+    """
+    means, counts = as_array(mean), as_array(peers)
+    shape = np.broadcast_shapes(means.shape, counts.shape)
+    logs = np.broadcast_to(np.log(np.maximum(means, _FEWEST)), shape)
+    found = np.ones(shape)
+    by_row = counts.ndim == len(shape) > 0 and counts.shape == (*shape[:-1], 1)  # one number of peers a layout
+    for count in np.unique(counts):
+        if count > 1:
+            here = counts == count
+            here = here[..., 0] if by_row else np.broadcast_to(here, shape)
+            found[here] = np.interp(logs[here], *_curve(float(count)))
+    return found
+
+
+@cache
+def _curve(peers: float) -> tuple[Array, Array]:
+    """(log of the mean, factor), (101,) each."""
+    means = np.geomspace(_FEWEST, _MOST, _POINTS)
+    factors = np.empty(_POINTS)
+    for index, mean in enumerate(means):
+        far = int(mean + 12.0 * np.sqrt(mean) + 12.0)
+        steps = np.arange(far)
+        log_terms = steps * np.log(mean) - mean - np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, far)))])
+        tails = np.clip(1.0 - np.cumsum(np.exp(log_terms)), 0.0, 1.0)  # P(N >= 1), P(N >= 2), ...
+        # tails below 1e-12 are rounding; they would count `peers` times
+        some = -np.expm1(peers * np.log1p(-np.minimum(np.where(tails > 1e-12, tails, 0.0), 1.0 - 1e-15)))
+        factors[index] = some.sum() / some[0] * -np.expm1(-mean) / mean
+    return np.log(means), np.maximum(factors, 1.0)
