@@ -20,7 +20,6 @@ class RackBill:
         num_chips: chips in use [count].
         num_racks: racks that hold them [count].
         chips_per_rack: [count].
-        scale_up_domains: [count].
         scale_up_switches: switch chips of all domains [count].
         scale_up_cables: links between chips and switches, or from chip to chip [count].
         network_switches, network_cables: of a tree of 64-port switches, a card a chip; None inside one domain and
@@ -34,7 +33,6 @@ class RackBill:
     num_chips: int
     num_racks: int
     chips_per_rack: int
-    scale_up_domains: int
     scale_up_switches: int | None
     scale_up_cables: int | None
     network_switches: int | None
@@ -104,7 +102,6 @@ def rack_bill(cluster: Cluster, num_chips: int | None = None) -> RackBill:
         num_chips=chips,
         num_racks=math.ceil(chips / per_rack),
         chips_per_rack=per_rack,
-        scale_up_domains=domains,
         scale_up_switches=scale_up_switches(level, domains),
         scale_up_cables=scale_up_cables(level, chips),
         network_switches=tree.num_switches if tree else None,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rackline.serving.blackboard._numbers import Num, checked, plain
+from rackline.checked import Num, checked, plain
 
 
 def input_usd_per_token(

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rackline.catalog import law_record
+from rackline.checked import Num, checked, plain
 from rackline.errors import InputError
 from rackline.scaling.law import LossLaw, Numbers, check_loss
-from rackline.serving.blackboard._numbers import Num, checked, plain
 
 TOKENS_PER_PARAM = 20.0  # the rule that people draw from Hoffmann et al., tables 3 and A3
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rackline.serving.blackboard._numbers import Num, checked, plain
+from rackline.checked import Num, checked, plain
 
 
 def effective_tokens(tokens: Num, unique_tokens: Num, useful_repeats: Num) -> Num:

@@ -9,10 +9,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from rackline.checked import checked
 from rackline.errors import InputError
 from rackline.scaling.chinchilla import Frontier
 from rackline.scaling.law import LossLaw
-from rackline.serving.blackboard._numbers import checked
 
 Array = NDArray[np.float64]
 LEAST_POINTS = 8

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rackline.catalog import LawRecord, Source, law_record
+from rackline.checked import Num, checked, plain
 from rackline.errors import InputError
-from rackline.serving.blackboard._numbers import Num, checked, plain
 
 Numbers = float | NDArray[np.float64]
 

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rackline.checked import Num, checked, plain
 from rackline.scaling.data_constrained import tokens_of_effective
 from rackline.scaling.law import LossLaw, check_loss, tokens_for_loss
 from rackline.scaling.overtrain import PRETRAIN_FLOP_PER_PARAM_TOKEN
-from rackline.serving.blackboard._numbers import Num, checked, plain
 
 DEFAULT_USEFUL_REPEATS = 15.387756  # Muennighoff et al. 2023, for laws that were fitted without repeats
 _STEPS = 80  # halvings of the range of logit(u), 80 wide: below the rounding of a float

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rackline.serving.blackboard._numbers import Num, checked, plain
+from rackline.checked import Num, checked, plain
 
 PRETRAIN_FLOP_PER_PARAM_TOKEN = 6.0
 FORWARD_FLOP_PER_PARAM_TOKEN = 2.0

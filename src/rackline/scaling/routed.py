@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from rackline.catalog import law_record
+from rackline.checked import Num, checked, plain
 from rackline.errors import InputError
 from rackline.scaling.law import LossLaw
-from rackline.serving.blackboard._numbers import Num, checked, plain
 
 FFN_SHARE = 2.0 / 3.0  # of a block with d_ff = 4 d_model: 8 of 12 d_model**2 parameters
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from rackline.catalog import RunRecord, names, run_record
+from rackline.checked import Num, checked, plain
 from rackline.errors import InputError, UnknownNameError
 from rackline.hardware import chip
 from rackline.scaling.chinchilla import overtraining_factor, train_flop
 from rackline.scaling.law import LossLaw
 from rackline.scaling.optimum import implied_lifetime_flop_per_param
 from rackline.scaling.overtrain import FORWARD_FLOP_PER_PARAM_TOKEN, equal_cost_ratio
-from rackline.serving.blackboard._numbers import Num, checked, plain
 
 PUBLISHED_PEAK = "bf16"  # the data type whose peak published MFU refer to
 HOUR_S = 3600.0

@@ -138,15 +138,11 @@ class KvTransfer:
 
     Args:
         kv_bytes: one copy of the prompt's cache [bytes].
-        sent_bytes: of one chip that prefilled it [bytes].
-        received_bytes: of one chip that decodes it; copies that tensor parallelism needs are received again [bytes].
         level: "scale_up" inside a domain, else "scale_out".
         seconds: latency and the slower of both ends [s].
     """
 
     kv_bytes: float
-    sent_bytes: float
-    received_bytes: float
     level: str
     seconds: float
 
@@ -166,7 +162,8 @@ def kv_transfer(
     Args:
         prefill_link, decode_link: level of each pool over which the cache goes.
 
-    Assumes: the chips of the prefilling rank each send their part, sent when the prompt is done.
+    Assumes: the chips of the prefilling rank each send their part, sent when the prompt is done; copies that tensor
+        parallelism needs are received again by each chip that decodes.
     """
     whole = float(as_array(kv_bytes_per_sequence(model, Layout(), precision, workload.input_len)))
     sent = whole / (prefill_layout.tp * prefill_layout.pp)
@@ -174,8 +171,6 @@ def kv_transfer(
     slower = max(sent / prefill_link.bytes_per_s_each_way, received / decode_link.bytes_per_s_each_way)
     return KvTransfer(
         kv_bytes=whole,
-        sent_bytes=sent,
-        received_bytes=received,
         level=prefill_link.name,
         seconds=slower + max(prefill_link.latency_s, decode_link.latency_s),
     )

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rackline.checked import Num, checked, plain
 from rackline.errors import InputError
 from rackline.hardware import Chip
 from rackline.serving.blackboard import tokens_per_s, train_latency
-from rackline.serving.blackboard._numbers import Num, checked, plain
 
 _MOST_TERMS = 1 << 20
 

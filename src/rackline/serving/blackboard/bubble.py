@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rackline.serving.blackboard._numbers import Num, checked, plain
+from rackline.checked import Num, checked, plain
 
 
 def flush_bubble_share(pipeline_stages: Num, micro_batches: Num) -> Num:

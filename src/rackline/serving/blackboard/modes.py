@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rackline.checked import Num, checked, plain
 from rackline.errors import InputError
-from rackline.serving.blackboard._numbers import Num, checked, plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

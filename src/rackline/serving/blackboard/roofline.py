@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rackline.serving.blackboard._numbers import Num, checked, plain
+from rackline.checked import Num, checked, plain
 
 
 def dimensionless_ridge(flop_per_s: Num, hbm_bytes_per_s: Num, weight_bytes: Num) -> Num:
