@@ -264,3 +264,31 @@ def test_footer_of_a_file_of_ones_own(tmp_path: Path) -> None:
     deployment, time = deployed("dgx-h100", str(file), Layout())
     line = wording.trust(deployment.calibration, deployment.cluster.chip, time.rows).plain
     assert line == "calibration mine (assumed): guessed; expect tens of percent"
+
+
+def test_a_long_legend_takes_more_rows_and_pushes_the_axes_down() -> None:
+    def drawn(count: int) -> ElementTree.Element:
+        traces = [
+            {
+                "name": f"a name of some length, {index}",
+                "mode": "lines",
+                "x": [1.0, 2.0],
+                "y": [1.0, 2.0],
+                "marker": {"color": "#000000", "symbol": "circle", "size": 3},
+                "line": {"color": "#000000", "dash": "dash"},
+            }
+            for index in range(count)
+        ]
+        axis = {"type": "linear", "title": {"text": ""}}
+        layout = {"title": {"text": "t"}, "xaxis": axis, "yaxis": axis, "shapes": []}
+        return ElementTree.fromstring(figure_svg({"data": traces, "layout": layout}))
+
+    short, long = drawn(2), drawn(9)
+    assert float(long.get("viewBox", "").split()[3]) > float(short.get("viewBox", "").split()[3])
+    width = float(long.get("viewBox", "").split()[2])
+    names = [text for text in long.iter("{http://www.w3.org/2000/svg}text") if (text.text or "").startswith("a name")]
+    assert len(names) == 9
+    assert all(float(text.get("x", "")) + 6.0 * len(text.text or "") < width for text in names)
+    assert len({text.get("y") for text in names}) > 1
+    dashed = [line for line in long.iter("{http://www.w3.org/2000/svg}polyline") if line.get("stroke-dasharray")]
+    assert len(dashed) == 9

@@ -12,6 +12,8 @@ from rackline.report.run_files import PlotKind
 from rackline.simulate import Result
 
 _COLORS = (BLUE, ORANGE, GREEN, GREY, "#CC79A7", "#E69F00")
+_DASHES = ("solid", "dash", "dot", "dashdot")  # one a run, a color for each metric
+_METRICS = {"ttft_s": BLUE, "tpot_s": ORANGE, "e2e_s": GREEN}
 _MOST_POINTS = 600
 _MICROSECONDS = 1e6
 _MOST_EVENTS = 200_000
@@ -30,7 +32,7 @@ def run_figure(results: Mapping[str, Result], kind: PlotKind) -> Figure:
     return _timeline(results) if kind == "timeline" else _occupancy(results)
 
 
-def _line(name: str, x: Any, y: Any, color: str, mode: str = "lines") -> dict[str, Any]:
+def _line(name: str, x: Any, y: Any, color: str, mode: str = "lines", dash: str = "solid") -> dict[str, Any]:
     return {
         "type": "scatter",
         "name": name,
@@ -38,7 +40,7 @@ def _line(name: str, x: Any, y: Any, color: str, mode: str = "lines") -> dict[st
         "x": np.asarray(x, dtype=float).tolist(),
         "y": np.asarray(y, dtype=float).tolist(),
         "marker": {"color": color, "symbol": "circle", "size": 3},
-        "line": {"color": color},
+        "line": {"color": color, "dash": dash},
     }
 
 
@@ -53,8 +55,8 @@ def _layout(title: str, x: str, y: str, kind: str) -> dict[str, Any]:
 
 def _tails(results: Mapping[str, Result]) -> Figure:
     data: list[dict[str, Any]] = []
-    for name, result in results.items():
-        for metric in ("ttft_s", "tpot_s", "e2e_s"):
+    for index, (name, result) in enumerate(results.items()):
+        for metric, color in _METRICS.items():
             values = np.sort(getattr(result, metric))
             values = values[np.isfinite(values) & (values > 0)]
             if not len(values):
@@ -63,8 +65,12 @@ def _tails(results: Mapping[str, Result]) -> Figure:
             keep = np.unique(np.rint(len(values) * (1.0 - np.geomspace(1.0, 1.0 / len(values), 300))).astype(int))
             keep = keep[keep < len(values)]
             label = metric.removesuffix("_s") if len(results) == 1 else f"{metric.removesuffix('_s')}, {name}"
-            data.append(_line(label, values[keep], share[keep], _COLORS[len(data) % len(_COLORS)]))
-    return {"data": data, "layout": _layout("Tails of latency", "seconds", "share of requests that take longer", "log")}
+            dash = _DASHES[index % len(_DASHES)]
+            data.append(_line(label, values[keep], share[keep], color, dash=dash))
+    return {
+        "data": data,
+        "layout": _layout("Tails of latency", "latency [s]", "share of requests that take longer", "log"),
+    }
 
 
 def _timeline(results: Mapping[str, Result]) -> Figure:
@@ -76,7 +82,7 @@ def _timeline(results: Mapping[str, Result]) -> Figure:
             known = known[:: max(1, len(known) // _MOST_POINTS)]
             label = metric.removesuffix("_s") if len(results) == 1 else f"{metric.removesuffix('_s')}, {name}"
             data.append(_line(label, times[known], values[known], _COLORS[len(data) % len(_COLORS)], "markers"))
-    return {"data": data, "layout": _layout("Latency by time of arrival", "seconds", "seconds", "linear")}
+    return {"data": data, "layout": _layout("Latency by time of arrival", "arrival [s]", "latency [s]", "linear")}
 
 
 def _occupancy(results: Mapping[str, Result]) -> Figure:
@@ -87,7 +93,7 @@ def _occupancy(results: Mapping[str, Result]) -> Figure:
             rows = rows[:: max(1, len(rows) // _MOST_POINTS)]
             label = what if len(results) == 1 else f"{what}, {name}"
             data.append(_line(label, rows[:, 1], rows[:, column], _COLORS[len(data) % len(_COLORS)]))
-    return {"data": data, "layout": _layout("Requests of the first replica", "seconds", "requests", "linear")}
+    return {"data": data, "layout": _layout("Requests of the first replica", "time [s]", "requests", "linear")}
 
 
 def chrome_trace_of_run(result: Result) -> dict[str, Any]:

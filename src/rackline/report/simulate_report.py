@@ -110,15 +110,22 @@ def _occupancy(data: Mapping[str, Any]) -> Text:
 
 
 def comparison_report(runs: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Several runs side by side, one row each."""
+    """Several runs side by side, one column each."""
     table = plain_table("compared on the same requests")
-    table.add_column("", overflow="fold")
-    for name in ("ttft p50", "ttft p99", "tpot p50", "tpot p99", "e2e p50", "e2e p99", "tokens/s", "good", "preempted"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name, data in runs.items():
-        cells = [_seconds(data[key][q]) for key in ("ttft_s", "tpot_s", "e2e_s") for q in ("p50", "p99")]
-        good = percent(data["good_share"]) if "good_share" in data else "-"
-        table.add_row(name, *cells, format_count(data["output_tokens_per_s"]), good, f"{data['preemptions']:,}")
+    table.add_column("", no_wrap=True)
+    for name in runs:
+        table.add_column(name.replace(",", ",\n"), justify="right", overflow="fold")
+    for key, name in (
+        ("ttft_s", "time to first token"),
+        ("tpot_s", "time per output token"),
+        ("e2e_s", "whole request"),
+    ):
+        for q in ("p50", "p99"):
+            table.add_row(f"{name}, {q}", *(_seconds(data[key][q]) for data in runs.values()))
+    table.add_row("output tokens/s", *(format_count(data["output_tokens_per_s"]) for data in runs.values()))
+    if any("good_share" in data for data in runs.values()):
+        table.add_row("within the limits", *(percent(data["good_share"]) for data in runs.values()))
+    table.add_row("preemptions", *(f"{data['preemptions']:,}" for data in runs.values()))
     return table
 
 

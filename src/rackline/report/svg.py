@@ -18,6 +18,8 @@ WIDTH, HEIGHT = 860, 540
 LEFT, RIGHT, TOP, BOTTOM = 84, 24, 84, 64
 ENDINGS = (".html", ".svg", ".png")
 _INK, _GRID = "#222222", "#dddddd"
+_LEGEND_ROW = 20
+_DASHES = {"dash": "6 4", "dot": "2 3", "dashdot": "8 3 2 3"}  # plotly's names
 
 
 def check_plot_path(path: str) -> Path:
@@ -104,17 +106,21 @@ def figure_svg(figure: Figure) -> str:
     xs = [float(value) for trace in traces for value in trace["x"]] + [float(line["x0"]) for line in lines]
     ys = [float(value) for trace in traces for value in trace["y"]]
     frame = _Frame(x=_axis(layout["xaxis"], xs or [1.0]), y=_axis(layout["yaxis"], ys or [1.0]))
+    legend, rows = _legend(traces)
+    down = (rows - 1) * _LEGEND_ROW  # a long legend pushes the axes down
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT + down}" role="img" '
         f'font-family="system-ui, Helvetica, Arial, sans-serif" font-size="13" fill="{_INK}">',
         f"<title>{escape(layout['title']['text'])}</title>",
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        f'<rect width="{WIDTH}" height="{HEIGHT + down}" fill="white"/>',
         f'<text x="{LEFT}" y="28" font-size="17" font-weight="600">{escape(layout["title"]["text"])}</text>',
+        *legend,
+        f'<g transform="translate(0 {down})">',
         *_grid(frame),
         *_titles(layout),
         *(part for line in lines for part in _vertical(frame, line)),
         *(part for trace in traces for part in _trace(frame, trace)),
-        *_legend(traces),
+        "</g>",
         "</svg>",
     ]
     return "\n".join(parts)
@@ -172,7 +178,7 @@ def _trace(frame: _Frame, trace: dict[str, Any]) -> list[str]:
     color = trace["marker"]["color"]
     if "lines" in trace["mode"]:
         path = " ".join(f"{x},{y}" for x, y in points)
-        return [f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.5"/>']
+        return [f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.5"{_dashes(trace)}/>']
     texts = trace.get("text") or [""] * len(points)
     return [
         _mark(x, y, trace["marker"], f"<title>{escape(text)}</title>" if text else "")
@@ -189,15 +195,25 @@ def _mark(x: float, y: float, marker: dict[str, Any], inside: str) -> str:
     return f'<circle cx="{x}" cy="{y}" r="{size / 2}" fill="{color}">{inside}</circle>'
 
 
-def _legend(traces: list[dict[str, Any]]) -> list[str]:
+def _dashes(trace: dict[str, Any]) -> str:
+    pattern = _DASHES.get(trace.get("line", {}).get("dash", "solid"))
+    return f' stroke-dasharray="{pattern}"' if pattern else ""
+
+
+def _legend(traces: list[dict[str, Any]]) -> tuple[list[str], int]:
+    """The legend's elements, and in how many rows they are."""
     parts: list[str] = []
-    x = float(LEFT)
+    x, y, rows = float(LEFT), 56, 1
     for trace in traces:
+        width = 48 + 7.2 * len(trace["name"])
+        if x > LEFT and x + width > WIDTH:
+            x, y, rows = float(LEFT), y + _LEGEND_ROW, rows + 1
         color = trace["marker"]["color"]
         if "lines" in trace["mode"]:
-            parts.append(f'<line x1="{x}" y1="56" x2="{x + 18}" y2="56" stroke="{color}" stroke-width="2"/>')
+            style = f'stroke="{color}" stroke-width="2"{_dashes(trace)}'
+            parts.append(f'<line x1="{x}" y1="{y}" x2="{x + 18}" y2="{y}" {style}/>')
         else:
-            parts.append(_mark(x + 9, 56, trace["marker"], ""))
-        parts.append(f'<text x="{x + 26}" y="60">{escape(trace["name"])}</text>')
-        x += 48 + 7.2 * len(trace["name"])
-    return parts
+            parts.append(_mark(x + 9, y, trace["marker"], ""))
+        parts.append(f'<text x="{x + 26}" y="{y + 4}">{escape(trace["name"])}</text>')
+        x += width
+    return parts, rows
