@@ -25,6 +25,16 @@ def test_json_has_the_keys_that_programs_rely_on(capsys: pytest.CaptureFixture[s
     assert data["compared"]["policy=prefill-first,replicas=1"]["deployment"]["policy"] == "prefill_first"
 
 
+def test_other_clusters_are_compared_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*MADE, "--compare", "on=dgx-h200,chips=1", "--compare", "on=rtx-4090-8,chips=1"]) == 0
+    text = capsys.readouterr().out
+    for words in ("on=dgx-h200", "chips=1", "time per output token, p99", "per million tokens"):
+        assert words in text
+    assert run([*MADE, "--json", "--compare", "on=dgx-h200,chips=4"]) == 0
+    other = json.loads(capsys.readouterr().out)["compared"]["on=dgx-h200,chips=4"]
+    assert (other["deployment"]["cluster"], other["deployment"]["num_chips"]) == ("dgx-h200", 4)
+
+
 def test_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plot, trace, series = tmp_path / "a.svg", tmp_path / "b.json", tmp_path / "c.csv"
     for kind in ("cdf", "timeline", "occupancy"):
@@ -46,6 +56,7 @@ def test_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         ([*MADE, "--slo", "ttfft=2s"], "nearest: ttft=2s"),
         ([*MADE, "--replicas", "9"], "up to 2 chips"),
         ([*MADE, "--compare", "polcy=fcfs"], "nearest: policy"),
+        ([*MADE, "--compare", "on=dgx-h20"], "nearest: dgx-h200"),
         ([*MADE, "--plot-kind", "pdf"], "nearest: cdf"),
         ([*BASE, "--trace", "no-such-file.csv"], "no-such-file.csv"),
         ([*MADE, "--kv-tokens", "100"], "KV pool"),

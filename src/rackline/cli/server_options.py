@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rackline.simulate.run import Progress
 
 _COMPARED = (
-    "policy", "layout", "replicas", "router", "max-batched-tokens", "max-num-seqs", "kv-tokens", "precision",
-    "calibration", "stack", "prefix-caching", "reserve", "speculate", "prefill-replicas",
+    "on", "chips", "policy", "layout", "replicas", "router", "max-batched-tokens", "max-num-seqs", "kv-tokens",
+    "precision", "calibration", "stack", "prefix-caching", "reserve", "speculate", "prefill-replicas",
 )  # fmt: skip
 
 
@@ -108,8 +108,14 @@ class ServerOptions:
     routing: str
 
     def with_changes(self, text: str) -> ServerOptions:
-        """Another server: "policy=prefill-first,max-num-seqs=64"; a layout's own commas are written as "+"."""
+        """Another server: "policy=prefill-first,max-num-seqs=64"; a layout's own commas are written as "+".
+
+        Another cluster ("on=dgx-h200,chips=4") comes with its own chips and prices.
+        """
+        from rackline.hardware import cluster
+
         changes: dict[str, Any] = {}
+        rack, chips = self.cluster, None
         for part in text.split(","):
             key, equals, value = (piece.strip() for piece in part.partition("="))
             if key not in _COMPARED or not equals:
@@ -121,8 +127,15 @@ class ServerOptions:
                     nearest=f"{near[0]}=..." if near else None,
                 )
             name = key.replace("-", "_")
-            changes[name] = value not in ("no", "false", "0") if name == "prefix_caching" else value.replace("+", ",")
-        return replace(self, **changes)
+            if name == "on":
+                rack = cluster(value)
+            elif name == "chips":
+                chips = whole(value, "--compare chips")
+            else:
+                changes[name] = (
+                    value not in ("no", "false", "0") if name == "prefix_caching" else value.replace("+", ",")
+                )
+        return replace(self, cluster=rack if chips is None else rack.with_num_chips(chips), **changes)
 
     def build(self, hash_tokens: int) -> BuiltServer:
         """Find layout, stack and pool."""

@@ -109,7 +109,7 @@ def simulate(
         skip_bad: leave out bad lines and requests that can never fit, and count them
         slo: limits for goodput, such as ttft=2s,tpot=50ms@p99
         capacity: find the highest rate that holds these limits
-        compare: KEY=VALUE of another server for the same requests, several with commas; may be repeated
+        compare: KEY=VALUE of another server for the same requests, such as on=dgx-h200,chips=4; may be repeated
         layout: such as tp=8 or attention_dp=8,ep=8; by default the smallest that fits
         chips: chips to use; the cluster's own number by default
         replicas: servers; by default as many as the chips hold

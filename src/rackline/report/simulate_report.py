@@ -125,6 +125,9 @@ def comparison_report(runs: Mapping[str, Mapping[str, Any]]) -> Table:
     table.add_row("output tokens/s", *(format_count(data["output_tokens_per_s"]) for data in runs.values()))
     if any("good_share" in data for data in runs.values()):
         table.add_row("within the limits", *(percent(data["good_share"]) for data in runs.values()))
+    prices = [data.get("usd_per_mtok") for data in runs.values()]
+    if any(price is not None for price in prices):
+        table.add_row("per million tokens", *("-" if price is None else format_usd(price) for price in prices))
     table.add_row("preemptions", *(f"{data['preemptions']:,}" for data in runs.values()))
     return table
 
