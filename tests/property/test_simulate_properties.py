@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rackline.passes.features import Array
 from rackline.simulate import (
     Handover,
     PlainClock,
@@ -21,46 +25,80 @@ from rackline.simulate import (
     policy_names,
     simulate,
 )
+from rackline.simulate.clock import Chunk, Line
+from rackline.simulate.rank import Rank
+from rackline.simulate.replica import Replica
 
 FAST = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 COLUMNS = ("admitted_s", "first_s", "finish_s")
+
+
+WINDOW = 100
+
+
+class WindowClock(PlainClock):
+    """Attention that reads at most a window, and a slowest sequence: a straight line only once all have filled it."""
+
+    __slots__ = ()
+
+    def line(self, sequences: int, group_tokens: float) -> Line | None:
+        if sequences % 3 == 0:
+            return None  # as with a pass that the host launches
+        base_s = self._step(sequences, sequences * WINDOW, group_tokens)
+        return Line(base_s, 0.0, 1e-7, sequences * WINDOW, WINDOW)
+
+    def steps(self, contexts: Array, advance: Array, group_tokens: float) -> Array:
+        grown = contexts[None, :] + advance[:, None]
+        read = np.minimum(grown, WINDOW).sum(axis=1)
+        return self._step(len(contexts), read, group_tokens) + 1e-7 * grown.max(axis=1)
+
+    def prompts(
+        self,
+        sequences: int,
+        kv_tokens: float,
+        longest: float,
+        chunks: Sequence[Chunk],
+        group_tokens: float,
+        alone_s: float,
+    ) -> float:
+        work = sum(chunk.tokens * (1.0 + 1e-3 * chunk.prefix) for chunk in chunks)
+        base_s = alone_s or self.base_s
+        return base_s + self.per_prompt_token_s * work
+
+    def _step(self, sequences: int, read: Any, group_tokens: float) -> Any:
+        return self.base_s + self.per_sequence_s * sequences + self.per_kv_s * read + 1e-5 * group_tokens
 
 
 @st.composite
 def workloads(draw: st.DrawFn) -> tuple[Requests, Pool, dict[str, Any]]:
     """Random requests, servers and options; the policy is put in by the test."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    count = draw(st.integers(1, 50))
-    prefixes = rng.integers(0, 5, count)
+    count = draw(st.sampled_from([1, 5, 50, 50, 80]))
+    prefixes = rng.integers(0, draw(st.sampled_from([3, 12])), count)
+    inputs = rng.integers(1, 300, count)
     after = None
     if draw(st.booleans()):
         after = np.where(rng.random(count) < 0.4, np.arange(count) - rng.integers(1, 4, count), -1)
         after = np.maximum(after, -1)
-    times = np.sort(rng.exponential(draw(st.sampled_from([0.02, 0.3, 2.0])), count).cumsum())
+    times = np.sort(rng.exponential(draw(st.sampled_from([0.002, 0.02, 0.1, 2.0])), count).cumsum())
+    # prompts of a group begin alike, for three blocks or for as many as they have
+    hashes = [
+        tuple(int(which) * 100 + block for block in range(min(int(tokens) // 32, 8 if which % 2 else 3)))
+        for which, tokens in zip(prefixes, inputs, strict=True)
+    ]
     requests = Requests(
         arrival_s=times,
-        input_len=rng.integers(1, 300, count),
-        output_len=rng.integers(1, 60, count),
-        priority=rng.integers(0, 3, count),
+        input_len=inputs,
+        output_len=rng.integers(1, 120, count),
+        priority=rng.integers(0, 3, count) if draw(st.booleans()) else None,
         after=after,
-        hashes=[tuple(int(which) * 100 + block for block in range(5)) for which in prefixes]
-        if draw(st.booleans())
-        else None,
+        hashes=hashes if draw(st.booleans()) else None,
         hash_tokens=32,
     )
     tokens_per_step = draw(st.sampled_from([1.0, 1.0, 1.7]))
-    caching = draw(st.booleans())
-    spec = RankSpec(
-        pool_tokens=draw(st.integers(400, 1600)),
-        max_num_seqs=draw(st.integers(1, 20)),
-        max_batched_tokens=draw(st.integers(64, 400)),
-        reserve=draw(st.sampled_from([None, "chunk", "prompt", "final"])),
-        swap_tokens_per_s=draw(st.sampled_from([0.0, 1e5])),
-        prefix_caching=caching,
-        hash_tokens=32,
-        tiers=(TierSpec(name="host", tokens=640, tokens_per_s=1e5),) if caching else (),
-    )
-    clock = PlainClock(
+    spec = draw(_specs())
+    timed = draw(st.sampled_from([PlainClock, PlainClock, WindowClock]))
+    clock = timed(
         base_s=0.01,
         per_sequence_s=1e-4,
         per_kv_s=draw(st.sampled_from([0.0, 1e-6])),
@@ -72,28 +110,91 @@ def workloads(draw: st.DrawFn) -> tuple[Requests, Pool, dict[str, Any]]:
         clock=clock,
         spec=spec,
         policy=policy("chunked"),
-        ranks=draw(st.integers(1, 3)),
-        micro_batches=draw(st.integers(1, 2)),
-        replicas=draw(st.integers(1, 2)),
+        ranks=draw(st.sampled_from([1, 1, 2, 3])),
+        micro_batches=draw(st.sampled_from([1, 1, 2, 3])),
+        replicas=draw(st.sampled_from([1, 1, 2])),
     )
-    options: dict[str, Any] = {"router": draw(st.sampled_from(["round-robin", "least-loaded", "prefix-aware"]))}
-    if draw(st.booleans()) and not pool.spec.swap_tokens_per_s:
-        front = Pool(clock=clock, spec=RankSpec(pool_tokens=800, max_batched_tokens=400), policy=policy("chunked"))
+    options: dict[str, Any] = {
+        "router": draw(st.sampled_from(["round-robin", "least-loaded", "prefix-aware"])),
+        "beyond_s": draw(st.sampled_from([0.0, 0.03])),
+    }
+    if draw(st.booleans()):
+        front = replace(pool, spec=draw(_specs()), ranks=draw(st.integers(1, 2)), replicas=draw(st.integers(1, 2)))
         options["prefill"] = Handover(pool=front, tokens_per_s=1e5, latency_s=0.001)
     return requests, pool, options
 
 
+@st.composite
+def _specs(draw: st.DrawFn) -> RankSpec:
+    """What a rank holds: any length of request fits into the smallest."""
+    caching = draw(st.booleans())
+    host = TierSpec(name="host", tokens=320, tokens_per_s=1e5)
+    flash = TierSpec(name="flash", tokens=2000, tokens_per_s=2e4, latency_s=0.002)
+    return RankSpec(
+        pool_tokens=draw(st.sampled_from([512, 600, 800, 1600])),
+        block_size=draw(st.sampled_from([1, 8, 16, 32])),
+        fixed_tokens=draw(st.sampled_from([0, 0, 40])),
+        max_num_seqs=draw(st.sampled_from([1, 4, 20, 20])),
+        max_batched_tokens=draw(st.integers(64, 400)),
+        reserve=draw(st.sampled_from([None, "chunk", "prompt", "final"])),
+        swap_tokens_per_s=draw(st.sampled_from([0.0, 1e4, 1e5])),
+        prefix_caching=caching,
+        hash_tokens=32,
+        tiers=draw(st.sampled_from([(), (host,), (host, flash)])) if caching else (),
+    )
+
+
+def check(rank: Rank) -> None:
+    """Blocks in use are those that the running requests hold, and never more than there are."""
+    unit = rank.cache.unit_blocks if rank.cache is not None else 0
+    blocks = rank.spec.blocks_of
+    assert set(rank.order) == set(rank.base) | set(rank.prefilling)
+    assert rank.n == len(rank.base) == len(rank.end_at)
+    assert rank.sum_base == sum(rank.base.values())
+    assert len(rank.order) <= rank.spec.max_num_seqs
+    mine = sum(rank.held.values())
+    if not rank.final:
+        assert sum(rank.phases) == rank.n
+        mine += sum(
+            blocks(base + rank.clock) - unit * len(rank.shared.get(request, ())) for request, base in rank.base.items()
+        )
+    shared = rank.cache.refs if rank.cache is not None else {}
+    assert 0 <= mine + unit * len(shared) == rank.used <= rank.total
+    assert all(held >= 0 for held in rank.held.values())
+    if rank.base:
+        assert (rank.longest, rank.shortest) == (max(rank.base.values()), min(rank.base.values()))
+    if rank.cache is not None:
+        users = [block for blocks_of_one in rank.shared.values() for block in blocks_of_one]
+        assert sum(shared.values()) == len(users)
+        assert set(shared) == set(users)
+        assert not set(shared) & set(rank.cache.idle)
+        assert all(len(tier.blocks) <= tier.room for tier in rank.cache.tiers)
+    if rank.remains is not None:
+        assert sum(part[1] for part in rank.remains.queue) == rank.total - rank.used
+
+
+@contextmanager
+def checked() -> Iterator[None]:
+    """Look at all ranks before each pass."""
+    take = Replica._take_arrivals
+
+    def check_and_take(self: Replica) -> None:
+        for rank in self.ranks:
+            check(rank)
+        take(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Replica, "_take_arrivals", check_and_take)
+        yield
+
+
 def run(case: tuple[Requests, Pool, dict[str, Any]], name: str, *, stepwise: bool) -> Result:
     requests, pool, options = case
-    pool = Pool(
-        clock=pool.clock,
-        spec=pool.spec,
-        policy=policy(name),
-        ranks=pool.ranks,
-        micro_batches=pool.micro_batches,
-        replicas=pool.replicas,
-    )
-    return simulate(requests, pool, stepwise=stepwise, **options)
+    options = dict(options)
+    if "prefill" in options:
+        front = options["prefill"]
+        options["prefill"] = replace(front, pool=replace(front.pool, policy=policy(name)))
+    return simulate(requests, replace(pool, policy=policy(name)), stepwise=stepwise, keep_passes=stepwise, **options)
 
 
 @pytest.mark.parametrize("name", policy_names())
@@ -102,7 +203,9 @@ def run(case: tuple[Requests, Pool, dict[str, Any]], name: str, *, stepwise: boo
 def test_jumping_between_events_equals_stepping_and_nothing_is_lost(
     name: str, case: tuple[Requests, Pool, dict[str, Any]]
 ) -> None:
-    jumped, stepped = run(case, name, stepwise=False), run(case, name, stepwise=True)
+    jumped = run(case, name, stepwise=False)
+    with checked():
+        stepped = run(case, name, stepwise=True)
     assert jumped.finished.all()
     assert jumped.blocks_left == 0
     for column in COLUMNS:
@@ -117,6 +220,11 @@ def test_jumping_between_events_equals_stepping_and_nothing_is_lost(
     assert np.all(jumped.finish_s >= jumped.first_s)
     if case[1].clock.tokens_per_step == 1.0 and "prefill" not in case[2]:
         assert sum(jumped.gaps.values()) == int((case[0].output_len - 1).sum())
+    pools = [case[2]["prefill"].pool] * case[2]["prefill"].pool.replicas if "prefill" in case[2] else []
+    pools += [case[1]] * case[1].replicas
+    for pool, records in zip(pools, stepped.passes_run, strict=True):
+        for record in records:
+            assert record.sequences <= pool.ranks * pool.micro_batches * pool.spec.max_num_seqs
 
 
 @given(seed=st.integers(0, 2**32 - 1), name=st.sampled_from(policy_names()))
@@ -131,3 +239,20 @@ def test_a_run_is_determined_by_its_requests(seed: int, name: str) -> None:
     pool = Pool(clock=PlainClock(base_s=0.01), spec=RankSpec(pool_tokens=1000), policy=policy(name), replicas=2)
     one, two = simulate(requests, pool), simulate(requests, pool)
     np.testing.assert_array_equal(one.finish_s, two.finish_s)
+
+
+@pytest.mark.parametrize("seed", [0, 30])
+def test_a_swap_counts_in_the_pass_of_its_preemption(seed: int) -> None:
+    """Also where the rank that swaps has nothing else to do in that pass, or less than another."""
+    rng = np.random.default_rng(seed)
+    requests = Requests(
+        arrival_s=rng.exponential(0.1, 80).cumsum(),
+        input_len=rng.integers(1, 300, 80),
+        output_len=rng.integers(1, 120, 80),
+    )
+    spec = RankSpec(pool_tokens=512, max_num_seqs=4, max_batched_tokens=400, reserve="prompt", swap_tokens_per_s=1e3)
+    clock = PlainClock(base_s=0.01, per_sequence_s=1e-4, per_prompt_token_s=1e-4)
+    pool = Pool(clock=clock, spec=spec, policy=policy("chunked"), ranks=3)
+    jumped, stepped = simulate(requests, pool), simulate(requests, pool, stepwise=True)
+    assert jumped.preempted.sum() > 0
+    np.testing.assert_allclose(jumped.finish_s, stepped.finish_s, rtol=0.0, atol=1e-8)

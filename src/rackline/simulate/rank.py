@@ -290,9 +290,9 @@ class Rank:
             heapq.heappop(self.waiting)
         self.order[request] = None
         if self.remains is not None:
-            self.remains.reuse(request, entry.done // self.bs)
-            self.used += entry.done // self.bs
-            self.take(entry.need - entry.done // self.bs)
+            again = self.remains.reuse(request, entry.done // self.bs)
+            self.used += again
+            self.take(entry.need - again)
         else:
             self.used += entry.need
         if self.cache is not None and book.hashes is not None:

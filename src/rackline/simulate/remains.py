@@ -43,9 +43,12 @@ class Remains:
         if request >= 0:
             self.left[request] = part
 
-    def reuse(self, request: int, blocks: int) -> None:
-        """A request takes so many of its own blocks back; the rest is nobody's."""
+    def reuse(self, request: int, blocks: int) -> int:
+        """A request takes up to so many of its own blocks back; how many. The rest is nobody's."""
         part = self.left.pop(request, None)
-        if part is not None:
-            part[0] = -1
-            part[1] -= min(blocks, part[1])
+        if part is None:
+            return 0
+        found = min(blocks, part[1])
+        part[0] = -1
+        part[1] -= found
+        return found

@@ -244,15 +244,17 @@ class Replica:
             sequences += decoding // verified
             for rank, chunks in zip(group, mine, strict=True):
                 n = rank.n if decodes else 0
-                if not chunks and (not n or self._dominated(rank, group, mine)):
+                swap_s, beside = rank.swap_s, max(beside, rank.tier_s)
+                rank.tier_s = rank.swap_s = 0.0
+                if not chunks and (not n or self._dominated(rank, group, mine)) and not swap_s:
+                    continue
+                if not chunks and not n:
+                    seconds = max(seconds, swap_s)
                     continue
                 kv, longest = (rank.kv, rank.longest + rank.clock) if n else (0, 0)
                 alone = step_s(self.clock, rank, decoding) if n and chunks else 0.0
                 pieces = [Chunk(take, done) for _, take, done in chunks]
-                seconds = max(seconds, clock.prompts(n, kv, longest, pieces, decoding + new, alone))
-                beside = max(beside, rank.tier_s)
-                seconds += rank.swap_s
-                rank.tier_s = rank.swap_s = 0.0
+                seconds = max(seconds, clock.prompts(n, kv, longest, pieces, decoding + new, alone) + swap_s)
         seconds = max(seconds, beside)  # layers are computed while the cache of later ones comes in
         interval = self.policy.interval_s
         if interval:
@@ -347,7 +349,7 @@ class Replica:
         swapped = 0.0
         for rank in self.ranks:
             sequences += rank.n
-            swapped += rank.swap_s
+            swapped = max(swapped, rank.swap_s)
             rank.swap_s = 0.0
         seconds += swapped
         if not sequences:
