@@ -36,9 +36,7 @@ def _contexts(rank: Rank) -> Array:
 
 def common_line(clock: Clock, groups: Sequence[Sequence[Rank]], most: int) -> tuple[float, float] | None:
     """(first step, growth a step) if one rank is the slowest in all `most` steps."""
-    best: tuple[float, float] | None = None
-    best_last = 0.0
-    ambiguous = False
+    found: list[tuple[float, float, float]] = []  # first step, last step, growth of each rank
     for group in groups:
         tokens = sum(rank.n for rank in group) * clock.verified if len(group) > 1 else 0
         for rank in group:
@@ -50,14 +48,11 @@ def common_line(clock: Clock, groups: Sequence[Sequence[Rank]], most: int) -> tu
                 return None
             first = line.base_s + line.per_kv_s * rank.kv + line.per_longest_s * (rank.longest + rank.clock)
             slope = line.per_kv_s * n + line.per_longest_s
-            last = first + slope * (most - 1)
-            if best is None:
-                best, best_last = (first, slope), last
-            elif first >= best[0] and last >= best_last:
-                best, best_last, ambiguous = (first, slope), last, False
-            elif first > best[0] or last > best_last:
-                ambiguous = True
-    return None if ambiguous else best
+            found.append((first, first + slope * (most - 1), slope))
+    if not found:
+        return None
+    first, last, slope = found[0] if len(found) == 1 else max(found)
+    return (first, slope) if all(last >= other[1] for other in found) else None
 
 
 def durations_of(clock: Clock, groups: Sequence[Sequence[Rank]], most: int) -> Array:
