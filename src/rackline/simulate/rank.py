@@ -38,7 +38,7 @@ class Rank:
     __slots__ = (
         "base", "book", "bs", "cache", "chunked", "clock", "end_at", "ends", "final", "held", "is_open", "longest",
         "max_seqs", "n", "order", "phases", "policy", "preemptions", "prefilling", "remains", "reserve",
-        "shared", "shortest", "spec", "steps", "sum_base", "swap_s", "tier_s", "total", "used", "waiting",
+        "shared", "shortest", "spec", "steps", "sum_base", "swap_s", "tier_s", "total", "used", "waiting", "yields",
     )  # fmt: skip
 
     def __init__(self, spec: RankSpec, policy: Policy, book: Book, tokens_per_step: float = 1.0) -> None:
@@ -59,6 +59,7 @@ class Rank:
         self.longest = self.shortest = 0
         self.phases = [0] * self.bs
         self.is_open = True
+        self.yields = False  # a prompt found no room: decoding goes on before another is admitted
         self.swap_s = self.tier_s = 0.0
         self.cache = (
             PrefixCache(spec.hash_tokens, spec.hash_tokens // spec.block_size, spec.tiers)

@@ -198,18 +198,21 @@ class Replica:
         now = self.now
         batch = self.policy.passes == "batch"
         prompts: list[list[tuple[int, int, int]]] = []
-        any_prompts = lost = False
+        any_prompts = lost = yielding = False
         for rank in self.ranks:
             if self.book.ready:
                 rank.join_ready(now)
             if batch and not rank.order:
                 rank.is_open = True
-            admit = rank.is_open or not batch
+            held_back = rank.yields and rank.n > 0
+            yielding = yielding or held_back
+            admit = (rank.is_open or not batch) and not held_back
             found: list[tuple[int, int, int]] = []
             if rank.prefilling or rank.waiting:
                 preempted = rank.preemptions
                 found = rank.take_prompts(self.spec.max_batched_tokens, now, admit)
-                lost = lost or rank.preemptions != preempted
+                if rank.preemptions != preempted:
+                    lost = rank.yields = True
             prompts.append(found)
             any_prompts = any_prompts or bool(found)
         if any_prompts:
@@ -219,7 +222,9 @@ class Replica:
             rank.is_open = False
             if rank.n:
                 lost = rank.make_room(self._step_tokens(rank), now) or lost
-        self._decode(until, alone=lost)
+        self._decode(until, alone=lost or yielding)
+        for rank in self.ranks:
+            rank.yields = False
 
     def _step_tokens(self, rank: Rank) -> int:
         if self.per_step == 1.0:
