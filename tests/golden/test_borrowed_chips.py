@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -113,6 +114,20 @@ def test_measured_chips_keep_their_numbers() -> None:
             for numbers in calibration(stack, chip(name)).operations.values():
                 assert "by power" not in numbers.origin
                 assert "inline ECC" not in numbers.origin
+
+
+def test_numbers_that_a_user_gives_for_a_generation_stay(tmp_path: Path) -> None:
+    """Only what the shipped numbers of the generation say is corrected, not what a file says of it."""
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        'name = "mine"\nfull_name = "Mine"\ndescription = "a test"\nstack = "mine"\n'
+        'step_policy = "serial"\nevidence = "measured"\n'
+        'operation = [{chip = "ada", class = "gemm", dtype = "bf16", overhead_s = 1e-6, eta_compute = 0.5, '
+        'eta_memory = 0.7, exposed = 0.1, evidence = "measured"}]\n'
+        '[[sources]]\nfields = ["operation.*"]\nkind = "measured"\ncitation = "a test"\n'
+    )
+    numbers = calibration(str(file), chip("rtx-4090")).operations["gemm", "bf16"]
+    assert (numbers.eta_compute, numbers.eta_memory) == (0.5, 0.7)
 
 
 def test_more_power_never_lowers_the_share() -> None:

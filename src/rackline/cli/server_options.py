@@ -177,6 +177,7 @@ class ServerOptions:
 
         deployment = deployed(layout)
         size = kv_size(self.model, layout, precision)
+        block_size = whole(self.block_size, "--block-size")
         fits = max(1, self.cluster.num_chips // layout.chips_per_replica)
         front_layout = parse_layout(self.prefill_layout, self.model) if self.prefill_layout else layout
         front_count = whole(self.prefill_replicas, "--prefill-replicas") if self.prefill_replicas else 0
@@ -195,11 +196,11 @@ class ServerOptions:
             raise InputError(what="--reserve", given=self.reserve, allowed="chunk, prompt or final")
         options: dict[str, Any] = {
             "policy_name": self.policy,
-            "block_size": whole(self.block_size, "--block-size"),
+            "block_size": block_size,
             "reserve": reserve,
             "prefix_caching": self.prefix_caching or bool(self.tier),
             "hash_tokens": hash_tokens,
-            "tiers": read_tiers(self.tier, size.in_tokens(whole(self.block_size, "--block-size"))[0]),
+            "tiers": read_tiers(self.tier, size.in_tokens(block_size)[0]),
             "swap_bytes_per_s": parse_rate(self.swap, name="--swap") if self.swap else 0.0,
         }
         prefill = None

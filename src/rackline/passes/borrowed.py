@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rackline.catalog import OperationRecord, chip_record, names
+from rackline.catalog import CalibrationRecord, OperationRecord, chip_record, names
 from rackline.errors import InputError
 from rackline.hardware import Chip, chip_from_record
 
@@ -50,28 +50,30 @@ def adapted(
     operations: Mapping[tuple[str, str], OperationCalibration],
     chip: Chip,
     tables: Iterable[OperationRecord],
-    shared: Iterable[OperationRecord],
+    shared: CalibrationRecord,
 ) -> dict[tuple[str, str], OperationCalibration]:
     """Numbers that a chip has from its generation, corrected for its power and its memory.
 
     Args:
-        operations: (class, data type) → numbers as they were found; those of the generation say so in their origin.
+        operations: (class, data type) → numbers as they were found; those that `shared` has for the generation say so
+            in their origin.
         chip: which has them.
         tables: measured entries of all chips.
-        shared: entries of generations and of all chips.
+        shared: the calibration of generations and of all chips.
 
     Returns:
-        The same keys; the numbers of a chip that has tables of its own stay as they are.
+        The same keys; the numbers of a chip that has tables of its own, and those of other calibrations, stay.
     """
     changed = dict(operations)
-    borrowed = [key for key, numbers in operations.items() if numbers.origin.endswith(f", {chip.generation}")]
+    origin = f"{shared.name}, {chip.generation}"
+    borrowed = [key for key, numbers in operations.items() if numbers.origin.endswith(origin)]
     measured: dict[tuple[str, str], set[str]] = {}
     for entry in tables:
         if entry.chip == chip.name:
             return changed
         measured.setdefault((entry.operation_class, entry.dtype), set()).add(entry.chip)
     ceilings: dict[tuple[str, str], float] = {}
-    for entry in shared:
+    for entry in shared.operation:
         key = (entry.operation_class, entry.dtype)
         ceilings[key] = max(ceilings.get(key, 0.0), entry.eta_compute)
     for key in borrowed:

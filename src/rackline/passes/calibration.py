@@ -170,7 +170,7 @@ def calibration(name: str, chip: Chip | None = None) -> Calibration:
     if chip is None:
         return found
     tables = [entry for stack in STACKS for entry in calibration_record(stack).operation]
-    return replace(found, operations=adapted(found.operations, chip, tables, calibration_record(GENERIC).operation))
+    return replace(found, operations=adapted(found.operations, chip, tables, calibration_record(GENERIC)))
 
 
 def best_stack(chip: Chip | None) -> str:

@@ -266,13 +266,12 @@ class ExpertLoad:
 def _tabulated(
     num_experts: int, experts_per_token: int, ep: int, law: RoutingLaw, exponent: float, max_tokens: float
 ) -> ExpertLoad:
-    octaves = int(np.ceil(np.log2(max_tokens)))
-    log_tokens = np.linspace(0.0, octaves, octaves * _GRID_PER_OCTAVE + 1)
+    log_tokens = _log_grid(max_tokens)
     tokens = np.exp2(log_tokens)
     local = float(np.ceil(num_experts / ep))
     if law == "power_law" and exponent > 0 and ep > 1:
         # drawn for whole tokens, kept on the even grid that all laws have
-        whole, counts = _drawn_counts(num_experts, experts_per_token, exponent, octaves)
+        whole, counts = _drawn_counts(num_experts, experts_per_token, exponent, max_tokens)
         load, touched = (np.interp(log_tokens, np.log2(whole), drawn) for drawn in _busiest(counts, ep, whole))
     elif law == "balanced" or ep == 1:
         load = np.full_like(tokens, experts_per_token / ep)
@@ -299,8 +298,13 @@ def _tabulated(
     )
 
 
+def _log_grid(max_tokens: float) -> Array:
+    octaves = int(np.ceil(np.log2(max_tokens)))
+    return np.linspace(0.0, octaves, octaves * _GRID_PER_OCTAVE + 1)
+
+
 @functools.lru_cache(maxsize=2)  # tens of megabytes each
-def _drawn_counts(num_experts: int, experts_per_token: int, exponent: float, octaves: int) -> tuple[Array, Array]:
+def _drawn_counts(num_experts: int, experts_per_token: int, exponent: float, max_tokens: float) -> tuple[Array, Array]:
     """Seeded draws of how many tokens each popular expert gets; the same for every number of ranks.
 
     Tokens are added step by step along the grid, so that what follows from the counts rises with tokens.
@@ -308,7 +312,7 @@ def _drawn_counts(num_experts: int, experts_per_token: int, exponent: float, oct
     Returns:
         (rising whole tokens of shape (grid,), counts of shape (grid, draws, experts)).
     """
-    tokens = np.unique(np.rint(np.exp2(np.linspace(0.0, octaves, octaves * _GRID_PER_OCTAVE + 1))))
+    tokens = np.unique(np.rint(np.exp2(_log_grid(max_tokens))))
     picks = power_law_picks(num_experts, experts_per_token, exponent)
     rng = np.random.default_rng(0)
     counts = np.empty((len(tokens), _DRAWS, num_experts), dtype=np.uint32)

@@ -15,10 +15,9 @@ from rackline.simulate.rank_spec import token_clock
 
 def step_s(clock: Clock, rank: Rank, group_tokens: float) -> float:
     """One decode step of a rank [s]."""
-    line = clock.line(rank.n, group_tokens)
-    kv = rank.sum_base + rank.n * rank.clock
-    if line is not None and kv >= line.from_kv and rank.shortest + rank.clock >= line.from_context:
-        return line.base_s + line.per_kv_s * kv + line.per_longest_s * (rank.longest + rank.clock)
+    line = line_of(clock, rank, group_tokens)
+    if line is not None:
+        return line.base_s + line.per_kv_s * rank.kv + line.per_longest_s * (rank.longest + rank.clock)
     return float(clock.steps(_contexts(rank), np.zeros(1), group_tokens)[0])
 
 
