@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rackline.cli.main import run
-from rackline.lecture import ledger
-from rackline.lecture.page import page
+from rackline.ledger import ledger
+from rackline.ledger.page import page
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "lecture.md"
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rackline.calibrate.amounts import amounts
-from rackline.calibrate.line import seconds
-from rackline.calibrate.tables import Measurements
 from rackline.catalog import calibration_record, names
+from rackline.fitting.amounts import amounts
+from rackline.fitting.line import seconds
+from rackline.fitting.tables import Measurements
 from rackline.hardware import Chip, chip
 from rackline.passes.borrowed import INLINE_ECC_DATA_SHARE, ecc_ratio, share_by_power
 from rackline.passes.calibration import STACKS, OperationCalibration, calibration, calibration_from_record

@@ -17,7 +17,7 @@ from rackline.serving import ClosedLoop, Workload, closed_loop
 from rackline.serving.blackboard import train_latency
 from rackline.serving.closed_loop import engine_of
 from rackline.serving.stack import Stack, stack
-from rackline.simulate import (
+from rackline.simulation import (
     Lengths,
     PlainClock,
     Pool,

@@ -16,7 +16,7 @@ from rackline.training.precision import TrainPrecision, train_precision
 from rackline.training.reliability import checkpoint_interval, lost_share, reliability, seconds_between_failures
 from rackline.training.runs import Runs, TrainLayout
 from rackline.training.work import MicroBatch
-from rackline.validate.resolve import architecture_record
+from rackline.validation.resolve import architecture_record
 
 
 def gpt(layers: int, width: int, heads: int) -> Any:

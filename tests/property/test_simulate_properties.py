@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rackline.passes.features import Array
-from rackline.simulate import (
+from rackline.simulation import (
     Handover,
     PlainClock,
     Pool,
@@ -25,9 +25,9 @@ from rackline.simulate import (
     policy_names,
     simulate,
 )
-from rackline.simulate.clock import Chunk, Line
-from rackline.simulate.rank import Rank
-from rackline.simulate.replica import Replica
+from rackline.simulation.clock import Chunk, Line
+from rackline.simulation.rank import Rank
+from rackline.simulation.replica import Replica
 
 FAST = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 COLUMNS = ("admitted_s", "first_s", "finish_s")

@@ -7,10 +7,10 @@ import pytest
 
 from rackline.arch import GroupedQueryAttention, MultiHeadLatentAttention, Projection
 from rackline.arch.shapes import Dim
-from rackline.calibrate.amounts import PRODUCTS, Amounts, amounts
-from rackline.calibrate.routing_tables import busiest_rank, expert_load, power_law_loads
-from rackline.calibrate.tables import Array, Measurements
 from rackline.errors import InputError
+from rackline.fitting.amounts import PRODUCTS, Amounts, amounts
+from rackline.fitting.routing_tables import busiest_rank, expert_load, power_law_loads
+from rackline.fitting.tables import Array, Measurements
 from rackline.hardware import chip
 from rackline.parallel.blocks import Weights, decode_core, gemm_row, prefill_core
 from rackline.parallel.precision import Precision

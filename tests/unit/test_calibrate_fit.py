@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rackline.calibrate import calibrate_tables, generic_file, merged_file, stack_file
-from rackline.calibrate.amounts import amounts
-from rackline.calibrate.collectives import calibrate_collectives, custom_seconds, ring_seconds, wire_bytes
-from rackline.calibrate.fit import fit_line
-from rackline.calibrate.line import TERMS, decode, encode, seconds, terms_of
-from rackline.calibrate.reject import alone_against_siblings, gross_outliers
-from rackline.calibrate.run import CalibrationResult
-from rackline.calibrate.tables import Measurements
 from rackline.catalog.calibrations import CalibrationRecord
+from rackline.fitting import calibrate_tables, generic_file, merged_file, stack_file
+from rackline.fitting.amounts import amounts
+from rackline.fitting.collectives import calibrate_collectives, custom_seconds, ring_seconds, wire_bytes
+from rackline.fitting.fit import fit_line
+from rackline.fitting.line import TERMS, decode, encode, seconds, terms_of
+from rackline.fitting.reject import alone_against_siblings, gross_outliers
+from rackline.fitting.run import CalibrationResult
+from rackline.fitting.tables import Measurements
 from rackline.hardware import Chip, chip
 
 CHIPS = {name: chip(name) for name in ("h100-sxm", "h200-sxm")}
@@ -48,7 +48,7 @@ def gemm(on: Chip, stack: str = "vllm", dtype: str = "bfloat16", **truth: float)
 
 
 def run(*tables: Measurements) -> CalibrationResult:
-    from rackline.calibrate import calibrate
+    from rackline.fitting import calibrate
 
     return calibrate(tables, chips=CHIPS, links=LINKS, models=[], processes=1)
 

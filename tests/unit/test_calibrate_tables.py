@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rackline.calibrate.tables import read_tables, version_key
 from rackline.errors import InputError
+from rackline.fitting.tables import read_tables, version_key
 
 CHIPS = ("h100-sxm", "b200-sxm")
 HEADER = "chip,stack,stack_version,kernel,dtype,m,n,k,seconds"

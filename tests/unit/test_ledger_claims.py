@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from rackline.errors import CatalogError, InputError
-from rackline.lecture import EXAMINATIONS, VERDICTS, Claim, Finding, Quoted, Work, World, claims, ledger
-from rackline.lecture.ledger import examine
-from rackline.lecture.work import FAILS, HOLDS, IN_UNITS, NO_NUMBER, NOT_COMPUTED, ONLY_IF, write
-from rackline.lecture.world import overrides_from_texts
+from rackline.ledger import EXAMINATIONS, VERDICTS, Claim, Finding, Quoted, Work, World, claims, ledger
+from rackline.ledger.ledger import examine
+from rackline.ledger.work import FAILS, HOLDS, IN_UNITS, NO_NUMBER, NOT_COMPUTED, ONLY_IF, write
+from rackline.ledger.world import overrides_from_texts
 
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "rackline" / "lecture"
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "rackline" / "ledger"
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from rackline.hardware import cluster
 from rackline.parallel import Deployment, parse_layout, precision
 from rackline.passes import calibration
 from rackline.serving.stack import stack
-from rackline.simulate import Lengths, Pool, open_arrivals, pool_of, simulate
-from rackline.simulate.fast import is_plain_clock
+from rackline.simulation import Lengths, Pool, open_arrivals, pool_of, simulate
+from rackline.simulation.fast import is_plain_clock
 
 pytest.importorskip("numba")
 

@@ -14,7 +14,7 @@ from rackline.parallel import Deployment, Layout, precision
 from rackline.parallel.memory import kv_bytes_per_sequence
 from rackline.passes import calibration
 from rackline.serving.stack import stack
-from rackline.simulate import Lengths, RankSpec, kv_size, open_arrivals, pool_of, simulate
+from rackline.simulation import Lengths, RankSpec, kv_size, open_arrivals, pool_of, simulate
 
 
 def deployed(name: str, on: str = "dgx-h100", chips: int = 1) -> Deployment:

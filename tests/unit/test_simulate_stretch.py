@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rackline.simulate import PlainClock, Pool, RankSpec, Requests, policy, simulate
-from rackline.simulate.stretch import common_line, durations_of
+from rackline.simulation import PlainClock, Pool, RankSpec, Requests, policy, simulate
+from rackline.simulation.stretch import common_line, durations_of
 
 
 def test_a_rank_that_is_passed_over_twice_still_counts() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from rackline.errors import InputError
 from rackline.search.rate_capacity import rate_capacity
-from rackline.simulate import (
+from rackline.simulation import (
     Lengths,
     PlainClock,
     Pool,

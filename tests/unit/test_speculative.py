@@ -26,10 +26,10 @@ from rackline.serving.speculative import (
     usual_speculation,
 )
 from rackline.serving.stack import IDEAL
-from rackline.validate.cases import Case, case_from
-from rackline.validate.predict import Predictor, predict_serve
-from rackline.validate.resolve import Resolver
-from rackline.validate.speculation import both_ways, by_group, markdown, speculation_of
+from rackline.validation.cases import Case, case_from
+from rackline.validation.predict import Predictor, predict_serve
+from rackline.validation.resolve import Resolver
+from rackline.validation.speculation import both_ways, by_group, markdown, speculation_of
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 

@@ -11,15 +11,15 @@ import pytest
 
 from rackline import arch
 from rackline.errors import InputError, LayoutError
-from rackline.validate import validate
-from rackline.validate.cases import Case, Unsupported, read_cases, read_line
-from rackline.validate.resolve import Resolver
-from rackline.validate.train_cases import measured_step_s, prepare_training
-from rackline.validate.train_fit import NUMBERS, base_stacks, fit_numbers, stacks_with
-from rackline.validate.train_layouts import train_layout, train_stack_name, truncated
-from rackline.validate.train_refit import refit_training, repeat_spread
-from rackline.validate.train_report import train_refit_markdown
-from rackline.validate.train_stacks import stack_toml
+from rackline.validation import validate
+from rackline.validation.cases import Case, Unsupported, read_cases, read_line
+from rackline.validation.resolve import Resolver
+from rackline.validation.train_cases import measured_step_s, prepare_training
+from rackline.validation.train_fit import NUMBERS, base_stacks, fit_numbers, stacks_with
+from rackline.validation.train_layouts import train_layout, train_stack_name, truncated
+from rackline.validation.train_refit import refit_training, repeat_spread
+from rackline.validation.train_report import train_refit_markdown
+from rackline.validation.train_stacks import stack_toml
 
 BASE: dict[str, Any] = {
     "id": "a",

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rackline.errors import InputError
-from rackline.validate import Score, read_cases
-from rackline.validate.bands import (
+from rackline.validation import Score, read_cases
+from rackline.validation.bands import (
     ANY,
     COVERAGE,
     band,
@@ -22,7 +22,7 @@ from rackline.validate.bands import (
     shipped_bands,
     to_toml,
 )
-from rackline.validate.run import score_cases
+from rackline.validation.run import score_cases
 
 MEASURED = Path(__file__).resolve().parents[2].parent / "shared" / "measured"
 SERVED = ("tpot_s", "ttft_s", "request_s")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rackline.errors import InputError
-from rackline.validate import Case, read_cases
+from rackline.validation import Case, read_cases
 
 SERVE: dict[str, Any] = {
     "id": "a",

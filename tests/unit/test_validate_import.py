@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rackline.errors import InputError, UnitError
-from rackline.validate import Case
-from rackline.validate.cases import read_line
-from rackline.validate.importers import Given, import_results
+from rackline.validation import Case
+from rackline.validation.cases import read_line
+from rackline.validation.importers import Given, import_results
 
 VLLM: dict[str, Any] = {
     "date": "20260101-120000",

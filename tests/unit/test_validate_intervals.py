@@ -2,8 +2,8 @@
 
 import pytest
 
-from rackline.validate.bands import find_band, shipped_bands
-from rackline.validate.intervals import intervals
+from rackline.validation.bands import find_band, shipped_bands
+from rackline.validation.intervals import intervals
 
 
 def test_an_interval_is_the_prediction_times_the_band_of_its_group() -> None:

@@ -11,10 +11,10 @@ import pytest
 from rackline.errors import InputError, LayoutError, UnknownNameError
 from rackline.parallel import Layout
 from rackline.serving.stack import Stack
-from rackline.validate import Case, validate
-from rackline.validate.cases import read_line
-from rackline.validate.predict import Predictor, request_s, workload_of
-from rackline.validate.resolve import Resolver, architecture_record, layouts_of, stack_name
+from rackline.validation import Case, validate
+from rackline.validation.cases import read_line
+from rackline.validation.predict import Predictor, request_s, workload_of
+from rackline.validation.resolve import Resolver, architecture_record, layouts_of, stack_name
 
 SHAPE: dict[str, Any] = {
     "num_layers": 24,

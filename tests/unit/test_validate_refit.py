@@ -12,14 +12,14 @@ import pytest
 
 from rackline.cli.main import run
 from rackline.errors import InputError
-from rackline.validate import Case, CaseSet
-from rackline.validate.ablation import BEGIN, EFFECTS, END, ablation, write_docs
-from rackline.validate.cases import case_from
-from rackline.validate.fit_cases import FitCases, ServingNumbers, prepare, shipped_numbers
-from rackline.validate.refit import Refit, refit
-from rackline.validate.refit_report import marks, refit_markdown, write_refit_docs
-from rackline.validate.run import score_cases
-from rackline.validate.serving_fit import fit_numbers
+from rackline.validation import Case, CaseSet
+from rackline.validation.ablation import BEGIN, EFFECTS, END, ablation, write_docs
+from rackline.validation.cases import case_from
+from rackline.validation.fit_cases import FitCases, ServingNumbers, prepare, shipped_numbers
+from rackline.validation.refit import Refit, refit
+from rackline.validation.refit_report import marks, refit_markdown, write_refit_docs
+from rackline.validation.run import score_cases
+from rackline.validation.serving_fit import fit_numbers
 
 PLANTED = ServingNumbers(
     rank_skew_s=3e-6,

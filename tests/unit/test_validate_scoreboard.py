@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from rackline.errors import InputError
-from rackline.validate import Score, Scoreboard, Unsupported, statistics
-from rackline.validate.figure import parity_figure
-from rackline.validate.stored import (
+from rackline.validation import Score, Scoreboard, Unsupported, statistics
+from rackline.validation.figure import parity_figure
+from rackline.validation.stored import (
     BEGIN,
     END,
     markdown,
@@ -21,7 +21,7 @@ from rackline.validate.stored import (
     write_docs,
     write_stored,
 )
-from rackline.validate.worst import worst_scores
+from rackline.validation.worst import worst_scores
 
 
 def score(measured: float, predicted: float, name: str = "a", metric: str = "tpot_s", **groups: str) -> Score:

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rackline.calibrate import CalibrationResult, calibrate_tables, errors_by_kind
-from rackline.calibrate.summary import kind_of
 from rackline.catalog import OperationRecord, calibration_record, names
+from rackline.fitting import CalibrationResult, calibrate_tables, errors_by_kind
+from rackline.fitting.summary import kind_of
 from rackline.hardware import chip, cluster
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rackline.validate import validate
-from rackline.validate.scoreboard import statistics
+from rackline.validation import validate
+from rackline.validation.scoreboard import statistics
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 CASES = SHARED / "measured" / "training.jsonl"

@@ -42,7 +42,8 @@ def calibrate(
     if not parent.is_dir():
         raise InputError(what="--output", given=output, allowed=f"an existing folder; {parent} is none")
 
-    from rackline.calibrate import (
+    from rackline.catalog import names
+    from rackline.fitting import (
         as_dict,
         calibrate_tables,
         generic_file,
@@ -51,7 +52,6 @@ def calibrate(
         stacks_of,
         write_files,
     )
-    from rackline.catalog import names
     from rackline.hardware import chip as find_chip
     from rackline.hardware import cluster as find_cluster
 
@@ -71,7 +71,7 @@ def calibrate(
     if json:
         print_json({**as_dict(result), "files": [str(path) for path in files]})
         return
-    from rackline.calibrate.report import calibrate_report
+    from rackline.fitting.report import calibrate_report
 
     screen().print(calibrate_report(result, [str(path) for path in files]))
 

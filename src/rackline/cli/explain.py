@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rackline.hardware import Cluster
     from rackline.parallel import Deployment, Layout, Precision, Routing
     from rackline.passes import Batch, Calibration, StepPolicy
-    from rackline.validate.intervals import Interval
+    from rackline.validation.intervals import Interval
 
 
 def explain(
@@ -122,7 +122,7 @@ def explain(
         file.write_text(json_text.dumps(chrome_trace(passes)), encoding="utf-8")
     known: list[Interval] = []
     if deployment.calibration.name != "unit" and explanation.time.policy != "blackboard":
-        from rackline.validate.intervals import intervals
+        from rackline.validation.intervals import intervals
 
         metric = "decode_pass_s" if not new_tokens else "prefill_pass_s" if not sequences else "tpot_s"
         types = deployment.precision.expert_weights

@@ -34,18 +34,18 @@ def lecture(
     file = check_file_to_write(page, "--page")
     number = None if segment is None else whole(segment, "--segment", maximum=9)
 
-    from rackline.lecture import World, ledger, overrides_from_texts
+    from rackline.ledger import World, ledger, overrides_from_texts
 
     with progress("examining the claims"):
         findings = ledger(World(overrides_from_texts(assignments(sets))), segment=number, claim=claim)
     if file is not None:
-        from rackline.lecture.page import page as page_of
+        from rackline.ledger.page import page as page_of
 
         file.write_text(page_of(findings), encoding="utf-8")
     if json:
         print_json({"claims": [finding.as_dict() for finding in findings]})
         return
-    from rackline.lecture.table import claim_panel, ledger_table
+    from rackline.ledger.table import claim_panel, ledger_table
 
     out = screen()
     out.print(claim_panel(findings[0]) if claim is not None else ledger_table(findings, full=number is not None))

@@ -185,7 +185,7 @@ def plan(
         from rackline.report.svg import write_figure
 
         write_figure(pareto_figure(answer), file)
-    from rackline.validate.intervals import as_dict, of_candidate
+    from rackline.validation.intervals import as_dict, of_candidate
 
     name = answer.calibration.name
     if json:

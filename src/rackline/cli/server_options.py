@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rackline.arch import AnyModel
     from rackline.hardware import Cluster
     from rackline.parallel import Deployment, Layout
-    from rackline.simulate import Handover, Pool, Requests, Result
-    from rackline.simulate.run import Progress
+    from rackline.simulation import Handover, Pool, Requests, Result
+    from rackline.simulation.run import Progress
 
 _COMPARED = (
     "on", "chips", "policy", "layout", "replicas", "router", "max-batched-tokens", "max-num-seqs", "kv-tokens",
@@ -43,7 +43,7 @@ class BuiltServer:
     def serve(
         self, requests: Requests, skip_bad: bool, progress: Progress | None, *, keep_passes: bool = False
     ) -> Result:
-        from rackline.simulate import simulate as run
+        from rackline.simulation import simulate as run
 
         return run(
             requests,
@@ -143,8 +143,8 @@ class ServerOptions:
         from rackline.parallel import precision as find_precision
         from rackline.serving.stack import stack as find_stack
         from rackline.serving.stack import stack_of
-        from rackline.simulate import Handover, kv_size, pool_of
-        from rackline.simulate.router import router as find_router
+        from rackline.simulation import Handover, kv_size, pool_of
+        from rackline.simulation.router import router as find_router
 
         find_router(self.router)
         chip = self.cluster.chip

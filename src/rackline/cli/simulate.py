@@ -25,7 +25,7 @@ from rackline.cli.traffic import Traffic, read_limits
 from rackline.errors import InputError, nearest_names
 
 if TYPE_CHECKING:
-    from rackline.simulate import Requests, Result
+    from rackline.simulation import Requests, Result
 
 Flag = Annotated[bool, Parameter(negative=())]
 

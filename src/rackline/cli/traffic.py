@@ -12,8 +12,8 @@ from rackline.errors import InputError, nearest_names
 from rackline.units import parse_bytes, parse_count, parse_fraction, parse_rate, parse_seconds
 
 if TYPE_CHECKING:
-    from rackline.simulate import Requests, Slo, TierSpec
-    from rackline.simulate.workloads import Spread
+    from rackline.simulation import Requests, Slo, TierSpec
+    from rackline.simulation.workloads import Spread
 
 _LIMITS = ("ttft", "tpot", "e2e")
 _SPREADS: tuple[Spread, ...] = ("fixed", "uniform", "exponential", "lognormal")
@@ -46,7 +46,7 @@ class Traffic:
         Raises:
             InputError: options that contradict each other or miss each other.
         """
-        from rackline.simulate import read_trace
+        from rackline.simulation import read_trace
 
         speed = parse_count(self.speed, name="--speed", maximum=1e6)
         if self.trace is not None:
@@ -64,7 +64,7 @@ class Traffic:
     def _made(self) -> Requests:
         import numpy as np
 
-        from rackline.simulate import Lengths, closed_loop_of, conversations, open_arrivals
+        from rackline.simulation import Lengths, closed_loop_of, conversations, open_arrivals
 
         if (self.rate is None) == (self.users is None):
             given = "neither" if self.rate is None else "both"
@@ -117,7 +117,7 @@ def read_limits(text: str, option: str) -> Slo:
     Raises:
         InputError: another form.
     """
-    from rackline.simulate import Slo
+    from rackline.simulation import Slo
 
     limits, at, place = text.partition("@")
     found: dict[str, float] = {}
@@ -144,7 +144,7 @@ def read_tiers(texts: Sequence[str] | None, bytes_per_token: float) -> tuple[Tie
     Raises:
         InputError: another form.
     """
-    from rackline.simulate import TierSpec
+    from rackline.simulation import TierSpec
 
     found: list[TierSpec] = []
     for text in texts or ():

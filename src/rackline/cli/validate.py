@@ -16,8 +16,8 @@ from rackline.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rackline.validate.cases import CaseSet
-    from rackline.validate.scoreboard import Score, Scoreboard
+    from rackline.validation.cases import CaseSet
+    from rackline.validation.scoreboard import Score, Scoreboard
 
 LeftOut = Literal["model", "chip", "stack", "source"]
 Format = Literal["vllm", "genai-perf", "aiperf", "inferencex"]
@@ -83,7 +83,7 @@ def validate(
     if not files:
         raise InputError(what="FILE", given="nothing", allowed="one or more files, one JSON object a line")
     if import_format is not None:
-        from rackline.validate.importers import Given, import_results
+        from rackline.validation.importers import Given, import_results
 
         given = Given(
             model=model,
@@ -107,10 +107,10 @@ def validate(
     for name, value in (("--model", model), ("--chip", chip), ("--output", output), ("--layout", layout)):
         if value is not None:
             raise InputError(what=name, given=value, allowed="only with --import, which says what the results lack")
-    from rackline.validate import validate as run
-    from rackline.validate.stored import read_stored, stored_form, worse_than
-    from rackline.validate.stored import write_docs as fill_page
-    from rackline.validate.stored import write_stored as store
+    from rackline.validation import validate as run
+    from rackline.validation.stored import read_stored, stored_form, worse_than
+    from rackline.validation.stored import write_docs as fill_page
+    from rackline.validation.stored import write_stored as store
 
     if write_stacks is not None:
         _write_stacks(files, write_stacks)
@@ -136,7 +136,7 @@ def validate(
     elapsed_s = time.perf_counter() - start
     _warn(board)
     if write_docs is not None and len(board.both_ways) and len(board.both_ways) == board.num_cases:
-        from rackline.validate.speculation import write_docs as fill_speculation
+        from rackline.validation.speculation import write_docs as fill_speculation
 
         fill_speculation(board.both_ways, Path(write_docs))
     elif write_docs is not None:
@@ -147,14 +147,14 @@ def validate(
         _write_bands(board.scores, files, bands_file)
     if figure_file is not None:
         from rackline.report.svg import write_figure
-        from rackline.validate.figure import parity_figure
+        from rackline.validation.figure import parity_figure
 
         write_figure(parity_figure(board), figure_file)
     worse = worse_than(before, board) if before is not None else []
     if json:
         print_json({**board.as_dict(), **({"worse": worse} if before is not None else {})})
     else:
-        from rackline.validate.report import scoreboard_report
+        from rackline.validation.report import scoreboard_report
 
         out = screen()
         out.print(scoreboard_report(board, elapsed_s=elapsed_s, width=out.width))
@@ -174,8 +174,8 @@ def _refit(
     write_bands: str | None,
 ) -> None:
     """Leave each one out in turn."""
-    from rackline.validate import read_cases
-    from rackline.validate.refit import refit
+    from rackline.validation import read_cases
+    from rackline.validation.refit import refit
 
     cases = read_cases(files)
     if all(case.kind == "train" for case in cases.cases):
@@ -183,7 +183,7 @@ def _refit(
         return
     if by == "source":
         raise InputError(what="--refit", given=by, allowed="model, chip or stack; source for training cases alone")
-    from rackline.validate.refit_report import refit_report, write_refit_docs
+    from rackline.validation.refit_report import refit_report, write_refit_docs
 
     bands_file = check_file_to_write(write_bands, "--write-bands")
     start = time.perf_counter()
@@ -194,7 +194,7 @@ def _refit(
     if write_docs is not None:
         write_refit_docs(found, Path(write_docs))
     if bands_file is not None:
-        from rackline.validate.run import score_cases
+        from rackline.validation.run import score_cases
 
         # what was left out stands for a new model; kinds of cases that no number is fitted to are scored as they are
         kinds = {score.groups["kind"] for score in found.board.scores}
@@ -209,8 +209,8 @@ def _refit(
 
 def _refit_training(cases: CaseSet, by: LeftOut, json: bool, write_docs: str | None, write_bands: str | None) -> None:
     """Leave each source, model family or chip of training cases out in turn."""
-    from rackline.validate.train_refit import refit_training
-    from rackline.validate.train_report import train_refit_report, write_train_refit_docs
+    from rackline.validation.train_refit import refit_training
+    from rackline.validation.train_report import train_refit_report, write_train_refit_docs
 
     if write_bands is not None:
         raise InputError(what="--write-bands", given=write_bands, allowed="only for served cases")
@@ -230,9 +230,9 @@ def _refit_training(cases: CaseSet, by: LeftOut, json: bool, write_docs: str | N
 
 def _write_stacks(files: tuple[str, ...], folder: str) -> None:
     """Fit the training numbers and write the stacks that hold them."""
-    from rackline.validate import read_cases
-    from rackline.validate.train_refit import fitted_stacks
-    from rackline.validate.train_stacks import write_stacks as write
+    from rackline.validation import read_cases
+    from rackline.validation.train_refit import fitted_stacks
+    from rackline.validation.train_stacks import write_stacks as write
 
     target = Path(folder)
     if not target.is_dir():
@@ -245,10 +245,10 @@ def _write_stacks(files: tuple[str, ...], folder: str) -> None:
 
 def _ablation(files: tuple[str, ...], calibration: str, json: bool, write_docs: str | None) -> None:
     """Switch each effect off in turn."""
-    from rackline.validate import read_cases
-    from rackline.validate.ablation import ablation
-    from rackline.validate.ablation import write_docs as fill_page
-    from rackline.validate.refit_report import ablation_report
+    from rackline.validation import read_cases
+    from rackline.validation.ablation import ablation
+    from rackline.validation.ablation import write_docs as fill_page
+    from rackline.validation.refit_report import ablation_report
 
     start = time.perf_counter()
     with counting("refitting without each effect", "fitted without") as done:
@@ -264,7 +264,7 @@ def _ablation(files: tuple[str, ...], calibration: str, json: bool, write_docs: 
 
 def _write_bands(scores: Iterable[Score], files: tuple[str, ...], target: Path) -> None:
     """Write the error bands of these values."""
-    from rackline.validate.bands import make_bands, to_toml
+    from rackline.validation.bands import make_bands, to_toml
 
     target.write_text(to_toml(make_bands(scores), files), encoding="utf-8")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
-    from rackline.simulate import Result
+    from rackline.simulation import Result
 
 PlotKind = Literal["cdf", "timeline", "occupancy"]
 PLOT_KINDS: tuple[PlotKind, ...] = ("cdf", "timeline", "occupancy")

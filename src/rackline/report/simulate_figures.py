@@ -9,7 +9,7 @@ import numpy as np
 
 from rackline.report.figures import BLUE, GREEN, GREY, ORANGE, Figure
 from rackline.report.run_files import PlotKind
-from rackline.simulate import Result
+from rackline.simulation import Result
 
 _COLORS = (BLUE, ORANGE, GREEN, GREY, "#CC79A7", "#E69F00")
 _DASHES = ("solid", "dash", "dot", "dashdot")  # one a run, a color for each metric

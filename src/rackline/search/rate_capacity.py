@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rackline.errors import InputError
-from rackline.simulate import Requests, Result, Slo
+from rackline.simulation import Requests, Result, Slo
 
 Serve = Callable[[Requests], Result]
 

@@ -1,0 +1,43 @@
+"""Operation tables → fitted calibrations, with their errors on what was not fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from rackline.arch import Model
+from rackline.fitting.run import CalibrationResult, calibrate
+from rackline.fitting.summary import KindErrors, as_dict, errors_by_kind
+from rackline.fitting.tables import Measurements, read_tables
+from rackline.fitting.write import generic_file, merged_file, stack_file, stacks_of, write_files
+from rackline.hardware import Chip
+
+__all__ = [
+    "CalibrationResult",
+    "KindErrors",
+    "Measurements",
+    "as_dict",
+    "calibrate",
+    "calibrate_tables",
+    "errors_by_kind",
+    "generic_file",
+    "merged_file",
+    "read_tables",
+    "stack_file",
+    "stacks_of",
+    "write_files",
+]
+
+
+def calibrate_tables(
+    paths: Iterable[str | Path],
+    *,
+    chips: Mapping[str, Chip],
+    links: Mapping[str, float],
+    models: Iterable[Model],
+    processes: int = 2,
+    done: Callable[[str, int, int], None] | None = None,
+) -> CalibrationResult:
+    """Read operation tables and fit them; see `read_tables` and `calibrate`."""
+    tables = read_tables(paths, list(chips))
+    return calibrate(tables, chips=chips, links=links, models=models, processes=processes, done=done)

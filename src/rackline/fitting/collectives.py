@@ -1,0 +1,219 @@
+"""Fit collectives: latency, link share and the ramp of mid-size messages, for each group size.
+
+    t = overhead + x + ramp sqrt(overhead x), x = bytes on the wire / (eta_link link)
+
+A custom all-reduce is the faster of two kernels: one-shot (every rank reads all others: n - 1 times the message) and
+two-shot (reduce-scatter, all-gather: 2 (n - 1) / n times).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rackline.fitting.evaluate import Errors, random_half
+from rackline.fitting.fit import Values
+from rackline.fitting.line import robust_fit
+from rackline.fitting.tables import Array, Measurements
+
+RING_CLASSES = {
+    "all_reduce": "all_reduce_ring",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+}
+ONE_SHOT, TWO_SHOT = "all_reduce_one_shot", "all_reduce_two_shot"
+CUSTOM = "custom_all_reduce"
+_CUDA_GRAPH = {"trtllm": "trtllm", "vllm": "vllm_graph", "sglang": "sglang_graph"}
+_LIBRARIES = ("nccl", "oneccl")
+_FEWEST = 6
+_PULL = 0.03
+_WEAK_PULL = 0.003
+_SEEDS = (0, 1, 2, 3)
+_MOST_ETA = 2.0  # in-network reduction halves the bytes on the wire
+
+_RING_START = {"overhead_s": 1.2e-5, "eta_link": 0.8, "ramp": 0.7}
+_CUSTOM_START = {"overhead_s": 5e-6, "eta_link": 0.6, "extra_s": 3e-6, "eta_link_two": 0.75, "ramp_two": 0.4}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveFit:
+    """Numbers of one collective on one chip and group size.
+
+    Args:
+        chip, stack, stack_version: what was measured; the stack of a library (NCCL) is its name.
+        op_class: "all_reduce_ring" and so on, or "custom_all_reduce".
+        group_size: ranks [count].
+        values: parameters.
+        errors: on the random half that was not fitted.
+    """
+
+    chip: str
+    stack: str
+    stack_version: str
+    op_class: str
+    group_size: int
+    values: Values
+    errors: Errors
+
+
+def wire_bytes(op_class: str, message_bytes: Array, group_size: int) -> Array:
+    """Bytes that a rank sends [bytes], shape of `message_bytes`.
+
+    Args:
+        op_class: of the collective; "all_reduce_one_shot" sends the whole message to every other rank.
+        message_bytes: whole buffer of a rank, as nccl-tests prints its size [bytes].
+        group_size: n, ranks [count].
+
+    >>> float(wire_bytes("all_reduce_ring", np.array(8.0), 4)), float(wire_bytes("all_gather", np.array(8.0), 4))
+    (12.0, 6.0)
+    """
+    n = group_size
+    times = {"all_reduce_ring": 2.0 * (n - 1) / n, TWO_SHOT: 2.0 * (n - 1) / n, ONE_SHOT: n - 1.0}
+    return message_bytes * times.get(op_class, (n - 1.0) / n)
+
+
+def ring_seconds(values: Mapping[str, float], wire_s: Array) -> Array:
+    """Time of a collective [s]: overhead + x + ramp sqrt(overhead x), x = wire_s / eta_link.
+
+    Args:
+        values: overhead_s [s], eta_link, ramp.
+        wire_s: bytes on the wire over the link's rate [s].
+    """
+    x = wire_s / values["eta_link"]
+    overhead = values["overhead_s"]
+    return overhead + x + values.get("ramp", 0.0) * np.sqrt(overhead * x)
+
+
+def custom_seconds(values: Mapping[str, float], one_shot_s: Array, two_shot_s: Array) -> Array:
+    """Time of a custom all-reduce [s]: the faster of one-shot and two-shot.
+
+    Args:
+        values: overhead_s [s], eta_link of one-shot; extra_s [s], eta_link_two, ramp_two of two-shot.
+        one_shot_s, two_shot_s: bytes on the wire of each over the link's rate [s].
+    """
+    one = values["overhead_s"] + one_shot_s / values["eta_link"]
+    two = ring_seconds(two_shot_values(values), two_shot_s)
+    return np.minimum(one, two)
+
+
+def two_shot_values(values: Mapping[str, float]) -> Values:
+    """Numbers of the two-shot kernel alone."""
+    return {
+        "overhead_s": values["overhead_s"] + values["extra_s"],
+        "eta_link": values["eta_link_two"],
+        "ramp": values["ramp_two"],
+    }
+
+
+def calibrate_collectives(tables: Sequence[Measurements], links: Mapping[str, float]) -> list[CollectiveFit]:
+    """Fit all collective tables.
+
+    Args:
+        tables: "collective" and "custom_all_reduce" tables; others are passed over.
+        links: bytes/s each way of the scale-up links of a chip; chips without an entry are passed over.
+
+    Returns:
+        One fit a chip, stack, collective and group size.
+    """
+    ring = [
+        t
+        for t in tables
+        if t.table == "collective" and t.stack in _LIBRARIES and t.chip in links and len(t.seconds) >= _FEWEST
+    ]
+    custom = [
+        t
+        for t in tables
+        if t.table == CUSTOM
+        and _CUDA_GRAPH.get(t.stack) == t.labels[0]
+        and t.chip in links
+        and len(t.seconds) >= _FEWEST
+    ]
+    out: list[CollectiveFit] = []
+    for kind in (ring, custom):
+        by_class: dict[tuple[str, ...], list[Measurements]] = {}
+        for table in kind:
+            label = table.labels if kind is ring else (CUSTOM, table.labels[1])
+            by_class.setdefault(label, []).append(table)
+        for _, members in sorted(by_class.items()):
+            out += _fit_alike(members, links, _RING_START if kind is ring else _CUSTOM_START)
+    return out
+
+
+def _fit_alike(tables: Sequence[Measurements], links: Mapping[str, float], start: Values) -> list[CollectiveFit]:
+    """Tables of one collective and group size: each is pulled towards the median of all."""
+    models = [_model(table, links[table.chip]) for table in tables]
+    everything = [np.ones(len(t.seconds), dtype=np.bool_) for t in tables]
+
+    def fit_all(masks: Sequence[np.ndarray[tuple[int], np.dtype[np.bool_]]]) -> list[Values]:
+        loose = [_fit(m, t.seconds, mask, start, _WEAK_PULL) for m, t, mask in zip(models, tables, masks, strict=True)]
+        usual = {name: float(np.exp(np.median([np.log(v[name]) for v in loose]))) for name in start}
+        return [_fit(m, t.seconds, mask, usual, _PULL) for m, t, mask in zip(models, tables, masks, strict=True)]
+
+    errors: list[list[Array]] = [[] for _ in tables]
+    for seed in _SEEDS:
+        masks = [random_half(len(t.seconds), seed) for t in tables]
+        for place, (values, mask) in enumerate(zip(fit_all(masks), masks, strict=True)):
+            predicted = models[place](values)[~mask]
+            errors[place].append(np.abs(predicted / tables[place].seconds[~mask] - 1.0))
+    fits: list[CollectiveFit] = []
+    for place, (table, values) in enumerate(zip(tables, fit_all(everything), strict=True)):
+        unseen = np.concatenate(errors[place])
+        ideal = np.abs(models[place](_ideal(start)) / table.seconds - 1.0)
+        fits.append(
+            CollectiveFit(
+                chip=table.chip,
+                stack=table.stack,
+                stack_version=table.stack_version,
+                op_class=CUSTOM if table.table == CUSTOM else RING_CLASSES[table.labels[0]],
+                group_size=int(table.labels[1]),
+                values=values,
+                errors=Errors(
+                    rows=len(table.seconds),
+                    median_error=float(np.median(unseen)),
+                    p90_error=float(np.quantile(unseen, 0.9)),
+                    family_median_error=None,
+                    family_p90_error=None,
+                    ideal_median_error=float(np.median(ideal)),
+                    ideal_p90_error=float(np.quantile(ideal, 0.9)),
+                ),
+            )
+        )
+    return fits
+
+
+def _ideal(start: Values) -> Values:
+    """No latency, the full link."""
+    return {name: 1.0 if name.startswith("eta") else 0.0 for name in start}
+
+
+def _model(table: Measurements, link: float) -> Callable[[Mapping[str, float]], Array]:
+    message, size = table.columns["message_bytes"], int(table.labels[1])
+    if table.table == CUSTOM:
+        one, two = (wire_bytes(name, message, size) / link for name in (ONE_SHOT, TWO_SHOT))
+        return lambda values: custom_seconds(values, one, two)
+    wire = wire_bytes(RING_CLASSES[table.labels[0]], message, size) / link
+    return lambda values: ring_seconds(values, wire)
+
+
+def _fit(
+    model: Callable[[Mapping[str, float]], Array],
+    measured_s: Array,
+    mask: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    parent: Mapping[str, float],
+    pull: float,
+) -> Values:
+    names = list(parent)
+    centre = np.log([parent[name] for name in names])
+    tops = np.array([np.log(_MOST_ETA) if name.startswith("eta") else 5.0 for name in names])
+    log_measured, root = np.log(measured_s[mask]), np.sqrt(pull)
+
+    def values_of(coded: Array) -> Values:
+        return dict(zip(names, np.exp(np.clip(np.minimum(coded, tops), -30.0, 5.0)).tolist(), strict=True))
+
+    def residuals(coded: Array) -> Array:
+        return np.concatenate([np.log(model(values_of(coded))[mask]) - log_measured, root * (coded - centre)])
+
+    return values_of(robust_fit(residuals, centre))

@@ -1,0 +1,101 @@
+"""Errors on what a fit did not see: a random half of the shapes, and whole families of shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rackline.fitting.fit import Group
+from rackline.fitting.tables import Array
+
+SEEDS = (0, 1)
+_FEWEST_TESTED = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """Absolute relative errors of one fit [fraction]; None where there were too few rows or families.
+
+    Args:
+        rows: rows of the table [count].
+        median_error, p90_error: on the random half that was not fitted.
+        family_median_error, family_p90_error: on the families that were not fitted.
+        ideal_median_error, ideal_p90_error: of the ideal roofline on all rows.
+    """
+
+    rows: int
+    median_error: float | None
+    p90_error: float | None
+    family_median_error: float | None
+    family_p90_error: float | None
+    ideal_median_error: float
+    ideal_p90_error: float
+
+
+def random_half(rows: int, seed: int) -> npt.NDArray[np.bool_]:
+    """Mask of a random half of the rows, to fit."""
+    return np.random.default_rng(seed).permutation(rows) < rows // 2
+
+
+def half_of_families(families: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.bool_]:
+    """Mask of the rows of a random half of the families, to fit."""
+    names = np.unique(families)
+    chosen = np.random.default_rng(seed + 100).permutation(names)[: max(1, len(names) // 2)]
+    return np.isin(families, chosen)
+
+
+def median_and_p90(predicted_s: Array, measured_s: Array) -> tuple[float, float]:
+    """Median and 90th percentile of |predicted / measured - 1| [fraction]."""
+    error = np.abs(predicted_s / measured_s - 1.0)
+    return float(np.median(error)), float(np.quantile(error, 0.9))
+
+
+def evaluate(groups: Sequence[Group], predictor: Callable[[list[Group]], Callable[[Group], Array]]) -> list[Errors]:
+    """Refit on halves and test on the rest; the parents of a fit are refitted too, so that nothing leaks.
+
+    Args:
+        groups: whole groups of one class.
+        predictor: fits a list of (halved) groups, returns a function from group to seconds.
+
+    Returns:
+        One entry a group.
+    """
+    found: dict[str, list[list[tuple[float, float]]]] = {}
+    for kind in ("random", "family"):
+        found[kind] = [[] for _ in groups]
+        for seed in SEEDS:
+            masks = [
+                random_half(len(g.measured_s), seed) if kind == "random" else half_of_families(g.families, seed)
+                for g in groups
+            ]
+            predict = predictor([g.take(mask) if mask.any() else g for g, mask in zip(groups, masks, strict=True)])
+            for place, (group, mask) in enumerate(zip(groups, masks, strict=True)):
+                if np.sum(~mask) >= _FEWEST_TESTED and np.sum(mask) >= _FEWEST_TESTED:
+                    unseen = group.take(~mask)
+                    found[kind][place].append(median_and_p90(predict(unseen), unseen.measured_s))
+    out: list[Errors] = []
+    for place, group in enumerate(groups):
+        random, family = _mean(found["random"][place]), _mean(found["family"][place])
+        ideal = median_and_p90(group.work.ideal_s(), group.measured_s)
+        out.append(
+            Errors(
+                rows=len(group.measured_s),
+                median_error=random[0],
+                p90_error=random[1],
+                family_median_error=family[0],
+                family_p90_error=family[1],
+                ideal_median_error=ideal[0],
+                ideal_p90_error=ideal[1],
+            )
+        )
+    return out
+
+
+def _mean(found: list[tuple[float, float]]) -> tuple[float | None, float | None]:
+    if not found:
+        return None, None
+    median, p90 = np.mean(np.array(found), axis=0)
+    return float(median), float(p90)

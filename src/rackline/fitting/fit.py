@@ -1,0 +1,182 @@
+"""Fit the lines of one class: all chips → generation → chip and stack, each shrunk towards its parent.
+
+A fit minimises soft-L1 of log(predicted / measured), so that a row twice too slow weighs as much as one twice too
+fast and outliers little, plus a pull towards the parent's parameters in transformed space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rackline.fitting.amounts import Amounts, joined
+from rackline.fitting.line import Term, decode, encode, robust_fit, seconds, terms_of
+from rackline.fitting.tables import Array
+
+# Pull towards the parent, per parameter, in rows of a size: (log-error scale)² units. Chosen by held-out error among
+# 0.003, 0.01, 0.03, 0.1 (see docs/log.md); parents are pulled weakly towards the start of their class.
+PULL = {
+    "gemm": 0.01,
+    "attention_decode": 0.01,
+    "mla_decode": 0.01,
+    "attention_prefill": 0.01,
+    "mla_prefill": 0.01,
+    "moe": 0.03,
+}
+_PARENT_PULL = 0.01
+FEWEST_ROWS = 10
+_MOST_POOLED = 2400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Rows of one chip, stack, class and data type.
+
+    Args:
+        chip, generation, stack, stack_version: what was measured.
+        work: amounts of the rows.
+        measured_s: time of each row [s], shape (rows,).
+        families: shape family of each row, shape (rows,).
+    """
+
+    chip: str
+    generation: str
+    stack: str
+    stack_version: str
+    work: Amounts
+    measured_s: Array
+    families: npt.NDArray[np.int64]
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """(chip, stack, class, data type)."""
+        return self.chip, self.stack, self.work.op_class, self.work.dtype
+
+    @property
+    def quantised(self) -> bool:
+        """Whether the times contain a separate quantisation."""
+        return bool(np.any(self.work.quantise_memory_s > 0))
+
+    def take(self, rows: npt.NDArray[np.bool_]) -> Group:
+        """The chosen rows."""
+        from dataclasses import replace
+
+        return replace(self, work=self.work.take(rows), measured_s=self.measured_s[rows], families=self.families[rows])
+
+
+Values = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassFit:
+    """Parameters of one class and data type.
+
+    Args:
+        everywhere: of all chips.
+        by_generation: of each generation.
+        by_group: of each (chip, stack).
+    """
+
+    everywhere: Values
+    by_generation: Mapping[str, Values]
+    by_group: Mapping[tuple[str, str], Values]
+
+    def parent(self, generation: str) -> Values:
+        """Parameters that a chip of this generation falls back to."""
+        return self.by_generation.get(generation, self.everywhere)
+
+
+def fit_line(
+    terms: Sequence[Term],
+    work: Amounts,
+    measured_s: Array,
+    parent: Mapping[str, float],
+    pull: float,
+    fixed: Mapping[str, float] | None = None,
+) -> Values:
+    """Fit the parameters of one line.
+
+    Equation:
+        min sum soft_l1(log(t / measured) / 0.1) + pull (p - parent)²
+
+    Args:
+        terms: parameters.
+        work: amounts of the rows.
+        measured_s: times [s], shape (rows,).
+        parent: values to shrink towards.
+        pull: strength of the shrinkage.
+        fixed: parameters that are known and not fitted.
+
+    Returns:
+        Values by name, the fixed ones included.
+    """
+    known = dict(fixed or {})
+    free = [term for term in terms if term.name not in known]
+    centre = encode(free, parent)
+    root = np.sqrt(pull)
+    log_measured = np.log(measured_s)
+
+    def residuals(coded: Array) -> Array:
+        values = {**known, **decode(free, np.clip(coded, -60.0, 30.0))}
+        return np.concatenate([np.log(seconds(values, work)) - log_measured, root * (coded - centre)])
+
+    return {**known, **decode(free, robust_fit(residuals, centre))}
+
+
+def fit_class(
+    groups: Sequence[Group],
+    *,
+    excluded: frozenset[tuple[str, str]] = frozenset(),
+    overheads: ClassFit | None = None,
+) -> ClassFit:
+    """Fit all groups of one class and data type.
+
+    Args:
+        groups: of one class and data type.
+        excluded: (chip, stack) that parents must not learn from.
+        overheads: fit whose overheads are taken over (products in fp8 and fp4: the launch is that of bf16, what is
+            more is quantisation).
+
+    Returns:
+        Parents and the fit of every group.
+    """
+    first = groups[0]
+    pull = PULL[first.work.op_class]
+    terms = terms_of(first.work.op_class, first.quantised)
+    start = {term.name: term.start for term in terms}
+    pool = [g for g in groups if (g.chip, g.stack) not in excluded] or list(groups)
+
+    def fixed(values: Values | None) -> Values | None:
+        return None if values is None else {"overhead_s": values["overhead_s"]}
+
+    everywhere = _pooled(terms, pool, start, fixed(overheads.everywhere if overheads else None))
+    by_generation: dict[str, Values] = {}
+    for generation in sorted({g.generation for g in pool}):
+        members = [g for g in pool if g.generation == generation]
+        known = fixed(overheads.parent(generation)) if overheads else None
+        by_generation[generation] = _pooled(terms, members, everywhere, known)
+    by_group: dict[tuple[str, str], Values] = {}
+    for group in groups:
+        parent = by_generation.get(group.generation, everywhere)
+        own = None
+        if overheads:
+            own = fixed(overheads.by_group.get((group.chip, group.stack), overheads.parent(group.generation)))
+        by_group[group.chip, group.stack] = fit_line(terms, group.work, group.measured_s, parent, pull, own)
+    return ClassFit(everywhere=everywhere, by_generation=by_generation, by_group=by_group)
+
+
+def _pooled(terms: Sequence[Term], groups: Sequence[Group], parent: Values, fixed: Values | None) -> Values:
+    """One fit over several groups; each has the same number of rows at most, so that none dominates."""
+    most = max(_MOST_POOLED // len(groups), 40)
+    works: list[Amounts] = []
+    times: list[Array] = []
+    for group in groups:
+        rows = np.arange(len(group.measured_s))
+        if len(rows) > most:
+            rows = rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)]
+        works.append(group.work.take(rows))
+        times.append(group.measured_s[rows])
+    return fit_line(terms, joined(works), np.concatenate(times), parent, _PARENT_PULL, fixed)

@@ -1,0 +1,154 @@
+"""Fits that must not be used: at a bound, implausible beside their kind, or of another kernel class than the rest.
+
+A rejected fit is left out of its stack's file with its reason, so that a reader of the file falls back to the same
+chip under another stack, else to the chip's generation, else to all chips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from rackline.fitting.collectives import CollectiveFit
+from rackline.fitting.evaluate import Errors
+from rackline.fitting.fit import Group, Values
+from rackline.fitting.line import seconds
+from rackline.fitting.siblings import DISAGREEMENT
+from rackline.fitting.tables import Array
+
+_OVERHEAD_TIMES_MEDIAN = 5.0
+_EAGER_S = 80e-6
+_NEAR_ONE, _NEAR_ZERO = 0.9995, 0.03
+_BINDING_SHARE = 0.2
+_WORST_P90 = 0.6
+_WORST_MEDIAN = 0.15
+_UNUSUAL_MEDIAN = 0.2
+_TIMES_KIND = 2.0
+_TIMES_PARENT_ETA = 2.5
+_EAGER_QUANTISE_S = 40e-6
+_HOST_SHARE = 0.3
+
+Key = tuple[str, str, str, str]
+
+
+def constant_s(values: Values) -> float:
+    """Time of a call without work: launch and quantisation [s]."""
+    return values.get("overhead_s", 0.0) + values.get("quantise_s", 0.0)
+
+
+def gross_outliers(fits: Sequence[tuple[Group, Values]]) -> dict[Key, str]:
+    """Groups whose constant is far above that of the others of their class.
+
+    Returns:
+        Key of the group → reason.
+    """
+    reasons: dict[Key, str] = {}
+    by_class: dict[str, list[float]] = {}
+    for group, values in fits:
+        by_class.setdefault(group.work.op_class, []).append(constant_s(values))
+    for group, values in fits:
+        usual = float(np.median(by_class[group.work.op_class]))
+        own = constant_s(values)
+        if own > _OVERHEAD_TIMES_MEDIAN * usual and own > _EAGER_S:
+            reasons[group.key] = (
+                f"{own * 1e6:.0f} us a call without work, {own / usual:.0f}x the median of its class: host-bound call"
+            )
+    return reasons
+
+
+def bad_fit(
+    group: Group,
+    values: Values,
+    errors: Errors,
+    *,
+    parents: Sequence[Values],
+    usual_median: float,
+    over_siblings: float | None,
+) -> str:
+    """Why a fit cannot be used by itself; empty if it can.
+
+    Args:
+        group: the rows.
+        values: the fit.
+        errors: on what it did not see.
+        parents: numbers of the generation and of all chips.
+        usual_median: median error of the fits of this class and data type.
+        over_siblings: time over that of the other stacks on the chip, on the layers of the catalogue; None if alone.
+    """
+    if values.get("quantise_s", 0.0) > _EAGER_QUANTISE_S:
+        return f"{values['quantise_s'] * 1e6:.0f} us of a separate quantisation a call: host-bound call"
+    binding = group.work.compute_s / values["eta_compute"] > group.work.memory_s / values["eta_memory"]
+    for name, share in (("eta_compute", np.mean(binding)), ("eta_memory", np.mean(~binding))):
+        own = values[name]
+        if share < _BINDING_SHARE:
+            continue
+        if own > _NEAR_ONE or own < _NEAR_ZERO:
+            return f"{name} sits at its bound ({own:.3g})"
+        usual = max(parent[name] for parent in parents)
+        if over_siblings is not None and over_siblings > DISAGREEMENT and own * _TIMES_PARENT_ETA < usual:
+            return (
+                f"{name} {own:.2f}, {usual:.2f} is usual, and {over_siblings:.1f}x the time of its siblings: "
+                "another class of kernel"
+            )
+    if errors.median_error is None or errors.p90_error is None:
+        return "too few rows to test"
+    fallback = float(np.median(np.abs(seconds(parents[0], group.work) / group.measured_s - 1.0)))
+    if fallback > errors.median_error:
+        return ""  # a poor fit of the right kernel is better than a good one of others
+    if errors.p90_error > _WORST_P90 and errors.median_error > _WORST_MEDIAN:
+        return f"error {errors.median_error:.0%} / {errors.p90_error:.0%} (median / p90) on shapes not fitted"
+    if errors.median_error > max(_TIMES_KIND * usual_median, _UNUSUAL_MEDIAN):
+        return f"median error {errors.median_error:.0%}, {usual_median:.0%} is usual for its kind"
+    return ""
+
+
+def host_bound_chips(fits: Iterable[CollectiveFit]) -> dict[str, str]:
+    """Chips whose collectives were limited by the host that they were measured on, not by their links.
+
+    The share of the link rate that a larger group reaches must not fall to a small part of what two chips reach.
+
+    Returns:
+        Chip → reason.
+    """
+    reached: dict[str, dict[int, float]] = {}
+    for fit in fits:
+        sizes = reached.setdefault(fit.chip, {})
+        sizes[fit.group_size] = min(fit.values["eta_link"], sizes.get(fit.group_size, 1.0))
+    reasons: dict[str, str] = {}
+    for chip, sizes in reached.items():
+        first, worst = sizes[min(sizes)], min(sizes, key=lambda size: sizes[size])
+        if sizes[worst] < _HOST_SHARE * first:
+            reasons[chip] = (
+                f"{worst} ranks reach {sizes[worst]:.2f} of the link in collectives, {min(sizes)} reach {first:.2f}: "
+                "limited by the host"
+            )
+    return reasons
+
+
+def alone_against_siblings(times: Mapping[str, Array]) -> dict[str, str]:
+    """Stacks on one chip that differ from two others which agree with each other.
+
+    Args:
+        times: stack → seconds on the layer shapes of the catalogue.
+
+    Returns:
+        Stack → reason.
+
+    >>> alone_against_siblings({"a": np.ones(3), "b": np.ones(3) * 1.1, "c": np.ones(3) * 2})
+    {'c': '1.9x its siblings a, b on the layers of the catalogue'}
+    """
+    if len(times) < 3:
+        return {}
+    reasons: dict[str, str] = {}
+    for stack, own in times.items():
+        others = {name: t for name, t in times.items() if name != stack}
+        within = [float(np.median(a / b)) for a in others.values() for b in others.values()]
+        if max(within) > DISAGREEMENT:
+            continue
+        middle = np.exp(np.mean([np.log(t) for t in others.values()], axis=0))
+        ratio = float(np.median(own / middle))
+        if max(ratio, 1.0 / ratio) > DISAGREEMENT:
+            names = ", ".join(sorted(others))
+            reasons[stack] = f"{ratio:.1f}x its siblings {names} on the layers of the catalogue"
+    return reasons

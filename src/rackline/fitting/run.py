@@ -1,0 +1,171 @@
+"""From tables to calibrations: fit all classes on several processes, reject, compare siblings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+
+from rackline.arch import Model
+from rackline.fitting.collectives import CollectiveFit, calibrate_collectives
+from rackline.fitting.fit import ClassFit
+from rackline.fitting.kernels import ClassResult, KernelFit, calibrate_class, groups_of
+from rackline.fitting.reject import Key, alone_against_siblings, bad_fit
+from rackline.fitting.siblings import (
+    Disagreement,
+    LayerShapes,
+    disagreements,
+    layer_shapes,
+    layer_work,
+    pass_seconds,
+)
+from rackline.fitting.tables import Array, Measurements
+from rackline.hardware import Chip
+
+KERNEL_TABLES = ("moe", "gemm", "attention_decode", "attention_prefill", "mla_decode", "mla_prefill")  # longest first
+COLLECTIVE_TABLES = ("collective", "custom_all_reduce")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationResult:
+    """All that a run found.
+
+    Args:
+        kernels: every fit of a kernel table, rejected ones included.
+        parents: class → data type → parents.
+        collectives: every fit of a collective.
+        rejected: (chip, stack, class, data type) → reason.
+        disagreements: accepted fits that differ from a sibling on the layers of the catalogue's models.
+        rows, older_rows, slower_rows: used; left out as of older versions, as slower kernels [count].
+    """
+
+    kernels: tuple[KernelFit, ...]
+    parents: Mapping[str, Mapping[str, ClassFit]]
+    collectives: tuple[CollectiveFit, ...]
+    rejected: Mapping[Key, str]
+    disagreements: tuple[Disagreement, ...]
+    rows: int
+    older_rows: int
+    slower_rows: int
+
+
+def calibrate(
+    tables: Sequence[Measurements],
+    *,
+    chips: Mapping[str, Chip],
+    links: Mapping[str, float],
+    models: Iterable[Model],
+    processes: int = 2,
+    done: Callable[[str, int, int], None] | None = None,
+) -> CalibrationResult:
+    """Fit all tables.
+
+    Args:
+        tables: as `read_tables` returns them.
+        chips: name → chip.
+        links: chip name → scale-up bytes/s each way.
+        models: whose layers siblings are compared on.
+        processes: how many to use; 1 stays in this one [count].
+        done: called with (what, finished, all) after each class.
+
+    Returns:
+        Fits, errors, rejections and disagreements.
+    """
+    by_table: dict[str, list[Measurements]] = {}
+    for table in tables:
+        by_table.setdefault(table.table, []).append(table)
+    work = [(name, by_table[name]) for name in KERNEL_TABLES if name in by_table]
+    ring = [t for name in COLLECTIVE_TABLES for t in by_table.get(name, [])]
+    total = len(work) + bool(ring)
+    results: dict[str, ClassResult | list[CollectiveFit]] = {}
+
+    def finished(name: str, result: ClassResult | list[CollectiveFit] | None) -> None:
+        if result is not None:
+            results[name] = result
+        if done is not None:
+            done(name, len(results), total)
+
+    if processes > 1 and total > 1:
+        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:  # a fork copies locked threads
+            waiting: dict[Future[Any], str] = {pool.submit(_class, group, dict(chips)): name for name, group in work}
+            if ring:
+                waiting[pool.submit(calibrate_collectives, ring, dict(links))] = "collective"
+            for future in as_completed(waiting):
+                finished(waiting[future], future.result())
+    else:
+        for name, group in work:
+            finished(name, _class(group, dict(chips)))
+        if ring:
+            finished("collective", calibrate_collectives(ring, links))
+
+    classes = [r for name in KERNEL_TABLES if isinstance(r := results.get(name), ClassResult)]
+    collectives = results.get("collective")
+    rejected, times = _judge(classes, chips, layer_shapes(models))
+    return CalibrationResult(
+        kernels=tuple(fit for result in classes for fit in result.fits),
+        parents={result.op_class: result.parents for result in classes},
+        collectives=tuple(collectives) if isinstance(collectives, list) else (),
+        rejected=rejected,
+        disagreements=tuple(disagreements({key: t for key, t in times.items() if key not in rejected})),
+        rows=sum(len(t.seconds) for t in tables),
+        older_rows=sum(t.older_rows for t in tables),
+        slower_rows=sum(t.slower_rows for t in tables),
+    )
+
+
+def _class(tables: Sequence[Measurements], chips: dict[str, Chip]) -> ClassResult | None:
+    groups = groups_of(tables, chips)
+    return calibrate_class(groups) if groups else None
+
+
+def _judge(
+    classes: Sequence[ClassResult], chips: Mapping[str, Chip], shapes: LayerShapes
+) -> tuple[dict[Key, str], dict[Key, Array]]:
+    """Reasons to reject, and seconds on the layer shapes of every fit."""
+    rejected: dict[Key, str] = {}
+    times: dict[Key, Array] = {}
+    for result in classes:
+        for dtype, parents in result.parents.items():
+            fits = [fit for fit in result.fits if fit.group.work.dtype == dtype]
+            medians = [fit.errors.median_error for fit in fits if fit.errors.median_error is not None]
+            usual = float(np.median(medians)) if medians else 0.0
+            for fit in fits:
+                work = layer_work(shapes, chips[fit.group.chip], result.op_class, dtype)
+                if work is not None:
+                    times[fit.group.key] = pass_seconds(fit.values, work)
+            for fit in fits:
+                reason = fit.outlier or bad_fit(
+                    fit.group,
+                    fit.values,
+                    fit.errors,
+                    parents=(parents.parent(fit.group.generation), parents.everywhere),
+                    usual_median=usual,
+                    over_siblings=_over_siblings(fit, fits, times),
+                )
+                if reason:
+                    rejected[fit.group.key] = reason
+            for chip in sorted({fit.group.chip for fit in fits}):
+                sound = {
+                    f.group.stack: times[f.group.key]
+                    for f in fits
+                    if f.group.chip == chip and f.group.key in times and f.group.key not in rejected
+                }
+                for stack, reason in alone_against_siblings(sound).items():
+                    rejected[chip, stack, result.op_class, dtype] = reason
+    return rejected, times
+
+
+def _over_siblings(fit: KernelFit, fits: Sequence[KernelFit], times: Mapping[Key, Array]) -> float | None:
+    """Median over layer shapes of its time over that of its fastest sibling that is no outlier."""
+    others = [
+        times[f.group.key]
+        for f in fits
+        if f.group.chip == fit.group.chip and f is not fit and not f.outlier and f.group.key in times
+    ]
+    if not others or fit.group.key not in times:
+        return None
+    return max(float(np.median(times[fit.group.key] / other)) for other in others)

@@ -1,0 +1,262 @@
+"""Fitted calibrations as catalogue files: one line an entry, with errors and sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from rackline.fitting.collectives import CUSTOM, ONE_SHOT, TWO_SHOT, CollectiveFit, two_shot_values
+from rackline.fitting.evaluate import Errors
+from rackline.fitting.fit import Values
+from rackline.fitting.kernels import KernelFit
+from rackline.fitting.reject import host_bound_chips
+from rackline.fitting.run import CalibrationResult
+
+STACK_NAMES = {"trtllm": "TensorRT-LLM", "vllm": "vLLM", "sglang": "SGLang"}
+GENERIC = "generic"
+_SOURCE = (
+    "kernel and collective times published with aiconfigurator (github.com/ai-dynamo/aiconfigurator), latest version "
+    "of each stack; the numbers here are fits to them, message sizes as nccl-tests prints them"
+)
+_URL = "https://github.com/ai-dynamo/aiconfigurator"
+_ACCESSED = "2026-11-21"
+
+# Small kernels have no table of their own.
+_ASSUMED = (
+    {"chip": "*", "class": "elementwise", "dtype": "*", "overhead_s": 2e-6, "eta_compute": 0.75, "eta_memory": 0.75},
+    {"chip": "*", "class": "embedding", "dtype": "*", "overhead_s": 2e-6, "eta_compute": 0.75, "eta_memory": 0.75},
+)
+
+Entry = dict[str, str | float | int]
+
+# Products whose activations a stack quantises in a kernel of its own when it serves; the others fuse it into the
+# kernel before. Found on published serving measurements (Llama-3.1-70B in NVFP4), not from the tables.
+SEPARATE_QUANTISE = {"vllm": ("fp4",)}
+
+
+def stacks_of(result: CalibrationResult) -> list[str]:
+    """Stacks that have a kernel or a custom all-reduce, sorted."""
+    kernels = {fit.group.stack for fit in result.kernels}
+    return sorted(kernels | {fit.stack for fit in result.collectives if fit.op_class == CUSTOM})
+
+
+def stack_file(result: CalibrationResult, stack: str) -> str:
+    """TOML of the accepted fits of one stack."""
+    kernels = [fit for fit in result.kernels if fit.group.stack == stack]
+    bound = host_bound_chips(result.collectives)
+    custom = [
+        fit for fit in result.collectives if fit.stack == stack and fit.op_class == CUSTOM and fit.chip not in bound
+    ]
+    full = STACK_NAMES.get(stack, stack)
+    return _file(
+        name=stack,
+        full_name=f"{full}, fitted",
+        stack=stack,
+        description=(
+            f"Numbers of {full} on each chip that was measured under it, fitted to tables of single kernels. What is "
+            "missing here falls back to the same chip under another stack, to its generation, to all chips."
+        ),
+        evidence="measured",
+        operations=[_kernel_entry(fit) for fit in kernels if fit.group.key not in result.rejected],
+        collectives=[entry for fit in custom for entry in _collective_entries(fit)],
+        rejected=[
+            f"{fit.group.chip} {fit.group.work.op_class} {fit.group.work.dtype}: {result.rejected[fit.group.key]}"
+            for fit in kernels
+            if fit.group.key in result.rejected
+        ],
+    )
+
+
+def generic_file(result: CalibrationResult, name: str = GENERIC) -> str:
+    """TOML of the parents: each generation and all chips over all stacks, and the library collectives of each chip."""
+    operations: list[Entry] = [dict(entry) for entry in _ASSUMED]
+    for op_class, types in result.parents.items():
+        for dtype, parents in types.items():
+            members = [f for f in result.kernels if (f.group.work.op_class, f.group.work.dtype) == (op_class, dtype)]
+            levels = {"*": parents.everywhere, **parents.by_generation}
+            for chip, values in sorted(levels.items()):
+                rows = sum(f.errors.rows for f in members if chip in ("*", f.group.generation))
+                operations.append(_entry(chip, op_class, dtype, values, {"rows": rows, "evidence": "derived"}))
+    bound = host_bound_chips(result.collectives)
+    kept = [fit for fit in result.collectives if fit.chip not in bound]
+    library = [fit for fit in kept if fit.op_class != CUSTOM]
+    collectives = [entry for fit in library for entry in _collective_entries(fit)]
+    return _file(
+        name=name,
+        full_name="All stacks, fitted",
+        stack="any",
+        description=(
+            "Numbers of each chip generation and of all chips, fitted to the tables of all stacks together, and "
+            "collectives of NCCL by chip: what is used where a stack was not measured on a chip."
+        ),
+        evidence="derived",
+        operations=operations,
+        collectives=[*collectives, *_collective_parents(kept)],
+        rejected=[f"{chip}: {reason}" for chip, reason in sorted(bound.items())],
+        assumed=len(_ASSUMED),
+    )
+
+
+def merged_file(result: CalibrationResult, name: str) -> str:
+    """TOML of one set of numbers over all stacks: of each chip the stack with the most accepted fits, then the rest."""
+    counts: dict[tuple[str, str], int] = {}
+    accepted = [fit for fit in result.kernels if fit.group.key not in result.rejected]
+    for fit in accepted:
+        place = (fit.group.chip, fit.group.stack)
+        counts[place] = counts.get(place, 0) + 1
+    entries: dict[tuple[str, str, str], Entry] = {}
+    for fit in sorted(accepted, key=lambda f: (-counts[f.group.chip, f.group.stack], f.group.stack)):
+        key = (fit.group.chip, fit.group.work.op_class, fit.group.work.dtype)
+        entries.setdefault(key, _kernel_entry(fit, note=fit.group.stack))
+    operations: list[Entry] = [dict(entry) for entry in _ASSUMED]
+    operations += [entries[key] for key in sorted(entries)]
+    for op_class, types in result.parents.items():
+        for dtype, parents in types.items():
+            for chip, values in sorted({"*": parents.everywhere, **parents.by_generation}.items()):
+                operations.append(_entry(chip, op_class, dtype, values, {"evidence": "derived"}))
+    collectives: dict[tuple[object, ...], Entry] = {}
+    ranked = sorted(result.collectives, key=lambda f: (-counts.get((f.chip, f.stack), 0), f.stack))
+    for fit in ranked:
+        for entry in _collective_entries(fit):
+            collectives.setdefault((entry["chip"], entry["class"], entry["group_size"]), entry)
+    stacks = stacks_of(result)
+    return _file(
+        name=name,
+        full_name=f"Fitted to {', '.join(stacks) or 'collectives'}",
+        stack=stacks[0] if len(stacks) == 1 else "any",
+        description="Numbers fitted by rackline calibrate; the note of an entry is the stack it was measured under.",
+        evidence="measured",
+        operations=operations,
+        collectives=[*collectives.values(), *_collective_parents(result.collectives)],
+        rejected=[f"{' '.join(key)}: {reason}" for key, reason in sorted(result.rejected.items())],
+        assumed=len(_ASSUMED),
+        citation="operation tables given to rackline calibrate",
+    )
+
+
+def write_files(contents: Mapping[Path, str]) -> None:
+    """Write all files, each through a temporary one beside it, after all contents are made."""
+    for path, text in contents.items():
+        temporary = path.with_name(path.name + ".part")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+
+
+def _kernel_entry(fit: KernelFit, note: str = "") -> Entry:
+    more: Entry = {**_statistics(fit.errors), "stack_version": fit.group.stack_version, "evidence": "measured"}
+    if note:
+        more["note"] = note
+    return _entry(fit.group.chip, fit.group.work.op_class, fit.group.work.dtype, fit.values, more)
+
+
+def _entry(chip: str, op_class: str, dtype: str, values: Values, more: Entry) -> Entry:
+    return {"chip": chip, "class": op_class, "dtype": dtype, **values, **more}
+
+
+def _statistics(errors: Errors) -> Entry:
+    found: dict[str, float | int | None] = {
+        "rows": errors.rows,
+        "median_error": errors.median_error,
+        "p90_error": errors.p90_error,
+        "family_median_error": errors.family_median_error,
+        "family_p90_error": errors.family_p90_error,
+        "ideal_median_error": errors.ideal_median_error,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _collective_entries(fit: CollectiveFit) -> list[Entry]:
+    more: Entry = {**_statistics(fit.errors), "stack_version": fit.stack_version, "evidence": "measured"}
+    parts = {fit.op_class: fit.values}
+    if fit.op_class == CUSTOM:
+        one = {"overhead_s": fit.values["overhead_s"], "eta_link": fit.values["eta_link"]}
+        parts = {ONE_SHOT: one, TWO_SHOT: two_shot_values(fit.values)}
+    return [
+        {"chip": fit.chip, "class": name, "group_size": fit.group_size, **values, **more}
+        for name, values in parts.items()
+    ]
+
+
+def _collective_parents(fits: Iterable[CollectiveFit]) -> list[Entry]:
+    """Medians over chips of each collective and group size."""
+    found: dict[tuple[str, int], list[Values]] = {}
+    for fit in fits:
+        for entry in _collective_entries(fit):
+            numbers = {k: float(v) for k, v in entry.items() if k in ("overhead_s", "eta_link", "ramp")}
+            found.setdefault((str(entry["class"]), fit.group_size), []).append(numbers)
+    return [
+        {
+            "chip": "*",
+            "class": name,
+            "group_size": size,
+            **{key: float(np.median([v[key] for v in values])) for key in values[0]},
+            "evidence": "derived",
+        }
+        for (name, size), values in sorted(found.items())
+    ]
+
+
+def _file(
+    *,
+    name: str,
+    full_name: str,
+    stack: str,
+    description: str,
+    evidence: str,
+    operations: list[Entry],
+    collectives: list[Entry],
+    rejected: list[str],
+    assumed: int = 0,
+    citation: str = _SOURCE,
+) -> str:
+    lines = [
+        "# Written by `rackline calibrate`; change the tables or the fit, not this file.",
+        f"name = {_text(name)}",
+        f"full_name = {_text(full_name)}",
+        f"stack = {_text(stack)}",
+        f"description = {_text(description)}",
+        f"evidence = {_text(evidence)}",
+        'step_policy = "serial"',
+        "host_s_per_step = 0.0",
+        f"separate_quantise = [{', '.join(_text(dtype) for dtype in SEPARATE_QUANTISE.get(stack, ()))}]",
+        "",
+    ]
+    if rejected:
+        lines += ["# Rejected fits, which fall back:", *(f"#   {reason}" for reason in rejected), ""]
+    if operations:
+        lines += ["operation = [", *(f"  {_inline(entry)}," for entry in operations), "]", ""]
+    if collectives:
+        lines += ["collective = [", *(f"  {_inline(entry)}," for entry in collectives), "]", ""]
+    lines += ["[[sources]]", 'fields = ["*"]', f"kind = {_text(evidence)}", f"citation = {_text(citation)}"]
+    if citation == _SOURCE:
+        lines += [f"url = {_text(_URL)}", f"accessed = {_text(_ACCESSED)}"]
+    if assumed:
+        fields = ", ".join(_text(f"operation.{place}.*") for place in range(assumed))
+        words = "small kernels have no table: typical launch time and share of the bandwidth"
+        lines += ["", "[[sources]]", f"fields = [{fields}]", 'kind = "assumed"', f"citation = {_text(words)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _text(value: str) -> str:
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _number(value: float) -> str:
+    """Four significant digits, always a TOML float.
+
+    >>> [_number(x) for x in (1.0, 2.34567e-6, 0.123456)]
+    ['1.0', '2.346e-06', '0.1235']
+    """
+    text = f"{value:.4g}"
+    return text if any(mark in text for mark in ".e") else f"{text}.0"
+
+
+def _inline(entry: Entry) -> str:
+    def shown(value: str | float) -> str:
+        if isinstance(value, str):
+            return _text(value)
+        return str(value) if isinstance(value, int) else _number(value)
+
+    return "{" + ", ".join(f"{key} = {shown(value)}" for key, value in entry.items()) + "}"

@@ -1,0 +1,21 @@
+"""The lecture as running code: each claim is a function that calls the library, and gets a verdict."""
+
+from rackline.ledger.ledger import EXAMINATIONS, ledger
+from rackline.ledger.said import SEGMENTS, Claim, Quoted, claims
+from rackline.ledger.work import VERDICTS, Computed, Finding, Work
+from rackline.ledger.world import World, overrides_from_texts
+
+__all__ = [
+    "EXAMINATIONS",
+    "SEGMENTS",
+    "VERDICTS",
+    "Claim",
+    "Computed",
+    "Finding",
+    "Quoted",
+    "Work",
+    "World",
+    "claims",
+    "ledger",
+    "overrides_from_texts",
+]

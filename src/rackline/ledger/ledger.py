@@ -1,0 +1,80 @@
+"""The ledger: every claim examined by a function that calls the library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from rackline.errors import InputError, nearest_names
+from rackline.ledger import (
+    conflicts,
+    golden,
+    segment_1,
+    segment_2,
+    segment_3,
+    segment_4,
+    segment_5,
+    segment_6,
+    segment_6_tiers,
+    segment_7,
+)
+from rackline.ledger.said import SEGMENTS, Claim, claims
+from rackline.ledger.work import Finding, Work, without_number
+from rackline.ledger.world import World
+
+Examination = Callable[[Work], Finding]
+
+EXAMINATIONS: Mapping[str, Examination] = {
+    **segment_1.EXAMINATIONS,
+    **segment_2.EXAMINATIONS,
+    **segment_3.EXAMINATIONS,
+    **segment_4.EXAMINATIONS,
+    **segment_5.EXAMINATIONS,
+    **segment_6.EXAMINATIONS,
+    **segment_6_tiers.EXAMINATIONS,
+    **segment_7.EXAMINATIONS,
+    **conflicts.EXAMINATIONS,
+    **golden.EXAMINATIONS,
+}
+
+
+def examine(claim: Claim, world: World) -> Finding:
+    """Examine one claim."""
+    world.asked.clear()
+    examination = EXAMINATIONS.get(claim.id)
+    return without_number(claim) if examination is None else examination(Work(claim, world))
+
+
+def ledger(world: World | None = None, *, segment: int | None = None, claim: str | None = None) -> tuple[Finding, ...]:
+    """Examine the claims of the lecture.
+
+    Args:
+        world: the catalogue; with other values in it other verdicts may come out.
+        segment: 1 to 7, 8 for inconsistencies, 9 for golden values; all by default.
+        claim: one claim by its id, such as C99.
+
+    Returns:
+        A finding for each, in order.
+
+    Raises:
+        InputError: no such segment or claim.
+
+    >>> ledger(claim="C99")[0].verdict
+    'holds'
+    """
+    where = World() if world is None else world
+    if segment is not None and segment not in SEGMENTS:
+        raise InputError(what="segment", given=segment, allowed=f"1 to {max(SEGMENTS)}")
+    known = [one for one in claims() if segment is None or one.segment == segment]
+    if claim is not None:
+        wanted = claim.strip().upper()
+        known = [one for one in known if one.id == wanted]
+        if not known:
+            ids = [one.id for one in claims()]
+            near = nearest_names(wanted, ids, 1)
+            raise InputError(
+                what="claim",
+                given=claim,
+                allowed="C01 to C133, N34 to N56 or G01 to G17, of the segment if one is named",
+                nearest=near[0] if near else None,
+            )
+    return tuple(examine(one, where) for one in known)

@@ -1,0 +1,98 @@
+"""What was said: the claims of the lecture in our words with the numbers that were quoted, as data."""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+SEGMENTS = {
+    1: "Batch size, latency and cost",
+    2: "A mixture of experts on racks",
+    3: "Pipeline parallelism",
+    4: "Why not to pipeline; the memory wall; scale-up",
+    5: "Reinforcement learning, use and over-training",
+    6: "What prices reveal",
+    7: "Neural nets and cryptography",
+    8: "Where the lecture disagrees with itself or with outside facts",
+    9: "Golden values",
+}
+FILES = (
+    "segment_1",
+    "segment_2",
+    "segment_3",
+    "segment_4",
+    "segment_5",
+    "segment_6",
+    "segment_7",
+    "conflicts",
+    "golden",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quoted:
+    """A number that was said, or that an example starts from.
+
+    Args:
+        value: in SI units.
+        within: how far off a computed value may be and still agree: 0.1 allows a factor of 1.1 either way. It
+            follows from how the number was said: 0.02 for digits, 0.1 to 0.3 for "about", 1 or more for an order.
+    """
+
+    value: float
+    within: float = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One claim.
+
+    Args:
+        id: C01 to C133; N34 to N56 for inconsistencies, G01 to G17 for golden values.
+        segment: 1 to 7 in the order of the lecture; 8 inconsistencies, 9 golden values.
+        at: time on the clock of the video; empty where it has none.
+        speaker: RP, DP, both, or empty.
+        said: the claim in our words.
+        formula: empty where there is none.
+        quoted: the numbers as they were said, as text; empty where there are none.
+        numbers: the numbers by name.
+        why_not: for a claim that is not computed, why.
+    """
+
+    id: str
+    segment: int
+    said: str
+    at: str = ""
+    speaker: str = ""
+    formula: str = ""
+    quoted: str = ""
+    numbers: Mapping[str, Quoted] = field(default_factory=dict[str, Quoted], hash=False)
+    why_not: str = ""
+
+
+@functools.cache
+def claims() -> tuple[Claim, ...]:
+    """All claims, inconsistencies and golden values, in order.
+
+    >>> claims()[0].id, claims()[-1].id
+    ('C01', 'G17')
+    """
+    found: list[Claim] = []
+    for file in FILES:
+        text = importlib.resources.files("rackline.ledger").joinpath("said", f"{file}.toml").read_text("utf-8")
+        found += [_claim(row) for row in tomllib.loads(text)["claim"]]
+    return tuple(found)
+
+
+def _claim(row: dict[str, Any]) -> Claim:
+    given: dict[str, dict[str, float] | float] = row.pop("numbers", {})
+    numbers = {
+        name: Quoted(**value) if isinstance(value, dict) else Quoted(value=float(value))
+        for name, value in given.items()
+    }
+    return Claim(numbers=MappingProxyType(numbers), **row)

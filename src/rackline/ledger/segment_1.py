@@ -1,0 +1,378 @@
+"""Segment 1, first half: the roofline of a pass, its cost, and the batch that balances it (C01 to C23)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from rackline.arch import Model
+from rackline.ledger import segment_1_trains
+from rackline.ledger.parts import FRONTIER, RACK, attention_slope, ridge, ridges
+from rackline.ledger.work import Finding, Work
+from rackline.passes.routing import experts_touched_mean
+from rackline.serving import blackboard as bb
+from rackline.units import format_count, format_seconds
+
+
+def c01(it: Work) -> Finding:
+    sheet = it.world.sheet("anthropic-claude-opus-4.6")
+    normal, fast = sheet.of_mode("standard")[0], sheet.of_mode("fast")[0]
+    it.near("price of fast over normal", (fast.output_usd or 0.0) / (normal.output_usd or 1.0), "", "price_ratio")
+    it.near("speed of fast over normal", fast.speed_ratio or 1.0, "", "speed_ratio")
+    balance = bb.balance_batch(it.q("ridge"), it.q("total_over_active"))
+    normal_batch = bb.mode_batches(it.q("speed_ratio"), it.q("price_ratio"), balance).normal_batch
+    dear = bb.mode_at_price(normal_batch, it.q("much_more"), balance)
+    it.show("speed for 100 times the price", float(dear.speed_ratio), "")
+    return it.done(
+        f"The price list has these ratios; on the roofline 100 times the price buys {float(dear.speed_ratio):.3g} "
+        "times the speed, because weights are read in each pass whatever is paid."
+    )
+
+
+def c02(it: Work) -> Finding:
+    rack, model = it.world.cluster(RACK), it.world.model("deepseek-v3")
+    it.near("chips of the rack", rack.num_chips, "", "chips")
+    flop, hbm = rack.num_chips * rack.chip.flop_per_s("fp8"), rack.num_chips * rack.chip.hbm_bytes_per_s
+    batch, context, kv = it.q("batch_size"), 4096.0, model.kv_bytes_per_token(1.0)
+    compute = bb.compute_s(batch, model.active_params, flop)
+    memory = bb.memory_s(batch, model.total_params, 1.0, context, kv, hbm)
+    bound = bb.pass_s(batch, model.total_params, model.active_params, 1.0, context, kv, flop, hbm)
+    it.same("pass of DeepSeek V3", bound, max(compute, memory), "s")
+    behind = bb.attention_then_weights_s(batch, model.total_params, model.active_params, 1.0, context, kv, flop, hbm)
+    it.least("the same when attention hides behind nothing", behind, "s", bound)
+    return it.done("It is a lower bound: whatever does not overlap only adds to the longer of the two.")
+
+
+def c03(it: Work) -> Finding:
+    chip, model = it.world.chip("gb200"), it.world.model("deepseek-v3")
+    flop = chip.flop_per_s("fp4")
+    said = it.q("batch_size") * model.active_params / flop
+    it.same(
+        "Φ in multiply-adds per second", bb.compute_s(it.q("batch_size"), model.active_params, 2.0 * flop), said, "s"
+    )
+    it.same("Φ in FLOP per second", bb.compute_s(it.q("batch_size"), model.active_params, flop), said, "s")
+    return it.done(
+        "A multiply-add is two FLOP, and data sheets count FLOP: with those the formula needs a factor of 2.",
+        units="Φ counts multiply-adds, half of the FLOP of a data sheet",
+    )
+
+
+def c04(it: Work) -> Finding:
+    chip, model = it.world.chip("gb200"), it.world.model("deepseek-v3")
+    batch, context, kv = it.q("batch_size"), it.q("context_len"), model.kv_bytes_per_token(1.0)
+    hbm = chip.hbm_bytes_per_s
+    said = (model.total_params + batch * context * kv) / hbm
+    for name, width in (("1 byte a weight", 1.0), ("FP4, half a byte", 0.5), ("BF16, 2 bytes", 2.0)):
+        it.same(name, bb.memory_s(batch, model.total_params, width, context, kv, hbm), said, "s")
+    return it.done(
+        "The two reads add up as said; N over W is seconds only when a weight is one byte.", units="1 byte a weight"
+    )
+
+
+def c05(it: Work) -> Finding:
+    for name in ("llama-3.1-70b", "deepseek-v3"):
+        model = it.world.model(name)
+        for context in (it.q("short_context"), it.q("long_context")):
+            share = attention_slope(model) * context / float(model.flop_per_token(0.0))
+            it.most(f"{name} at {format_count(context)}: attention over weights", share, "%", it.q("small"))
+    return it.done(
+        "Attention grows with the context while the weights stay: it passes them at tens of thousands of tokens.",
+        only_if="the context is a few thousand tokens and attention is not absorbed MLA",
+    )
+
+
+def c07(it: Work) -> Finding:
+    model = it.world.model("deepseek-v3")
+    it.near("active parameters", model.active_params, "", "active_params")
+    it.near("all parameters", model.total_params, "", "total_params")
+    return it.done(f"Its published shape counts to {format_count(model.total_params)}, which was rounded up.")
+
+
+def c08(it: Work) -> Finding:
+    rack, model = it.world.cluster(RACK), it.world.model(FRONTIER)
+    flop, hbm = rack.chip.flop_per_s("fp4"), rack.chip.hbm_bytes_per_s
+    total, active, kv, context = (
+        model.total_params,
+        model.active_params,
+        model.kv_bytes_per_token(),
+        it.q("context_len"),
+    )
+    knee = bb.balance_batch_with_kv(bb.dimensionless_ridge(flop, hbm, 0.5), total, active, 0.5, context, kv)
+
+    def seconds(batch: float) -> float:
+        return bb.pass_s(batch, total, active, 0.5, context, kv, flop, hbm)
+
+    if knee == float("inf"):
+        it.true("there is a batch from which arithmetic binds", False)
+        return it.done("On this machine the cache is read more slowly than it is multiplied at every batch.")
+    it.show("knee", knee, "sequences")
+    it.same("a tiny batch takes the weights", seconds(1e-9), bb.weight_fetch_s(total, 0.5, hbm), "s")
+    slope = (seconds(knee / 2) - seconds(knee / 4)) / (knee / 4)
+    it.same("slope below the knee is the cache", slope, bb.kv_fetch_s(1.0, context, kv, hbm), "s")
+    it.same(
+        "slope above it is arithmetic", (seconds(4 * knee) - seconds(2 * knee)) / (2 * knee), 2 * active / flop, "s"
+    )
+    return it.done("The curve has the three pieces as drawn, with one knee.")
+
+
+def c09(it: Work) -> Finding:
+    rack, model = it.world.cluster(RACK), it.world.model("deepseek-v3")
+    hbm = rack.num_chips * rack.chip.hbm_bytes_per_s
+    floor = bb.latency_floor_s(model.total_params, 1.0, hbm)
+    it.show("floor of DeepSeek V3 on the rack, FP8", floor, "s")
+    moe = model.moe() if isinstance(model, Model) else None
+    if moe is not None:
+        for batch in (1.0, it.q("large_batch")):
+            touched = float(experts_touched_mean(moe.num_experts, moe.experts_per_token, batch)) / moe.num_experts
+            it.near(f"experts that a batch of {batch:g} reads", touched, "%", "touched")
+    return it.done(
+        f"{format_seconds(floor)} is the floor of batches that touch every expert; a single sequence reads only those "
+        "that it is routed to and is faster.",
+        only_if="the batch touches all experts, or the model is dense",
+    )
+
+
+def c10(it: Work) -> Finding:
+    for name in ("dgx-h100", "dgx-b200", RACK):
+        price = it.world.cluster(name).usd_per_chip_hour
+        if price is not None:
+            it.near(f"rent of a chip of {name}", price, "USD", "usd_per_hour")
+    rack, model = it.world.cluster(RACK), it.world.model("deepseek-v3")
+    floor = bb.latency_floor_s(model.total_params, 1.0, rack.num_chips * rack.chip.hbm_bytes_per_s)
+    it.least("shortest pass, weights only", floor, "s", it.q("shortest_s"))
+    it.near("longest pass, all of the memory", rack.chip.drain_s, "s", "longest_s")
+    whole = bb.cost_per_token_usd(1.0, floor, 1.0)
+    it.same("weights per token fall as 1/B", bb.cost_per_token_usd(100.0, floor, 1.0) * 100.0, whole)
+    return it.done(
+        "Passes lie in that range; rents of 2026 lie on both sides of 2 dollars, the newest chips above.",
+        only_if="the chip is not the newest",
+    )
+
+
+def c11(it: Work) -> Finding:
+    rack, model = it.world.cluster(RACK), it.world.model(FRONTIER)
+    chips = float(rack.num_chips)
+    flop, hbm = chips * rack.chip.flop_per_s("fp4"), chips * rack.chip.hbm_bytes_per_s
+    usd = it.q("usd_per_hour") * chips
+    total, active, kv, context = (
+        model.total_params,
+        model.active_params,
+        model.kv_bytes_per_token(),
+        it.q("context_len"),
+    )
+    floor = bb.cost_floor_usd(active, context, kv, flop, hbm, usd)
+
+    def cost(batch: float) -> float:
+        return bb.cost_per_token_usd(batch, bb.pass_s(batch, total, active, 0.5, context, kv, flop, hbm), usd)
+
+    it.show("a million tokens at batch 1", cost(1.0) * 1e6, "USD")
+    it.show("a million tokens at 2,400", cost(it.q("batch_size")) * 1e6, "USD")
+    it.least("batch 1 over the bound", cost(1.0) / floor, "", 100.0)
+    it.least("the largest batch over the bound", cost(1e9) / floor, "", 1.0)
+    it.most("and close to it", cost(1e9) / floor, "", 1.001)
+    return it.done("Cost falls with the batch until arithmetic or cache per token sets it, and never below that.")
+
+
+def c12(it: Work) -> Finding:
+    balance = bb.balance_batch(ridge(it.world.chip("gb200"), "fp4"), 8.0)
+    slower = bb.mode_at_price(balance, it.q("half_price"), balance)
+    it.true("no batch is sold at half the price of the balanced one", not slower.feasible)
+    it.same(
+        "ten times the balanced batch costs as much",
+        float(bb.mode_at_batch(balance, 10 * balance, balance).price_ratio),
+        1.0,
+    )
+    return it.done("From the balanced batch on, waiting longer saves nothing: each sequence pays its own arithmetic.")
+
+
+def c13(it: Work) -> Finding:
+    value = ridge(it.world.chip("gb200"), "fp4")
+    model = it.world.model("deepseek-v3")
+    for name, ratio in (
+        ("a dense model", 1.0),
+        ("total over active of 8", it.q("total_over_active")),
+        ("DeepSeek V3", model.total_over_active),
+    ):
+        balance = bb.balance_batch(value, ratio)
+        it.near(name, bb.batch_cost_ratio(1.0, balance), "times", "times")
+    return it.done(
+        "Without cache the factor is the balanced batch itself: hundreds for dense models, thousands for sparse ones.",
+        only_if="the model has a few times more parameters than are active",
+    )
+
+
+def c14(it: Work) -> Finding:
+    balance = bb.balance_batch(it.q("ridge"), it.q("total_over_active"))
+    both = bb.mode_batches(it.q("speed_ratio"), it.q("price_ratio"), balance)
+    it.show("normal batch that the prices reveal", float(both.normal_batch), "sequences")
+    it.show("fast batch that they reveal", float(both.fast_batch), "sequences")
+    k = it.q("kv_over_compute")
+    it.least(
+        "most speed-up from that normal batch",
+        bb.max_speed_ratio(float(both.normal_batch), balance),
+        "",
+        it.q("speed_ratio"),
+    )
+    it.least("from the balanced batch, without cache", bb.max_speed_ratio(balance, balance), "", it.q("speed_ratio"))
+    it.least("from the knee, cache 0.6 of arithmetic", bb.max_speed_ratio_at_knee(k), "", it.q("speed_ratio"))
+    return it.done(
+        "Below balance a pass takes as long as reading the weights, so a smaller batch buys no speed there.",
+        only_if="the normal batch is above balance, or its cache takes most of the pass",
+    )
+
+
+def c15(it: Work) -> Finding:
+    for name, chip, dtype in (
+        ("llama-3.1-70b", "h100-sxm", "bf16"),
+        ("deepseek-v3", "h800-sxm", "bf16"),
+        (FRONTIER, "gb200", "fp4"),
+    ):
+        model, made_of = it.world.model(name), it.world.chip(chip)
+        flop, hbm, kv = made_of.flop_per_s(dtype), made_of.hbm_bytes_per_s, model.kv_bytes_per_token(2.0)
+        star = bb.crossover_context(model.active_params, kv, flop, hbm)
+        it.show(f"{name} on {chip}", star, "tokens")
+        it.same(
+            "cache time is arithmetic time there",
+            bb.kv_fetch_s(1.0, star, kv, hbm),
+            bb.compute_s(1.0, model.active_params, flop),
+            "s",
+        )
+    return it.done("Such a context exists for each model and chip; for open models it is a few thousand tokens.")
+
+
+def c16(it: Work) -> Finding:
+    chip, model = it.world.chip("gb200"), it.world.model(FRONTIER)
+    flop, hbm, context = chip.flop_per_s("fp4"), chip.hbm_bytes_per_s, it.q("context_len")
+    it.near("without weights", bb.mfu_at_context(context, it.q("crossover")), "%", "mfu")
+    kv = bb.kv_bytes_per_token_from_crossover(model.active_params, it.q("crossover"), flop, hbm)
+    balance = bb.balance_batch(bb.dimensionless_ridge(flop, hbm, 0.5), model.total_params / model.active_params)
+    for name, batch in (("at the balanced batch", balance), ("at 20 times that", it.q("batches") * balance)):
+        t = bb.pass_s(batch, model.total_params, model.active_params, 0.5, context, kv, flop, hbm)
+        it.near(name, bb.mfu(batch, model.active_params, flop, t), "%", "mfu")
+    return it.done(
+        "With the weights in the sum it is a third at the balanced batch, because memory also reads them.",
+        only_if="the batch is far above balance, so that weights are negligible",
+    )
+
+
+def c17(it: Work) -> Finding:
+    context = it.q("context_len")
+    it.show("saved at 200K", context / bb.sparse_read_tokens(context), "times")
+    it.show("saved at 100 M", it.q("far") / bb.sparse_read_tokens(it.q("far")), "times")
+    growth = bb.sparse_read_tokens(2 * context) / bb.sparse_read_tokens(context)
+    it.near("growth of the reads of the root from 200K to 400K", growth, "times", "growth")
+    model = it.world.model("deepseek-v3.2")
+    if isinstance(model, Model):
+        read = sum(float(core.kv_read_tokens(context)) for core in model.cores().values())
+        more = sum(float(core.kv_read_tokens(2 * context)) for core in model.cores().values())
+        it.near("growth of the reads of DeepSeek V3.2", more / read, "times", "growth")
+    return it.done(
+        "Published sparse attention picks a fixed number of tokens with an index that still reads all of them; a root "
+        "needs blocks that grow with the root of the context.",
+        only_if="blocks grow with the root of the context",
+    )
+
+
+def c18(it: Work) -> Finding:
+    for label, value in ridges(
+        it.world, ("h100-sxm:bf16", "h100-sxm:fp8", "b200-sxm:fp4", "gb200:fp4", "h200-sxm:bf16", "mi300x:bf16")
+    ):
+        it.near(label, value, "", "ridge")
+    raw = it.world.chip("b200-sxm").ridge_point("fp4")
+    it.show("raw FLOP per byte of B200 in FP4", raw, "FLOP/B")
+    return it.done(
+        f"It counts multiplies per weight read; raw FP4 FLOP per byte of a B200 are {raw:,.0f}.",
+        units="multiplies per weight that is read, on H100, B200 and GB200",
+    )
+
+
+def c19(it: Work) -> Finding:
+    for label, value in ridges(
+        it.world, ("a100-sxm-40gb:bf16", "a100-sxm-80gb:bf16", "h100-sxm:bf16", "b200-sxm:bf16", "gb300:fp4")
+    ):
+        it.near(label, value, "", "ridge")
+    return it.done("Hopper and Blackwell agree, A100 had half to two thirds of it, and GB300 raised FP4 alone.")
+
+
+def c20(it: Work) -> Finding:
+    value = ridge(it.world.chip("gb200"), "fp4")
+    balance = bb.balance_batch(value, it.q("total_over_active"))
+    it.near("balanced batch at 8 on GB200 in FP4", balance, "sequences", "balance")
+    chip, ratio = it.world.chip("gb200"), it.q("total_over_active")
+    active = it.q("active_params")
+    compute = bb.compute_s(balance, active, chip.flop_per_s("fp4"))
+    it.same(
+        "arithmetic there takes as long as the weights",
+        compute,
+        bb.weight_fetch_s(ratio * active, 0.5, chip.hbm_bytes_per_s),
+        "s",
+    )
+    return it.done("Both times are equal at that batch; sparsity has to mean total over active parameters.")
+
+
+def c21(it: Work) -> Finding:
+    it.near(
+        "300 · 8", bb.balance_batch(it.q("ridge"), it.q("num_experts") / it.q("active_experts")), "sequences", "balance"
+    )
+    model = it.world.model("deepseek-v3")
+    moe = model.moe() if isinstance(model, Model) else None
+    if moe is not None:
+        it.near("experts in its published shape", moe.num_experts, "", "num_experts")
+        it.near("active ones", moe.experts_per_token, "", "active_experts")
+        it.near("experts over active experts", moe.num_experts / moe.experts_per_token, "", "total_over_active")
+    it.near("parameters over active parameters", model.total_over_active, "", "total_over_active")
+    it.show("batch by parameters", bb.balance_batch(it.q("ridge"), model.total_over_active), "sequences")
+    return it.done(
+        "The published model activates 8 of 256 experts; the formula was derived for parameters, which give 18.",
+        only_if="32 experts were active",
+    )
+
+
+def c22(it: Work) -> Finding:
+    balance = bb.balance_batch(it.q("ridge"), it.q("total_over_active"))
+    it.true("the balanced batch is two to three thousand", it.q("low") <= balance <= it.q("high"))
+    for label, factor in (("doubled", it.q("double")), ("tripled", it.q("triple"))):
+        it.most(label, factor * balance, "sequences", it.q("high"))
+    return it.done(
+        f"Two to three thousand is the balanced batch of {format_count(balance)} itself; doubled or tripled it is not.",
+        only_if="one stays at balance",
+    )
+
+
+def c23(it: Work) -> Finding:
+    chip, model = it.world.chip("gb200"), it.world.model(FRONTIER)
+    flop, hbm, kv = chip.flop_per_s("fp4"), chip.hbm_bytes_per_s, model.kv_bytes_per_token()
+    star = bb.crossover_context(model.active_params, kv, flop, hbm)
+    value = bb.dimensionless_ridge(flop, hbm, 0.5)
+    plain = bb.balance_batch(value, model.total_params / model.active_params)
+    at_half = bb.balance_batch_with_kv(value, model.total_params, model.active_params, 0.5, star * it.q("half"), kv)
+    it.same("at half of the crossover context it doubles", at_half, 2 * plain, "sequences")
+    beyond = bb.balance_batch_with_kv(value, model.total_params, model.active_params, 0.5, 1.0001 * star, kv)
+    it.true("at the crossover it has no bound", beyond == float("inf"))
+    return it.done(f"It grows without bound as the context nears the crossover of {format_count(star)} tokens.")
+
+
+EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
+    "C01": c01,
+    "C02": c02,
+    "C03": c03,
+    "C04": c04,
+    "C05": c05,
+    "C07": c07,
+    "C08": c08,
+    "C09": c09,
+    "C10": c10,
+    "C11": c11,
+    "C12": c12,
+    "C13": c13,
+    "C14": c14,
+    "C15": c15,
+    "C16": c16,
+    "C17": c17,
+    "C18": c18,
+    "C19": c19,
+    "C20": c20,
+    "C21": c21,
+    "C22": c22,
+    "C23": c23,
+    **segment_1_trains.EXAMINATIONS,
+}

@@ -1,0 +1,185 @@
+"""Segment 4: memory per chip, stages, hops, and the bandwidth of a domain (C67 to C78)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+
+from rackline.arch import Model
+from rackline.hardware import scale_out_path
+from rackline.ledger.parts import HOPPER, RACK
+from rackline.ledger.segment_2 import MODEL
+from rackline.ledger.work import Finding, Work
+from rackline.serving import blackboard as bb
+from rackline.serving.blackboard import ChipMemory
+from rackline.units import format_bytes, format_seconds
+
+
+def held(it: Work, stages: float, context_len: float | None = None) -> ChipMemory:
+    """What one chip of the example holds."""
+    return bb.chip_memory(
+        it.q("total_params"),
+        1.0,
+        it.q("micro_batch"),
+        it.q("context_len") if context_len is None else context_len,
+        it.q("kv_bytes_per_token"),
+        it.q("experts"),
+        stages,
+    )
+
+
+def c67(it: Work) -> Finding:
+    said = it.q("total_params") + it.q("batch_size") * it.q("context_len") * it.q("kv_bytes_per_token")
+    for label, width in (("1 byte a weight", 1.0), ("half a byte", 0.5)):
+        memory = bb.chip_memory(
+            it.q("total_params"), width, it.q("batch_size"), it.q("context_len"), it.q("kv_bytes_per_token"), 1.0
+        )
+        it.same(label, float(memory.total_bytes), said, "B")
+    return it.done("Parameters are bytes only at one byte each.", units="1 byte a weight")
+
+
+def c68(it: Work) -> Finding:
+    stages, experts = it.q("stages"), it.q("experts")
+    batch = stages * it.q("micro_batch")
+    said = (it.q("total_params") + batch * it.q("context_len") * it.q("kv_bytes_per_token")) / (experts * stages)
+    it.same("per chip", float(held(it, stages).total_bytes), said, "B")
+    rack = it.world.cluster(RACK)
+    it.most("which fits", float(held(it, stages).total_bytes), "B", rack.chip.hbm_bytes)
+    return it.done("With the batch of all stages the formula is that of C70.")
+
+
+def c69(it: Work) -> Finding:
+    stages = it.q("stages")
+    idle = [bb.ring_step(it.q("pass_s"), stages, m, it.q("micro_batch")).idle_share for m in (stages - 1, stages)]
+    it.least("idle share with one micro-batch fewer", idle[0], "%", 0.01)
+    it.most("with as many as stages", idle[1], "%", 0.0)
+    it.near("sequences of a micro-batch", bb.balance_batch(it.q("ridge"), it.q("total_over_active")), "", "train")
+    return it.done("As many micro-batches as stages keep every stage at work; with hops one more is needed.")
+
+
+def c70(it: Work) -> Finding:
+    one = held(it, 1.0)
+    for stages in (1.0, 2.0, 4.0, it.q("most_stages")):
+        memory = held(it, stages)
+        it.same(
+            f"weights times stages, P = {stages:.0f}",
+            float(memory.weights_bytes) * stages,
+            float(one.weights_bytes),
+            "B",
+        )
+        it.same(f"cache, P = {stages:.0f}", float(memory.kv_bytes), float(one.kv_bytes), "B")
+    return it.done(f"The cache stays {format_bytes(float(one.kv_bytes))} a chip at any number of stages.")
+
+
+def c71(it: Work) -> Finding:
+    for label, context in (("100K tokens", it.q("context_len")), ("8K tokens", it.q("short_context"))):
+        memory = held(it, it.q("stages"), context)
+        it.most(f"weights over cache with 2 stages, {label}", float(memory.weights_bytes / memory.kv_bytes), "", 1.0)
+    return it.done(
+        "It follows from a long context and a full batch; with short ones weights stay the larger part.",
+        only_if="the context is long",
+    )
+
+
+def c72(it: Work) -> Finding:
+    it.same(
+        "cache per chip with 8 stages over 1",
+        float(held(it, it.q("stages")).kv_bytes),
+        float(held(it, 1.0).kv_bytes),
+        "B",
+    )
+    return it.done("P times the sequences on 1/P of the layers is exactly one.")
+
+
+def c73(it: Work) -> Finding:
+    deepseek = it.world.model(MODEL).total_params
+    for name in (RACK, HOPPER):
+        on = it.world.cluster(name)
+        room = on.num_chips * on.chip.hbm_bytes
+        for label, params in (("DeepSeek V3", deepseek), ("5 T parameters", it.q("large_params"))):
+            stages = math.ceil(params * it.q("weight_bytes") / room)
+            it.most(f"{label} in FP8 on {name}", stages, "stages", it.q("most_stages"))
+    return it.done(
+        "Stages are needed only for what does not fit into one domain.", only_if="the model nearly fits into one domain"
+    )
+
+
+def c74(it: Work) -> Finding:
+    stages, batch = it.q("stages"), it.q("batch_size")
+    step = bb.ring_step(it.q("pass_s"), stages, stages, batch, it.q("hop_s"))
+    it.near("four hops of 2.5 ms", step.token_s, "s", "token_s")
+    rack, model = it.world.cluster(RACK), it.world.model(MODEL)
+    if rack.scale_out is not None and isinstance(model, Model):
+        path, sent = scale_out_path(rack.scale_out), batch * model.d_model * 2.0
+        it.near("2,000 rows of DeepSeek V3 over one link", path.seconds(sent), "s", "hop_s")
+        it.near("over the links of all chips", path.seconds(sent / rack.num_chips), "s", "hop_s")
+    return it.done(
+        "Over all links of a rack a hop is microseconds; milliseconds come from software or a single link.",
+        only_if="a hop uses one link or waits for software",
+    )
+
+
+def c75(it: Work) -> Finding:
+    few, many = (
+        bb.ring_step(it.q("pass_s"), it.q(p), it.q(p), it.q("batch_size"), it.q("hop_s")).hop_s for p in ("low", "high")
+    )
+    it.near("time between 8 stages over 2", many / few, "times", "growth")
+    return it.done("A token needs every stage in turn.")
+
+
+def c76(it: Work) -> Finding:
+    for name, quoted in ((HOPPER, "hopper_s"), (RACK, "blackwell_s")):
+        on = it.world.cluster(name)
+        it.near(
+            name, bb.weight_fetch_s(it.q("total_bytes"), 1.0, on.chip.hbm_bytes_per_s, on.scale_up.size), "s", quoted
+        )
+    return it.done("All chips of the domain read at once; one token is in one stage at a time.")
+
+
+def c77(it: Work) -> Finding:
+    chips = [it.world.chip(name) for name in ("a100-sxm-80gb", "h100-sxm", "b200-sxm", "gb300")]
+    for old, new in itertools.pairwise(chips):
+        growth = new.hbm_bytes_per_s / old.hbm_bytes_per_s
+        it.show(f"{old.name} to {new.name}", growth, "times")
+        it.true(f"{new.name} within 1.5 to 2", it.q("low") <= growth <= it.q("high"))
+    hopper, rack = it.world.cluster(HOPPER), it.world.cluster(RACK)
+    it.near("domain, Hopper to Blackwell", rack.scale_up.size / hopper.scale_up.size, "times", "domain")
+    whole = rack.scale_up.size * rack.chip.hbm_bytes_per_s / (hopper.scale_up.size * hopper.chip.hbm_bytes_per_s)
+    it.show("both together", whole, "times")
+    return it.done(
+        f"The domain grew ninefold and a chip by 1.0 to 2.4; together {whole:.3g} times from Hopper to Blackwell.",
+        only_if="the step from A100 to H100 is meant",
+    )
+
+
+def c78(it: Work) -> Finding:
+    params = it.world.model(MODEL).total_params
+    times: list[float] = []
+    for name in (HOPPER, RACK):
+        on = it.world.cluster(name)
+        times.append(
+            it.show(
+                f"DeepSeek V3 in FP8 on {name}",
+                bb.weight_fetch_s(params, 1.0, on.chip.hbm_bytes_per_s, on.scale_up.size),
+                "s",
+            )
+        )
+    it.least("eight Hoppers over a rack", times[0] / times[1], "times", it.q("slower"))
+    return it.done(f"Its floor is {format_seconds(times[0])} on eight Hoppers, whatever the number of such boxes.")
+
+
+EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
+    "C67": c67,
+    "C68": c68,
+    "C69": c69,
+    "C70": c70,
+    "C71": c71,
+    "C72": c72,
+    "C73": c73,
+    "C74": c74,
+    "C75": c75,
+    "C76": c76,
+    "C77": c77,
+    "C78": c78,
+}

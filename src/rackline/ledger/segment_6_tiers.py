@@ -1,0 +1,144 @@
+"""Segment 6, second half: where to keep a cache (C110 and C116 to C123)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from rackline.hardware import MemoryTier, hbm_of
+from rackline.ledger.parts import RACK
+from rackline.ledger.segment_6 import OPUS
+from rackline.ledger.work import Finding, Work
+from rackline.pricing.cache import KeepingCost, envelope, keeping_cost, recompute_cost, tier_by_drain
+from rackline.serving import blackboard as bb
+from rackline.units import format_seconds
+
+FLASH, DISK, DDR = "nvme-4tb", "hdd-20tb", "ddr5-host"
+BESIDE = (DDR, FLASH, "qlc-31tb", DISK)
+
+
+def hbm(it: Work) -> MemoryTier:
+    """Memory of a chip of the rack, at the rent of the chip."""
+    rack = it.world.cluster(RACK)
+    return hbm_of(rack.chip, rack.usd_per_chip_hour)
+
+
+def lines(it: Work) -> list[KeepingCost]:
+    """Cost lines of HBM, DDR, flash, dense flash and disk for the entry of the claim."""
+    return [keeping_cost(tier, it.q("entry_bytes")) for tier in (hbm(it), *(it.world.tier(name) for name in BESIDE))]
+
+
+def c110(it: Work) -> Finding:
+    chip, model = it.world.chip("h100-sxm"), it.world.model("llama-3.1-70b")
+    seconds = bb.compute_s(1.0, model.active_params, chip.flop_per_s("bf16"), it.q("tokens"))
+    said = it.q("usd_per_hour") / 3600.0 * seconds
+    cost = recompute_cost(said, seconds)
+    it.same("10,000 tokens of Llama 70B at 2 dollars an hour", cost.retrieve_usd, said, "USD")
+    it.same("held for nothing", cost.hold_usd_per_s, 0.0, "USD")
+    return it.done("At the full rate of the chip; a real prefill takes a few times longer.")
+
+
+def c116(it: Work) -> Finding:
+    tier = hbm(it)
+    cost = keeping_cost(tier, it.q("entry_bytes"))
+    said = it.q("entry_bytes") / tier.capacity_bytes * (tier.usd_per_hour or 0.0) / 3600.0 * it.q("hold_s")
+    it.same("1 GB for 5 minutes in HBM", cost.hold_usd_per_s * it.q("hold_s"), said, "USD")
+    it.same("brought back for", cost.retrieve_usd, 0.0, "USD")
+    return it.done("What occupies the memory occupies that share of the chip, as no other sequence fits there.")
+
+
+def c117(it: Work) -> Finding:
+    tier = it.world.tier(DDR)
+    cost = keeping_cost(tier, it.q("entry_bytes"))
+    per_s = (tier.usd_per_hour or 0.0) / 3600.0
+    it.same(
+        "1 GB for 5 minutes in DDR",
+        cost.hold_usd_per_s * it.q("hold_s"),
+        it.q("entry_bytes") / tier.capacity_bytes * per_s * it.q("hold_s"),
+        "USD",
+    )
+    it.same("brought back for", cost.retrieve_usd, it.q("entry_bytes") / tier.bytes_per_s * per_s, "USD")
+    dear = keeping_cost(hbm(it), it.q("entry_bytes"))
+    it.least("HBM over DDR, to hold", dear.hold_usd_per_s / cost.hold_usd_per_s, "times", 1.0)
+    return it.done("The device is rented by the hour, so its share of time is what reading costs.")
+
+
+def c118(it: Work) -> Finding:
+    found = lines(it)
+    for cheap, dear in zip(found[1:], found, strict=False):
+        it.most(f"{cheap.name} over {dear.name}, to hold", cheap.hold_usd_per_s / dear.hold_usd_per_s, "times", 1.0)
+        it.least(f"{cheap.name}, to bring back", cheap.retrieve_usd, "USD", dear.retrieve_usd)
+    reigns = envelope(found)
+    names = ", ".join(f"{reign.cost.name} from {format_seconds(reign.from_s)}" for reign in reigns)
+    return it.done(
+        f"By today's prices the cheapest are {names}.",
+        only_if="a slower tier is dearer to read; by price per byte read a flash drive is not",
+    )
+
+
+def c119(it: Work) -> Finding:
+    tier = it.world.sheet(OPUS).of_mode("standard")[0]
+    it.near("input", (tier.input_usd or 0.0) * 1e6, "USD", "input_usd")
+    for write in tier.cache_writes:
+        if write.lifetime_s == it.q("lifetime_s"):
+            it.near(f"write for {write.name}", write.usd * 1e6, "USD", "write_usd")
+        else:
+            it.show(f"write for {write.name}", write.usd * 1e6, "USD")
+    return it.done("The price list says so; the hour, which was not read out, is twice the base price.")
+
+
+def c120(it: Work) -> Finding:
+    found = [keeping_cost(tier, 1e9) for tier in (hbm(it), *(it.world.tier(name) for name in BESIDE))]
+    for label, name, wanted in (("5 minutes", "short_s", "nvme"), ("1 hour", "long_s", "disk")):
+        tier = tier_by_drain(found, it.q(name))
+        it.true(f"{label} is {wanted}: drain time says {tier.name}", tier.tier == wanted)
+    return it.done(
+        "By drain times five minutes is a small flash drive and an hour a large one; a disk takes most of a day.",
+        only_if="large flash drives are counted as slow storage",
+    )
+
+
+def c121(it: Work) -> Finding:
+    found = lines(it)
+    reigns = envelope(found)
+    for label, name in (("5 minutes", "short_s"), ("1 hour", "long_s")):
+        by_rule = tier_by_drain(found, it.q(name))
+        least = min(float(line.usd(it.q(name))) for line in found)
+        it.most(
+            f"cost of the rule's tier over the cheapest, {label} ({by_rule.name})",
+            float(by_rule.usd(it.q(name))) / least,
+            "times",
+            2.0,
+        )
+    ends = ", ".join(f"{reign.cost.name} from {format_seconds(reign.from_s)}" for reign in reigns)
+    return it.done(f"The rule picks a tier within a small factor where prices follow speed; the true order is {ends}.")
+
+
+def c122(it: Work) -> Finding:
+    for tier in (hbm(it), *(it.world.tier(name) for name in BESIDE)):
+        held = tier.held_share_s(it.q("entry_bytes"), tier.drain_s)
+        it.same(tier.name, held, tier.read_s(it.q("entry_bytes")), "s")
+    return it.done("Held for the drain time an entry occupies the device as long as one read does, whatever its size.")
+
+
+def c123(it: Work) -> Finding:
+    it.near("HBM of a chip of the rack", hbm(it).drain_s, "s", "hbm_s")
+    for name, quoted in ((DDR, "ddr_s"), (FLASH, "flash_s"), ("qlc-31tb", "disk_s"), (DISK, "disk_s")):
+        it.near(name, it.world.tier(name).drain_s, "s", quoted)
+    return it.done(
+        f"HBM and DDR are right; a flash drive takes {format_seconds(it.world.tier(FLASH).drain_s)} and a disk "
+        f"{format_seconds(it.world.tier(DISK).drain_s)}.",
+        only_if="HBM or DDR is meant, or a large flash drive for the hour",
+    )
+
+
+EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
+    "C110": c110,
+    "C116": c116,
+    "C117": c117,
+    "C118": c118,
+    "C119": c119,
+    "C120": c120,
+    "C121": c121,
+    "C122": c122,
+    "C123": c123,
+}

@@ -1,0 +1,130 @@
+"""Segment 7: couplings that can be undone, in ciphers and in nets (C127, C130 to C133)."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from rackline.ledger.work import Finding, Work
+from rackline.scaling.overtrain import FORWARD_FLOP_PER_PARAM_TOKEN, PRETRAIN_FLOP_PER_PARAM_TOKEN
+from rackline.serving import blackboard as bb
+
+_BITS = 16
+_MASK = (1 << _BITS) - 1
+
+
+def exclusive_or(one: int, other: int) -> int:
+    """Sum of two words without carries, which undoes itself."""
+    return one ^ other
+
+
+def rounds_of(count: int) -> list[Callable[[int], int]]:
+    """Round functions of a small cipher: keyed, not invertible, the same at each call."""
+    rng = np.random.default_rng(count)
+    keys = [int(key) for key in rng.integers(1, _MASK, size=count)]
+
+    def mixing(key: int) -> Callable[[int], int]:
+        def function(x: int) -> int:
+            mixed = ((x ^ key) * 40503 + (x >> 5) * 52711) & _MASK
+            return (mixed ^ (mixed >> 7)) & (_MASK ^ (mixed >> 3))
+
+        return function
+
+    return [mixing(key) for key in keys]
+
+
+def c127(it: Work) -> Finding:
+    functions = rounds_of(int(it.q("rounds")))
+
+    def encrypted(word: int, rounds: int) -> int:
+        left, right = bb.coupled_rounds(word >> _BITS, word & _MASK, functions[:rounds], exclusive_or)
+        return left << _BITS | right
+
+    rng = np.random.default_rng(int(it.q("samples")))
+    for rounds in (1, len(functions)):
+        flipped: list[int] = []
+        for word in rng.integers(0, 1 << 2 * _BITS, size=int(it.q("samples"))):
+            place = _BITS + int(rng.integers(0, _BITS))  # in the half that the first round reads
+            cipher = functools.partial(encrypted, rounds=rounds)
+            flipped.append(int(bb.output_difference(cipher, int(word), 1 << place, exclusive_or)).bit_count())
+        it.near(
+            f"share of output bits that one input bit flips, {rounds} rounds",
+            float(np.mean(flipped)) / (2 * _BITS),
+            "%",
+            "half",
+        )
+    return it.done(
+        "After a few rounds about half of all bits change, after one round a few.", only_if="there are enough rounds"
+    )
+
+
+def c130(it: Work) -> Finding:
+    functions = rounds_of(int(it.q("rounds")))
+    images = len({functions[0](x) for x in range(_MASK + 1)})
+    it.most("values that f takes over its inputs", images / (_MASK + 1), "%", 0.99)
+    rng = np.random.default_rng(0)
+    pairs = [tuple(int(v) for v in rng.integers(0, _MASK, size=2)) for _ in range(int(it.q("samples")))]
+    back = [
+        bb.uncoupled_rounds(*bb.coupled_rounds(x, y, functions, exclusive_or), functions, exclusive_or) == (x, y)
+        for x, y in pairs
+    ]
+    it.true("every pair comes back exactly", all(back))
+    return it.done("f is only ever computed forward, so it needs no inverse.")
+
+
+def c131(it: Work) -> Finding:
+    rng = np.random.default_rng(1)
+    width = 16
+    weights = [rng.normal(0.0, width**-0.5, (width, width)) for _ in range(int(it.q("layers")))]
+
+    def layer(w: Any) -> Callable[[Any], Any]:
+        return lambda x: np.tanh(w @ x)
+
+    layers = [layer(w) for w in weights]
+    x, y = rng.normal(size=width), rng.normal(size=width)
+    u, v = bb.uncoupled_rounds(*bb.coupled_rounds(x, y, layers, operator.add), layers, operator.sub)
+    off = float(max(np.abs(u - x).max(), np.abs(v - y).max()))
+    it.true("within rounding after 32 layers and back", off <= it.q("rounding"))
+    it.true("exact to the last bit", off == 0.0)
+    return it.done(
+        "Sums of floats round, so inputs come back within rounding and not bit by bit.",
+        only_if="exact means within rounding",
+    )
+
+
+def c132(it: Work) -> Finding:
+    few, many = int(it.q("few")), int(it.q("many"))
+    growth = bb.stored_activations(many, False) / bb.stored_activations(few, False)
+    it.same("ordinary, 80 layers over 4", growth, many / few, "times")
+    it.same(
+        "reversible, 80 layers over 4",
+        bb.stored_activations(many, True) / bb.stored_activations(few, True),
+        1.0,
+        "times",
+    )
+    return it.done("The two halves of the last layer are enough to rebuild all earlier ones.")
+
+
+def c133(it: Work) -> Finding:
+    again = PRETRAIN_FLOP_PER_PARAM_TOKEN + FORWARD_FLOP_PER_PARAM_TOKEN
+    it.near("FLOP of a reversible over an ordinary step", again / PRETRAIN_FLOP_PER_PARAM_TOKEN, "times", "extra")
+    model, chip = it.world.model("llama-3.1-70b"), it.world.chip("h100-sxm")
+    redo = bb.compute_s(1.0, model.active_params, chip.flop_per_s("bf16"), it.q("context_len"))
+    read = bb.kv_fetch_s(1.0, it.q("context_len"), model.kv_bytes_per_token(2.0), chip.hbm_bytes_per_s)
+    it.least("computing 4,096 tokens again over reading their cache", redo / read, "times", it.q("saved"))
+    return it.done(
+        "A third more arithmetic saves all stored outputs; reading a cache saves hundreds of times its time."
+    )
+
+
+EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
+    "C127": c127,
+    "C130": c130,
+    "C131": c131,
+    "C132": c132,
+    "C133": c133,
+}

@@ -1,5 +1,0 @@
-"""First come, first served at the level of iterations: whole prompts join the running batch."""
-
-from rackline.simulate.policies.base import Policy
-
-POLICY = Policy(name="fcfs", chunked=False, reserve="final", source="Orca, Yu et al. 2022 (OSDI)")

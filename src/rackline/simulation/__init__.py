@@ -1,0 +1,45 @@
+"""Discrete-event simulation of serving: requests, scheduling policies, paged KV, replicas, metrics."""
+
+from rackline.simulation.arrivals import diurnal, gamma, poisson
+from rackline.simulation.clock import Clock, PlainClock, TableClock
+from rackline.simulation.metrics import Result, Slo, percentiles
+from rackline.simulation.policies import Policy, policy, policy_names
+from rackline.simulation.prefix_cache import TierSpec
+from rackline.simulation.rank_spec import RankSpec
+from rackline.simulation.requests import Requests
+from rackline.simulation.router import ROUTERS
+from rackline.simulation.run import Handover, Pool, simulate
+from rackline.simulation.server import KvSize, kv_room_bytes, kv_size, pool_of
+from rackline.simulation.traces import read_trace
+from rackline.simulation.workloads import Lengths, closed_loop_of, conversations, open_arrivals
+
+__all__ = [
+    "ROUTERS",
+    "Clock",
+    "Handover",
+    "KvSize",
+    "Lengths",
+    "PlainClock",
+    "Policy",
+    "Pool",
+    "RankSpec",
+    "Requests",
+    "Result",
+    "Slo",
+    "TableClock",
+    "TierSpec",
+    "closed_loop_of",
+    "conversations",
+    "diurnal",
+    "gamma",
+    "kv_room_bytes",
+    "kv_size",
+    "open_arrivals",
+    "percentiles",
+    "poisson",
+    "policy",
+    "policy_names",
+    "pool_of",
+    "read_trace",
+    "simulate",
+]

@@ -1,0 +1,51 @@
+"""What becomes of each request: the record that all replicas of a run write to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rackline.simulation.requests import Requests
+
+
+class Book:
+    """Lengths, times and counts by request; times are None until they are known."""
+
+    __slots__ = (
+        "admitted_s",
+        "arrival_s",
+        "cached",
+        "engine_s",
+        "finish_s",
+        "first_s",
+        "generated",
+        "hashes",
+        "input_len",
+        "last_s",
+        "output_len",
+        "preempted",
+        "priority",
+        "ready",
+        "tier_tokens",
+    )
+
+    def __init__(self, requests: Requests, num_tiers: int = 0) -> None:
+        count = len(requests)
+        self.input_len: list[int] = requests.input_len.tolist()
+        self.output_len: list[int] = requests.output_len.tolist()
+        self.priority: list[int] | None = None if requests.priority is None else requests.priority.tolist()
+        self.hashes: Sequence[Sequence[int]] | None = requests.hashes
+        self.arrival_s: list[float | None] = [None] * count
+        self.engine_s: list[float | None] = [None] * count  # when the scheduler sees it
+        self.admitted_s: list[float | None] = [None] * count
+        self.first_s: list[float | None] = [None] * count
+        self.finish_s: list[float | None] = [None] * count
+        self.last_s: dict[int, float] = {}  # last token of a request that was preempted
+        self.generated: dict[int, int] = {}  # tokens before it was preempted or handed over
+        self.ready: set[int] = set()  # its prompt was computed elsewhere
+        self.preempted: dict[int, int] = {}
+        self.cached: dict[int, int] = {}  # prompt tokens found in a cache
+        self.tier_tokens = [0] * (1 + num_tiers)
+
+    def is_urgent(self, request: int) -> int:
+        """Tier of a request; a lower one is more urgent."""
+        return 0 if self.priority is None else self.priority[request]

@@ -1,0 +1,293 @@
+"""How long a pass takes: from a deployment's compiled pass tables, or a plain line for tests and experiments.
+
+Between events only the cached tokens of decoding sequences grow, and a pass is a straight line in them once every
+kind of attention reads either all of the context or a fixed part of it. `line` gives that line, so that thousands of
+steps cost as much as one; where it does not hold, `steps` evaluates each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from rackline.parallel import Deployment
+from rackline.passes import features as f
+from rackline.passes.features import Array
+from rackline.serving.closed_loop import engine_of
+from rackline.serving.speculative import PLAIN, Speculation
+from rackline.serving.stack import IDEAL, Stack
+from rackline.serving.steady import Engine
+from rackline.simulation.pass_call import FAR, Table, compiled, read_at
+
+
+class Line(NamedTuple):
+    """A decode step as base_s + per_kv_s · kv_tokens + per_longest_s · longest, for kv_tokens of at least `from_kv`."""
+
+    base_s: float
+    per_kv_s: float
+    per_longest_s: float
+    from_kv: float
+    from_context: float
+
+
+class Chunk(NamedTuple):
+    """Part of a prompt in a pass: new tokens behind tokens that are cached already."""
+
+    tokens: int
+    prefix: int
+
+
+class Clock(Protocol):
+    """Time of a pass of one rank.
+
+    `group_tokens` are the tokens of all ranks that share experts. A step of k drafts verifies `verified` tokens.
+    """
+
+    verified: int
+    tokens_per_step: float
+
+    def line(self, sequences: int, group_tokens: float) -> Line | None:
+        """The line of a decode step, None where it has none."""
+        ...
+
+    def steps(self, contexts: Array, advance: Array, group_tokens: float) -> Array:
+        """Decode steps [s], shape of `advance`: tokens that each context has grown by at that step."""
+        ...
+
+    def prompts(
+        self,
+        sequences: int,
+        kv_tokens: float,
+        longest: float,
+        chunks: Sequence[Chunk],
+        group_tokens: float,
+        alone_s: float,
+    ) -> float:
+        """A pass with prompts [s]; `alone_s` is the same pass without them, 0 when there is no decoding in it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainClock:
+    """base_s + per_sequence_s · sequences + per_kv_s · kv_tokens + per_prompt_token_s · prompt tokens [s]."""
+
+    base_s: float = 0.0
+    per_sequence_s: float = 0.0
+    per_kv_s: float = 0.0
+    per_prompt_token_s: float = 0.0
+    verified: int = 1
+    tokens_per_step: float = 1.0
+
+    def line(self, sequences: int, group_tokens: float) -> Line | None:
+        """Always a line."""
+        return Line(self.base_s + self.per_sequence_s * sequences, self.per_kv_s, 0.0, 0.0, 0.0)
+
+    def steps(self, contexts: Array, advance: Array, group_tokens: float) -> Array:
+        """The line, step by step."""
+        kv = contexts.sum() + len(contexts) * advance
+        return self.base_s + self.per_sequence_s * len(contexts) + self.per_kv_s * kv
+
+    def prompts(
+        self,
+        sequences: int,
+        kv_tokens: float,
+        longest: float,
+        chunks: Sequence[Chunk],
+        group_tokens: float,
+        alone_s: float,
+    ) -> float:
+        """The same base, and the prompts' tokens."""
+        tokens = sum(chunk.tokens for chunk in chunks)
+        decode = self.base_s + self.per_sequence_s * sequences + self.per_kv_s * kv_tokens
+        return decode + self.per_prompt_token_s * tokens
+
+
+@dataclass(slots=True, kw_only=True)
+class TableClock:
+    """The clock of a deployment under a stack, with drafts if it speculates."""
+
+    engine: Engine
+    table: Table
+    draft: Table | None
+    drafts: int
+    verified: int
+    tokens_per_step: float
+    known: dict[tuple[int, float], Line | None] = field(default_factory=dict[tuple[int, float], "Line | None"])
+    floor_s: float = 0.0
+
+    @classmethod
+    def of(cls, deployment: Deployment, stack: Stack = IDEAL, speculation: Speculation = PLAIN) -> TableClock:
+        """Compile the tables of a deployment."""
+        engine = engine_of(deployment, stack, speculation)
+        table = compiled(engine, engine.table, float(engine.pipeline_stretch), int(speculation.verified_tokens))
+        draft = compiled(engine, engine.draft, 1.0, 1) if engine.draft is not None else None
+        return cls(
+            engine=engine,
+            table=table,
+            draft=draft,
+            drafts=speculation.draft_tokens,
+            verified=int(speculation.verified_tokens),
+            tokens_per_step=speculation.tokens_per_step,
+            floor_s=engine.num_layers * stack.eager_s_per_layer,
+        )
+
+    def line(self, sequences: int, group_tokens: float) -> Line | None:
+        """The straight part of a decode step; None when the host's launches bend it."""
+        key = (sequences, group_tokens)
+        if key in self.known:
+            return self.known[key]
+        found = None
+        if not (self.engine.stack.eager_decode and self.floor_s):
+            found = self._line(self.table, sequences, self.verified, group_tokens)
+            if found is not None and self.draft is not None:
+                per_rank = group_tokens / self.verified
+                extra = self._line(self.draft, sequences, 1, per_rank)
+                found = None if extra is None else _added(found, extra, self.drafts)
+        self.known[key] = found
+        return found
+
+    def steps(self, contexts: Array, advance: Array, group_tokens: float) -> Array:
+        """Each step by itself."""
+        seconds = self._decode(self.table, contexts, advance, self.verified, group_tokens)
+        if self.engine.stack.eager_decode:
+            seconds = self.engine.eager_s(seconds)
+        if self.draft is not None:
+            one = self._decode(self.draft, contexts, advance, 1, group_tokens / self.verified)
+            seconds = seconds + self.drafts * one
+        return seconds
+
+    def prompts(
+        self,
+        sequences: int,
+        kv_tokens: float,
+        longest: float,
+        chunks: Sequence[Chunk],
+        group_tokens: float,
+        alone_s: float,
+    ) -> float:
+        """A pass with prompts as the stack runs it: slower prompt work, no CUDA graph."""
+        table = self.table
+        tokens = prefix = most = 0
+        pairs = 0.0
+        for new, before in chunks:
+            tokens += new
+            prefix += before
+            pairs += new * (before + 0.5 * (new + 1.0))
+            most = max(most, new)
+        at = table.places
+        decoded = sequences * self.verified
+        values = [0.0] * (len(table.order) + 1)
+        values[at.tokens] = decoded + tokens
+        values[at.logit_rows] = decoded + len(chunks)
+        values[at.group_tokens] = group_tokens
+        if sequences:
+            values[at.decode_sequences] = sequences
+            values[at.decode_tokens] = decoded
+            values[at.has_decode] = 1.0
+            if not at.kinds:
+                values[at.kv_of_all] = kv_tokens
+            mean = kv_tokens / sequences
+            for kind, kv_at, pairs_at, longest_at, _ in at.kinds:
+                straight = mean >= kind.start
+                read = kind.a * sequences + kind.b * kv_tokens if straight else sequences * read_at(kind, mean)
+                values[kv_at] = read
+                values[pairs_at] = read * self.verified
+                values[longest_at] = read_at(kind, longest)
+        if tokens:
+            values[at.has_prefill] = 1.0
+            values[at.chunk_tokens] = most
+            values[at.prefill_tokens] = tokens
+            values[at.chunk_prefix_tokens] = prefix
+            for kind, _, _, _, attended_at in at.kinds:
+                values[attended_at] = (
+                    pairs
+                    if kind.causal
+                    else sum(float(kind.law.attention_pairs(new, before)) for new, before in chunks)
+                )
+        values.pop()
+        device = (table.call(*values) + table.skew_s) * table.stretch
+        if not tokens:
+            return device
+        stack = self.engine.stack
+        if not sequences:
+            alone_s = 0.0
+        stretched = max(device - alone_s, 0.0) * stack.prefill_slowdown + alone_s
+        if not self.floor_s:
+            return stretched
+        return (stretched**4 + self.floor_s**4) ** 0.25
+
+    def _decode(self, table: Table, contexts: Array, advance: Array, verified: int, group: float) -> Array:
+        count = len(contexts)
+        values: dict[str, Any] = {
+            f.TOKENS: float(count * verified),
+            f.LOGIT_ROWS: float(count * verified),
+            f.GROUP_TOKENS: group,
+            f.DECODE_SEQUENCES: float(count),
+            f.DECODE_TOKENS: float(count * verified),
+            f.HAS_DECODE: 1.0,
+        }
+        grown = contexts[None, :] + advance[:, None]
+        if not table.kinds:
+            values[f.kv_tokens("all")] = grown.sum(axis=1)
+        for kind in table.kinds:
+            each = np.asarray(kind.law.kv_read_tokens(grown), dtype=float)
+            read = np.broadcast_to(each, grown.shape).sum(axis=1)
+            values[f.kv_tokens(kind.label)] = read
+            values[f.kv_pairs(kind.label)] = read * verified
+            values[f.max_context(kind.label)] = np.asarray(kind.law.kv_read_tokens(grown.max(axis=1)), dtype=float)
+        return np.broadcast_to(np.asarray(table.seconds(values), dtype=float), advance.shape)
+
+    def _line(self, table: Table, sequences: int, verified: int, group: float) -> Line | None:
+        """Exact: all bends of the step lie where an absolute value vanishes, and these places are known."""
+        start = max((kind.start for kind in table.kinds), default=0.0)
+        if start >= FAR:
+            return None
+        decoded = float(sequences * verified)
+        ones = {
+            f.ONE: 1.0,
+            f.TOKENS: decoded,
+            f.LOGIT_ROWS: decoded,
+            f.GROUP_TOKENS: group,
+            f.DECODE_SEQUENCES: float(sequences),
+            f.DECODE_TOKENS: decoded,
+            f.HAS_DECODE: 1.0,
+        }
+        bend = start * sequences
+        for others, per_kv, per_longest in table.kv_rows:
+            constant = sum(value * ones.get(name, 0.0) for name, value in others.items())
+            if per_longest:
+                return None
+            constant += others.get("#per_sequence", 0.0) * sequences
+            if per_kv:
+                bend = max(bend, -constant / per_kv)
+        bend = max(bend, 1.0)
+
+        def at(kv: float, longest: float) -> float:
+            values: dict[str, Any] = dict(ones)
+            if not table.kinds:
+                values[f.kv_tokens("all")] = kv
+            for kind in table.kinds:
+                read = kind.a * sequences + kind.b * kv
+                values[f.kv_tokens(kind.label)] = read
+                values[f.kv_pairs(kind.label)] = read * verified
+                values[f.max_context(kind.label)] = kind.a + kind.b * longest
+            return float(table.seconds(values))
+
+        low, span = bend, max(bend, 1e6)
+        first = at(low, 0.0)
+        per_kv = (at(low + span, 0.0) - first) / span
+        per_longest = (at(low, 1e6) - first) / 1e6
+        return Line(first - per_kv * low, per_kv, per_longest, bend, start)
+
+
+def _added(one: Line, other: Line, times: int) -> Line:
+    return Line(
+        one.base_s + times * other.base_s,
+        one.per_kv_s + times * other.per_kv_s,
+        one.per_longest_s + times * other.per_longest_s,
+        max(one.from_kv, other.from_kv),
+        max(one.from_context, other.from_context),
+    )

@@ -1,0 +1,222 @@
+"""Whether a run is plain enough for the compiled loop of `kernel`, and its arrays."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rackline.passes import ExpertLoad
+from rackline.passes import features as f
+from rackline.passes.features import Array
+from rackline.simulation.clock import TableClock
+from rackline.simulation.policies import Policy
+from rackline.simulation.rank_spec import RankSpec
+
+# Loading the compiled loop takes about a second, compiling it (once on a machine) about six.
+LEAST_REQUESTS = 20_000
+LEAST_REQUESTS_UNCOMPILED = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class FastRun:
+    """What the compiled loop leaves behind; times that are not known are NaN."""
+
+    admitted_s: Array
+    first_s: Array
+    finish_s: Array
+    preempted: Array
+    gaps: dict[int, int]
+    steps: int
+    passes: int
+    finished: int
+    busy_s: float
+    sequence_s: float
+    used_s: float
+    blocks_left: int
+    samples: Array
+    interrupted: bool
+
+
+def available() -> bool:
+    """Whether the compiler is installed (extra `fast`)."""
+    return importlib.util.find_spec("numba") is not None
+
+
+def is_worth_it(count: int) -> bool:
+    """Whether the compiled loop saves more time than it takes to load, or to compile where that was never done."""
+    if count < LEAST_REQUESTS or not available():
+        return False
+    compiled = any(Path(__file__).with_name("__pycache__").glob("kernel._advance-*.nbi"))
+    return compiled or count >= LEAST_REQUESTS_UNCOMPILED
+
+
+def is_plain(policy: Policy, spec: RankSpec) -> bool:
+    """Whether scheduler and rank are those of the compiled loop."""
+    return (
+        (policy.order, policy.passes, policy.chunked, policy.interval_s) == ("arrival", "mixed", True, 0.0)
+        and (spec.reserve or policy.reserve) == "chunk"
+        and not spec.prefix_caching
+        and not spec.swap_tokens_per_s
+    )
+
+
+def is_plain_clock(clock: object, spec: RankSpec) -> bool:
+    """Whether the loop can compute its passes: one stream of rows, attention that reads all, no drafts, no bends."""
+    if not isinstance(clock, TableClock) or clock.draft is not None or clock.verified != 1:
+        return False
+    if spec.fixed_tokens or clock.engine.stack.eager_decode or not clock.table.kinds:
+        return False
+    if any(not kind.causal or kind.a or kind.b != 1.0 or kind.start for kind in clock.table.kinds):
+        return False
+    table = clock.engine.table
+    load = table.experts
+    if load is not None and not isinstance(load, ExpertLoad):
+        return False
+    if len(table.time_table().streams) != 1:
+        return False
+    for n in range(1, spec.max_num_seqs + 1):
+        line = clock.line(n, n)
+        if line is None or line.from_kv > n:
+            return False
+    return True
+
+
+def run_fast(
+    clock: TableClock, spec: RankSpec, arrivals: Array, inputs: Array, outputs: Array, progress: Any = None
+) -> FastRun:
+    """Serve requests that do not depend on each other with one rank, chunked, first come first served.
+
+    Args:
+        clock, spec: plain ones, see `is_plain_clock`.
+        arrivals: when the scheduler sees each request, rising [s].
+        inputs, outputs: tokens [tokens].
+        progress: told (done, all, simulated time) now and then.
+    """
+    k: Any = importlib.import_module("rackline.simulation.kernel")
+
+    count, seqs = len(arrivals), spec.max_num_seqs
+    state = np.zeros(16, dtype=np.int64)
+    state[k.PARTIAL] = -1
+    state[k.MIN_END] = 1 << 60
+    times = np.zeros(6)
+    unknown = [np.full(count, np.nan) for _ in range(4)]
+    admitted, first, finish, last = unknown
+    whole = [np.zeros(count, dtype=np.int64) for _ in range(2)]
+    generated, preempted = whole
+    runs = [np.zeros(seqs + 1, dtype=np.int64) for _ in range(7)]
+    phases = np.zeros(spec.block_size, dtype=np.int64)
+    arrivals, inputs, outputs = arrivals.astype(float), inputs.astype(np.int64), outputs.astype(np.int64)
+    orders = np.zeros(count, dtype=np.int64)
+    stack = np.zeros(seqs + 2, dtype=np.int64)
+    gaps = np.zeros(8000, dtype=np.int64)
+    samples = np.zeros((k.MOST_SAMPLES, 4))
+    lines = np.zeros((seqs + 1, 3))
+    for n in range(1, seqs + 1):
+        line = clock.line(n, n)
+        if line is not None:
+            lines[n] = line[:3]
+    limits = np.array([spec.num_blocks, seqs, spec.max_batched_tokens, count], dtype=np.int64)
+    table = _arrays(clock)
+    stack_of = clock.engine.stack
+    numbers = np.array([clock.table.skew_s, clock.table.stretch, stack_of.prefill_slowdown, clock.floor_s])
+    interrupted = False
+    stops = [inf] if progress is None else [*arrivals[20_000::20_000].tolist(), inf]
+    try:
+        for until in stops:
+            k._advance(
+                until, limits, state, times, arrivals, inputs, outputs, admitted, first, finish, generated, last,
+                preempted, stack, orders,
+                phases, *runs, gaps, samples,
+                lines, *table, numbers,
+            )  # fmt: skip
+            if progress is not None:
+                progress(int(state[k.FINISHED]), count, float(times[k.NOW]))
+    except KeyboardInterrupt:
+        interrupted = True
+    found = np.flatnonzero(gaps)
+    return FastRun(
+        admitted_s=admitted,
+        first_s=first,
+        finish_s=finish,
+        preempted=preempted,
+        gaps={int(place) - k.GAP_ZERO: int(gaps[place]) for place in found},
+        steps=int(state[k.STEPS]),
+        passes=int(state[k.PASSES]),
+        finished=int(state[k.FINISHED]),
+        busy_s=float(times[k.BUSY]),
+        sequence_s=float(times[k.SEQUENCE_S]),
+        used_s=float(times[k.USED_S]),
+        blocks_left=int(state[k.USED]),
+        samples=samples[: int(state[k.SAMPLES])],
+        interrupted=interrupted,
+    )
+
+
+def _arrays(clock: TableClock) -> tuple[Array, ...]:
+    """The pass table as arrays: places of features, experts' load, coefficients."""
+    table = clock.engine.table
+    times = table.time_table()
+    (stream,) = times.streams
+    place = {name: index for index, name in enumerate(times.feature_names)}
+    place.setdefault(f.GROUP_TOKENS, len(place))
+    width = len(place)
+
+    def wide(rows: Array) -> Array:
+        return np.ascontiguousarray(np.pad(np.atleast_2d(rows), ((0, 0), (0, width - rows.shape[-1]))))
+
+    def at(*names: str) -> Array:
+        return np.array([place.get(name, -1) for name in names], dtype=np.int64)
+
+    prompts = at(
+        f.ONE, f.TOKENS, f.LOGIT_ROWS, f.GROUP_TOKENS, f.DECODE_SEQUENCES, f.DECODE_TOKENS, f.HAS_DECODE,
+        f.HAS_PREFILL, f.CHUNK_TOKENS, f.PREFILL_TOKENS, f.CHUNK_PREFIX_TOKENS,
+    )  # fmt: skip
+    kinds = np.array(
+        [
+            at(
+                f.kv_tokens(kind.label),
+                f.kv_pairs(kind.label),
+                f.max_context(kind.label),
+                f.attention_pairs(kind.label),
+            )
+            for kind in clock.table.kinds
+        ],
+        dtype=np.int64,
+    )
+    load = table.experts
+    loads, touches = np.zeros(0), np.zeros(0)
+    if isinstance(load, ExpertLoad):
+        loads = np.concatenate([[load.points_per_octave], load.tokens_per_token])
+        touches = np.asarray(load.touched, dtype=float)
+    starts, ramps = [0], list[float]()
+    options, gaps, overheads = ([np.zeros((0, width))] for _ in range(3))
+    for choice in stream.choices:
+        number = choice.linear.shape[1]
+        starts.append(starts[-1] + number)
+        options.append(wide(choice.linear[0]))
+        gaps.append(wide(choice.difference[0]))
+        ramps += [float(choice.ramp[0, i, 0]) for i in range(number)]
+        overheads.append(wide(choice.overhead[0]))
+    linear = wide(stream.linear[0])[0].copy()
+    linear[place[f.ONE]] += times.host_s
+    return (
+        prompts,
+        kinds,
+        at(f.GROUP_TOKENS, f.EXPERT_TOKENS, f.EXPERTS_TOUCHED),
+        loads,
+        touches,
+        np.zeros(width),
+        linear,
+        wide(stream.difference[0]) if stream.difference.shape[1] else np.zeros((0, width)),
+        np.array(starts, dtype=np.int64),
+        np.concatenate(options),
+        np.concatenate(gaps),
+        np.array(ramps, dtype=float),
+        np.concatenate(overheads),
+    )

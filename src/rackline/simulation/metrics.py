@@ -1,0 +1,294 @@
+"""What came out of a run: latencies by request, percentiles, goodput, occupancy over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rackline.passes.features import Array
+from rackline.simulation.book import Book
+from rackline.simulation.replica import Replica
+from rackline.simulation.requests import Requests
+from rackline.simulation.tally import GAPS_PER_E, PassRecord
+
+PERCENTILES = (50.0, 90.0, 99.0)
+_LEAST_TO_JUDGE = 40  # requests from which on a growing queue is told from chance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """Limits that a good request keeps; None is no limit.
+
+    Args:
+        ttft_s, tpot_s, e2e_s: [s].
+        percentile: of the requests that must keep each of them, for a capacity search.
+    """
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+    percentile: float = 99.0
+
+    def limits(self) -> dict[str, float]:
+        """Those that are set."""
+        given = {"ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "e2e_s": self.e2e_s}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Result:
+    """A finished (or interrupted) run. Times of requests that did not get so far are NaN.
+
+    Args:
+        requests: what was served, in the order of the columns below.
+        arrival_s, engine_s, admitted_s, first_s, finish_s: by request [s], (n,).
+        preempted, cached_tokens: by request [count] and [tokens], (n,).
+        gaps: inter-token times: bin of the logarithm → how many.
+        steps, passes: steps of all replicas, and in how many pieces they were evaluated [count].
+        busy_s, sequence_s, used_block_s: passes, sequences times time, blocks times time, over all replicas.
+        prompt_pass_s, prompt_rank_s: passes with prompts, and that times the share of a replica's ranks that had some;
+            0 where each replica has one rank [s].
+        num_blocks, ranks: of all replicas [count].
+        tier_tokens: prompt tokens found in HBM and in each tier behind it [tokens].
+        samples: (replica, time, decoding, waiting, blocks) over time, (m, 5).
+        passes_run: records of passes by replica, when they were kept.
+        skipped: requests left out because they cannot fit [count].
+        blocks_left: blocks in use at the end, 0 when every request has finished [count].
+        interrupted: whether the run was cut short.
+    """
+
+    requests: Requests
+    arrival_s: Array
+    engine_s: Array
+    admitted_s: Array
+    first_s: Array
+    finish_s: Array
+    preempted: Array
+    cached_tokens: Array
+    gaps: dict[int, int]
+    steps: int
+    passes: int
+    busy_s: float
+    sequence_s: float
+    used_block_s: float
+    prompt_pass_s: float
+    prompt_rank_s: float
+    num_blocks: int
+    ranks: int
+    replicas: int
+    tier_tokens: tuple[int, ...]
+    samples: Array
+    passes_run: tuple[Sequence[PassRecord], ...]
+    skipped: int
+    blocks_left: int
+    interrupted: bool
+
+    @property
+    def finished(self) -> Array:
+        """Which requests have ended, (n,)."""
+        return np.isfinite(self.finish_s)
+
+    @property
+    def ttft_s(self) -> Array:
+        """Arrival to first token [s], (n,)."""
+        return self.first_s - self.arrival_s
+
+    @property
+    def queue_s(self) -> Array:
+        """In the scheduler's waiting queue before the first start [s], (n,)."""
+        return self.admitted_s - self.engine_s
+
+    @property
+    def e2e_s(self) -> Array:
+        """Arrival to last token [s], (n,)."""
+        return self.finish_s - self.arrival_s
+
+    @property
+    def tpot_s(self) -> Array:
+        """First to last token by tokens after the first; NaN for one token [s], (n,)."""
+        after = self.requests.output_len - 1.0
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(after > 0, (self.finish_s - self.first_s) / after, np.nan)
+
+    @property
+    def makespan_s(self) -> float:
+        """First arrival to last end [s]."""
+        done = self.finish_s[self.finished]
+        return float(done.max() - np.nanmin(self.arrival_s)) if len(done) else 0.0
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Tokens of finished requests by the makespan [tokens/s]."""
+        return _per(float(self.requests.output_len[self.finished].sum()), self.makespan_s)
+
+    @property
+    def input_tokens_per_s(self) -> float:
+        """Prompt tokens of finished requests by the makespan [tokens/s]."""
+        return _per(float(self.requests.input_len[self.finished].sum()), self.makespan_s)
+
+    def inter_token_s(self) -> dict[str, float]:
+        """Mean and percentiles of the time between tokens [s]."""
+        if not self.gaps:
+            return dict.fromkeys(("mean", "p50", "p90", "p99"), float("nan"))
+        places = np.array(sorted(self.gaps), dtype=float)
+        counts = np.array([self.gaps[int(p)] for p in places], dtype=float)
+        values = np.exp((places + np.where(places < 0, -0.5, 0.5)) / GAPS_PER_E)
+        share = np.cumsum(counts) / counts.sum()
+        found = {f"p{q:g}": float(values[np.searchsorted(share, q / 100.0)]) for q in PERCENTILES}
+        return {"mean": float((values * counts).sum() / counts.sum()), **found}
+
+    def good(self, slo: Slo) -> Array:
+        """Requests that ended within all limits, (n,)."""
+        found = self.finished.copy()
+        for name, limit in slo.limits().items():
+            values = getattr(self, name)
+            found &= ~(values > limit)
+        return found
+
+    def holds(self, slo: Slo) -> bool:
+        """Whether each limit is kept at its percentile, over all requests (one that did not end is late)."""
+        for name, limit in slo.limits().items():
+            values = np.where(self.finished, getattr(self, name), np.inf)
+            values = values[~np.isnan(values)]
+            if len(values) and float(np.percentile(values, slo.percentile, method="higher")) > limit:
+                return False
+        return not self.interrupted
+
+    def overload(self) -> dict[str, float] | None:
+        """Rates of requests that came and that started until the last one came [requests/s], and how many waited then.
+
+        None where the queue does not keep growing: fewer than a tenth of the requests wait at that time, or the last
+        quarter waits no longer than half as much again as the second one.
+        """
+        count, last_s = len(self.requests), float(np.max(self.engine_s))
+        if self.requests.after is not None or self.interrupted or count < _LEAST_TO_JUDGE or not last_s > 0:
+            return None
+        waiting = int(np.sum(self.admitted_s > last_s))
+        quarters = [float(part.mean()) for part in np.array_split(self.queue_s, 4)]
+        if waiting < 0.1 * count or quarters[3] < 1.5 * quarters[1]:
+            return None
+        return {"came_per_s": count / last_s, "started_per_s": (count - waiting) / last_s, "waiting": waiting}
+
+    def lockstep(self) -> dict[str, float] | None:
+        """Share of time of passes with prompts, and the share of ranks that have some in them; None for one rank."""
+        if self.ranks == self.replicas or not self.prompt_pass_s:
+            return None
+        return {
+            "prompt_time_share": _per(self.prompt_pass_s, self.busy_s),
+            "prompt_rank_share": _per(self.prompt_rank_s, self.prompt_pass_s),
+        }
+
+    def usd_per_mtok(self, usd_per_s: float) -> float:
+        """Price of a million tokens, prompt and output together, if the servers are paid by time [USD]."""
+        tokens = float((self.requests.input_len + self.requests.output_len)[self.finished].sum())
+        return usd_per_s * self.makespan_s / tokens * 1e6 if tokens else float("nan")
+
+    def occupancy(self) -> dict[str, float]:
+        """Mean over the makespan: share of time with passes, sequences that decode, share of the KV blocks."""
+        span = self.makespan_s
+        return {
+            "busy_share": _per(self.busy_s, span * self.replicas),
+            "decoding_sequences": _per(self.sequence_s, span),
+            "kv_share": _per(self.used_block_s, span * self.num_blocks),
+        }
+
+    def as_dict(self, slo: Slo | None = None, usd_per_s: float | None = None) -> dict[str, Any]:
+        """Plain data in SI units."""
+        done = self.finished
+        prompt_tokens = float(self.requests.input_len[np.isfinite(self.first_s)].sum())
+        data: dict[str, Any] = {
+            "requests": len(self.requests),
+            "finished": int(done.sum()),
+            "unfinished": int((~done).sum()),
+            "skipped": self.skipped + self.requests.skipped,
+            "interrupted": self.interrupted,
+            "ttft_s": percentiles(self.ttft_s),
+            "tpot_s": percentiles(self.tpot_s),
+            "inter_token_s": self.inter_token_s(),
+            "e2e_s": percentiles(self.e2e_s),
+            "queue_s": percentiles(self.queue_s),
+            "makespan_s": self.makespan_s,
+            "requests_per_s": _per(float(done.sum()), self.makespan_s),
+            "output_tokens_per_s": self.output_tokens_per_s,
+            "input_tokens_per_s": self.input_tokens_per_s,
+            **self.occupancy(),
+            "overload": self.overload(),
+            "lockstep": self.lockstep(),
+            "preemptions": int(self.preempted.sum()),
+            "steps": self.steps,
+            "cache_hit_share": _per(float(self.cached_tokens.sum()), prompt_tokens),
+            "cache_hit_share_by_tier": [_per(float(tokens), prompt_tokens) for tokens in self.tier_tokens],
+        }
+        if slo is not None and slo.limits():
+            good = self.good(slo)
+            data["slo"] = {**slo.limits(), "percentile": slo.percentile}
+            data["holds_slo"] = self.holds(slo)
+            data["good_share"] = float(good.mean())
+            data["goodput_requests_per_s"] = _per(float(good.sum()), self.makespan_s)
+        if usd_per_s is not None:
+            data["usd_per_mtok"] = self.usd_per_mtok(usd_per_s)
+        return data
+
+
+def percentiles(values: Array) -> dict[str, float]:
+    """Mean, p50, p90 and p99 of those that are known."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return dict.fromkeys(("mean", "p50", "p90", "p99"), float("nan"))
+    found = np.percentile(known, PERCENTILES)
+    return {"mean": float(known.mean()), **{f"p{q:g}": float(v) for q, v in zip(PERCENTILES, found, strict=True)}}
+
+
+def gather(
+    requests: Requests, book: Book, replicas: list[Replica], front: list[Replica], *, skipped: int, interrupted: bool
+) -> Result:
+    """Collect a run from its book and replicas."""
+    everyone = [*front, *replicas]
+    count = len(requests)
+    preempted, cached = np.zeros(count, dtype=int), np.zeros(count, dtype=int)
+    for column, found in ((preempted, book.preempted), (cached, book.cached)):
+        if found:
+            column[np.fromiter(found, int, len(found))] = np.fromiter(found.values(), int, len(found))
+    gaps: dict[int, int] = {}
+    for replica in everyone:
+        for place, number in replica.tally.gaps.items():
+            gaps[place] = gaps.get(place, 0) + number
+    samples = [
+        np.column_stack([np.full(len(r.tally.samples), index), np.array(r.tally.samples, dtype=float).reshape(-1, 4)])
+        for index, r in enumerate(everyone)
+    ]
+    ranks = [rank for replica in everyone for rank in replica.ranks]
+    return Result(
+        requests=requests,
+        arrival_s=np.array(book.arrival_s, dtype=float),
+        engine_s=np.array(book.engine_s, dtype=float),
+        admitted_s=np.array(book.admitted_s, dtype=float),
+        first_s=np.array(book.first_s, dtype=float),
+        finish_s=np.array(book.finish_s, dtype=float),
+        preempted=preempted,
+        cached_tokens=cached,
+        gaps=gaps,
+        steps=sum(r.tally.steps for r in everyone),
+        passes=sum(r.tally.passes for r in everyone),
+        busy_s=sum(r.tally.busy_s for r in everyone),
+        sequence_s=sum(r.tally.sequence_s for r in everyone),
+        used_block_s=sum(r.tally.used_s for r in everyone),
+        prompt_pass_s=sum(r.tally.prompt_pass_s for r in everyone),
+        prompt_rank_s=sum(r.tally.prompt_rank_s for r in everyone),
+        num_blocks=sum(rank.total for rank in ranks),
+        ranks=len(ranks),
+        replicas=len(everyone),
+        tier_tokens=tuple(book.tier_tokens),
+        samples=np.concatenate(samples),
+        passes_run=tuple(r.records for r in everyone if r.records is not None),
+        skipped=skipped,
+        blocks_left=sum(rank.used for rank in ranks),
+        interrupted=interrupted,
+    )
+
+
+def _per(amount: float, base: float) -> float:
+    return amount / base if base > 0 else 0.0

@@ -1,0 +1,32 @@
+"""Scheduling policies, one file each; a new file with a POLICY is found by itself."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from rackline.errors import UnknownNameError, nearest_names
+from rackline.simulation.policies.base import Order, Passes, Policy, Reserve
+
+__all__ = ["Order", "Passes", "Policy", "Reserve", "policy", "policy_names"]
+
+
+def policy_names() -> tuple[str, ...]:
+    """Names of all policies, with hyphens."""
+    found = (module.name for module in pkgutil.iter_modules(__path__) if module.name != "base")
+    return tuple(sorted(name.replace("_", "-") for name in found))
+
+
+def policy(name: str) -> Policy:
+    """The policy of a name.
+
+    Raises:
+        UnknownNameError: no such policy, with the nearest one.
+    """
+    known = policy_names()
+    wanted = name.strip().lower().replace("_", "-")
+    if wanted not in known:
+        near = nearest_names(wanted, known, 1)
+        raise UnknownNameError(what="policy", given=name, allowed=", ".join(known), nearest=near[0] if near else None)
+    module = importlib.import_module(f"{__name__}.{wanted.replace('-', '_')}")
+    return module.POLICY

@@ -1,0 +1,7 @@
+"""Chunked prefill: decoding sequences first, what is left of the token budget goes to pieces of prompts."""
+
+from rackline.simulation.policies.base import Policy
+
+POLICY = Policy(
+    name="chunked", source="Sarathi-Serve, Agrawal et al. 2024 (arXiv:2403.02310); the scheduler of vLLM from 0.8 on"
+)

@@ -1,0 +1,5 @@
+"""Passes leave at fixed intervals, like trains; who misses one waits for the next."""
+
+from rackline.simulation.policies.base import Policy
+
+POLICY = Policy(name="trains", interval_s=0.02, source="lecture C28 to C32: a batch departs every interval")

@@ -1,0 +1,66 @@
+"""What one rank may hold and run, and how its sequences advance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import floor
+
+from rackline.errors import InputError
+from rackline.simulation.policies import Reserve
+from rackline.simulation.prefix_cache import TierSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSpec:
+    """What one rank may hold and run.
+
+    Args:
+        pool_tokens: room for KV [tokens].
+        block_size: tokens of a KV block [tokens].
+        fixed_tokens: room that a sequence takes whatever its length (windows, recurrent state), in tokens [tokens].
+        grows: whether each token of a sequence takes room besides that.
+        max_num_seqs: sequences that run at once [sequences].
+        max_batched_tokens: tokens of a pass [tokens].
+        reserve: room that must be free for admission; None for the policy's own.
+        swap_tokens_per_s: with a rate, preempted sequences move to the host and back instead of being computed again.
+        prefix_caching: keep blocks by hash.
+        hash_tokens: tokens of a hashed block [tokens].
+        tiers: behind HBM for hashed blocks.
+    """
+
+    pool_tokens: int
+    block_size: int = 16
+    fixed_tokens: int = 0
+    grows: bool = True
+    max_num_seqs: int = 256
+    max_batched_tokens: int = 8192
+    reserve: Reserve | None = None
+    swap_tokens_per_s: float = 0.0
+    prefix_caching: bool = False
+    hash_tokens: int = 512
+    tiers: tuple[TierSpec, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("pool_tokens", "block_size", "max_num_seqs", "max_batched_tokens", "hash_tokens"):
+            if getattr(self, name) < 1:
+                raise InputError(what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
+        if not self.grows and self.reserve != "final":
+            raise InputError(what="reserve", given=self.reserve, allowed="final where sequences take all at once")
+        if self.prefix_caching and self.hash_tokens % self.block_size:
+            raise InputError(
+                what="hash_tokens", given=self.hash_tokens, allowed=f"a multiple of the block size {self.block_size}"
+            )
+
+    @property
+    def num_blocks(self) -> int:
+        """KV blocks of the pool [count]."""
+        return self.pool_tokens // self.block_size
+
+    def blocks_of(self, tokens: int) -> int:
+        """KV blocks of one sequence [count]."""
+        return (-(-tokens // self.block_size) if self.grows else 0) - (-self.fixed_tokens // self.block_size)
+
+
+def token_clock(steps: int, tokens_per_step: float) -> int:
+    """Tokens that a sequence has gained after so many steps: whole ones, the mean over many steps [tokens]."""
+    return steps if tokens_per_step == 1.0 else floor(steps * tokens_per_step + 1e-9)

@@ -1,0 +1,387 @@
+"""A replica: ranks that step together, simulated from event to event.
+
+The state changes only when a request arrives that can start, when one ends, or when the free blocks run out. Between
+such events all steps are decode steps of the same sequences: they are evaluated together, as one line in the step's
+number where the pass is linear, else as one array. `stepwise` evaluates every step by itself, for comparison.
+
+Attention-dp ranks share experts and step together. Micro-batches of a pipeline go round one behind another; a round
+takes as long as its slowest pass (a slow pass holds up all that follow it on the same stages), so they step together
+too, with experts of their own.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from math import ceil, inf
+
+import numpy as np
+
+from rackline.simulation.book import Book
+from rackline.simulation.clock import Chunk, Clock
+from rackline.simulation.policies import Policy
+from rackline.simulation.rank import Rank
+from rackline.simulation.rank_spec import RankSpec, token_clock
+from rackline.simulation.stretch import common_line, durations_of, step_s, steps_before, steps_with_room
+from rackline.simulation.tally import PassRecord, Tally
+
+_AHEAD = 1 << 16  # steps that are looked at in one piece
+
+
+class Replica:
+    """Ranks in step.
+
+    Args:
+        clock: time of a pass.
+        spec: of each rank.
+        policy: the scheduler.
+        book: where times go.
+        ranks: attention-dp ranks [count].
+        micro_batches: in flight in a pipeline [count].
+        hands_over: whether requests leave after their first token (a prefill pool).
+        stepwise: evaluate each step by itself.
+        keep_passes: keep records of passes.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        spec: RankSpec,
+        policy: Policy,
+        book: Book,
+        *,
+        ranks: int = 1,
+        micro_batches: int = 1,
+        hands_over: bool = False,
+        stepwise: bool = False,
+        keep_passes: bool = False,
+    ) -> None:
+        self.clock, self.spec, self.policy, self.book = clock, spec, policy, book
+        self.per_step = clock.tokens_per_step
+        self.groups = [[Rank(spec, policy, book, self.per_step) for _ in range(ranks)] for _ in range(micro_batches)]
+        self.ranks = [rank for group in self.groups for rank in group]
+        self.hands_over, self.stepwise = hands_over, stepwise
+        self.now = 0.0
+        self.queue: deque[tuple[float, int]] = deque()  # arrivals in order
+        self.late: list[tuple[float, int, int]] = []  # arrivals that are made during the run
+        self.done: list[tuple[int, float]] = []  # finished or handed over, when anybody wants to know
+        self.tells = hands_over
+        self.finished = 0
+        self.tally = Tally()
+        self.records: list[PassRecord] | None = [] if keep_passes else None
+        self._serial = 0
+
+    # arrivals
+
+    def submit(self, request: int, time_s: float) -> None:
+        """A request reaches the scheduler at this time."""
+        if not self.late and (not self.queue or time_s >= self.queue[-1][0]):
+            self.queue.append((time_s, request))
+        else:
+            self._serial += 1
+            heapq.heappush(self.late, (time_s, self._serial, request))
+
+    def next_arrival(self) -> float:
+        """When the next request reaches the scheduler [s]."""
+        first = self.queue[0][0] if self.queue else inf
+        return min(first, self.late[0][0]) if self.late else first
+
+    @property
+    def load(self) -> int:
+        """Requests in the replica [requests]."""
+        return sum(rank.load for rank in self.ranks) + len(self.queue) + len(self.late)
+
+    def known_prefix(self, request: int) -> int:
+        """Blocks of a prompt's beginning that some rank has at hand [count]."""
+        hashes = self.book.hashes
+        if hashes is None:
+            return 0
+        mine = hashes[request]
+        return max((rank.cache.match(mine, len(mine))[0] for rank in self.ranks if rank.cache is not None), default=0)
+
+    def _take_arrivals(self) -> None:
+        now, queue, late = self.now, self.queue, self.late
+        while True:
+            if late and late[0][0] <= now and (not queue or late[0][0] < queue[0][0]):
+                time_s, _, request = heapq.heappop(late)
+            elif queue and queue[0][0] <= now:
+                time_s, request = queue.popleft()
+            else:
+                return
+            if self.book.engine_s[request] is None:
+                self.book.engine_s[request] = time_s
+            ranks = self.ranks
+            rank = ranks[0] if len(ranks) == 1 else min(ranks, key=lambda r: (r.load, r.used))
+            rank.enqueue(request, time_s)
+
+    # the loop
+
+    @property
+    def next_start(self) -> float:
+        """When the next pass can start [s]; infinite when there is nothing to do."""
+        if any(rank.order or rank.waiting for rank in self.ranks):
+            return self._departure(self.now)
+        start = self.next_arrival()
+        return start if start == inf else self._departure(max(self.now, start))
+
+    def advance(self, until: float = inf) -> None:
+        """Run all passes that start before `until`; stop early when `done` has news."""
+        ranks = self.ranks
+        mixed = self.policy.passes == "mixed"
+        while True:
+            self._take_arrivals()
+            for rank in ranks:
+                if rank.order or rank.waiting:
+                    break
+            else:
+                start = self.next_arrival()
+                if start >= until or start == inf:
+                    return
+                self.now = max(self.now, start)
+                continue
+            if self.now >= until:
+                return
+            if self.policy.interval_s:
+                start = self._departure(self.now)
+                if start > self.now:
+                    if start >= until:
+                        return
+                    self._wait(start - self.now)
+                    continue
+            if self.now >= self.tally.next_sample:
+                self.tally.sample(self.ranks, self.now)
+            if mixed:
+                self._mixed_or_decode(until)
+            else:
+                self._prompts_or_decode(until)
+            if self.done and self.tells:
+                return
+
+    def _departure(self, time_s: float) -> float:
+        """The first time from `time_s` on at which a pass may start [s]."""
+        interval = self.policy.interval_s
+        return max(time_s, ceil(time_s / interval - 1e-9) * interval) if interval else time_s
+
+    def _wait(self, seconds: float) -> None:
+        self.now += seconds
+        if any(rank.n for rank in self.ranks):
+            self.tally.waited_s += seconds
+
+    def _mixed_or_decode(self, until: float) -> None:
+        now, verified = self.now, self.clock.verified
+        prompts: list[list[tuple[int, int, int]]] = []
+        any_prompts = lost = False
+        for rank in self.ranks:
+            if self.book.ready:
+                rank.join_ready(now)
+            found: list[tuple[int, int, int]] = []
+            grown = 0
+            if rank.n:
+                grown = self._step_tokens(rank)
+                if rank.n * grown > rank.total - rank.used:
+                    lost = rank.make_room(grown, now) or lost
+            if rank.prefilling or rank.waiting:
+                need = rank.needed(grown)  # set aside for the sequences that decode in this pass
+                rank.used += need
+                preempted = rank.preemptions
+                found = rank.take_prompts(self.spec.max_batched_tokens - rank.n * verified, now, not lost)
+                rank.used -= need
+                lost = lost or rank.preemptions != preempted
+            prompts.append(found)
+            any_prompts = any_prompts or bool(found)
+        if any_prompts:
+            self._pass(prompts, decodes=True)
+        else:
+            self._decode(until, alone=lost)
+
+    def _prompts_or_decode(self, until: float) -> None:
+        now = self.now
+        batch = self.policy.passes == "batch"
+        prompts: list[list[tuple[int, int, int]]] = []
+        any_prompts = lost = yielding = False
+        for rank in self.ranks:
+            if self.book.ready:
+                rank.join_ready(now)
+            if batch and not rank.order:
+                rank.is_open = True
+            held_back = rank.yields and rank.n > 0
+            yielding = yielding or held_back
+            admit = (rank.is_open or not batch) and not held_back
+            found: list[tuple[int, int, int]] = []
+            if rank.prefilling or rank.waiting:
+                preempted = rank.preemptions
+                found = rank.take_prompts(self.spec.max_batched_tokens, now, admit)
+                if rank.preemptions != preempted:
+                    lost = rank.yields = True
+            prompts.append(found)
+            any_prompts = any_prompts or bool(found)
+        if any_prompts:
+            self._pass(prompts, decodes=False)
+            return
+        for rank in self.ranks:
+            rank.is_open = False
+            if rank.n:
+                lost = rank.make_room(self._step_tokens(rank), now) or lost
+        self._decode(until, alone=lost or yielding)
+        for rank in self.ranks:
+            rank.yields = False
+
+    def _step_tokens(self, rank: Rank) -> int:
+        if self.per_step == 1.0:
+            return 1
+        return token_clock(rank.steps + 1, self.per_step) - rank.clock
+
+    # one pass with prompts
+
+    def _pass(self, prompts: list[list[tuple[int, int, int]]], *, decodes: bool) -> None:
+        book, clock, verified = self.book, self.clock, self.clock.verified
+        seconds = beside = 0.0
+        index = tokens = sequences = 0
+        for group in self.groups:
+            mine = prompts[index : index + len(group)]
+            index += len(group)
+            decoding = sum(rank.n for rank in group) * verified if decodes else 0
+            new = 0
+            for chunks in mine:
+                for chunk in chunks:
+                    new += chunk[1]
+            tokens += new
+            sequences += decoding // verified
+            for rank, chunks in zip(group, mine, strict=True):
+                n = rank.n if decodes else 0
+                swap_s, beside = rank.swap_s, max(beside, rank.tier_s)
+                rank.tier_s = rank.swap_s = 0.0
+                if not chunks and (not n or self._dominated(rank, group, mine)) and not swap_s:
+                    continue
+                if not chunks and not n:
+                    seconds = max(seconds, swap_s)
+                    continue
+                kv, longest = (rank.kv, rank.longest + rank.clock) if n else (0, 0)
+                alone = step_s(self.clock, rank, decoding) if n and chunks else 0.0
+                pieces = [Chunk(take, done) for _, take, done in chunks]
+                seconds = max(seconds, clock.prompts(n, kv, longest, pieces, decoding + new, alone) + swap_s)
+        seconds = max(seconds, beside)  # layers are computed while the cache of later ones comes in
+        interval = self.policy.interval_s
+        if interval:
+            seconds = ceil(seconds / interval - 1e-9) * interval
+        start, end = self.now, self.now + seconds
+        self.tally.account(self.ranks, seconds, 1, 0.0)
+        self.now = end
+        if self.records is not None:
+            self.records.append(PassRecord(start, seconds, 1, sequences, tokens))
+        if sequences:
+            self.tally.gap(sequences, seconds, end)
+        if len(prompts) > 1:
+            self.tally.prompts(prompts, seconds)
+        joined = 0
+        for rank, chunks in zip(self.ranks, prompts, strict=True):
+            if decodes and rank.n:
+                grown = self._step_tokens(rank)
+                rank.take(rank.needed(grown))
+                for request in rank.advance(grown, 1):
+                    self._finish(request, end)
+            for request, take, done in chunks:
+                if request not in rank.prefilling:
+                    continue
+                if done + take < rank.target(request):
+                    rank.prefilling[request] = done + take
+                    continue
+                if book.first_s[request] is None:
+                    book.first_s[request] = end
+                else:
+                    last = book.last_s.pop(request, None)
+                    if last is not None:
+                        self.tally.gap_of(end - last, 1)
+                if self.hands_over:
+                    rank.free(request)
+                    self.done.append((request, end))
+                elif rank.prompt_done(request):
+                    self._finish(request, end)
+                else:
+                    joined += 1
+        if not decodes:
+            self.tally.waited_s += seconds
+            if joined:
+                self.tally.joined.append((end, joined))
+
+    def _dominated(self, rank: Rank, group: list[Rank], prompts: list[list[tuple[int, int, int]]]) -> bool:
+        """Whether another rank of the group has at least as much of everything, so that it ends later."""
+        return any(
+            chunks and other.n >= rank.n and other.kv >= rank.kv and other.longest >= rank.longest
+            for other, chunks in zip(group, prompts, strict=True)
+        )
+
+    # decode steps
+
+    def _decode(self, until: float, *, alone: bool) -> None:
+        most = _AHEAD
+        per_step = self.per_step
+        blocked = False
+        for rank in self.ranks:
+            if rank.n:
+                most = min(most, rank.steps_to_end(per_step))
+            if rank.waiting:
+                blocked = True
+        for rank in self.ranks:
+            if rank.n:
+                most = min(most, steps_with_room(rank, most, per_step))
+        most = 1 if alone or self.stepwise else max(most, 1)
+        # a queue that cannot move is not changed by who joins its end
+        if not (blocked and len(self.ranks) == 1 and self.policy.order == "arrival"):
+            until = min(until, self.next_arrival())
+        interval = self.policy.interval_s
+        line = None if per_step != 1.0 or interval else common_line(self.clock, self.groups, most)
+        if line is not None:
+            first, slope = line
+            steps = most
+            if most > 1 and until < self.now + most * (first + slope * (most - 1)):
+                steps = steps_before(until - self.now, first, slope, most)
+            seconds = steps * first + slope * (0.5 * steps * (steps - 1))
+            durations = None
+        else:
+            most = min(most, 256)
+            durations = durations_of(self.clock, self.groups, most)
+            if interval:
+                durations = np.ceil(durations / interval - 1e-9) * interval
+            ends = np.cumsum(durations)
+            steps = most
+            if self.now + ends[-1] > until:
+                steps = min(most, int(np.searchsorted(ends, until - self.now, side="left")) + 1)
+            durations = durations[:steps]
+            seconds = float(ends[steps - 1])
+            first, slope = float(durations[0]), 0.0
+        sequences = 0
+        swapped = 0.0
+        for rank in self.ranks:
+            sequences += rank.n
+            swapped = max(swapped, rank.swap_s)
+            rank.swap_s = 0.0
+        seconds += swapped
+        if not sequences:
+            raise RuntimeError("nothing runs and nothing can start")
+        start = self.now
+        self.now = end = start + seconds
+        if self.records is not None:
+            self.records.append(PassRecord(start, seconds, steps, sequences, 0))
+        self.tally.gaps_of(sequences, start, first + swapped, slope, steps, durations)
+        grown_used = 0
+        for rank in self.ranks:
+            if rank.n:
+                grown = steps if per_step == 1.0 else token_clock(rank.steps + steps, per_step) - rank.clock
+                need = rank.needed(grown)
+                rank.take(need)
+                grown_used += need
+        self.tally.account(self.ranks, seconds, steps, -0.5 * grown_used)
+        for rank in self.ranks:
+            if rank.n:
+                grown = steps if per_step == 1.0 else token_clock(rank.steps + steps, per_step) - rank.clock
+                if rank.cache is not None:
+                    rank.cache.trim(rank.total - rank.used)
+                for request in rank.advance(grown, steps):
+                    self._finish(request, end)
+
+    def _finish(self, request: int, end: float) -> None:
+        self.book.finish_s[request] = end
+        self.finished += 1
+        if self.tells:
+            self.done.append((request, end))

@@ -1,0 +1,61 @@
+"""Which replica gets a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rackline.errors import InputError, nearest_names
+from rackline.simulation.replica import Replica
+
+Router = Callable[[int, Sequence[Replica]], Replica]
+
+# Cache-aware routing looks at load only beyond this imbalance, and follows a match above this share of the prompt.
+# Defaults of SGLang's router (balance-abs-threshold, balance-rel-threshold, cache-threshold), remembered, not looked
+# up.
+IMBALANCE_REQUESTS = 32
+IMBALANCE_RATIO = 1.5
+MATCH_SHARE = 0.5
+ROUTERS = ("round-robin", "least-loaded", "prefix-aware")
+
+
+def router(name: str) -> Router:
+    """The router of a name, with a state of its own.
+
+    Raises:
+        InputError: an unknown name.
+    """
+    if name == "round-robin":
+        return _round_robin()
+    if name == "least-loaded":
+        return _least_loaded
+    if name == "prefix-aware":
+        return _prefix_aware
+    near = nearest_names(name, ROUTERS, 1)
+    raise InputError(what="router", given=name, allowed=", ".join(ROUTERS), nearest=near[0] if near else None)
+
+
+def _round_robin() -> Router:
+    turn = 0
+
+    def choose(request: int, replicas: Sequence[Replica]) -> Replica:
+        nonlocal turn
+        turn += 1
+        return replicas[(turn - 1) % len(replicas)]
+
+    return choose
+
+
+def _least_loaded(request: int, replicas: Sequence[Replica]) -> Replica:
+    return min(replicas, key=lambda replica: replica.load)
+
+
+def _prefix_aware(request: int, replicas: Sequence[Replica]) -> Replica:
+    loads = [replica.load for replica in replicas]
+    if max(loads) - min(loads) > IMBALANCE_REQUESTS and max(loads) > IMBALANCE_RATIO * min(loads):
+        return _least_loaded(request, replicas)
+    known = [replica.known_prefix(request) for replica in replicas]
+    best = max(range(len(replicas)), key=lambda i: (known[i], -loads[i]))
+    hashes = replicas[0].book.hashes
+    if hashes is not None and hashes[request] and known[best] > MATCH_SHARE * len(hashes[request]):
+        return replicas[best]
+    return _least_loaded(request, replicas)

@@ -1,0 +1,335 @@
+"""A run: requests in, a result out, over one pool of replicas or a prefill pool that hands over to a decode pool."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf, nextafter
+
+import numpy as np
+
+from rackline.errors import InputError
+from rackline.passes.features import Array
+from rackline.simulation.book import Book
+from rackline.simulation.clock import Clock, TableClock
+from rackline.simulation.fast import FastRun, is_plain, is_plain_clock, is_worth_it, run_fast
+from rackline.simulation.metrics import Result, gather
+from rackline.simulation.policies import Policy
+from rackline.simulation.rank_spec import RankSpec
+from rackline.simulation.replica import Replica
+from rackline.simulation.requests import Requests
+from rackline.simulation.router import router as find_router
+
+Progress = Callable[[int, int, float], None]  # requests done, all requests, simulated time
+_ROUNDS_A_REPORT = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Equal replicas.
+
+    Args:
+        clock: time of a pass.
+        spec: what a rank may hold.
+        policy: the scheduler.
+        ranks: attention-dp ranks of a replica [count].
+        micro_batches: in flight in its pipeline [count].
+        replicas: how many [count].
+    """
+
+    clock: Clock
+    spec: RankSpec
+    policy: Policy
+    ranks: int = 1
+    micro_batches: int = 1
+    replicas: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("ranks", "micro_batches", "replicas"):
+            if getattr(self, name) < 1:
+                raise InputError(what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
+
+    def build(self, book: Book, *, hands_over: bool, stepwise: bool, keep_passes: bool) -> list[Replica]:
+        """Fresh replicas that write to this book."""
+        return [
+            Replica(
+                self.clock,
+                self.spec,
+                self.policy,
+                book,
+                ranks=self.ranks,
+                micro_batches=self.micro_batches,
+                hands_over=hands_over,
+                stepwise=stepwise,
+                keep_passes=keep_passes,
+            )
+            for _ in range(self.replicas)
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """The prefill pool of a disaggregated server, and the way of the cache to the decode pool.
+
+    Args:
+        pool: replicas that only compute prompts.
+        tokens_per_s: cache that one request's transfer moves [tokens/s].
+        latency_s: before the first byte [s].
+    """
+
+    pool: Pool
+    tokens_per_s: float
+    latency_s: float = 0.0
+
+
+def simulate(
+    requests: Requests,
+    pool: Pool,
+    *,
+    router: str = "round-robin",
+    prefill: Handover | None = None,
+    beyond_s: float = 0.0,
+    skip_bad: bool = False,
+    stepwise: bool = False,
+    keep_passes: bool = False,
+    compiled: bool | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Serve all requests.
+
+    Args:
+        requests: what arrives.
+        pool: who serves; with `prefill`, who decodes.
+        router: round-robin, least-loaded or prefix-aware.
+        prefill: a pool for prompts.
+        beyond_s: time between arrival and the scheduler that no pass accounts for (network, tokeniser) [s].
+        skip_bad: leave out requests that can never fit instead of refusing the run.
+        stepwise: evaluate every step by itself; the same result, slower.
+        keep_passes: keep records of passes for a trace.
+        compiled: use the compiled loop, which gives the same result for plain servers; None decides by the number of
+            requests.
+        progress: told now and then.
+
+    Returns:
+        The result; after Ctrl-C of what was simulated so far (`interrupted`).
+
+    Raises:
+        InputError: a request longer than the KV pool, which could never run.
+    """
+    requests, skipped = _that_fit(requests, pool, prefill, skip_bad)
+    if (is_worth_it(len(requests)) if compiled is None else compiled) and prefill is None and requests.after is None:
+        independent = pool.replicas == 1 or router == "round-robin"
+        one = pool.ranks * pool.micro_batches == 1 and is_plain(pool.policy, pool.spec)
+        clock = pool.clock
+        wanted = one and independent and not (stepwise or keep_passes)
+        if wanted and isinstance(clock, TableClock) and is_plain_clock(clock, pool.spec):
+            return _compiled(requests, pool, clock, beyond_s, skipped, progress)
+    tiers = max(len(pool.spec.tiers), len(prefill.pool.spec.tiers) if prefill else 0)
+    book = Book(requests, tiers)
+    replicas = pool.build(book, hands_over=False, stepwise=stepwise, keep_passes=keep_passes)
+    front: list[Replica] = []
+    if prefill is not None:
+        front = prefill.pool.build(book, hands_over=True, stepwise=stepwise, keep_passes=keep_passes)
+    run = _Run(requests, book, replicas, front, router, prefill, beyond_s, progress)
+    interrupted = False
+    try:
+        run.go()
+    except KeyboardInterrupt:
+        interrupted = True
+    return gather(requests, book, replicas, front, skipped=skipped, interrupted=interrupted)
+
+
+def _compiled(
+    requests: Requests, pool: Pool, clock: TableClock, beyond_s: float, skipped: int, progress: Progress | None
+) -> Result:
+    """Every replica by the compiled loop."""
+    count = pool.replicas
+    seen = requests.arrival_s + beyond_s
+    runs: list[FastRun] = []
+    for index in range(count):
+        mine = slice(index, None, count)
+        if len(seen[mine]) == 0 or (runs and runs[-1].interrupted):
+            break
+        runs.append(
+            run_fast(clock, pool.spec, seen[mine], requests.input_len[mine], requests.output_len[mine], progress)
+        )
+
+    def together(name: str) -> Array:
+        found = np.full(len(requests), np.nan)
+        for index, run in enumerate(runs):
+            found[index::count] = getattr(run, name)
+        return found
+
+    gaps: dict[int, int] = {}
+    for run in runs:
+        for place, number in run.gaps.items():
+            gaps[place] = gaps.get(place, 0) + number
+    return Result(
+        requests=requests,
+        arrival_s=requests.arrival_s,
+        engine_s=seen,
+        admitted_s=together("admitted_s"),
+        first_s=together("first_s"),
+        finish_s=together("finish_s"),
+        preempted=np.nan_to_num(together("preempted")).astype(int),
+        cached_tokens=np.zeros(len(requests), dtype=int),
+        gaps=gaps,
+        steps=sum(run.steps for run in runs),
+        passes=sum(run.passes for run in runs),
+        busy_s=sum(run.busy_s for run in runs),
+        sequence_s=sum(run.sequence_s for run in runs),
+        used_block_s=sum(run.used_s for run in runs),
+        prompt_pass_s=0.0,
+        prompt_rank_s=0.0,
+        num_blocks=pool.spec.num_blocks * count,
+        ranks=count,
+        replicas=count,
+        tier_tokens=(0,),
+        samples=np.concatenate(
+            [np.column_stack([np.full(len(run.samples), index), run.samples]) for index, run in enumerate(runs)]
+        ),
+        passes_run=(),
+        skipped=skipped,
+        blocks_left=sum(run.blocks_left for run in runs),
+        interrupted=any(run.interrupted for run in runs),
+    )
+
+
+def _that_fit(requests: Requests, pool: Pool, prefill: Handover | None, skip_bad: bool) -> tuple[Requests, int]:
+    """Refuse or drop what no empty rank could hold."""
+    spec = pool.spec
+    longest = requests.input_len + requests.output_len - 1 + int(pool.clock.tokens_per_step)
+    bad = _too_long(longest, spec)
+    if prefill is not None:
+        bad |= _too_long(requests.input_len, prefill.pool.spec)
+    if not np.any(bad):
+        return requests, 0
+    first = int(np.argmax(bad))
+    most = spec.num_blocks - spec.blocks_of(0) if spec.grows else 0
+    if not skip_bad:
+        raise InputError(
+            what="request",
+            given=f"{requests.input_len[first]} + {requests.output_len[first]} tokens",
+            allowed=f"at most {most * spec.block_size} tokens, the KV pool of a rank (or leave such requests out)",
+            where=requests.where(first),
+        )
+    if requests.after is not None:  # what follows a request that is left out is left out as well
+        for index, before in enumerate(requests.after.tolist()):
+            bad[index] |= before >= 0 and bad[before]
+    if np.all(bad):
+        raise InputError(what="requests", given="none that fits", allowed=f"at most {most * spec.block_size} tokens")
+    return requests.pick(~bad), int(bad.sum())
+
+
+def _too_long(tokens: Array, spec: RankSpec) -> Array:
+    grown = -(-tokens // spec.block_size) if spec.grows else np.zeros_like(tokens)
+    return grown > spec.num_blocks - spec.blocks_of(0)
+
+
+class _Run:
+    """Arrivals, handovers and replicas in the order of time."""
+
+    def __init__(
+        self,
+        requests: Requests,
+        book: Book,
+        replicas: list[Replica],
+        front: list[Replica],
+        router: str,
+        prefill: Handover | None,
+        beyond_s: float,
+        progress: Progress | None,
+    ) -> None:
+        self.requests, self.book, self.replicas, self.front = requests, book, replicas, front
+        self.router_name, self.prefill, self.beyond_s, self.progress = router, prefill, beyond_s, progress
+        self.choose = find_router(router)
+        self.choose_decode = find_router(router)
+        self.followers: dict[int, list[int]] = {}
+        if requests.after is not None:
+            for index, before in enumerate(requests.after.tolist()):
+                if before >= 0:
+                    self.followers.setdefault(before, []).append(index)
+
+    def go(self) -> None:
+        """Until nothing is left to do."""
+        times = self.requests.arrival_s.tolist()
+        self.times = times
+        simple = not self.followers and not self.front
+        if simple and (len(self.replicas) == 1 or self.router_name == "round-robin"):
+            self._independent(times)
+        else:
+            self._together(times)
+
+    def _independent(self, times: list[float]) -> None:
+        """Replicas that never hear of each other run one after another."""
+        book, count = self.book, len(self.replicas)
+        book.arrival_s = list(times)
+        for index, time_s in enumerate(times):
+            self.replicas[index % count].submit(index, time_s + self.beyond_s)
+        if self.progress is None:
+            for replica in self.replicas:
+                replica.advance()
+            return
+        stops = [*times[_ROUNDS_A_REPORT::_ROUNDS_A_REPORT], inf]
+        for stop in stops:
+            for replica in self.replicas:
+                replica.advance(stop)
+            self.progress(sum(r.finished for r in self.replicas), len(times), self.replicas[0].now)
+
+    def _together(self, times: list[float]) -> None:
+        after = self.requests.after
+        free = range(len(times)) if after is None else np.flatnonzero(after < 0).tolist()
+        # (time, kind, serial, request): at one time arrivals of the pool behind come first
+        events = [(times[i] + self.beyond_s, 1, i, i) for i in free]
+        for i in free:
+            self.book.arrival_s[i] = times[i]
+        heapq.heapify(events)
+        everyone = [*self.front, *self.replicas]
+        for replica in everyone:
+            replica.tells = bool(self.followers) or replica.hands_over
+        serial = len(times)
+        rounds = 0
+        while True:
+            rounds += 1
+            if self.progress is not None and rounds % _ROUNDS_A_REPORT == 0:
+                self.progress(sum(r.finished for r in self.replicas), len(times), events[0][0] if events else 0.0)
+            start, second, next_one = inf, inf, None
+            for replica in everyone:
+                begins = replica.next_start
+                if begins < start:
+                    start, second, next_one = begins, start, replica
+                elif begins < second:
+                    second = begins
+            arrival = events[0][0] if events else inf
+            if arrival <= start:
+                if arrival == inf:
+                    return
+                _, kind, _, request = heapq.heappop(events)
+                self._route(request, arrival, behind=kind == 0)
+                continue
+            if next_one is None:
+                return
+            next_one.advance(max(min(arrival, second), nextafter(start, inf)))
+            for request, end in next_one.done:
+                serial += 1
+                if next_one.hands_over and self.book.output_len[request] > 1 and self.prefill is not None:
+                    move_s = self.prefill.latency_s + self.book.input_len[request] / self.prefill.tokens_per_s
+                    heapq.heappush(events, (end + move_s, 0, serial, request))
+                    continue
+                if next_one.hands_over:
+                    self.book.finish_s[request] = end
+                    self.replicas[0].finished += 1
+                for follower in self.followers.get(request, ()):
+                    serial += 1
+                    self.book.arrival_s[follower] = end + times[follower]
+                    heapq.heappush(events, (end + times[follower] + self.beyond_s, 1, serial, follower))
+            next_one.done.clear()
+
+    def _route(self, request: int, time_s: float, *, behind: bool) -> None:
+        if behind:
+            self.book.ready.add(request)
+            self.choose_decode(request, self.replicas).submit(request, time_s)
+        else:
+            pool = self.front or self.replicas
+            self.choose(request, pool).submit(request, time_s)

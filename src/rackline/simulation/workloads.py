@@ -1,0 +1,180 @@
+"""Workloads that are made, not recorded: open arrivals, a closed loop of users, conversations and agents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from rackline.errors import InputError
+from rackline.passes.features import Array
+from rackline.simulation.arrivals import diurnal, gamma
+from rackline.simulation.requests import Requests
+
+Spread = Literal["fixed", "uniform", "exponential", "lognormal"]
+LOGNORMAL_SIGMA = 1.0  # spread of prompt and output lengths in public traces is about one natural unit (Azure 2023)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """How lengths are drawn around their means.
+
+    Args:
+        input_len, output_len: means [tokens].
+        spread: fixed; uniform from `low` of the mean to its mirror image; exponential; lognormal (a long tail).
+        low: least share of the mean under "uniform".
+    """
+
+    input_len: float
+    output_len: float
+    spread: Spread = "fixed"
+    low: float = 0.8
+
+    def __post_init__(self) -> None:
+        for name in ("input_len", "output_len"):
+            if not getattr(self, name) >= 1:
+                raise InputError(what=name, given=getattr(self, name), allowed="at least 1 token", nearest="1")
+
+    def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
+        """(input_len, output_len), whole tokens, at least 1, (count,) each."""
+        return self._one(rng, count, self.input_len), self._one(rng, count, self.output_len)
+
+    def _one(self, rng: np.random.Generator, count: int, mean: float) -> Array:
+        if self.spread == "fixed":
+            return np.full(count, round(mean), dtype=np.int64)
+        if self.spread == "uniform":
+            values = rng.uniform(self.low * mean, (2.0 - self.low) * mean, count)
+        elif self.spread == "exponential":
+            values = rng.exponential(mean, count)
+        else:
+            sigma = LOGNORMAL_SIGMA
+            values = rng.lognormal(np.log(mean) - 0.5 * sigma**2, sigma, count)
+        return np.maximum(np.rint(values), 1).astype(np.int64)
+
+
+def open_arrivals(
+    rng: np.random.Generator,
+    count: int,
+    rate_per_s: float,
+    lengths: Lengths,
+    *,
+    burstiness: float = 1.0,
+    swing: float = 0.0,
+    fast_share: float = 0.0,
+) -> Requests:
+    """Requests that come whatever the server does.
+
+    Args:
+        count: how many [requests].
+        rate_per_s: mean rate; infinite for all at once [requests/s].
+        lengths: of prompts and outputs.
+        burstiness: of the gaps, 1 is Poisson; see `gamma`.
+        swing: of a rate that follows the time of day; see `diurnal`.
+        fast_share: share of urgent requests (tier 0, the others are tier 1).
+    """
+    if np.isinf(rate_per_s):
+        times = np.zeros(count)
+    else:
+        times = diurnal(rng, count, rate_per_s, swing) if swing else gamma(rng, count, rate_per_s, burstiness)
+    inputs, outputs = lengths.draw(rng, count)
+    priority = None
+    if fast_share:
+        if not 0.0 <= fast_share <= 1.0:
+            raise InputError(what="fast_share", given=fast_share, allowed="0 to 1", nearest="0.1")
+        priority = (rng.random(count) >= fast_share).astype(np.int64)
+    return Requests(arrival_s=times, input_len=inputs, output_len=outputs, priority=priority, name="synthetic requests")
+
+
+def closed_loop_of(
+    rng: np.random.Generator, count: int, users: int, lengths: Lengths, *, think_s: float = 0.0
+) -> Requests:
+    """A fixed number of users, each of whom sends the next request when the last one has ended.
+
+    Args:
+        count: requests of all users together.
+        users: requests in flight [requests].
+        think_s: mean pause before the next one, exponential; 0 is none [s].
+    """
+    if not users >= 1:
+        raise InputError(what="users", given=users, allowed="at least 1", nearest="1")
+    inputs, outputs = lengths.draw(rng, count)
+    index = np.arange(count)
+    pause = rng.exponential(think_s, count) if think_s > 0 else np.zeros(count)
+    first = index < users
+    return Requests(
+        arrival_s=np.where(first, 0.0, pause),
+        input_len=inputs,
+        output_len=outputs,
+        after=np.where(first, -1, index - users),
+        name=f"{users} users",
+    )
+
+
+def conversations(
+    rng: np.random.Generator,
+    count: int,
+    rate_per_s: float,
+    lengths: Lengths,
+    *,
+    turns: float = 5.0,
+    think_s: float = 10.0,
+    system_tokens: int = 0,
+    hash_tokens: int = 64,
+    max_tokens: int = 131072,
+) -> Requests:
+    """Conversations of several turns: each prompt is all that was said before, and a new message behind it.
+
+    With a short pause these are agents, whose prompt grows by the result of each tool call.
+
+    Args:
+        count: requests (turns) of all conversations together.
+        rate_per_s: conversations that begin a second [1/s].
+        lengths: new tokens of a message, and of an answer.
+        turns: mean number of turns, at least 1; geometric.
+        think_s: mean pause between an answer and the next message, exponential [s].
+        system_tokens: tokens that all conversations begin with [tokens].
+        hash_tokens: tokens of a block by which prefixes are found again [tokens].
+        max_tokens: a conversation ends before its context grows beyond this [tokens].
+    """
+    if not turns >= 1:
+        raise InputError(what="turns", given=turns, allowed="at least 1", nearest="5")
+    new, answers = lengths.draw(rng, count)
+    goes_on = rng.random(count) < 1.0 - 1.0 / turns
+    pauses = rng.exponential(think_s, count) if think_s > 0 else np.zeros(count)
+    columns: list[tuple[float, int, int, int]] = []
+    hashes: list[tuple[int, ...]] = []
+    starts = gamma(rng, count, rate_per_s, 1.0)
+    shared = system_tokens // hash_tokens
+    fresh = shared
+    talk = 0
+    while len(columns) < count:
+        context, before = system_tokens, -1
+        known = tuple(range(shared))
+        while len(columns) < count:
+            index = len(columns)
+            prompt = context + int(new[index])
+            if before >= 0 and prompt + int(answers[index]) > max_tokens:
+                break
+            full = prompt // hash_tokens
+            if full > len(known):
+                known = (*known, *range(fresh, fresh + full - len(known)))
+                fresh = known[-1] + 1
+            time_s = float(starts[talk]) if before < 0 else float(pauses[index])
+            columns.append((time_s, prompt, int(answers[index]), before))
+            hashes.append(known)
+            context = prompt + int(answers[index])
+            before = index
+            if not goes_on[index]:
+                break
+        talk += 1
+    table = np.array(columns)
+    return Requests(
+        arrival_s=table[:, 0],
+        input_len=table[:, 1].astype(np.int64),
+        output_len=table[:, 2].astype(np.int64),
+        after=table[:, 3].astype(np.int64),
+        hashes=hashes,
+        hash_tokens=hash_tokens,
+        name=f"conversations of {turns:g} turns",
+    )

@@ -1,0 +1,17 @@
+"""Measured cases → prediction → scoreboard: how close the library comes to what people measured."""
+
+from rackline.validation.cases import Case, CaseSet, Unsupported, read_cases
+from rackline.validation.run import validate
+from rackline.validation.scoreboard import Score, Scoreboard, Stats, statistics
+
+__all__ = [
+    "Case",
+    "CaseSet",
+    "Score",
+    "Scoreboard",
+    "Stats",
+    "Unsupported",
+    "read_cases",
+    "statistics",
+    "validate",
+]

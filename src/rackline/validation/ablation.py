@@ -1,0 +1,192 @@
+"""What each effect buys: switched off in turn, the remaining serving numbers refitted, all cases scored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rackline.errors import InputError
+from rackline.parallel import Deployment
+from rackline.passes.calibration import UNIT, Calibration, OperationCalibration
+from rackline.serving.stack import Stack
+from rackline.validation.cases import CaseSet
+from rackline.validation.fit_cases import FIRST_TOKEN, prepare, shipped_numbers
+from rackline.validation.refit import Done, Fold, in_processes, score_fold, shared_cases
+from rackline.validation.scoreboard import Stats, statistics
+from rackline.validation.serving_fit import fit_numbers
+from rackline.validation.stored import fill_block
+
+BEGIN, END = "<!-- ablation: begin -->", "<!-- ablation: end -->"
+METRICS = ("tpot_s", "ttft_s", "request_s")
+_TINY_KERNELS = OperationCalibration(eta_compute=1e9, eta_memory=1e9, origin="left out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """Something that can be switched off.
+
+    Args:
+        name: what it is, for people.
+        without: what is there instead.
+        fixed: numbers that are then known.
+        calibration_name: kernels of all cases, "auto" for those of each case's stack.
+        numbers: what becomes of the kernels' numbers.
+        scheduler: what becomes of a stack.
+    """
+
+    name: str
+    without: str
+    fixed: Mapping[str, float] = field(default_factory=dict[str, float])
+    calibration_name: str = ""
+    numbers: Callable[[Calibration], Calibration] | None = None
+    scheduler: Callable[[Stack], Stack] | None = None
+
+    def change(self, deployment: Deployment) -> Deployment:
+        """The deployment without the effect."""
+        if self.numbers is None:
+            return deployment
+        return replace(deployment, calibration=self.numbers(deployment.calibration))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ablated:
+    """One effect switched off, and what the scoreboard says then."""
+
+    name: str
+    without: str
+    fold: Fold
+
+    def stats(self, metric: str) -> Stats:
+        """Errors of one metric."""
+        return statistics([one for one in self.fold.scores if one.metric == metric])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "effect": self.name,
+            "without": self.without,
+            "numbers": self.fold.numbers.as_dict(),
+            "metrics": {metric: self.stats(metric).as_dict() for metric in METRICS},
+        }
+
+
+def _fused(numbers: Calibration) -> Calibration:
+    return replace(numbers, separate_quantise=())
+
+
+def _without_small_kernels(numbers: Calibration) -> Calibration:
+    kept = {key: value for key, value in numbers.operations.items() if key[0] != "elementwise"}
+    return replace(numbers, operations={**kept, ("elementwise", "*"): _TINY_KERNELS})
+
+
+def _without_custom_all_reduce(numbers: Calibration) -> Calibration:
+    kept = {
+        name: value
+        for name, value in numbers.collectives.items()
+        if not name.startswith(("all_reduce_one", "all_reduce_two"))
+    }
+    return replace(numbers, collectives=kept)
+
+
+def _ideal(numbers: Calibration) -> Calibration:
+    return UNIT
+
+
+def _prompts_alone(stack: Stack) -> Stack:
+    return replace(stack, admission="prefill_first")
+
+
+def _one_by_one(stack: Stack) -> Stack:
+    return replace(stack, synchrony=0.0)
+
+
+EFFECTS: Mapping[str, Effect] = {
+    effect.name: effect
+    for effect in (
+        Effect(name="nothing", without="all effects on, refitted"),
+        Effect(name="rank skew", without="ranks meet at once", fixed={"rank_skew_s": 0.0}),
+        Effect(name="prefill slowdown", without="prompts as fast as their kernels", fixed={"prefill_slowdown": 1.0}),
+        Effect(name="eager floor", without="all passes in CUDA graphs", fixed={"eager_s_per_layer": 0.0}),
+        Effect(name="routing popularity", without="experts chosen uniformly", fixed={"routing_exponent": 0.0}),
+        Effect(name="separate quantisation", without="always fused", numbers=_fused),
+        Effect(name="synchrony", without="prompts arrive one by one", scheduler=_one_by_one),
+        Effect(name="burst", without="no request waits for a burst", fixed={"burst_share": 0.0}),
+        Effect(name="first token", without="no time besides the passes", fixed=dict.fromkeys(FIRST_TOKEN, 0.0)),
+        Effect(name="mixed passes", without="prompts always alone in a pass", scheduler=_prompts_alone),
+        Effect(
+            name="small kernels", without="norms, rotations and activations are free", numbers=_without_small_kernels
+        ),
+        Effect(name="custom all-reduce", without="NCCL's ring", numbers=_without_custom_all_reduce),
+        Effect(name="kernels of the stack and chip", without="those of all chips", calibration_name="generic"),
+        Effect(name="fitted kernels", without="ideal roofline", numbers=_ideal),
+    )
+}
+
+
+def ablation(
+    found: CaseSet,
+    *,
+    calibration: str = "auto",
+    effects: Sequence[str] = tuple(EFFECTS),
+    processes: int = 2,
+    done: Done | None = None,
+) -> tuple[Ablated, ...]:
+    """Switch each effect off in turn, refit the remaining numbers on all served cases and score these.
+
+    Args:
+        calibration: "auto" (each case's own stack), a stack or a file.
+        effects: names of EFFECTS.
+        processes: how many to use; 1 stays in this one [count].
+        done: called with (what, finished, all) after each effect.
+
+    Raises:
+        InputError: no served request.
+    """
+    cases = tuple(case for case in found.cases if case.kind == "serve" and "tpot_s" in case.measured)
+    if not cases:
+        raise InputError(what="--ablation", given="no served request", allowed="cases of kind serve with tpot_s")
+    tasks = [(name,) for name in effects]
+    results = {task[0]: result for task, result in in_processes(_ablated, tasks, (cases, calibration), processes, done)}
+    return tuple(results[name] for name in effects)
+
+
+def _ablated(task: tuple[str]) -> Ablated:
+    effect = EFFECTS[task[0]]
+    cases, calibration = shared_cases()
+    ready = prepare(
+        cases,
+        calibration_name=effect.calibration_name or calibration,
+        change=effect.change,
+        scheduler=effect.scheduler,
+    )
+    everything = np.ones(len(ready.cases), dtype=bool)
+    numbers = fit_numbers(ready, shipped_numbers(ready), everything, fixed=effect.fixed)
+    return Ablated(name=effect.name, without=effect.without, fold=score_fold(ready, numbers, everything))
+
+
+def markdown(rows: Sequence[Ablated]) -> str:
+    """The table of a page."""
+    head = " | ".join(f"{metric} {what}" for metric in METRICS for what in ("median", "p90", "bias"))
+    lines = [
+        "Each effect switched off, the remaining serving numbers refitted, all served cases scored (in sample).",
+        "",
+        f"| switched off | instead | {head} |",
+        f"|---|---|{'---:|' * (3 * len(METRICS))}",
+    ]
+    for row in rows:
+        cells: list[str] = []
+        for metric in METRICS:
+            stats = row.stats(metric)
+            cells += [f"{100 * stats.median_abs_error:.1f} %", f"{100 * stats.p90_abs_error:.1f} %"]
+            cells.append(f"{100 * stats.bias:+.1f} %")
+        lines.append(f"| {row.name} | {row.without} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def write_docs(rows: Sequence[Ablated], page: Path) -> None:
+    """Replace the table of a page; see `rackline.validation.stored.fill_block`."""
+    fill_block(page, BEGIN, END, markdown(rows))

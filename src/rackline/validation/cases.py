@@ -1,0 +1,266 @@
+"""Read measured cases: one JSON object a line; what cannot be used is kept with its place and reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from rackline.errors import InputError
+from rackline.validation.forms import FORMS, Problem, find_problem, known_keys
+
+Layout = Mapping[str, int | str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One measurement and the deployment it was taken on.
+
+    Args:
+        case_id, kind: as given.
+        where: file and line.
+        measured: what was measured, SI units.
+        model, chip, stack, stack_version, precision: names as the source writes them; empty when not given.
+        num_chips: all chips of the deployment [chips].
+        layout: parts of the layout that are given.
+        values: the keys of this kind.
+        config, architecture: a model given in the case itself, else None.
+        precision_detail: data types that replace those of the label, such as "kv=bf16".
+    """
+
+    case_id: str
+    kind: str
+    where: str
+    measured: Mapping[str, float]
+    model: str = ""
+    chip: str = ""
+    num_chips: int = 1
+    stack: str = ""
+    stack_version: str = ""
+    precision: str = ""
+    precision_detail: str = ""
+    layout: Layout = field(default_factory=dict[str, int | str])
+    values: Mapping[str, object] = field(default_factory=dict[str, object])
+    config: Mapping[str, object] | None = None
+    architecture: Mapping[str, object] | None = None
+
+    def number(self, name: str) -> float:
+        """A numeric key of this kind."""
+        return float(cast("float", self.values[name]))
+
+    def text(self, name: str, default: str = "") -> str:
+        """A text key of this kind."""
+        value = self.values.get(name)
+        return default if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsupported:
+    """A case that has no prediction.
+
+    Args:
+        cause: why, without the place.
+        bad_input: the case itself is wrong, as opposed to beyond what the library can do.
+        metrics: measured keys that go unscored.
+    """
+
+    case_id: str
+    kind: str
+    where: str
+    cause: str
+    bad_input: bool = False
+    metrics: tuple[str, ...] = ()
+    model: str = ""
+    chip: str = ""
+    stack: str = ""
+    precision: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why, with file and line when the case itself is wrong."""
+        return f"{self.where}: {self.cause}" if self.bad_input else self.cause
+
+    def as_dict(self) -> dict[str, str]:
+        """Plain data."""
+        return {"id": self.case_id, "reason": self.reason, "kind": self.kind, "where": self.where}
+
+    @classmethod
+    def of(cls, case: Case, cause: str, *, bad_input: bool = False) -> Unsupported:
+        """A case that was read, but cannot be predicted."""
+        return cls(
+            case_id=case.case_id,
+            kind=case.kind,
+            where=case.where,
+            cause=cause,
+            bad_input=bad_input,
+            # whatever a training case measured is converted into the time of a step
+            metrics=("step_s",) if case.kind == "train" else tuple(case.measured),
+            model=case.model,
+            chip=case.chip,
+            stack=case.stack,
+            precision=case.precision,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseSet:
+    """All cases of some files.
+
+    Args:
+        cases: those that can be tried.
+        unsupported: those that cannot.
+        unknown_keys: keys that nobody reads → how many cases have them.
+    """
+
+    cases: tuple[Case, ...]
+    unsupported: tuple[Unsupported, ...]
+    unknown_keys: Mapping[str, int]
+
+
+def read_cases(paths: Iterable[str | Path]) -> CaseSet:
+    """Read case files.
+
+    Args:
+        paths: files with one JSON object a line, operation tables (.csv), or a `runs.json` of real server runs.
+
+    Returns:
+        Every line, either as a case or as an unsupported one with its reason.
+
+    Raises:
+        InputError: a file that cannot be read at all, or no case in any file.
+    """
+    cases: list[Case] = []
+    unsupported: list[Unsupported] = []
+    unknown: dict[str, int] = {}
+    for path in map(Path, paths):
+        text = _text(path)
+        if path.suffix == ".json" and _looks_like_runs(text):
+            from rackline.validation.requests import read_runs
+
+            runs = read_runs(path, text)
+            cases += [case for case in runs if isinstance(case, Case)]
+            unsupported += [case for case in runs if isinstance(case, Unsupported)]
+            continue
+        if path.suffix == ".csv":
+            from rackline.validation.op_table import read_op_table
+
+            found = read_op_table(path, text, unknown)
+        else:
+            lines = enumerate(text.split("\n"), start=1)
+            found = [read_line(line, f"{path.name}, line {n}", unknown) for n, line in lines if line.strip()]
+        cases += [case for case in found if isinstance(case, Case)]
+        unsupported += [case for case in found if isinstance(case, Unsupported)]
+    if not cases and not unsupported:
+        raise InputError(what="case files", given="no case", allowed="at least one JSON object on a line")
+    return CaseSet(cases=tuple(cases), unsupported=tuple(unsupported), unknown_keys=unknown)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+        raise InputError(
+            what="case file", given=str(path), allowed=f"a readable UTF-8 file, one JSON object a line ({reason})"
+        ) from None
+
+
+def _looks_like_runs(text: str) -> bool:
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(data, dict) and "runs" in data
+
+
+def read_line(line: str, where: str, unknown_keys: dict[str, int] | None = None) -> Case | Unsupported:
+    """Read one line; unknown keys are counted into `unknown_keys`.
+
+    >>> read_line('{"id": "a", "kind": "serve"', "x.jsonl, line 3").reason
+    'x.jsonl, line 3: line: got a truncated or broken JSON object (column 28), allowed: one whole JSON object'
+    """
+    try:
+        data: object = json.loads(line)
+    except json.JSONDecodeError as error:
+        cause = f"line: got a truncated or broken JSON object (column {error.colno}), allowed: one whole JSON object"
+        return Unsupported(case_id=where, kind="unknown", where=where, cause=cause, bad_input=True)
+    except (ValueError, RecursionError):
+        cause = "line: got JSON that cannot be read, allowed: one whole JSON object"
+        return Unsupported(case_id=where, kind="unknown", where=where, cause=cause, bad_input=True)
+    if not isinstance(data, dict):
+        problem = Problem(what="line", given=type(data).__name__, allowed="one whole JSON object")
+        return Unsupported(case_id=where, kind="unknown", where=where, cause=str(problem), bad_input=True)
+    return case_from(cast("dict[str, object]", data), where, {} if unknown_keys is None else unknown_keys)
+
+
+def case_from(data: Mapping[str, object], where: str, unknown_keys: dict[str, int]) -> Case | Unsupported:
+    """Check plain data and make a case of it; unknown keys are counted into `unknown_keys`."""
+    problem = find_problem(data)
+    if problem is not None:
+        return _rejected(data, where, str(problem))
+    case = _case(data, where, unknown_keys)
+    cause = FORMS[case.kind].unsupported
+    return Unsupported.of(case, cause) if cause else case
+
+
+def _rejected(data: Mapping[str, object], where: str, cause: str) -> Unsupported:
+    def name(key: str) -> str:
+        value = data.get(key)
+        return value if isinstance(value, str) else ""
+
+    measured = data.get("measured")
+    form = FORMS.get(name("kind"))
+    keys = tuple(cast("dict[str, object]", measured)) if isinstance(measured, dict) else ()
+    return Unsupported(
+        case_id=name("id") or where,
+        kind=name("kind") or "unknown",
+        where=where,
+        cause=cause,
+        bad_input=True,
+        metrics=tuple(key for key in keys if form is not None and key in form.measured),
+        model=name("model"),
+        chip=name("chip"),
+        stack=name("stack"),
+        precision=name("precision"),
+    )
+
+
+def _case(data: Mapping[str, object], where: str, unknown_keys: dict[str, int]) -> Case:
+    kind = str(data["kind"])
+    form, known = FORMS[kind], known_keys(kind)
+    measured = cast("dict[str, float]", data.get("measured") or {})
+    for key in [key for key in data if key not in known] + [
+        f"measured.{key}" for key in measured if key not in form.measured
+    ]:
+        unknown_keys[key] = unknown_keys.get(key, 0) + 1
+
+    def text(key: str) -> str:
+        value = data.get(key)
+        return "" if value is None else str(value)
+
+    own = {key: value for key, value in data.items() if key in form.required or key in form.optional}
+    return Case(
+        case_id=str(data["id"]),
+        kind=kind,
+        where=where,
+        measured={key: float(value) for key, value in measured.items() if key in form.measured},
+        model=text("model"),
+        chip=text("chip"),
+        num_chips=int(cast("int", data.get("num_chips") or 1)),
+        stack=text("stack"),
+        stack_version=text("stack_version"),
+        precision=text("precision"),
+        precision_detail=_detail(data.get("precision_detail")),
+        layout=cast("Layout", data.get("layout") or {}),
+        values=own,
+        config=cast("Mapping[str, object] | None", data.get("config")),
+        architecture=cast("Mapping[str, object] | None", data.get("architecture")),
+    )
+
+
+def _detail(detail: object) -> str:
+    if isinstance(detail, dict):
+        return ",".join(f"{key}={value}" for key, value in cast("dict[str, object]", detail).items())
+    return str(detail or "")

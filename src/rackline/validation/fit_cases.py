@@ -1,0 +1,278 @@
+"""Served cases, ready to be predicted again and again under other numbers of their stacks.
+
+Kernel times do not depend on these numbers but for the popularity of experts, so each is computed once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from rackline.arch import Model
+from rackline.errors import RacklineError
+from rackline.parallel import Deployment
+from rackline.passes import Batch, TimeTable
+from rackline.passes.features import Array, as_array
+from rackline.serving import Engine, Workload, closed_loop
+from rackline.serving.closed_loop import engine_of
+from rackline.serving.stack import IDEAL, Stack
+from rackline.validation.cases import Case, Unsupported
+from rackline.validation.predict import request_s, workload_of
+from rackline.validation.resolve import Resolver, stack_name
+
+COMMON = {"rank_skew_s": 1e-6, "prefill_slowdown": 1.0, "eager_s_per_layer": 1e-3}
+"""Numbers that all stacks share and that vary smoothly → their size."""
+
+
+FIRST_TOKEN = ("first_token_s", "first_token_equal_s")
+"""Time to first token beyond the passes, of requests whose lengths spread and of requests of one length."""
+BURST = "burst_share"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingNumbers:
+    """All fitted numbers; see `rackline.catalog.StackRecord` for their meaning.
+
+    Args:
+        burst_share: by admission, "chunked" or "prefill_first", of each that was fitted.
+    """
+
+    rank_skew_s: float
+    prefill_slowdown: float
+    eager_s_per_layer: float
+    routing_exponent: float
+    first_token_s: float
+    first_token_equal_s: float
+    burst_share: Mapping[str, float]
+
+    def burst_of(self, admission: str) -> float:
+        """The burst share under an admission; of one that was not fitted, the median of the others."""
+        return self.burst_share.get(admission, float(np.median(list(self.burst_share.values()) or [0.0])))
+
+    def stack(self, scheduler: Stack) -> Stack:
+        """The stack with these numbers and the scheduler of `scheduler`."""
+        return replace(
+            scheduler,
+            rank_skew_s=self.rank_skew_s,
+            prefill_slowdown=self.prefill_slowdown,
+            eager_s_per_layer=self.eager_s_per_layer,
+            routing_exponent=self.routing_exponent,
+            first_token_s=self.first_token_s,
+            first_token_equal_s=self.first_token_equal_s,
+            burst_share=self.burst_of(scheduler.admission),
+        )
+
+    def get(self, name: str) -> float:
+        """A number by its flat name, as in `as_dict`."""
+        own, _, admission = name.partition(".")
+        return self.burst_of(admission) if admission else float(getattr(self, own))
+
+    def changed(self, values: Mapping[str, float]) -> ServingNumbers:
+        """These numbers with some replaced, by their flat names."""
+        plain = {name: value for name, value in values.items() if "." not in name}
+        burst = {name.partition(".")[2]: value for name, value in values.items() if "." in name}
+        changes: dict[str, Any] = {**plain, "burst_share": {**self.burst_share, **burst}}
+        return replace(self, **changes)
+
+    def as_dict(self) -> dict[str, float]:
+        """Plain data, flat: burst_share.chunked and so on."""
+        found = {name: float(getattr(self, name)) for name in (*COMMON, "routing_exponent", *FIRST_TOKEN)}
+        return {**found, **{f"{BURST}.{name}": share for name, share in self.burst_share.items()}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptEngine(Engine):
+    """An engine that keeps the kernel times of the batches it has seen, whatever the numbers of its stack."""
+
+    kept_tables: dict[bool, TimeTable] = field(default_factory=dict[bool, TimeTable])
+    kept_seconds: dict[tuple[object, ...], Array] = field(default_factory=dict[tuple[object, ...], Array])
+
+    def time_table(self, two_batch_overlap: bool) -> TimeTable:
+        """As of `Engine`, built once."""
+        if two_batch_overlap not in self.kept_tables:
+            self.kept_tables[two_batch_overlap] = Engine.time_table(self, two_batch_overlap)
+        return self.kept_tables[two_batch_overlap]
+
+    def seconds(self, batch: Batch, times: TimeTable, *, two_batch_overlap: bool, threads: int = 1) -> Array:
+        """As of `Engine`, computed once a batch [s]."""
+        parts = (
+            batch.decode_sequences,
+            batch.decode_tokens,
+            batch.context_len,
+            batch.prefill_sequences,
+            batch.chunk_tokens,
+            batch.prefix_tokens,
+            np.nan if batch.group_tokens is None else batch.group_tokens,
+        )
+        arrays = [as_array(part) for part in parts]
+        key = (two_batch_overlap, *((array.shape, array.tobytes()) for array in arrays))
+        if key not in self.kept_seconds:
+            alone = replace(self, stack=IDEAL)
+            self.kept_seconds[key] = Engine.seconds(
+                alone, batch, times, two_batch_overlap=two_batch_overlap, threads=threads
+            )
+        return self.kept_seconds[key] + self.skew_s() * self.pipeline_stretch
+
+
+Change = Callable[[Deployment], Deployment]
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """Predictions of all cases, shape (cases,): tpot_s, ttft_s [s], and whether memory bounds the batch."""
+
+    tpot_s: Array
+    ttft_s: Array
+    memory_bound: Array
+
+
+@dataclass(slots=True)
+class FitCases:
+    """Served cases, ready to be predicted again and again under other numbers.
+
+    Args:
+        cases: those that can be predicted.
+        unsupported: those that cannot.
+        schedulers: of each case, its stack's version on its chip, shape (cases,).
+        tpot_s, ttft_s: measured, shape (cases,), NaN where a case has none [s].
+        mixture: whether the model of a case is a mixture of experts, shape (cases,).
+    """
+
+    cases: tuple[Case, ...]
+    unsupported: tuple[Unsupported, ...]
+    schedulers: tuple[Stack, ...]
+    tpot_s: Array
+    ttft_s: Array
+    mixture: Array
+    _resolver: Resolver
+    _change: Change
+    _workloads: list[Workload]
+    _engines: dict[int, tuple[Deployment, KeptEngine]] = field(default_factory=dict[int, tuple[Deployment, KeptEngine]])
+    _deployments: dict[tuple[int, float], Deployment] = field(default_factory=dict[tuple[int, float], Deployment])
+
+    def predict(self, numbers: ServingNumbers, only: Iterable[int] | None = None) -> Predicted:
+        """Predict under these numbers.
+
+        Args:
+            only: indices of the cases that are needed; the others are NaN.
+        """
+        shape = len(self.cases)
+        tpot, ttft, bound = np.full(shape, np.nan), np.full(shape, np.nan), np.zeros(shape, dtype=bool)
+        stacks = {kept: numbers.stack(kept) for kept in set(self.schedulers)}
+        for index in range(shape) if only is None else only:
+            around = stacks[self.schedulers[index]]
+            deployment, engine = self._engine(index, numbers.routing_exponent)
+            found = closed_loop(
+                deployment,
+                self._workloads[index],
+                around.mode(),
+                self.cases[index].number("concurrency"),
+                memory_fraction=around.memory_fraction,
+                engine=replace(engine, stack=around),
+            )
+            tpot[index], ttft[index], bound[index] = found.tpot_s, found.ttft_s, found.bound == "memory"
+        return Predicted(tpot, ttft, bound)
+
+    def values(self, predicted: Predicted, index: int) -> dict[str, float]:
+        """What is scored of one case, SI units."""
+        tpot, ttft = float(predicted.tpot_s[index]), float(predicted.ttft_s[index])
+        return {"tpot_s": tpot, "ttft_s": ttft, "request_s": request_s(self.cases[index], tpot, ttft)}
+
+    def concerned(self, name: str) -> Array:
+        """Which cases a number of the time to first token moves, by its flat name, shape (cases,)."""
+        if name in FIRST_TOKEN:
+            equal = name == "first_token_equal_s"
+            return np.array([workload.equal_lengths == equal for workload in self._workloads], dtype=bool)
+        admission = name.partition(".")[2]
+        return np.array([kept.admission == admission for kept in self.schedulers], dtype=bool)
+
+    def _engine(self, index: int, exponent: float) -> tuple[Deployment, KeptEngine]:
+        key = (index, exponent if self.mixture[index] else 0.0)
+        if key not in self._deployments:
+            name = stack_name(self.cases[index].stack)
+            self._resolver.stacks[name] = replace(self.schedulers[index], routing_exponent=exponent)
+            self._deployments[key] = self._resolver.deployments(self.cases[index])[0]
+        deployment = self._deployments[key]
+        same = id(deployment)  # the resolver keeps it alive
+        if same not in self._engines:
+            changed = self._change(deployment)
+            plain = engine_of(changed)
+            kept = KeptEngine(
+                table=plain.table,
+                attention_dp=plain.attention_dp,
+                micro_batches=plain.micro_batches,
+                pipeline_stretch=plain.pipeline_stretch,
+                num_layers=plain.num_layers,
+            )
+            self._engines[same] = (changed, kept)
+        return self._engines[same]
+
+
+def _same(deployment: Deployment) -> Deployment:
+    return deployment
+
+
+def prepare(
+    cases: Iterable[Case],
+    *,
+    calibration_name: str = "auto",
+    change: Change = _same,
+    scheduler: Callable[[Stack], Stack] | None = None,
+) -> FitCases:
+    """Resolve the served cases that state a time per output token.
+
+    Args:
+        calibration_name: as of `Resolver`.
+        change: what is done to each deployment before it is timed.
+        scheduler: what is done to each stack.
+    """
+    resolver = Resolver(calibration_name=calibration_name)
+    good: list[Case] = []
+    bad: list[Unsupported] = []
+    workloads: list[Workload] = []
+    mixture: list[bool] = []
+    schedulers: list[Stack] = []
+    for case in cases:
+        if case.kind != "serve" or "tpot_s" not in case.measured:
+            continue
+        try:
+            around = resolver.stack(case)
+            model = resolver.deployments(case)[0].model
+            workload = workload_of(case)
+        except RacklineError as error:
+            bad.append(Unsupported.of(case, str(error), bad_input=True))
+            continue
+        schedulers.append(scheduler(around) if scheduler else around)
+        good.append(case)
+        workloads.append(workload)
+        mixture.append(isinstance(model, Model) and model.is_moe)
+    return FitCases(
+        cases=tuple(good),
+        unsupported=tuple(bad),
+        schedulers=tuple(schedulers),
+        tpot_s=np.array([case.measured["tpot_s"] for case in good], dtype=float),
+        ttft_s=np.array([case.measured.get("ttft_s", math.nan) for case in good], dtype=float),
+        mixture=np.array(mixture, dtype=bool),
+        _resolver=Resolver(calibration_name=calibration_name),
+        _change=change,
+        _workloads=workloads,
+    )
+
+
+def shipped_numbers(cases: FitCases) -> ServingNumbers:
+    """The numbers that the catalogue's stacks hold; those of the time to first token are the same for all of them."""
+    first = next(iter(cases.schedulers), IDEAL)
+    equal = first.first_token_equal_s
+    return ServingNumbers(
+        rank_skew_s=first.rank_skew_s,
+        prefill_slowdown=first.prefill_slowdown,
+        eager_s_per_layer=first.eager_s_per_layer,
+        routing_exponent=first.routing_exponent,
+        first_token_s=first.first_token_s,
+        first_token_equal_s=first.first_token_s if equal is None else equal,
+        burst_share={kept.admission: kept.burst_share for kept in cases.schedulers},
+    )

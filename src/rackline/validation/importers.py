@@ -1,0 +1,322 @@
+"""Results of common benchmarks → cases: vLLM's own, NVIDIA's genai-perf and AIPerf, InferenceX.
+
+Means are taken, as the prediction is one of means. The chip, and most often the layout, stand in no result file and
+are given beside it.
+
+Sources:
+    vLLM: `vllm bench serve --save-result`, vllm/benchmarks/serve.py of vllm-project/vllm (keys model_id,
+        max_concurrency, completed, total_input_tokens, total_output_tokens, mean_ttft_ms, mean_tpot_ms).
+    GenAI-Perf: profile_export_genai_perf.json, genai-perf/genai_perf/export_data/json_exporter.py of
+        triton-inference-server/perf_analyzer (blocks with unit and avg, input_config).
+    AIPerf: profile_export_aiperf.json, https://docs.nvidia.com/aiperf/reference/json-export-schema.
+    InferenceX: agg_*.json, utils/process_result.py of SemiAnalysisAI/InferenceX (seconds; hw, conc, isl, osl, tp, ep,
+        dp_attention); its prompts and answers are uniform in 0.8 to 1.0 of isl and osl.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from rackline.errors import InputError, nearest_names
+from rackline.units import parse_seconds
+from rackline.validation.forms import find_problem, is_number
+
+Table = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What the user states beside a result file; it wins over what the file says.
+
+    Args:
+        model, chip, layout ("tp=4,ep=4"), precision, stack: names.
+        num_chips: all chips [chips].
+        input_len, output_len: mean lengths [tokens].
+        concurrency: requests in flight [requests].
+    """
+
+    model: str | None = None
+    chip: str | None = None
+    num_chips: int | None = None
+    layout: str | None = None
+    precision: str | None = None
+    stack: str | None = None
+    input_len: float | None = None
+    output_len: float | None = None
+    concurrency: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One run of a benchmark, as its file tells it; None or empty where the file does not say."""
+
+    tpot_s: float
+    ttft_s: float
+    model: str = ""
+    concurrency: int | None = None
+    input_len: float | None = None
+    output_len: float | None = None
+    stack: str = ""
+    stack_version: str = ""
+    chip: str = ""
+    num_chips: int | None = None
+    precision: str = ""
+    layout: Mapping[str, int] | None = None
+    length_distribution: str = "fixed"
+    speculative: str = ""
+
+
+def import_results(paths: Iterable[str | Path], form: str, given: Given) -> str:
+    """Read result files as cases of kind serve.
+
+    Args:
+        form: "vllm", "genai-perf", "aiperf" or "inferencex".
+
+    Returns:
+        JSON lines, each a case.
+
+    Raises:
+        InputError: an unknown format, a file that is not of that format, a number that neither file nor user gives.
+    """
+    if form not in READERS:
+        near = nearest_names(form, READERS, 1)
+        raise InputError(what="--import", given=form, allowed=", ".join(READERS), nearest=near[0] if near else None)
+    lines: list[str] = []
+    for path in map(Path, paths):
+        entries = _entries(path)
+        for number, entry in enumerate(entries, start=1):
+            where = str(path) if len(entries) == 1 else f"{path}, result {number}"
+            case_id = path.stem if len(entries) == 1 else f"{path.stem}-{number}"
+            case = _case(READERS[form](_Reader(values=entry, where=where, form=form)), given, case_id, where, form)
+            lines.append(json.dumps(case, ensure_ascii=False))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _entries(path: Path) -> list[Table]:
+    """One JSON object, a list of them, or one a line (as --append-result writes)."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+        raise InputError(what="result file", given=str(path), allowed=f"a readable UTF-8 file ({reason})") from None
+    try:
+        whole: object = json.loads(text)
+        data: list[object] = cast("list[object]", whole) if isinstance(whole, list) else [whole]
+    except (ValueError, RecursionError):
+        try:
+            data = [json.loads(line) for line in text.split("\n") if line.strip()]
+        except (ValueError, RecursionError):
+            data = []
+    if not data or not all(isinstance(entry, dict) for entry in data):
+        raise InputError(
+            what="result file", given=str(path), allowed="a JSON object, a list of them, or one object a line"
+        )
+    return cast("list[Table]", data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reader:
+    """Typed access to a result; a key that is missing is named with the file and the nearest key."""
+
+    values: Table
+    where: str
+    form: str
+
+    def fail(self, key: str, allowed: str) -> InputError:
+        near = nearest_names(key, [name for name in self.values if name != key], 1)
+        given = self.values.get(key)
+        shown = "no such key" if key not in self.values else "null" if given is None else given
+        if isinstance(given, list | dict):
+            shown = "a JSON array" if isinstance(given, list) else "a JSON object"
+        return InputError(
+            what=f"{key} of a result of {self.form}",
+            given=shown,
+            allowed=allowed,
+            where=self.where,
+            nearest=near[0] if near else None,
+        )
+
+    def optional(self, key: str) -> float | None:
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if not is_number(value):
+            raise self.fail(key, "a number above 0")
+        return float(cast("float", value))
+
+    def number(self, *keys: str) -> float:
+        """The first of several keys that is there."""
+        for key in keys:
+            value = self.optional(key)
+            if value is not None:
+                return value
+        raise self.fail(keys[0], "a number above 0" + (f" (or {', '.join(keys[1:])})" if keys[1:] else ""))
+
+    def text(self, key: str) -> str:
+        value = self.values.get(key)
+        return value.strip() if isinstance(value, str) else ""
+
+    def at(self, *path: str | int) -> object:
+        """A value inside nested objects and lists; None where the path ends early."""
+        value: Any = self.values
+        for step in path:
+            if isinstance(value, Mapping) and isinstance(step, str):
+                value = cast("Mapping[str, Any]", value).get(step)
+            elif isinstance(value, list) and isinstance(step, int) and step < len(cast("list[Any]", value)):
+                value = cast("list[Any]", value)[step]
+            else:
+                return None
+        return cast("object", value)
+
+
+def read_vllm(result: _Reader) -> Result:
+    """Result of `vllm bench serve`; milliseconds."""
+    completed = result.number("completed")
+    concurrency = result.optional("max_concurrency")
+    if concurrency is None:
+        if result.values.get("request_rate") not in ("inf", None, float("inf")):
+            raise result.fail("max_concurrency", "a closed loop, as --max-concurrency drives it (this is an open loop)")
+        concurrency = result.optional("num_prompts")  # all at once
+    backend = result.text("backend") or result.text("endpoint_type")
+    return Result(
+        tpot_s=result.number("mean_tpot_ms", "median_tpot_ms") * 1e-3,
+        ttft_s=result.number("mean_ttft_ms", "median_ttft_ms") * 1e-3,
+        model=result.text("model_id"),
+        concurrency=None if concurrency is None else int(concurrency),
+        input_len=result.number("total_input_tokens") / completed,
+        output_len=result.number("total_output_tokens") / completed,
+        stack=backend if backend in ("sglang", "tensorrt-llm") else "vllm",
+    )
+
+
+def _block(result: _Reader, name: str, *, seconds: bool = True) -> float:
+    """The mean of a metric block {"unit": "ms", "avg": 12.3, ...}, in seconds for times."""
+    average, unit = result.at(name, "avg"), result.at(name, "unit")
+    if not is_number(average):
+        raise result.fail(name, "an object with unit and avg")
+    if not seconds:
+        return float(cast("float", average))
+    return parse_seconds(f"{average!r}{'' if unit in ('sec', None) else unit}", name=f"{result.where}: {name}")
+
+
+def _first(result: _Reader, paths: Sequence[tuple[str | int, ...]]) -> object:
+    """What stands at the first of several places: the formats moved their settings between versions."""
+    return next((value for path in paths if (value := result.at(*path)) not in (None, "", [])), None)
+
+
+_MODELS: Sequence[tuple[str | int, ...]] = (
+    ("input_config", "endpoint", "model_names", 0),
+    ("input_config", "models", "items", 0, "name"),
+    ("input_config", "models", 0),
+    ("input_config", "model", 0),
+    ("input_config", "model_names", 0),
+)
+_CONCURRENCIES: Sequence[tuple[str | int, ...]] = (
+    ("input_config", "loadgen", "concurrency"),
+    ("input_config", "phases", 0, "concurrency"),
+    ("input_config", "perf_analyzer", "stimulus", "concurrency"),
+    ("input_config", "concurrency"),
+)
+
+
+def read_perf(result: _Reader) -> Result:
+    """Export of genai-perf or AIPerf: a block for each metric, settings below input_config."""
+    model, concurrency = _first(result, _MODELS), _first(result, _CONCURRENCIES)
+    return Result(
+        tpot_s=_block(result, "inter_token_latency"),
+        ttft_s=_block(result, "time_to_first_token"),
+        model=model if isinstance(model, str) else "",
+        concurrency=int(cast("float", concurrency)) if is_number(concurrency) else None,
+        input_len=_block(result, "input_sequence_length", seconds=False),
+        output_len=_block(result, "output_sequence_length", seconds=False),
+    )
+
+
+def read_inferencex(result: _Reader) -> Result:
+    """Aggregated result of InferenceX; seconds, nominal lengths."""
+    for key in ("disagg", "is_multinode"):
+        if result.values.get(key) in (True, "true", "True"):
+            raise result.fail(key, "false: prefill and decode on separate chips are no case of kind serve")
+    tp, ep = int(result.number("tp")), int(result.optional("ep") or 1)
+    spread = str(result.values.get("dp_attention")).lower() == "true"
+    framework = result.text("framework").lower()
+    speculative = result.text("spec_decoding") or result.text("mtp")
+    return Result(
+        tpot_s=result.number("mean_tpot", "median_tpot"),
+        ttft_s=result.number("mean_ttft", "median_ttft"),
+        model=result.text("model"),
+        concurrency=int(result.number("conc")),
+        input_len=result.optional("isl"),
+        output_len=result.optional("osl"),
+        stack="trtllm" if framework.startswith("trt") else framework,
+        chip=result.text("hw").lower().replace("_", "-").split("-")[0],
+        num_chips=tp,
+        precision=result.text("precision"),
+        layout={"attention_dp": tp, "ep": ep} if spread else {"tp": tp, "ep": ep},
+        length_distribution="uniform_0.8_1.0",
+        speculative="none" if speculative.lower() in ("", "none", "off") else speculative,
+    )
+
+
+READERS: dict[str, Callable[[_Reader], Result]] = {
+    "vllm": read_vllm,
+    "genai-perf": read_perf,
+    "aiperf": read_perf,
+    "inferencex": read_inferencex,
+}
+
+
+def _case(result: Result, given: Given, case_id: str, where: str, form: str) -> dict[str, object]:
+    num_chips = given.num_chips or result.num_chips
+    layout = _layout(given.layout, where) if given.layout else result.layout
+    if layout is None and num_chips == 1:
+        layout = {}
+    stated = {
+        "--model": given.model or result.model,
+        "--chip": given.chip or result.chip,
+        "--num-chips": num_chips,
+        "--layout": layout,
+        "--input-len": given.input_len or result.input_len,
+        "--output-len": given.output_len or result.output_len,
+        "--concurrency": given.concurrency or result.concurrency,
+    }
+    for option, value in stated.items():
+        if value is None or value == "":
+            raise InputError(
+                what=option, given="nothing", allowed=f"a value: the {form} result does not say it", where=where
+            )
+    case: dict[str, object] = {
+        "id": case_id,
+        "kind": "serve",
+        "model": stated["--model"],
+        "chip": stated["--chip"],
+        "num_chips": num_chips,
+        "stack": given.stack or result.stack or "unknown",
+        "precision": given.precision or result.precision or "native",
+        "layout": layout,
+        "input_len": stated["--input-len"],
+        "output_len": stated["--output-len"],
+        "concurrency": stated["--concurrency"],
+        "length_distribution": "fixed" if given.input_len else result.length_distribution,
+        "speculative": result.speculative or "unknown",
+        "measured": {"tpot_s": result.tpot_s, "ttft_s": result.ttft_s},
+        "source": f"{form}: {Path(where.split(', result')[0]).name}",
+    }
+    problem = find_problem(case)
+    if problem is not None:
+        raise InputError(what=problem.what, given=problem.given, allowed=problem.allowed, where=where)
+    return case
+
+
+def _layout(text: str, where: str) -> dict[str, int]:
+    parts: dict[str, int] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        key, _, value = (piece.strip() for piece in part.partition("="))
+        if not value.isdigit() or int(value) < 1:
+            raise InputError(what="--layout", given=part, allowed="PART=N, such as tp=4", where=where)
+        parts[key.replace("-", "_")] = int(value)
+    return parts

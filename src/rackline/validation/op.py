@@ -1,0 +1,162 @@
+"""Operations: many kernels and collectives of one table at once, with the line that a pass uses for its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+import numpy as np
+
+from rackline.errors import InputError, RacklineError, nearest_names
+from rackline.fitting.amounts import Amounts, amounts
+from rackline.fitting.line import seconds as line_seconds
+from rackline.fitting.tables import TABLES, Measurements
+from rackline.hardware import Chip
+from rackline.passes import Calibration
+from rackline.passes.calibration import UNIT_COLLECTIVE, CollectiveCalibration
+from rackline.passes.features import Array
+from rackline.passes.routing import distinct_ranks
+from rackline.validation.cases import Case, Unsupported
+from rackline.validation.forms import OP_COLUMNS, OP_WORDS
+from rackline.validation.resolve import Resolver
+
+COLLECTIVES = {
+    "all_reduce": "all_reduce_ring",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "all_to_all": "all_to_all",
+}
+_CHIPS_A_NODE = 8  # of the DeepEP tables
+
+
+def predict_operations(
+    resolver: Resolver, cases: Sequence[Case]
+) -> Iterator[tuple[Case, dict[str, float] | Unsupported]]:
+    """Predict operations, table by table; a group that fails is tried again case by case."""
+    groups: dict[tuple[str, ...], list[Case]] = {}
+    for case in cases:
+        op = case.text("op")
+        words = [name for name in OP_COLUMNS[op] if name in OP_WORDS and name != "distribution"]
+        groups.setdefault((op, case.chip, case.stack, *(case.text(word) for word in words)), []).append(case)
+    for group in groups.values():
+        try:
+            seconds: Sequence[float] | None = op_seconds(resolver, group)
+        except RacklineError:
+            seconds = None
+        for index, case in enumerate(group):
+            try:
+                value = op_seconds(resolver, [case])[0] if seconds is None else seconds[index]
+                yield case, {"seconds": value}
+            except RacklineError as error:
+                yield case, Unsupported.of(case, str(error), bad_input=True)
+
+
+def op_seconds(resolver: Resolver, cases: Sequence[Case]) -> list[float]:
+    """Seconds of operations of one table, chip, stack and data type [s].
+
+    Raises:
+        RacklineError: an unknown chip, data type, collective or column.
+    """
+    op = cases[0].text("op")
+    chip = resolver.chip(cases[0].chip)
+    numbers = resolver.calibration(cases[0], chip)
+    columns = {name: _column(cases, name) for name in OP_COLUMNS[op] if name not in (*OP_WORDS, "num_chips")}
+    if op == "deepep_low_latency":
+        seconds = _deepep(resolver, chip, numbers, columns)
+    elif op in ("collective", "custom_all_reduce"):
+        seconds = _collective(resolver, chip, numbers, cases, columns["message_bytes"])
+    else:
+        work = amounts(_measurements(op, cases, columns), chip)
+        seconds = kernel_seconds(work, numbers)
+    return [float(value) for value in np.broadcast_to(seconds, (len(cases),))]
+
+
+def kernel_seconds(work: Amounts, numbers: Calibration) -> Array:
+    """Time of kernels with the numbers of a calibration [s].
+
+    A separate quantisation and the sorting of rows by expert are part of the measured operation; passes leave the
+    first out, because serving stacks fuse it.
+    """
+    found = asdict(numbers.lookup(work.op_class, work.dtype))
+    values = {name: value for name, value in found.items() if isinstance(value, float)}
+    if not values["quantise_s"]:
+        del values["quantise_s"]
+    return line_seconds(values, work)
+
+
+def _column(cases: Sequence[Case], name: str) -> Array:
+    return np.array([case.number(name) for case in cases], dtype=float)
+
+
+def _measurements(op: str, cases: Sequence[Case], columns: dict[str, Array]) -> Measurements:
+    form = next(form for form in TABLES if form.name == op)
+    return Measurements(
+        table=op,
+        chip=cases[0].chip,
+        stack=cases[0].stack,
+        stack_version=cases[0].stack_version,
+        labels=tuple(cases[0].text(name) for name in form.labels),
+        columns=columns,
+        words={name: tuple(case.text(name) for case in cases) for name in form.words},
+        seconds=np.array([case.measured["seconds"] for case in cases]),
+        families=np.zeros(len(cases), dtype=np.int64),
+    )
+
+
+def collective_seconds(
+    numbers: CollectiveCalibration, group_size: Array, bytes_moved: Array, bytes_per_s: float
+) -> Array:
+    """overhead + t + ramp sqrt(overhead t), t = bytes / (eta_link rate) [s].
+
+    Args:
+        bytes_moved: bytes that a rank sends, shape (rows,).
+        bytes_per_s: of a rank's links, each way.
+    """
+    overhead, eta, ramp = numbers.at(group_size)
+    busy = bytes_moved / (eta * bytes_per_s)
+    return overhead + busy + ramp * np.sqrt(overhead * busy)
+
+
+def _collective(resolver: Resolver, chip: Chip, numbers: Calibration, cases: Sequence[Case], size: Array) -> Array:
+    """The whole buffer of a rank in bytes → what it sends, by algorithm."""
+    n = np.array([float(case.num_chips) for case in cases])
+    link = resolver.cluster(chip, int(n.max())).scale_up.bytes_per_s_each_way
+    share = (n - 1.0) / n
+    if cases[0].text("op") == "collective":
+        name = cases[0].text("collective")
+        if name not in COLLECTIVES:
+            near = nearest_names(name, COLLECTIVES, 1)
+            raise InputError(
+                what="collective", given=name, allowed=", ".join(COLLECTIVES), nearest=near[0] if near else None
+            )
+        found = numbers.collective(COLLECTIVES[name]) or UNIT_COLLECTIVE
+        return collective_seconds(found, n, (2.0 if name == "all_reduce" else 1.0) * share * size, link)
+    ending = "_eager" if cases[0].text("implementation").endswith("_eager") else ""
+    options: list[Array] = []
+    for algorithm, sent in (("all_reduce_one_shot", (n - 1.0) * size), ("all_reduce_two_shot", 2.0 * share * size)):
+        found = numbers.collective(algorithm + ending) or numbers.collective(algorithm)
+        if found is not None:
+            options.append(collective_seconds(found, n, sent, link))
+    if not options:
+        options.append(collective_seconds(UNIT_COLLECTIVE, n, 2.0 * share * size, link))
+    return np.minimum.reduce(options)
+
+
+def _deepep(resolver: Resolver, chip: Chip, numbers: Calibration, columns: dict[str, Array]) -> Array:
+    """Dispatch in fp8 and combine in bf16: each token once to every distinct rank that holds one of its experts."""
+    ranks = columns["num_nodes"] * _CHIPS_A_NODE
+    on = resolver.cluster(chip, int(ranks.max()))
+    found = numbers.collective("all_to_all") or UNIT_COLLECTIVE
+    picks = zip(ranks, columns["num_experts"], columns["top_k"], strict=True)
+    copies = np.array([float(distinct_ranks(r, int(experts), int(k))) for r, experts, k in picks])
+    outside = np.maximum(ranks - on.scale_up.size, 0.0) / ranks
+    elements = columns["tokens"] * copies * columns["d_model"]
+    total = np.zeros_like(elements)
+    for size in (1.0, 2.0):
+        inside_s = collective_seconds(found, ranks, size * elements * (1.0 - outside), on.scale_up.bytes_per_s_each_way)
+        if on.scale_out is not None:
+            out_s = size * elements * outside / (found.at(ranks)[1] * on.scale_out.bytes_per_s_each_way)
+            inside_s = np.maximum(inside_s, out_s + found.at(ranks)[0])
+        total = total + inside_s
+    return total

@@ -1,0 +1,269 @@
+"""Leave one out: the serving numbers refitted without each model, chip or stack, and scored on what was left out.
+
+Kernels are fitted to tables of single operations and see no served request, so only these numbers are refitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any, Literal
+
+import numpy as np
+
+from rackline.errors import InputError
+from rackline.passes.features import Array
+from rackline.validation.cases import Case, CaseSet
+from rackline.validation.fit_cases import FitCases, ServingNumbers, prepare, shipped_numbers
+from rackline.validation.resolve import stack_name
+from rackline.validation.run import scores_of
+from rackline.validation.scoreboard import Score, Scoreboard, Stats, statistics
+from rackline.validation.serving_fit import fit_numbers
+
+LeftOut = Literal["model", "chip", "stack"]
+EVERYTHING = ""
+"""The fold that leaves nothing out."""
+MANY = 15
+"""Groups with so many cases are named when the worst group is looked for [cases]."""
+Done = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """One refit.
+
+    Args:
+        left_out: model, chip or stack that the fit did not see; EVERYTHING where it saw all cases.
+        num_cases: cases that are scored [count].
+        numbers: what was fitted to the others.
+        scores: of the cases left out; of all cases where nothing is.
+        memory_bound: ids of scored cases whose batch the memory bounds, so that requests queue for it.
+    """
+
+    left_out: str
+    num_cases: int
+    numbers: ServingNumbers
+    scores: tuple[Score, ...]
+    memory_bound: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refit:
+    """All folds.
+
+    Args:
+        by: what is left out in turn.
+        folds: one a model, chip or stack, the largest first.
+        whole: the fit that sees every case, scored on them all.
+        board: scores of the cases while they were left out.
+    """
+
+    by: LeftOut
+    folds: tuple[Fold, ...]
+    whole: Fold
+    board: Scoreboard
+
+    @property
+    def memory_bound(self) -> tuple[str, ...]:
+        """Cases whose batch the memory bounds in any fold."""
+        names = [name for fold in (*self.folds, self.whole) for name in fold.memory_bound]
+        return tuple(dict.fromkeys(names))
+
+    def where_kv_fits(self, scores: Sequence[Score]) -> Stats:
+        """Errors of the time to first token without the cases that wait for memory."""
+        waiting = set(self.memory_bound)
+        return statistics([one for one in scores if one.metric == "ttft_s" and one.case_id not in waiting])
+
+    def macro_median(self, metric: str, by: str = "model") -> float:
+        """Mean over models (or other groups) of their median errors, each counting once."""
+        found = [group.stats for group in self.board.groups if group.by == by and group.metric == metric]
+        return float(np.mean([stats.median_abs_error for stats in found if stats.supported]))
+
+    def worst_group(self, metric: str, by: str = "model") -> tuple[str, float]:
+        """(name, median error) of the worst model with MANY cases or more; ("", nan) if there is none."""
+        found = [
+            (group.group, group.stats.median_abs_error)
+            for group in self.board.groups
+            if group.by == by and group.metric == metric and group.stats.supported >= MANY
+        ]
+        return max(found, key=lambda one: one[1], default=("", float("nan")))
+
+    def ranges(self) -> dict[str, tuple[float, float, float]]:
+        """Number → (least, most) over the folds, and its value in the fit that sees all cases."""
+        found: dict[str, tuple[float, float, float]] = {}
+        for name, value in self.whole.numbers.as_dict().items():
+            known = [d[name] for fold in self.folds if name in (d := fold.numbers.as_dict())]
+            found[name] = (min(known, default=value), max(known, default=value), value)
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        in_sample = Scoreboard(
+            calibration=self.board.calibration,
+            num_cases=self.whole.num_cases,
+            scores=self.whole.scores,
+            unsupported=self.board.unsupported,
+        )
+        return {
+            "left_out_by": self.by,
+            **self.board.as_dict(),
+            "macro_median": {metric: self.macro_median(metric) for metric in self.board.metrics},
+            "ttft_s_where_kv_fits": {
+                "left_out": self.where_kv_fits(self.board.scores).as_dict(),
+                "in_sample": self.where_kv_fits(self.whole.scores).as_dict(),
+            },
+            "memory_bound": list(self.memory_bound),
+            "in_sample": {
+                "numbers": self.whole.numbers.as_dict(),
+                "metrics": {name: stats.as_dict() for name, stats in in_sample.metrics.items()},
+                "groups": [group.as_dict() for group in in_sample.groups],
+            },
+            "folds": [
+                {
+                    "left_out": fold.left_out,
+                    "cases": fold.num_cases,
+                    "numbers": fold.numbers.as_dict(),
+                    "metrics": {
+                        metric: statistics([one for one in fold.scores if one.metric == metric]).as_dict()
+                        for metric in dict.fromkeys(one.metric for one in fold.scores)
+                    },
+                }
+                for fold in self.folds
+            ],
+        }
+
+
+def fold_name(case: Case, by: LeftOut) -> str:
+    """The fold that a case belongs to."""
+    if by == "stack":
+        return stack_name(case.stack) or "-"
+    return case.model or "-" if by == "model" else case.chip or "-"
+
+
+def refit(
+    found: CaseSet,
+    by: LeftOut,
+    *,
+    calibration: str = "auto",
+    processes: int = 2,
+    done: Done | None = None,
+) -> Refit:
+    """Refit without each model, chip or stack in turn and score what was left out.
+
+    Args:
+        found: cases; only served requests with a time per output token count.
+        by: what to leave out.
+        calibration: "auto" (each case's own stack), a stack or a file.
+        processes: how many to use; 1 stays in this one [count].
+        done: called with (what, finished, all) after each fold.
+
+    Raises:
+        InputError: fewer than two folds.
+    """
+    cases = tuple(case for case in found.cases if case.kind == "serve" and "tpot_s" in case.measured)
+    names = list(dict.fromkeys(fold_name(case, by) for case in cases))
+    if len(names) < 2:
+        raise InputError(
+            what=f"--refit {by}",
+            given=f"{len(names)} {by} with served requests",
+            allowed="at least two to leave one out",
+        )
+    sizes = {name: sum(fold_name(case, by) == name for case in cases) for name in names}
+    names.sort(key=lambda name: (sizes[name], name))  # the fold that leaves little out takes longest: first
+    tasks = [(by, name) for name in (EVERYTHING, *names)]
+    folds = dict(in_processes(_fold, tasks, (cases, calibration), processes, done))
+    left_out = tuple(sorted((folds[by, name] for name in names), key=lambda fold: -fold.num_cases))
+    unsupported = prepare(cases, calibration_name=calibration).unsupported
+    return Refit(
+        by=by,
+        folds=left_out,
+        whole=folds[by, EVERYTHING],
+        board=Scoreboard(
+            calibration=calibration,
+            num_cases=len(cases),
+            scores=tuple(one for fold in left_out for one in fold.scores),
+            unsupported=unsupported,
+        ),
+    )
+
+
+def in_processes(
+    work: Callable[[Any], Any],
+    tasks: Sequence[Any],
+    shared: tuple[tuple[Case, ...], str],
+    processes: int,
+    done: Done | None = None,
+) -> Iterator[tuple[Any, Any]]:
+    """(task, result) of each task, worked on by processes that all hold `shared`.
+
+    Args:
+        work: a function of a module, called with one task.
+        shared: cases, and the name of the calibration.
+        done: called with (what, finished, all) after each task.
+    """
+    finished = 0
+    if processes <= 1 or len(tasks) < 2:
+        _share(shared)
+        for task in tasks:
+            result = work(task)
+            finished += 1
+            if done is not None:
+                done(str(task[-1]), finished, len(tasks))
+            yield task, result
+        return
+    with ProcessPoolExecutor(
+        min(processes, len(tasks)), mp_context=get_context("spawn"), initializer=_share, initargs=(shared,)
+    ) as pool:
+        waiting: dict[Future[Any], Any] = {pool.submit(work, task): task for task in tasks}
+        for future in as_completed(waiting):
+            finished += 1
+            if done is not None:
+                done(str(waiting[future][-1]), finished, len(tasks))
+            yield waiting[future], future.result()
+
+
+_SHARED: list[tuple[tuple[Case, ...], str]] = []
+_PREPARED: dict[str, FitCases] = {}
+
+
+def _share(shared: tuple[tuple[Case, ...], str]) -> None:
+    _SHARED[:] = [shared]
+    _PREPARED.clear()
+
+
+def shared_cases() -> tuple[tuple[Case, ...], str]:
+    """What this process was given: cases, and the name of the calibration."""
+    return _SHARED[0]
+
+
+def _fold(task: tuple[LeftOut, str]) -> Fold:
+    by, name = task
+    cases, calibration = shared_cases()
+    if calibration not in _PREPARED:  # engines and kernel times serve all folds of this process
+        _PREPARED[calibration] = prepare(cases, calibration_name=calibration)
+    ready = _PREPARED[calibration]
+    held = np.array([fold_name(case, by) == name for case in ready.cases], dtype=bool)
+    scored = held if name else np.ones(len(ready.cases), dtype=bool)
+    start = shipped_numbers(ready)
+    numbers = fit_numbers(ready, start, ~held)
+    return score_fold(ready, numbers, scored, name)
+
+
+def score_fold(ready: FitCases, numbers: ServingNumbers, scored: Array, left_out: str = EVERYTHING) -> Fold:
+    """Predict some cases under these numbers.
+
+    Args:
+        scored: which cases, shape (cases,).
+    """
+    rows = [int(index) for index in np.flatnonzero(scored)]
+    predicted = ready.predict(numbers, rows)
+    scores = [one for index in rows for one in scores_of(ready.cases[index], ready.values(predicted, index))]
+    return Fold(
+        left_out=left_out,
+        num_cases=len(rows),
+        numbers=numbers,
+        scores=tuple(scores),
+        memory_bound=tuple(ready.cases[index].case_id for index in rows if predicted.memory_bound[index]),
+    )

@@ -1,0 +1,153 @@
+"""Leave-one-out refits and the ablation for people: terminal tables and a page of Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rackline.report.breakdown import plain_table
+from rackline.units import format_seconds
+from rackline.validation.ablation import METRICS, Ablated
+from rackline.validation.refit import LeftOut, Refit
+from rackline.validation.report import percent, scoreboard_report
+from rackline.validation.scoreboard import Score, Stats, statistics
+from rackline.validation.stored import fill_block
+
+_UNITS: Mapping[str, tuple[float, str]] = {
+    "rank_skew_s": (1e6, "µs"),
+    "eager_s_per_layer": (1e3, "ms"),
+    "first_token_s": (1e3, "ms"),
+    "first_token_equal_s": (1e3, "ms"),
+}
+
+
+def marks(by: LeftOut) -> tuple[str, str]:
+    """The lines of a page between which the table of these refits stands."""
+    return f"<!-- left out by {by}: begin -->", f"<!-- left out by {by}: end -->"
+
+
+def refit_report(found: Refit, *, elapsed_s: float | None = None, width: int = 100) -> Group:
+    """Everything that `rackline validate --refit` prints.
+
+    Args:
+        elapsed_s: how long the refits took [s].
+        width: columns of the terminal.
+    """
+    head = Text(f"serving numbers refitted without each {found.by} in turn, scored on what was left out", style="bold")
+    if elapsed_s is not None:
+        head.append(f", {format_seconds(elapsed_s)}", style="dim")
+    parts: list[RenderableType] = [head, Text(""), _summary(found), Text(""), _numbers(found), Text("")]
+    if found.memory_bound:
+        names = "\n".join(f"  {name}" for name in found.memory_bound)
+        parts += [Text(f"requests queue for memory, not counted where the KV cache fits:\n{names}", style="dim")]
+    parts += [Text(""), scoreboard_report(found.board, width=width)]
+    return Group(*parts)
+
+
+def _rows(found: Refit) -> list[tuple[str, Stats, Stats, str, str]]:
+    """(metric, left out, in sample, macro median, worst model) of each metric, and of ttft_s where the KV fits."""
+
+    def of(scores: Sequence[Score], metric: str) -> Stats:
+        return statistics([one for one in scores if one.metric == metric])
+
+    rows: list[tuple[str, Stats, Stats, str, str]] = []
+    for metric in dict.fromkeys(one.metric for one in found.board.scores):
+        name, worst = found.worst_group(metric)
+        text = f"{name.rsplit('/', 1)[-1]} {percent(worst)}" if name else "-"
+        macro = percent(found.macro_median(metric))
+        rows.append((metric, of(found.board.scores, metric), of(found.whole.scores, metric), macro, text))
+        if metric == "ttft_s" and found.memory_bound:
+            left, whole = found.where_kv_fits(found.board.scores), found.where_kv_fits(found.whole.scores)
+            rows.append(("ttft_s, KV fits", left, whole, "", ""))
+    return rows
+
+
+def _cells(stats: Stats) -> list[str]:
+    return [percent(stats.median_abs_error), percent(stats.p90_abs_error), percent(stats.bias, signed=True)]
+
+
+_HEADS = ("median", "p90", "bias", "in sample", "p90", "bias", "mean of models", "worst model")
+
+
+def _summary(found: Refit) -> Table:
+    table = plain_table(f"each {found.by} left out, beside a fit to all cases")
+    table.add_column("measured", no_wrap=True)
+    for name in _HEADS:
+        table.add_column(name, justify="right")
+    for metric, left, whole, macro, worst in _rows(found):
+        table.add_row(metric, *_cells(left), *_cells(whole), macro, worst)
+    return table
+
+
+def _number(name: str, value: float) -> str:
+    factor, unit = _UNITS.get(name, (1.0, ""))
+    return f"{value * factor:.3g} {unit}".strip()
+
+
+def _numbers(found: Refit) -> Table:
+    table = plain_table("fitted numbers")
+    table.add_column("number", no_wrap=True)
+    for name in ("least", "most", "all cases"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, values in found.ranges().items():
+        table.add_row(name, *(_number(name, value) for value in values))
+    return table
+
+
+def refit_markdown(found: Refit) -> str:
+    """The refits as Markdown tables."""
+    lines = [
+        f"Serving numbers refitted without each {found.by} in turn and scored on it.",
+        "",
+        f"| measured | {' | '.join(_HEADS)} |",
+        f"|---|{'---:|' * len(_HEADS)}",
+    ]
+    for metric, left, whole, macro, worst in _rows(found):
+        lines.append(f"| {metric} | {' | '.join([*_cells(left), *_cells(whole), macro, worst])} |")
+    lines += ["", f"| left out {found.by} | cases | {_heads(_metrics(found))} |"]
+    lines.append(f"|---|---:|{'---:|' * (2 * len(_metrics(found)))}")
+    for fold in found.folds:
+        cells: list[str] = []
+        for metric in _metrics(found):
+            cells += _cells(statistics([one for one in fold.scores if one.metric == metric]))[:2]
+        lines.append(f"| {fold.left_out} | {fold.num_cases} | {' | '.join(cells)} |")
+    lines += ["", "| number | least | most | all cases |", "|---|---:|---:|---:|"]
+    for name, values in found.ranges().items():
+        lines.append(f"| {name} | {' | '.join(_number(name, value) for value in values)} |")
+    return "\n".join(lines)
+
+
+def _metrics(found: Refit) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.metric for one in found.board.scores))
+
+
+def _heads(metrics: Sequence[str]) -> str:
+    return " | ".join(f"{metric} {what}" for metric in metrics for what in ("median", "p90"))
+
+
+def write_refit_docs(found: Refit, page: Path) -> None:
+    """Replace the block of these refits in a page; InputError as `rackline.validation.stored.fill_block`."""
+    fill_block(page, *marks(found.by), refit_markdown(found))
+
+
+def ablation_report(rows: Sequence[Ablated], *, elapsed_s: float | None = None) -> Group:
+    """Everything that `rackline validate --ablation` prints.
+
+    Args:
+        elapsed_s: how long the refits took [s].
+    """
+    head = Text("each effect switched off, the remaining serving numbers refitted to all cases", style="bold")
+    if elapsed_s is not None:
+        head.append(f", {format_seconds(elapsed_s)}", style="dim")
+    table = plain_table("median, 90th percentile and bias of the error")
+    table.add_column("switched off")
+    for metric in METRICS:
+        for what in (f"{metric}\nmedian", "\np90", "\nbias"):
+            table.add_column(what, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(row.name, *(cell for metric in METRICS for cell in _cells(row.stats(metric))))
+    return Group(head, Text(""), table)

@@ -1,0 +1,185 @@
+"""The scoreboard for people: errors by metric and group, what is unsupported, the worst ten."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rackline.report.breakdown import plain_table
+from rackline.report.wording import RESOURCE_NAMES
+from rackline.units import format_count, format_seconds
+from rackline.validation.scoreboard import GROUPED_BY, Scoreboard, Stats
+from rackline.validation.speculation import BothWays, by_group, heading
+
+_MOST_GROUPS = 12
+
+
+def scoreboard_report(board: Scoreboard, *, elapsed_s: float | None = None, width: int = 100) -> Group:
+    """Everything that `rackline validate` prints.
+
+    Args:
+        elapsed_s: how long the prediction took [s].
+        width: columns of the terminal.
+    """
+    supported = board.num_cases - len(board.unsupported)
+    head = Text(f"{supported:,} of {board.num_cases:,} cases predicted", style="bold")
+    calibration = "each case's own stack" if board.calibration == "auto" else board.calibration
+    head.append(f", calibration: {calibration}", style="dim")
+    if elapsed_s is not None:
+        head.append(f", {format_seconds(elapsed_s)}", style="dim")
+    parts: list[RenderableType] = [head, Text("")]
+    if board.metrics:
+        parts += [_metrics(board), Text("")]
+    for by in GROUPED_BY[1:]:  # the measured keys tell the kinds apart already
+        table = _groups(board, by)
+        if table is not None:
+            parts += [table, Text("")]
+    if board.both_ways:
+        parts += [_both_ways(board.both_ways), Text("")]
+    if board.unsupported:
+        parts += [_unsupported(board), Text("")]
+    if board.unknown_keys:
+        names = ", ".join(f"{key} ({count:,})" for key, count in board.unknown_keys.items())
+        parts += [Text(f"ignored keys: {names}", style="dim"), Text("")]
+    if board.worst:
+        parts.append(_worst(board.worst, width))
+    return Group(*parts)
+
+
+def _stats_columns(table: Table) -> None:
+    for name in ("predicted", "median", "p90", "≤ 20 %", "bias"):
+        table.add_column(name, justify="right", no_wrap=True)
+
+
+def _stats_cells(stats: Stats) -> list[str | Text]:
+    missing = stats.supported < stats.n
+    count = f"{stats.supported:,}/{stats.n:,}" if missing else f"{stats.n:,}"
+    return [
+        Text(count, style="yellow" if missing else ""),
+        Text(percent(stats.median_abs_error), style=_style(stats.median_abs_error)),
+        percent(stats.p90_abs_error),
+        percent(stats.share_within_20),
+        percent(stats.bias, signed=True),
+    ]
+
+
+def _style(error: float) -> str:
+    return "green" if error <= 0.1 else "" if error <= 0.2 else "yellow" if error <= 0.4 else "red"
+
+
+def percent(fraction: float, *, signed: bool = False) -> str:
+    """A share as text; "-" when there is none."""
+    if not math.isfinite(fraction):
+        return "-"
+    digits = 0 if abs(fraction) >= 0.995 else 1
+    return f"{100 * fraction:+,.{digits}f} %" if signed else f"{100 * fraction:,.{digits}f} %"
+
+
+def _metrics(board: Scoreboard) -> Table:
+    table = plain_table("error = |predicted / measured - 1|; bias = median(predicted / measured) - 1")
+    table.add_column("measured", no_wrap=True)
+    _stats_columns(table)
+    for name, stats in board.metrics.items():
+        table.add_row(name, *_stats_cells(stats))
+    return table
+
+
+def _groups(board: Scoreboard, by: str) -> Table | None:
+    """Groups that have predictions, the largest first; none where there is only one."""
+    groups = [group for group in board.groups if group.by == by and group.stats.supported]
+    if len({group.group for group in groups}) < 2:
+        return None
+    table = plain_table(f"by {by}")
+    table.add_column("measured", no_wrap=True)
+    table.add_column(by, overflow="fold")
+    _stats_columns(table)
+    hidden = 0
+    for metric in dict.fromkeys(group.metric for group in groups):
+        rows = [group for group in groups if group.metric == metric]
+        hidden += max(len(rows) - _MOST_GROUPS, 0)
+        for index, group in enumerate(rows[:_MOST_GROUPS]):
+            name = _bare(group.group) if by == "model" else group.group
+            table.add_row("" if index else metric, name, *_stats_cells(group.stats))
+    if hidden:
+        table.caption = f"{hidden} smaller groups; --json has all"
+    return table
+
+
+def _both_ways(rows: Sequence[BothWays]) -> Table:
+    table = plain_table(f"time per output token where the source does not say whether it speculates: {heading()}")
+    table.add_column("group", overflow="fold")
+    for name in (
+        "cases",
+        "between\nboth",
+        "faster\nthan both",
+        "slower\nthan both",
+        "error\nplain",
+        "error with\ndrafts",
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
+    for group in by_group(rows):
+        shares = [percent(group.shares[place]) for place in ("between", "faster", "slower")]
+        table.add_row(
+            group.name, f"{group.cases:,}", *shares, percent(group.plain_error), percent(group.speculating_error)
+        )
+    return table
+
+
+def _bare(name: str) -> str:
+    """A name without its organisation."""
+    return name.rsplit("/", 1)[-1] if name.count("/") == 1 else name
+
+
+def _unsupported(board: Scoreboard) -> Table:
+    table = plain_table(f"{len(board.unsupported):,} cases without prediction")
+    table.add_column("cases", justify="right", no_wrap=True)
+    table.add_column("kind", no_wrap=True)
+    table.add_column("why", overflow="fold")
+    table.add_column("first", overflow="fold", max_width=32)
+    for (kind, cause), cases in board.reasons().items():
+        table.add_row(f"{len(cases):,}", kind, cause, Text(cases[0].where, style="dim"))
+    return table
+
+
+def _value(metric: str, value: float) -> str:
+    if metric.endswith("_per_s") or not (metric.endswith("_s") or metric == "seconds"):
+        return format_count(value)
+    return format_seconds(value)
+
+
+def _worst(worst: Sequence[Mapping[str, Any]], width: int) -> Table:
+    table = plain_table("the worst, and where the time goes in their passes")
+    table.add_column("case", overflow="fold")
+    table.add_column("measured", justify="right", no_wrap=True)
+    table.add_column("predicted", justify="right", no_wrap=True)
+    table.add_column("error", justify="right", no_wrap=True)
+    for entry in worst:
+        metric = str(entry["metric"])
+        names = [str(entry[key]) for key in ("model", "op", "chip", "stack", "precision") if entry[key]]
+        text = Text(_short(str(entry["id"]), max(24, width - 50)))
+        text.append(f"\n{metric}: {', '.join(names)}", style="dim")
+        for name, time in cast("Mapping[str, Mapping[str, Any]]", entry["passes"]).items():
+            text.append(f"\n{name} {_pass_text(time)}", style="dim")
+        table.add_row(
+            text,
+            _value(metric, float(entry["measured"])),
+            _value(metric, float(entry["predicted"])),
+            percent(float(entry["error"]), signed=True),
+        )
+    return table
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most // 2 - 1]}...{text[-(most // 2 - 2) :]}"
+
+
+def _pass_text(time: Mapping[str, Any]) -> str:
+    groups = sorted(cast("Mapping[str, float]", time["by_group_s"]).items(), key=lambda item: -item[1])
+    shares = ", ".join(f"{name} {value / time['seconds']:.0%}" for name, value in groups if value > 0)
+    binds = RESOURCE_NAMES.get(str(time["binds"]), str(time["binds"]))
+    return f"{format_seconds(float(time['seconds']))} ({shares}; {binds} binds)"

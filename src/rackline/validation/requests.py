@@ -1,0 +1,237 @@
+"""Runs of real servers: their requests are served again by the simulator, and compared one by one.
+
+A `runs.json` holds each run's engine settings, a `requests.csv` beside it the arrival, lengths and timings of each
+request. What the settings leave open follows from the stack's version and the chip.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from rackline.catalog import chip_record, names
+from rackline.errors import InputError
+from rackline.passes.features import Array
+from rackline.serving.speculative import PLAIN, usual_speculation
+from rackline.simulation import Requests, Result, pool_of, simulate
+from rackline.validation.cases import Case, Unsupported
+from rackline.validation.resolve import Resolver
+from rackline.validation.scoreboard import Score, group_of
+
+# metric → column of requests.csv [ms]
+METRICS = {"ttft_s": "ttft_ms", "tpot_s": "tpot_ms", "e2e_s": "e2e_ms"}
+_PERCENTILES = (50, 90, 99)
+# what vLLM calls --quantization, and words of checkpoint names → data types
+_QUANTIZATIONS = {
+    "fp8": "fp8", "awq": "int4", "awq_marlin": "int4", "gptq": "int4", "gptq_marlin": "int4", "w4a16": "int4",
+    "modelopt": "fp8", "modelopt_fp4": "fp4", "nvfp4": "fp4", "fp4": "fp4", "mxfp4": "mxfp4", "int8": "int8",
+}  # fmt: skip
+_COLUMNS = ("run", "arrival_s", "input_toks", "output_toks", *METRICS.values())
+
+
+def read_runs(path: Path, text: str) -> list[Case | Unsupported]:
+    """One case a run.
+
+    Args:
+        path: of `runs.json`.
+        text: its content.
+
+    Raises:
+        InputError: no table of requests beside it.
+    """
+    runs = cast("object", json.loads(text)["runs"])
+    if not isinstance(runs, dict):
+        return [_bad(path.stem, path.name, "runs: got no table, allowed: run → settings")]
+    table = path.with_name("requests.csv")
+    if not table.is_file():
+        raise InputError(what="runs", given=str(path), allowed="a requests.csv beside it")
+    return [_case(str(name), settings, path) for name, settings in cast("dict[object, object]", runs).items()]
+
+
+def _bad(name: str, where: str, cause: str) -> Unsupported:
+    return Unsupported(case_id=name, kind="requests", where=where, cause=cause, bad_input=True, metrics=tuple(METRICS))
+
+
+def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = data.get(key)
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _case(name: str, settings: object, path: Path) -> Case | Unsupported:
+    where = f"{path.name}, run {name}"
+    if not isinstance(settings, dict) or "engine_kwargs" not in settings:
+        return _bad(name, where, "engine_kwargs: got nothing, allowed: the settings of the engine")
+    data = cast("dict[str, Any]", settings)
+    engine = _table(data, "engine_kwargs")
+    device = str(_table(data, "hardware").get("device_name") or name.partition("/")[0])
+    tp = int(engine.get("tensor_parallel_size") or 1)
+    pp = int(engine.get("pipeline_parallel_size") or 1)
+    dp = int(engine.get("data_parallel_size") or 1)
+    layout = {"tp": tp, "pp": pp, "attention_dp": dp}
+    if engine.get("enable_expert_parallel"):
+        layout["ep"] = tp * dp
+    model = str(data.get("model") or engine.get("model") or "")
+    label = _precision(engine, model)
+    if label is None:
+        allowed = ", ".join(_QUANTIZATIONS)
+        return _bad(name, where, f"quantization: got {engine['quantization']!r}, allowed: {allowed}")
+    kv_type = str(engine.get("kv_cache_dtype") or "auto")
+    kv = "fp8" if kv_type.startswith("fp8") else "" if label == "native" else "bf16"
+    return Case(
+        case_id=name,
+        kind="requests",
+        where=where,
+        measured={},
+        model=model,
+        chip=chip_of(device) or device,
+        num_chips=tp * pp * dp,
+        stack="vllm",
+        stack_version=str(data.get("vllm_version") or ""),
+        precision=label,
+        precision_detail=f"kv={kv}" if kv else "",
+        layout=layout,
+        values={"stack_version": str(data.get("vllm_version") or ""), "settings": data, "path": str(path)},
+    )
+
+
+def _precision(engine: Mapping[str, Any], model: str) -> str | None:
+    """Data types by the engine's quantization, else by the name of the checkpoint; None for one that is unknown.
+
+    >>> _precision({}, "meta-llama/Llama-3.1-8B"), _precision({}, "Qwen/Qwen3-8B-AWQ"), _precision({}, "x/Qwen3-8B-FP8")
+    ('native', 'int4', 'fp8')
+    >>> _precision({"quantization": "fp8"}, "Qwen/Qwen3-8B")
+    'fp8'
+    """
+    asked = engine.get("quantization")
+    if asked is not None:
+        return _QUANTIZATIONS.get(str(asked).lower())
+    words = re.split(r"[-_./]", model.lower())
+    return next((label for word, label in _QUANTIZATIONS.items() if word in words), "native")
+
+
+def chip_of(label: str) -> str | None:
+    """Catalogue name of a chip as a driver writes it; None when there is none.
+
+    >>> chip_of("NVIDIA GeForce RTX 4090"), chip_of("RTXPRO6000")
+    ('rtx-4090', 'rtx-pro-6000')
+    """
+
+    def bare(text: str) -> str:
+        return re.sub(r"[^a-z0-9]", "", text.lower().removeprefix("nvidia").replace("geforce", ""))
+
+    wanted = bare(label)
+    found: dict[str, str] = {}
+    for name in names("chips"):
+        for known in (name, *chip_record(name).aliases):
+            found.setdefault(bare(known), name)
+    if wanted in found:
+        return found[wanted]
+    longer = [key for key in found if len(key) > 3 and wanted.startswith(key)]  # "rtxpro6000blackwellserveredition"
+    return found[max(longer, key=len)] if longer else None
+
+
+def serve_run(resolver: Resolver, case: Case) -> tuple[Result, dict[str, Array]]:
+    """Serve a run's requests again.
+
+    Returns:
+        (the simulated run, measured seconds by metric in the same order).
+
+    Raises:
+        RacklineError: settings or requests that cannot be used.
+    """
+    settings = cast("Mapping[str, Any]", case.values["settings"])
+    engine, cache = _table(settings, "engine_kwargs"), _table(settings, "kv_cache")
+    requests, measured = _requests(Path(str(case.values["path"])).with_name("requests.csv"), case.case_id)
+    deployment = resolver.deployments(case)[0]
+    around = resolver.stack(case)
+    around = replace(
+        around,
+        max_num_seqs=int(engine.get("max_num_seqs") or around.max_num_seqs),
+        max_batched_tokens=int(engine.get("max_num_batched_tokens") or around.max_batched_tokens),
+        memory_fraction=float(
+            cache.get("gpu_memory_utilization") or engine.get("gpu_memory_utilization") or around.memory_fraction
+        ),
+    )
+    drafts = _table(engine, "speculative_config").get("num_speculative_tokens")
+    tokens = cache.get("num_kv_tokens")
+    caching = cache.get("enable_prefix_caching", engine.get("enable_prefix_caching"))
+    pool = pool_of(
+        deployment,
+        around,
+        pool_tokens=int(tokens) if tokens else None,
+        block_size=int(cache.get("block_size") or engine.get("block_size") or 16),
+        speculation=usual_speculation(int(drafts)) if drafts else PLAIN,
+        prefix_caching=around.admission == "chunked" if caching is None else bool(caching),
+    )
+    return simulate(requests, pool, beyond_s=around.first_token_s), measured
+
+
+def score_run(resolver: Resolver, case: Case) -> list[Score]:
+    """A score for each request and metric, and for percentiles of each metric.
+
+    Raises:
+        RacklineError: as `serve_run`.
+    """
+    result, measured = serve_run(resolver, case)
+    groups = group_of(case)
+    scores: list[Score] = []
+
+    def add(metric: str, name: str, of: float, found: float) -> None:
+        scores.append(
+            Score(
+                case_id=name,
+                where=case.where,
+                metric=metric,
+                measured=of,
+                predicted=found,
+                groups=groups,
+            )
+        )
+
+    for metric, values in measured.items():
+        found = cast("Array", getattr(result, metric))
+        known = np.isfinite(found) & (values > 0)
+        for index in np.flatnonzero(known).tolist():
+            add(metric, f"{case.case_id}#{index}", float(values[index]), float(found[index]))
+        for q in _PERCENTILES:
+            name = f"{metric.removesuffix('_s')}_p{q}_s"
+            add(name, case.case_id, float(np.percentile(values[known], q)), float(np.percentile(found[known], q)))
+    return scores
+
+
+def _requests(path: Path, run: str) -> tuple[Requests, dict[str, Array]]:
+    rows: list[tuple[float, ...]] = []
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
+        if missing:
+            raise InputError(
+                what="columns", given=f"no {', '.join(missing)}", allowed=", ".join(_COLUMNS), where=path.name
+            )
+        for number, row in enumerate(reader, start=2):
+            if row["run"] != run:
+                continue
+            try:
+                rows.append(tuple(float(row[name]) for name in _COLUMNS[1:]))
+            except (TypeError, ValueError):
+                raise InputError(
+                    what="line", given=row, allowed="numbers in every column", where=f"{path.name}, line {number}"
+                ) from None
+    if not rows:
+        raise InputError(what="run", given=run, allowed=f"a run with requests in {path.name}")
+    table = np.array(rows)
+    table = table[np.argsort(table[:, 0], kind="stable")]
+    requests = Requests(
+        arrival_s=table[:, 0],
+        input_len=table[:, 1].astype(np.int64),
+        output_len=table[:, 2].astype(np.int64),
+        name=run,
+    )
+    return requests, {metric: table[:, 3 + index] / 1e3 for index, metric in enumerate(METRICS)}

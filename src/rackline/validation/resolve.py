@@ -1,0 +1,306 @@
+"""A case → what it was measured on: model, cluster, precision, layouts, calibration. Each is built once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from rackline import arch
+from rackline.arch import AnyModel, GroupedQueryAttention, Model
+from rackline.catalog import ModelRecord, chip_record, cluster_record, names
+from rackline.catalog.load import record_from_mapping
+from rackline.errors import InputError, LayoutError, nearest_names
+from rackline.hardware import Chip, Cluster, FabricLevel, chip_from_record, cluster
+from rackline.parallel import Deployment, Layout, Precision, Routing, precision
+from rackline.parallel.layout import problem as layout_problem
+from rackline.passes import Calibration, calibration
+from rackline.serving.stack import IDEAL, Stack, stack
+from rackline.validation.cases import Case
+
+STACK_NAMES = {
+    "tensorrt-llm": "trtllm",
+    "tensorrtllm": "trtllm",
+    "trt-llm": "trtllm",
+    "trt": "trtllm",
+    "trtllm": "trtllm",
+    "vllm": "vllm",
+    "sglang": "sglang",
+}
+BEFORE_CUDA_GRAPHS = "0.2.6"  # of vLLM, whose next version captures decode steps
+# Parts that a training layout has and serving has not.
+_OTHER_PARTS = ("virtual_pp", "fsdp", "sharding", "dp", "dcp")
+_PARTS = ("tp", "pp", "ep", "moe_tp", "attention_dp", "cp")
+_ARCHITECTURE_KEYS = (
+    "num_layers",
+    "d_model",
+    "num_q_heads",
+    "num_kv_heads",
+    "head_dim",
+    "d_ff",
+    "vocab_size",
+    "attention",
+    "ffn",
+    "tied_embeddings",
+)
+
+
+def stack_name(label: str) -> str:
+    """Name of a stack in the catalogue, from however a source writes it; unknown ones pass in lower case."""
+    return STACK_NAMES.get(label.lower().replace(" ", ""), label.lower())
+
+
+@dataclass(slots=True)
+class Resolver:
+    """Builds and keeps what cases share.
+
+    Args:
+        calibration_name: "auto" (the case's own stack where it is fitted, else the best for the chip), or the name
+            or file of one calibration for all cases.
+        stacks: what runs around the kernels, by name; of those that are not given the defaults of the case's version
+            and chip are read from the catalogue.
+    """
+
+    calibration_name: str = "auto"
+    stacks: dict[str, Stack] = field(default_factory=dict[str, Stack])
+    _models: dict[str, AnyModel] = field(default_factory=dict[str, AnyModel])
+    _chips: dict[str, Chip] = field(default_factory=dict[str, Chip])
+    _clusters: dict[tuple[str, int], Cluster] = field(default_factory=dict[tuple[str, int], Cluster])
+    _catalogue: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    _calibrations: dict[tuple[str, str], Calibration] = field(default_factory=dict[tuple[str, str], Calibration])
+    _stacks: dict[tuple[str, str, float], Stack] = field(default_factory=dict[tuple[str, str, float], Stack])
+    _deployments: dict[tuple[object, ...], Deployment] = field(default_factory=dict[tuple[object, ...], Deployment])
+
+    def model(self, case: Case) -> AnyModel:
+        """The model: given in the case itself, or by name.
+
+        Raises:
+            RacklineError: an unknown name, a config or an architecture that cannot be read.
+        """
+        inline = case.config if case.config is not None else case.architecture
+        key = case.model if inline is None else json.dumps(inline, sort_keys=True)
+        if key not in self._models:
+            self._models[key] = self._build_model(case)
+        return self._models[key]
+
+    def _build_model(self, case: Case) -> AnyModel:
+        name = case.model or case.case_id
+        if case.config is not None:
+            return arch.build_model(arch.record_from_hf(case.config, name, case.where))
+        if case.architecture is not None:
+            return arch.build_model(architecture_record(case.architecture, name, case.where))
+        if case.model.endswith((".json", ".toml")):
+            raise InputError(what="model", given=case.model, allowed="a catalogue name or Hugging Face id")
+        return arch.model(case.model)
+
+    def chip(self, name: str) -> Chip:
+        """A chip of the catalogue."""
+        if name not in self._chips:
+            if name.endswith(".toml"):
+                raise InputError(what="chip", given=name, allowed="a catalogue name")
+            self._chips[name] = chip_from_record(chip_record(name))
+        return self._chips[name]
+
+    def cluster(self, chip: Chip, num_chips: int) -> Cluster:
+        """The smallest cluster of the catalogue that joins so many of these chips.
+
+        Raises:
+            InputError: none does.
+        """
+        key = (chip.name, num_chips)
+        if key not in self._clusters:
+            self._clusters[key] = self._find_cluster(chip, num_chips)
+        return self._clusters[key]
+
+    def _find_cluster(self, chip: Chip, num_chips: int) -> Cluster:
+        if not self._catalogue:
+            for name in names("clusters"):
+                self._catalogue.setdefault(cluster_record(name).chip, []).append(name)
+        known = [cluster(name) for name in self._catalogue.get(chip.name, [])]
+        fitting = [option for option in known if option.max_chips >= num_chips]
+        if fitting:
+            # one that holds them all as it is comes first, then the one that lacks least
+            best = min(fitting, key=lambda c: (c.num_chips < num_chips, abs(c.num_chips - num_chips), c.name))
+            return best.with_num_chips(num_chips)
+        if num_chips == 1:
+            alone = FabricLevel(name="scale_up", size=1, bytes_per_s_each_way=1.0, latency_s=0.0)
+            return Cluster(name=chip.name, chip=chip, num_chips=1, levels=(alone,), sources=chip.sources)
+        most = max((option.max_chips for option in known), default=1)
+        raise InputError(
+            what="num_chips",
+            given=num_chips,
+            allowed=f"at most {most}: no cluster of the catalogue joins more {chip.name}",
+        )
+
+    def precision(self, case: Case, model: AnyModel, chip: Chip) -> Precision:
+        """Data types of the case's label and of what it sets apart."""
+        label = case.precision or "native"
+        return precision(f"{label},{case.precision_detail}" if case.precision_detail else label, model, chip)
+
+    def calibration(self, case: Case, chip: Chip) -> Calibration:
+        """The numbers of the case's stack, or those asked for."""
+        name = self.calibration_name
+        if name == "auto":
+            stack = stack_name(case.stack)
+            name = stack if stack in names("calibrations") and stack in STACK_NAMES.values() else "auto"
+        key = (name, chip.name)
+        if key not in self._calibrations:
+            self._calibrations[key] = calibration(name, chip)
+        return self._calibrations[key]
+
+    def stack(self, case: Case) -> Stack:
+        """The scheduler of the case's stack, and what it adds to the kernels; nothing under the ideal roofline."""
+        name = stack_name(case.stack)
+        if name not in self.stacks:
+            version = case.text("stack_version", "")
+            if name == "vllm" and case.kind == "static-batch" and not version:
+                version = BEFORE_CUDA_GRAPHS  # one batch driven step by step, as papers of 2023 did
+            key = (name if name in names("stacks") else "generic", version, self.chip(case.chip).hbm_bytes)
+            if key not in self._stacks:
+                self._stacks[key] = stack(key[0], version=version, hbm_bytes=key[2])
+            found = self._stacks[key]
+        else:
+            found = self.stacks[name]
+        if self.calibration_name != "unit":
+            return found
+        scheduler = {"admission": found.admission, "max_batched_tokens": found.max_batched_tokens}
+        return replace(IDEAL, **scheduler, max_num_seqs=found.max_num_seqs, memory_fraction=found.memory_fraction)
+
+    def deployments(self, case: Case) -> tuple[Deployment, ...]:
+        """The deployment of a case; several where the source leaves the expert parallelism open.
+
+        Raises:
+            RacklineError: what the case names does not exist or does not go together.
+        """
+        chip = self.chip(case.chip)
+        model = self.model(case)
+        on = self.cluster(chip, case.num_chips)
+        types = self.precision(case, model, chip)
+        numbers = self.calibration(case, chip)
+        around = self.stack(case)
+        routing = Routing(law="power_law", exponent=around.routing_exponent) if around.routing_exponent else Routing()
+        layouts = layouts_of(case, model)
+        model = padded(model, layouts[0].tp)
+        found: list[Deployment] = []
+        for layout in layouts:
+            key = (id(self.model(case)), on.name, case.num_chips, layout, types, numbers.name, around.name, routing)
+            if key not in self._deployments:
+                self._deployments[key] = Deployment(
+                    model=model, cluster=on, layout=layout, precision=types, calibration=numbers, routing=routing
+                )
+            found.append(self._deployments[key])
+        return tuple(found)
+
+
+def layouts_of(case: Case, model: AnyModel) -> tuple[Layout, ...]:
+    """Layouts that a case may mean, on all of its chips; missing parts are 1, replicas fill up the chips.
+
+    A dense model has no experts to cut, and its attention-dp ranks are replicas. moe_tp follows from the other parts.
+    For max-throughput a missing ep leaves all of its values open.
+
+    Raises:
+        LayoutError: parts that are unknown, contradict each other or do not fit the model or the chips.
+    """
+    parts: dict[str, int] = {}
+    for key, value in case.layout.items():
+        if key not in (*_PARTS, *_OTHER_PARTS):
+            near = nearest_names(key, _PARTS, 1)
+            raise LayoutError(what="layout", given=key, allowed=", ".join(_PARTS), nearest=near[0] if near else None)
+        if key in _PARTS:
+            if isinstance(value, str):
+                raise LayoutError(what=f"layout.{key}", given=value, allowed="a whole number of at least 1")
+            parts[key] = int(value)
+    tp, pp, cp = parts.get("tp", 1), parts.get("pp", 1), parts.get("cp", 1)
+    mixture = isinstance(model, Model) and model.is_moe
+    attention_dp = parts.get("attention_dp", 1) if mixture else 1
+    per_replica = tp * pp * cp * attention_dp
+    if case.num_chips % per_replica:
+        raise LayoutError(
+            what="layout",
+            given=", ".join(f"{key}={value}" for key, value in parts.items()),
+            allowed=f"{per_replica} chips a replica to divide num_chips={case.num_chips}",
+        )
+    dp = case.num_chips // per_replica
+    base = Layout(tp=tp, pp=pp, cp=cp, attention_dp=attention_dp, dp=dp)
+    if not mixture:
+        return (base,)
+    group = tp * attention_dp
+    if "ep" in parts or case.kind != "max-throughput":
+        ep = parts.get("ep", 1)
+        moe_tp = parts.get("moe_tp", group // ep if group % ep == 0 else 1)
+        return (replace(base, ep=ep, moe_tp=moe_tp),)
+    options = [replace(base, ep=ep, moe_tp=group // ep) for ep in range(1, group + 1) if group % ep == 0]
+    possible = [option for option in options if layout_problem(option, model) is None]
+    return tuple(possible or options[:1])
+
+
+def padded(model: AnyModel, tp: int) -> AnyModel:
+    """The model with query heads added until tp divides them, where all share one KV head.
+
+    Sources: Pope et al. 2022 (arXiv:2211.05102), section 4: PaLM 540B's 48 heads are padded to 64 on 64 chips.
+    """
+    if not isinstance(model, Model) or model.num_q_heads % tp == 0 or model.num_kv_heads != 1:
+        return model
+    groups = [
+        replace(group, attention=replace(group.attention, num_q_heads=-(-group.attention.num_q_heads // tp) * tp))
+        if isinstance(group.attention, GroupedQueryAttention)
+        else group
+        for group in model.layer_groups
+    ]
+    return replace(model, layer_groups=tuple(groups))
+
+
+def architecture_record(given: Mapping[str, object], name: str, where: str) -> ModelRecord:
+    """The record of an architecture that a case spells out.
+
+    Args:
+        given: num_layers, d_model, num_q_heads, d_ff, vocab_size, attention (mha, mqa or gqa), ffn; num_kv_heads for
+            gqa; head_dim is d_model / num_q_heads unless given.
+
+    Raises:
+        InputError, CatalogError: a key that is unknown, missing or unusable.
+    """
+    data = dict(given)
+    for key in data:
+        if key not in _ARCHITECTURE_KEYS:
+            near = nearest_names(key, _ARCHITECTURE_KEYS, 1)
+            raise InputError(
+                what="architecture",
+                given=key,
+                allowed=", ".join(_ARCHITECTURE_KEYS),
+                where=where,
+                nearest=near[0] if near else None,
+            )
+    kind = data.get("attention", "mha" if "num_kv_heads" not in data else "gqa")
+    heads = data.get("num_q_heads")
+    kv_heads = data.get("num_kv_heads", {"mha": heads, "mqa": 1}.get(str(kind)))
+    if str(kind) not in ("mha", "mqa", "gqa"):
+        raise InputError(what="architecture.attention", given=kind, allowed="mha, mqa, gqa", where=where)
+    width = data.get("d_model")
+    if "head_dim" not in data and isinstance(width, int) and isinstance(heads, int) and heads:
+        data["head_dim"] = width // heads
+    ffn = str(data.get("ffn", "swiglu"))
+    plain = ffn in ("gelu", "relu", "relu2")  # the blocks of the GPT family, with layer norms and biases
+    record: dict[str, Any] = {
+        "name": "".join(c if c.isalnum() or c in "._-" else "-" for c in name.lower()).strip("._-") or "model",
+        "full_name": name,
+        "architecture": {
+            "num_layers": data.get("num_layers"),
+            "d_model": width,
+            "vocab_size": data.get("vocab_size"),
+            "tied_embeddings": data.get("tied_embeddings", plain),
+            "norm": "layernorm" if plain else "rmsnorm",
+            "attention": {
+                "kind": "gqa",
+                "num_q_heads": heads,
+                "num_kv_heads": kv_heads,
+                "head_dim": data.get("head_dim"),
+                "bias": plain,
+                "output_bias": plain,
+            },
+            "ffn": {"kind": ffn, "d_ff": data.get("d_ff"), "bias": plain},
+        },
+        "sources": [{"fields": ["*"], "kind": "vendor", "citation": f"given in the case: {where}"}],
+    }
+    return record_from_mapping(ModelRecord, cast("Mapping[str, Any]", record), where=where)

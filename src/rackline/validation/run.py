@@ -1,0 +1,117 @@
+"""From case files to a scoreboard."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from rackline.errors import RacklineError
+from rackline.serving.stack import Stack
+from rackline.validation.cases import Case, CaseSet, Unsupported, read_cases
+from rackline.validation.predict import Predictor, predict_serve, request_s
+from rackline.validation.resolve import Resolver
+from rackline.validation.scoreboard import Score, Scoreboard, group_of
+from rackline.validation.speculation import both_ways
+from rackline.validation.worst import MOST, worst_cases
+
+
+def validate(paths: Iterable[str | Path], calibration: str = "auto") -> Scoreboard:
+    """Predict all cases of some files and compare.
+
+    Args:
+        paths: case files.
+        calibration: "auto" (each case's own stack), a stack, "unit" or a file.
+
+    Raises:
+        InputError: a file that cannot be read.
+        UnknownNameError, CatalogError: the calibration.
+    """
+    return score_cases(read_cases(paths), calibration)
+
+
+def score_cases(
+    found: CaseSet, calibration: str = "auto", stacks: Mapping[str, Stack] | None = None, num_worst: int = MOST
+) -> Scoreboard:
+    """Predict cases that are read already; see `validate`.
+
+    Args:
+        stacks: what runs around the kernels, by name, in place of the catalogue's.
+        num_worst: how many of the worst cases are broken down [count].
+    """
+    if calibration != "auto":
+        from rackline.passes import calibration as find_calibration
+
+        find_calibration(calibration)  # a wrong name is the caller's mistake, not that of each case
+    predictor = Predictor(resolver=Resolver(calibration_name=calibration, stacks=dict(stacks or {})))
+    scores: list[Score] = []
+    unsupported = list(found.unsupported)
+    for case in found.cases:
+        if case.kind == "requests":
+            from rackline.validation.requests import score_run
+
+            try:
+                scores += score_run(predictor.resolver, case)
+            except RacklineError as error:
+                unsupported.append(Unsupported.of(case, str(error), bad_input=True))
+    for case, values in _predicted(predictor, found.cases):
+        if isinstance(values, Unsupported):
+            unsupported.append(values)
+        elif not all(math.isfinite(score.predicted) and score.predicted > 0 for score in scores_of(case, values)):
+            unsupported.append(Unsupported.of(case, "the prediction is not a finite number above 0"))
+        else:
+            scores += scores_of(case, values)
+    by_place = {(case.case_id, case.where): case for case in found.cases}
+    return Scoreboard(
+        calibration=calibration,
+        num_cases=len(found.cases) + len(found.unsupported),
+        scores=tuple(scores),
+        unsupported=tuple(unsupported),
+        unknown_keys=found.unknown_keys,
+        worst=worst_cases(predictor, by_place, scores, num_worst),
+        both_ways=both_ways(found.cases, partial(predict_serve, predictor)),
+    )
+
+
+def _predicted(predictor: Predictor, cases: Sequence[Case]) -> Iterable[tuple[Case, dict[str, float] | Unsupported]]:
+    operations = [case for case in cases if case.kind == "op"]
+    if operations:
+        from rackline.validation.op import predict_operations
+
+        yield from predict_operations(predictor.resolver, operations)
+    training = [case for case in cases if case.kind == "train"]
+    if training:
+        from rackline.validation.train import predict_training
+
+        yield from predict_training(predictor.resolver, training)
+    for case in cases:
+        if case.kind in ("op", "train", "requests"):
+            continue
+        try:
+            yield case, predictor.predict(case)
+        except RacklineError as error:
+            yield case, Unsupported.of(case, str(error), bad_input=True)
+
+
+def scores_of(case: Case, values: dict[str, float]) -> list[Score]:
+    """One score a measured key; for a served request also the sum of its parts."""
+    measured = dict(case.measured)
+    if case.kind == "train":
+        from rackline.validation.train_cases import measured_step_s
+
+        measured = {"step_s": measured_step_s(case)}
+    if case.kind == "serve" and {"tpot_s", "ttft_s"} <= set(measured):
+        measured["request_s"] = request_s(case, measured["tpot_s"], measured["ttft_s"])
+    groups = group_of(case)
+    return [
+        Score(
+            case_id=case.case_id,
+            where=case.where,
+            metric=key,
+            measured=value,
+            predicted=values[key],
+            groups=groups,
+        )
+        for key, value in measured.items()
+    ]

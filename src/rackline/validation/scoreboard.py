@@ -1,0 +1,234 @@
+"""Errors of many predictions: by measured key, and by kind, model, chip, stack and precision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rackline.validation.cases import Case, Unsupported
+from rackline.validation.speculation import BothWays, by_group
+
+GROUPED_BY = ("kind", "model", "chip", "stack", "precision", "op")
+WITHIN = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """One predicted value beside its measured one.
+
+    Args:
+        where: file and line of its case.
+        metric: key of `measured`, or request_s.
+        groups: value of each of GROUPED_BY.
+    """
+
+    case_id: str
+    where: str
+    metric: str
+    measured: float
+    predicted: float
+    groups: Mapping[str, str]
+
+    @property
+    def error(self) -> float:
+        """predicted / measured - 1."""
+        return self.predicted / self.measured - 1.0
+
+    @property
+    def log_ratio(self) -> float:
+        """Size of the error, the same for half and for twice."""
+        return abs(math.log(self.predicted / self.measured)) if self.predicted > 0 else math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """Errors of a group; NaN where nothing was predicted.
+
+    Args:
+        n: cases that measured it [count].
+        supported: of these, predicted [count].
+        median_abs_error, p90_abs_error: of |predicted / measured - 1|.
+        share_within_20: share of the predicted within 20 %.
+        bias: median(predicted / measured) - 1.
+    """
+
+    n: int
+    supported: int
+    median_abs_error: float
+    p90_abs_error: float
+    share_within_20: float
+    bias: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Plain data."""
+        return {
+            "n": self.n,
+            "supported": self.supported,
+            "median_abs_error": self.median_abs_error,
+            "p90_abs_error": self.p90_abs_error,
+            "share_within_20": self.share_within_20,
+            "bias": self.bias,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Errors of one metric in one group, such as all cases of a chip."""
+
+    by: str
+    group: str
+    metric: str
+    stats: Stats
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"by": self.by, "group": self.group, "metric": self.metric, **self.stats.as_dict()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scoreboard:
+    """Everything that `rackline validate` reports.
+
+    Args:
+        calibration: name of the calibration; "auto" takes each case's own stack.
+        scores: one a predicted value.
+        unsupported: cases without prediction.
+        unknown_keys: keys that were ignored → cases that have them.
+        worst: the worst cases, each with its passes broken down; plain data.
+        both_ways: cases of unknown speculation, predicted without and with drafts.
+    """
+
+    calibration: str
+    num_cases: int
+    scores: tuple[Score, ...]
+    unsupported: tuple[Unsupported, ...]
+    unknown_keys: Mapping[str, int] = field(default_factory=dict[str, int])
+    worst: tuple[dict[str, Any], ...] = ()
+    both_ways: tuple[BothWays, ...] = ()
+
+    @property
+    def bad_input(self) -> tuple[Unsupported, ...]:
+        """Cases that are wrong in themselves."""
+        return tuple(case for case in self.unsupported if case.bad_input)
+
+    @property
+    def metrics(self) -> dict[str, Stats]:
+        """Errors by measured key, over all files."""
+        names = dict.fromkeys([score.metric for score in self.scores])
+        names |= dict.fromkeys(metric for case in self.unsupported for metric in _metrics_of(case))
+        return {
+            name: statistics(
+                [score for score in self.scores if score.metric == name],
+                sum(name in _metrics_of(case) for case in self.unsupported),
+            )
+            for name in names
+        }
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """Errors by group, in the order of GROUPED_BY, the largest group first."""
+        found: list[Group] = []
+        for by in GROUPED_BY:
+            scores: dict[tuple[str, str], list[Score]] = {}
+            missing: dict[tuple[str, str], int] = {}
+            for score in self.scores:
+                scores.setdefault((score.metric, score.groups[by]), []).append(score)
+            for case in self.unsupported:
+                for metric in _metrics_of(case):
+                    key = (metric, group_of(case)[by])
+                    missing[key] = missing.get(key, 0) + 1
+            keys = [key for key in dict.fromkeys([*scores, *missing]) if key[1]]
+            here = [
+                Group(by=by, group=key[1], metric=key[0], stats=statistics(scores.get(key, []), missing.get(key, 0)))
+                for key in keys
+            ]
+            found += sorted(here, key=lambda group: (group.metric, -group.stats.n, group.group))
+        return tuple(found)
+
+    def reasons(self) -> dict[tuple[str, str], list[Unsupported]]:
+        """Unsupported cases by (kind, cause), the most frequent first."""
+        found: dict[tuple[str, str], list[Unsupported]] = {}
+        for case in self.unsupported:
+            found.setdefault((case.kind, case.cause), []).append(case)
+        return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "calibration": self.calibration,
+            "cases": self.num_cases,
+            "supported": self.num_cases - len(self.unsupported),
+            "metrics": {name: stats.as_dict() for name, stats in self.metrics.items()},
+            "groups": [group.as_dict() for group in self.groups],
+            "unsupported": [case.as_dict() for case in self.unsupported],
+            "unknown_keys": dict(self.unknown_keys),
+            "worst": list(self.worst),
+            "unknown_speculation": {
+                "groups": [group.as_dict() for group in by_group(self.both_ways)] if self.both_ways else [],
+                "cases": [row.as_dict() for row in self.both_ways],
+            },
+        }
+
+
+def _metrics_of(case: Unsupported) -> tuple[str, ...]:
+    """Keys that an unsupported case leaves unscored, the derived one included."""
+    derived = ("request_s",) if case.kind == "serve" and {"tpot_s", "ttft_s"} <= set(case.metrics) else ()
+    return (*case.metrics, *derived)
+
+
+def group_of(case: Case | Unsupported) -> dict[str, str]:
+    """The groups that a case belongs to; an empty name where a kind of case has none."""
+    if isinstance(case, Case) and case.kind == "op":
+        dtypes = "/".join(dict.fromkeys(case.text(name) for name in ("dtype", "kv_dtype") if case.text(name)))
+        return {
+            "kind": "op",
+            "model": "",
+            "chip": case.chip,
+            "stack": case.stack or "-",
+            "precision": dtypes,
+            "op": case.text("op"),
+        }
+    return {
+        "kind": case.kind,
+        "model": case.model or "-",
+        "chip": case.chip or "-",
+        "stack": case.stack or "-",
+        "precision": case.precision or "-",
+        "op": "",
+    }
+
+
+def statistics(scores: Sequence[Score] | Iterable[Score], unsupported: int = 0) -> Stats:
+    """Errors of a group.
+
+    Args:
+        scores: its predicted values.
+        unsupported: its values without a prediction [count].
+
+    >>> statistics([], 2).supported
+    0
+    """
+    ratios = np.array([score.predicted / score.measured for score in scores], dtype=float)
+    if not ratios.size:
+        nothing = float("nan")
+        return Stats(
+            n=unsupported,
+            supported=0,
+            median_abs_error=nothing,
+            p90_abs_error=nothing,
+            share_within_20=nothing,
+            bias=nothing,
+        )
+    errors = np.abs(ratios - 1.0)
+    return Stats(
+        n=int(ratios.size) + unsupported,
+        supported=int(ratios.size),
+        median_abs_error=float(np.median(errors)),
+        p90_abs_error=float(np.quantile(errors, 0.9)),
+        share_within_20=float(np.mean(errors <= WITHIN + 1e-12)),
+        bias=float(np.median(ratios)) - 1.0,
+    )

@@ -1,0 +1,151 @@
+"""The few numbers that serving stacks add to their kernels, fitted to measured servers.
+
+Four move the time per output token: how long ranks wait at an all-reduce, how much slower prompt work is than its
+kernels, the least time of an eager layer, the popularity of experts. Three or four move the time to first token: what
+it takes beyond the passes, with requests of one length and with spread lengths, and the share of a burst that a
+request waits for, by admission. The first minimise the error of the time per output token, then the others that of the
+time to first token, both as logarithms under soft L1. No number belongs to a model, a stack or a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+
+from rackline.passes.features import Array
+from rackline.validation.fit_cases import BURST, COMMON, FIRST_TOKEN, FitCases, ServingNumbers
+
+SOFT_L1_SCALE = 0.1
+"""Log error beyond which a case counts in proportion instead of squared."""
+EXPONENTS = (0.5, 0.7, 0.85, 1.0, 1.2)
+"""Popularity of experts that a fit tries."""
+FEWEST = 5
+"""A number of the time to first token that fewer cases feel takes the value of its like [cases]."""
+_LEAST = {"rank_skew_s": 0.0, "prefill_slowdown": 1.0, "eager_s_per_layer": 0.0}
+_ROUNDS = 3
+_LINES = 2
+_STARTS = (0.02, 0.1, 0.4)
+_MOST_STEPS = 8
+
+
+def fit_numbers(
+    cases: FitCases,
+    start: ServingNumbers,
+    used: Array,
+    *,
+    fixed: Mapping[str, float] | None = None,
+) -> ServingNumbers:
+    """Fit to some of the cases.
+
+    Args:
+        start: where to begin.
+        used: which cases, shape (cases,).
+        fixed: numbers that are known and not fitted; burst_share holds for every admission.
+    """
+    fixed = dict(fixed or {})
+    for name in (f"{BURST}.{admission}" for admission in start.burst_share if BURST in fixed):
+        fixed[name] = fixed[BURST]
+    fixed.pop(BURST, None)
+    here = start.changed(fixed)
+    rows = np.flatnonzero(used)
+    waits = [name for name in (*FIRST_TOKEN, *(f"{BURST}.{key}" for key in start.burst_share)) if name not in fixed]
+    felt = [name for name in waits if np.sum(cases.concerned(name) & used & np.isfinite(cases.ttft_s)) >= FEWEST]
+    mixed = np.any(cases.mixture[rows]) and "routing_exponent" not in fixed
+    for turn in range(_ROUNDS):
+        exponents = EXPONENTS if mixed and turn == 0 else (here.routing_exponent,)
+        found = [_fit_common(cases, replace(here, routing_exponent=z), rows, fixed) for z in exponents]
+        here = _like(_fit_waits(cases, min(found, key=lambda one: one[0])[1], felt, used), waits, felt)
+    return here
+
+
+def _like(here: ServingNumbers, waits: Sequence[str], felt: Sequence[str]) -> ServingNumbers:
+    """A number that no case feels takes the value of its like: the other constant, the median of the other shares."""
+    values: dict[str, float] = {}
+    for name in set(waits) - set(felt):
+        others = [here.get(other) for other in felt if (other in FIRST_TOKEN) == (name in FIRST_TOKEN)]
+        if others:
+            values[name] = float(np.median(others))
+    return here.changed(values)
+
+
+def _fit_common(
+    cases: FitCases, start: ServingNumbers, rows: Array, fixed: Mapping[str, float]
+) -> tuple[float, ServingNumbers]:
+    """(cost, numbers) of the best time per output token."""
+    free = [name for name in COMMON if name not in fixed]
+    measured = cases.tpot_s[rows]
+
+    def numbers(coded: Sequence[float] | Array) -> ServingNumbers:
+        values = {name: float(x) * COMMON[name] for name, x in zip(free, coded, strict=True)}
+        return cast("ServingNumbers", replace(cast("Any", start), **values))
+
+    def errors(coded: Array) -> Array:
+        return np.log(cases.predict(numbers(coded), rows).tpot_s[rows] / measured)
+
+    if not free:
+        return _soft_l1(errors(np.empty(0))), start
+    least = np.array([_LEAST[name] / COMMON[name] for name in free])
+    at = np.maximum([getattr(start, name) / COMMON[name] for name in free], least + 0.02)
+    cost, coded = _least_squares(
+        errors, at, (least, np.inf), diff_step=0.03, xtol=1e-3, ftol=1e-4, max_nfev=_MOST_STEPS
+    )
+    return cost, numbers(coded)
+
+
+def _soft_l1(errors: Array) -> float:
+    return float(np.sum(SOFT_L1_SCALE**2 * (np.sqrt(1.0 + (errors / SOFT_L1_SCALE) ** 2) - 1.0)))
+
+
+def _fit_waits(cases: FitCases, here: ServingNumbers, felt: Sequence[str], used: Array) -> ServingNumbers:
+    """The best time to first token, in which its numbers are nearly linear: all of them at once, by its slopes."""
+    rows = np.flatnonzero(used & np.isfinite(cases.ttft_s))
+    if not felt or len(rows) < FEWEST:
+        return here
+    for _ in range(_LINES):
+        base = cases.predict(here, rows)
+        keep = rows[~base.memory_bound[rows]]
+        rest = base.ttft_s[keep].copy()
+        slopes: list[Array] = []
+        for name in felt:
+            value = here.get(name)
+            step = 0.02 + 0.1 * value
+            own = np.flatnonzero(cases.concerned(name) & used & np.isfinite(cases.ttft_s) & ~base.memory_bound)
+            moved = cases.predict(here.changed({name: value + step}), own).ttft_s[own]
+            slope = np.zeros(len(cases.cases))
+            slope[own] = (moved - base.ttft_s[own]) / step
+            slopes.append(slope[keep])
+            rest -= slope[keep] * value
+        here = here.changed(dict(zip(felt, _best_line(rest, slopes, cases.ttft_s[keep], felt), strict=True)))
+    return here
+
+
+def _best_line(rest: Array, slopes: list[Array], measured: Array, names: Sequence[str]) -> list[float]:
+    """Values from 0 to 1 that bring rest + values · slopes closest to what was measured, as logarithms."""
+    lines = np.array(slopes)
+
+    def errors(values: Array) -> Array:
+        return np.log(np.maximum(rest + values @ lines, 1e-6) / measured)
+
+    # all constants and all shares start alike
+    is_first = np.array([name in FIRST_TOKEN for name in names])
+    starts = [np.where(is_first, first, share) for first in _STARTS for share in _STARTS]
+    found = [_least_squares(errors, start, (np.zeros(len(names)), 1.0)) for start in starts]
+    return min(found, key=lambda one: one[0])[1]
+
+
+def _least_squares(
+    errors: Callable[[Array], Array],
+    start: Sequence[float] | Array,
+    bounds: tuple[Sequence[float] | Array, float],
+    **options: float,
+) -> tuple[float, list[float]]:
+    """(cost, values) at the least sum of soft L1."""
+    from scipy import optimize
+
+    found: Any = cast("Any", optimize).least_squares(
+        errors, np.asarray(start), bounds=bounds, loss="soft_l1", f_scale=SOFT_L1_SCALE, **options
+    )
+    return float(found.cost), [float(value) for value in found.x]

@@ -1,0 +1,182 @@
+"""Cases that may use speculative decoding: what a case says of it, and both predictions where it does not say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from rackline.errors import InputError, RacklineError
+from rackline.serving.speculative import PLAIN, USUAL_DRAFT_TOKENS, Speculation, usual_speculation
+from rackline.validation.cases import Case
+
+UNKNOWN = "unknown"
+BEGIN, END = "<!-- unknown speculation: begin -->", "<!-- unknown speculation: end -->"
+Place = Literal["between", "faster", "slower"]
+_ALLOWED = "none, unknown, mtp, mtp-K, eagle, eagle-K or eagle3-K with K drafts a step"
+
+
+def speculation_of(case: Case) -> Speculation:
+    """What a case says of its drafts; nothing said, and "unknown", is one token a step.
+
+    Raises:
+        InputError: a value that is not known.
+    """
+    text = case.text("speculative", "none").lower()
+    if text in ("none", "off", "false", UNKNOWN):
+        return PLAIN
+    found = re.fullmatch(r"(?:mtp|eagle3?)(?:[-=_]([1-9]|1[0-9]))?", text)
+    if found is None:
+        raise InputError(what="speculative", given=case.text("speculative"), allowed=_ALLOWED, nearest="mtp-3")
+    return usual_speculation(int(found.group(1) or USUAL_DRAFT_TOKENS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BothWays:
+    """A time per output token that may or may not come from speculative decoding.
+
+    Args:
+        case_id, model, chip, stack: of the case.
+        measured, plain, speculating: measured, and predicted with one token a step and with drafts [s].
+    """
+
+    case_id: str
+    model: str
+    chip: str
+    stack: str
+    measured: float
+    plain: float
+    speculating: float
+
+    @property
+    def place(self) -> Place:
+        """Whether the measured time lies between both predictions, or is faster or slower than both."""
+        if self.measured < min(self.plain, self.speculating):
+            return "faster"
+        return "slower" if self.measured > max(self.plain, self.speculating) else "between"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "id": self.case_id,
+            "model": self.model,
+            "chip": self.chip,
+            "stack": self.stack,
+            "measured_tpot_s": self.measured,
+            "plain_tpot_s": self.plain,
+            "speculating_tpot_s": self.speculating,
+            "place": self.place,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Where the measured values of some cases lie.
+
+    Args:
+        name: of the group.
+        cases: how many [cases].
+        shares: by place [fraction].
+        plain_error, speculating_error: median |predicted / measured - 1| of each prediction.
+    """
+
+    name: str
+    cases: int
+    shares: Mapping[Place, float]
+    plain_error: float
+    speculating_error: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "group": self.name,
+            "n": self.cases,
+            "share_between": self.shares["between"],
+            "share_faster_than_both": self.shares["faster"],
+            "share_slower_than_both": self.shares["slower"],
+            "plain_median_abs_error": self.plain_error,
+            "speculating_median_abs_error": self.speculating_error,
+        }
+
+
+def both_ways(cases: Iterable[Case], predict: Any) -> tuple[BothWays, ...]:
+    """Predict the served cases of unknown speculation in both ways; those without prediction are left out.
+
+    Args:
+        predict: (case, speculation) → values by metric.
+    """
+    usual = usual_speculation()
+    found: list[BothWays] = []
+    for case in cases:
+        if case.kind != "serve" or case.text("speculative", "") != UNKNOWN or "tpot_s" not in case.measured:
+            continue
+        try:
+            plain, speculating = (float(predict(case, how)["tpot_s"]) for how in (PLAIN, usual))
+        except RacklineError:
+            continue
+        found.append(
+            BothWays(
+                case_id=case.case_id,
+                model=case.model or "-",
+                chip=case.chip,
+                stack=case.stack or "-",
+                measured=case.measured["tpot_s"],
+                plain=plain,
+                speculating=speculating,
+            )
+        )
+    return tuple(found)
+
+
+def placed(name: str, rows: Sequence[BothWays]) -> Placed:
+    """Where the measured values of these rows lie."""
+    places = [row.place for row in rows]
+    names: tuple[Place, ...] = ("between", "faster", "slower")
+    return Placed(
+        name=name,
+        cases=len(rows),
+        shares={place: places.count(place) / len(rows) for place in names},
+        plain_error=float(np.median([abs(row.plain / row.measured - 1.0) for row in rows])),
+        speculating_error=float(np.median([abs(row.speculating / row.measured - 1.0) for row in rows])),
+    )
+
+
+def by_group(rows: Sequence[BothWays]) -> tuple[Placed, ...]:
+    """All rows, then those of each model, stack and chip."""
+    groups: dict[str, list[BothWays]] = {}
+    for row in rows:
+        groups.setdefault(f"{row.model.rsplit('/', 1)[-1]}, {row.stack}, {row.chip}", []).append(row)
+    return (placed("all", rows), *(placed(name, found) for name, found in groups.items()))
+
+
+def heading() -> str:
+    """What the two predictions are."""
+    usual = usual_speculation()
+    return f"one token a step, and {usual.label()}"
+
+
+def markdown(rows: Sequence[BothWays]) -> str:
+    """The table of a page."""
+    lines = [
+        f"Time per output token of {len(rows):,} cases whose source does not say whether it speculates, predicted with "
+        f"{heading()}.",
+        "",
+        "| group | cases | between both | faster than both | slower than both | median error, plain | with drafts |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for group in by_group(rows):
+        values = [*(group.shares[p] for p in ("between", "faster", "slower")), group.plain_error]
+        cells = [f"{100 * value:.0f} %" for value in [*values, group.speculating_error]]
+        lines.append(f"| {group.name} | {group.cases} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def write_docs(rows: Sequence[BothWays], page: Path) -> None:
+    """Replace the table of a page; see `rackline.validation.stored.fill_block`."""
+    from rackline.validation.stored import fill_block
+
+    fill_block(page, BEGIN, END, markdown(rows))

@@ -1,0 +1,259 @@
+"""Training cases made ready: the parts of every step at once, so that predicting and fitting are array arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from rackline.arch import Model
+from rackline.errors import InputError, RacklineError
+from rackline.passes import Calibration, calibration
+from rackline.passes.features import Array
+from rackline.training.precision import TrainPrecision, train_precision
+from rackline.training.runs import Runs, TrainLayout
+from rackline.training.stack import BEFORE_HOPPER, IDEAL, TrainingStack, has_grace, lookup, training_stack
+from rackline.training.step import StepParts, step_parts, step_time
+from rackline.validation.cases import Case, Unsupported
+from rackline.validation.resolve import Resolver
+from rackline.validation.train_layouts import mtp_layers, train_layout, train_stack_name, truncated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainCases:
+    """Cases that can be predicted, side by side.
+
+    Args:
+        cases: in the order of `parts`.
+        stacks: name of the training stack of each.
+        parts: of one step of each, before any number of a stack.
+        generations, dtypes: of the chip and of the products, for slowdowns.
+        grace: whether the host is a Grace CPU.
+        measured_s: time of a step.
+    """
+
+    cases: tuple[Case, ...]
+    stacks: tuple[str, ...]
+    parts: StepParts
+    generations: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    grace: Array
+    measured_s: Array
+
+    def predict(self, stacks: Mapping[str, TrainingStack]) -> Array:
+        """Time of a step of each case under these stacks [s]."""
+        found = np.empty(len(self.cases))
+        for name in dict.fromkeys(self.stacks):
+            rows = np.array([own == name for own in self.stacks])
+            found[rows] = self.take(np.flatnonzero(rows)).predict_one(stacks[name])
+        return found
+
+    def predict_one(self, stack: TrainingStack) -> Array:
+        """Time of a step of each case under one stack, whose numbers may be arrays over the cases [s]."""
+        return step_time(self.parts, stack, self.scale(stack)).step
+
+    def scale(self, stack: TrainingStack) -> dict[str, Array]:
+        """What depends on chip and data type, case by case."""
+        return {
+            "gemm": np.array(
+                [lookup(stack.gemm_slowdown, g, d) for g, d in zip(self.generations, self.dtypes, strict=True)]
+            ),
+            "head": np.array([lookup(stack.gemm_slowdown, g, "bf16") for g in self.generations]),
+            "experts": np.array([lookup(stack.expert_slowdown, g, "*") for g in self.generations]),
+            "flash": np.array([1.0 if g in BEFORE_HOPPER else stack.flash_since_hopper for g in self.generations]),
+            "host": np.where(self.grace, stack.host_grace, 1.0),
+        }
+
+    def take(self, rows: Array) -> TrainCases:
+        """Some of the cases."""
+        index = [int(row) for row in rows]
+        return TrainCases(
+            cases=tuple(self.cases[i] for i in index),
+            stacks=tuple(self.stacks[i] for i in index),
+            parts=taken(self.parts, rows),
+            generations=tuple(self.generations[i] for i in index),
+            dtypes=tuple(self.dtypes[i] for i in index),
+            grace=self.grace[rows],
+            measured_s=self.measured_s[rows],
+        )
+
+
+def taken(parts: StepParts, rows: Array) -> StepParts:
+    """Some runs of the parts."""
+
+    def pick(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return value[rows]  # pyright: ignore[reportUnknownVariableType]
+        if isinstance(value, Runs):
+            return value.take(rows)
+        if isinstance(value, Mapping):
+            return {key: pick(one) for key, one in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        if isinstance(value, tuple):
+            return tuple(pick(one) for one in value)  # pyright: ignore[reportUnknownVariableType]
+        return value
+
+    return StepParts(**{f.name: pick(getattr(parts, f.name)) for f in fields(StepParts)})
+
+
+def joined(all_parts: Sequence[StepParts]) -> StepParts:
+    """The parts of several models as one; what a model does not have takes no time."""
+    lengths = [len(parts.runs) for parts in all_parts]
+
+    def column(values: Sequence[Any]) -> Array:
+        return np.concatenate([np.broadcast_to(v, (n,)) for v, n in zip(values, lengths, strict=True)])
+
+    def table(name: str) -> dict[tuple[str, str], Array]:
+        keys = dict.fromkeys(key for parts in all_parts for key in getattr(parts, name))
+        return {key: column([getattr(parts, name).get(key, 0.0) for parts in all_parts]) for key in keys}
+
+    runs = Runs(**{f.name: np.concatenate([getattr(p.runs, f.name) for p in all_parts]) for f in fields(Runs)})
+    first = all_parts[0]
+    plain = ("scatter", "gather", "shard_gather", "optimizer", "hop", "micro_batches", "layers", "gather_bytes")
+    return StepParts(
+        runs=runs,
+        chip=first.chip,
+        dtype=first.dtype,
+        seconds=table("seconds"),
+        core=table("core"),
+        ends=table("ends"),
+        host_layers=tuple(column([p.host_layers[i] for p in all_parts]) for i in range(4)),  # type: ignore[arg-type]
+        **{name: column([getattr(p, name) for p in all_parts]) for name in plain},
+    )
+
+
+def measured_step_s(case: Case) -> float:
+    """Time of a step, from whatever was measured [s].
+
+    FLOP of a step by the formulas with which the rates were published, attention counted over the whole square:
+    model 72 B s L d² (1 + s/6d + V/12Ld), with full recompute 96 B s L d² (1 + s/6d + V/16Ld).
+
+    Sources: Narayanan et al. 2021 (arXiv:2104.04473), equation 3.
+
+    Raises:
+        InputError: a rate of FLOP whose model has another shape than these formulas.
+    """
+    batch, seq, chips = case.number("global_batch"), case.number("seq_len"), case.num_chips
+    if "step_s" in case.measured:
+        return case.measured["step_s"]
+    if "tokens_per_s_per_chip" in case.measured:
+        return batch * seq / (case.measured["tokens_per_s_per_chip"] * chips)
+    key = next(iter(case.measured))
+    shape = case.architecture
+    if shape is None or not all(isinstance(shape.get(k), int) for k in ("num_layers", "d_model", "vocab_size")):
+        raise InputError(what=f"measured.{key}", given="a rate of FLOP", allowed="with `architecture` beside it")
+    layers, width, vocab = (float(shape[k]) for k in ("num_layers", "d_model", "vocab_size"))  # type: ignore[arg-type]
+    times, inner = (96.0, 16.0) if key.startswith("hardware") else (72.0, 12.0)
+    flop = times * batch * seq * layers * width**2 * (1 + seq / (6 * width) + vocab / (inner * layers * width))
+    return flop / (case.measured[key] * chips)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ready:
+    case: Case
+    model: Model
+    layout: TrainLayout
+    precision: TrainPrecision
+    stack: str
+    measured_s: float
+
+
+def prepare_training(resolver: Resolver, cases: Sequence[Case]) -> tuple[TrainCases | None, tuple[Unsupported, ...]]:
+    """(cases made ready, None if there are none; those that cannot be predicted with their reason)."""
+    ready: list[_Ready] = []
+    unsupported: list[Unsupported] = []
+    stacks: dict[str, TrainingStack] = {}
+    for case in cases:
+        try:
+            ready.append(_ready(resolver, case, stacks))
+        except RacklineError as error:
+            unsupported.append(Unsupported.of(case, str(error), bad_input=True))
+    groups: dict[tuple[object, ...], list[_Ready]] = {}
+    for one in ready:
+        case = one.case
+        key = (
+            case.model,
+            one.model,
+            case.chip,
+            case.num_chips,
+            one.precision,
+            case.number("seq_len"),
+            case.number("global_batch"),
+            stacks[one.stack].kernels,
+            stacks[one.stack].flash_attention,
+            stacks[one.stack].sequence_parallel,
+            mtp_layers(case, one.model),
+        )
+        groups.setdefault(key, []).append(one)
+    numbers: dict[tuple[str, str], Calibration] = {}
+    all_parts = [_group_parts(resolver, group, stacks, numbers) for group in groups.values()]
+    flat = [one for group in groups.values() for one in group]
+    if not flat:
+        return None, tuple(unsupported)
+    chips = [resolver.chip(one.case.chip) for one in flat]
+    found = TrainCases(
+        cases=tuple(one.case for one in flat),
+        stacks=tuple(one.stack for one in flat),
+        parts=joined(all_parts),
+        generations=tuple(chip.generation for chip in chips),
+        dtypes=tuple(one.precision.gemm for one in flat),
+        grace=np.array([has_grace(chip) for chip in chips]),
+        measured_s=np.array([one.measured_s for one in flat]),
+    )
+    return found, tuple(unsupported)
+
+
+def _ready(resolver: Resolver, case: Case, stacks: dict[str, TrainingStack]) -> _Ready:
+    model = resolver.model(case)
+    if not isinstance(model, Model):
+        raise InputError(what="model", given=case.model, allowed="a model whose layers are known")
+    if case.values.get("num_layers"):
+        model = truncated(model, int(case.number("num_layers")))
+    name = "unit" if resolver.calibration_name == "unit" else train_stack_name(case)
+    if name not in stacks:
+        stacks[name] = find_stack(name)
+    chip = resolver.chip(case.chip)
+    return _Ready(
+        case=case,
+        model=model,
+        layout=train_layout(case, model),
+        precision=train_precision(case.precision, chip),
+        stack=name,
+        measured_s=measured_step_s(case),
+    )
+
+
+def find_stack(name: str) -> TrainingStack:
+    """A training stack of the catalogue; the most common one where the name is unknown."""
+    from rackline.catalog import names
+
+    if name == "unit":
+        return IDEAL
+    return training_stack(name if name in names("training_stacks") else "megatron-bridge")
+
+
+def _group_parts(
+    resolver: Resolver,
+    group: Sequence[_Ready],
+    stacks: Mapping[str, TrainingStack],
+    numbers: dict[tuple[str, str], Calibration],
+) -> StepParts:
+    first = group[0]
+    chip = resolver.chip(first.case.chip)
+    stack = stacks[first.stack]
+    key = (stack.kernels, chip.name)
+    if key not in numbers:
+        numbers[key] = calibration(stack.kernels, chip)
+    return step_parts(
+        first.model,
+        resolver.cluster(chip, first.case.num_chips),
+        Runs.of([one.layout for one in group]),
+        precision=first.precision,
+        calibration=numbers[key],
+        seq_len=int(first.case.number("seq_len")),
+        global_batch=int(first.case.number("global_batch")),
+        flash=stack.flash_attention,
+        sequence_parallel=stack.sequence_parallel,
+        mtp_layers=mtp_layers(first.case, first.model),
+    )

@@ -1,0 +1,146 @@
+"""The numbers of training stacks, fitted to published steps: few, common to all models, shrunk towards a prior."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+
+from rackline.passes.features import Array
+from rackline.training.stack import TrainingStack
+from rackline.validation.train_cases import TrainCases, find_stack
+
+NOISE = 0.05
+"""Spread of one configuration between releases, against which misfits are weighed (median of repeats 2 to 4 %)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """One fitted number.
+
+    Args:
+        name: "field", "field generation dtype" for slowdowns, or "field stack" for numbers of one stack.
+        prior: value it is drawn to.
+        spread: how far it may lie from the prior before that costs as much as one misfit, in ln.
+        low, high: bounds.
+    """
+
+    name: str
+    prior: float
+    spread: float
+    low: float
+    high: float
+
+    @property
+    def field(self) -> str:
+        """Field of a training stack."""
+        return self.name.split(" ")[0]
+
+    @property
+    def of(self) -> tuple[str, ...]:
+        """What it belongs to: (generation, dtype), (stack,) or nothing."""
+        return tuple(self.name.split(" ")[1:])
+
+
+def _n(name: str, prior: float, spread: float, low: float, high: float) -> Number:
+    return Number(name=name, prior=prior, spread=spread, low=low, high=high)
+
+
+NUMBERS: tuple[Number, ...] = (
+    _n("gemm_slowdown ampere *", 1.15, 0.15, 0.8, 2.0),
+    _n("gemm_slowdown hopper bf16", 1.15, 0.15, 0.8, 2.0),
+    _n("gemm_slowdown hopper *", 1.15, 0.15, 0.8, 2.0),
+    _n("gemm_slowdown blackwell bf16", 1.15, 0.15, 0.8, 2.0),
+    _n("gemm_slowdown blackwell fp8", 1.15, 0.15, 0.8, 2.0),
+    _n("gemm_slowdown blackwell fp4", 1.15, 0.15, 0.8, 2.0),
+    _n("gemm_slowdown * *", 1.15, 0.15, 0.8, 2.0),  # chips that nobody measured stay at the prior
+    _n("expert_slowdown hopper *", 1.1, 0.15, 0.8, 2.0),
+    _n("flash_backward", 1.3, 0.15, 0.9, 2.0),
+    _n("flash_forward llm-foundry", 1.1, 0.15, 0.8, 2.5),
+    _n("elementwise", 1.0, 0.4, 0.3, 4.0),
+    _n("elementwise llm-foundry", 2.0, 0.4, 0.5, 6.0),
+    _n("quantise", 1.0, 0.4, 0.2, 4.0),
+    _n("permute", 4.0, 0.5, 0.5, 12.0),
+    _n("unfused", 10.0, 1.0, 1.0, 120.0),
+    _n("state", 10.0, 0.7, 1.0, 100.0),
+    _n("tensor_exposed", 0.3, 0.5, 0.05, 1.0),
+    _n("context_exposed", 0.3, 0.5, 0.05, 1.0),
+    _n("expert_inside", 1.0, 0.5, 0.1, 3.0),
+    _n("expert_outside", 1.2, 0.5, 0.1, 4.0),
+    _n("data_exposed", 0.7, 0.4, 0.05, 1.5),
+    _n("shard_exposed", 0.5, 0.4, 0.05, 1.0),
+    _n("host_dense_s", 0.9e-3, 0.4, 0.1e-3, 4e-3),
+    _n("host_moe_s", 5e-3, 0.25, 0.3e-3, 20e-3),
+    _n("host_expert_s", 0.1e-3, 0.3, 0.01e-3, 0.3e-3),
+    _n("host_state_s", 5e-3, 0.5, 0.3e-3, 20e-3),
+    _n("host_grace", 0.6, 0.4, 0.2, 1.5),
+    _n("permute megatron-bridge", 2.0, 0.5, 0.3, 12.0),
+    _n("expert_inside megatron-bridge", 0.5, 0.5, 0.05, 3.0),
+    _n("unfused megatron-bridge", 5.0, 1.0, 0.3, 120.0),
+)
+
+
+def stacks_with(values: Mapping[str, float], base: Mapping[str, TrainingStack]) -> dict[str, TrainingStack]:
+    """Stacks that hold these numbers; what is not fitted stays as it is."""
+    found: dict[str, TrainingStack] = {}
+    tables = ("gemm_slowdown", "expert_slowdown")
+    for name, stack in base.items():
+        plain: dict[str, float] = {}
+        slow: dict[str, dict[tuple[str, str], float]] = {table: {} for table in tables}
+        for number in NUMBERS:
+            value = values[number.name]
+            if number.field in tables:
+                slow[number.field][number.of[0], number.of[1]] = value
+            elif number.of in ((), (name,)):
+                plain[number.field] = value
+        if not stack.flash_attention:
+            plain = {key: value for key, value in plain.items() if key not in FIXED_BEFORE_FLASH}
+        found[name] = replace(stack, **plain, **slow)
+    return found
+
+
+FIXED_BEFORE_FLASH = ("tensor_exposed", "unfused")
+"""The stack of 2021 hides no tensor-parallel exchange and writes scores out once."""
+
+
+def base_stacks(cases: TrainCases) -> dict[str, TrainingStack]:
+    """The catalogue's stacks that the cases ran under."""
+    return {name: find_stack(name) for name in dict.fromkeys(cases.stacks)}
+
+
+def fit_numbers(
+    cases: TrainCases, rows: Array, base: Mapping[str, TrainingStack], start: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Fit all numbers to some cases.
+
+    Minimises the soft-L1 loss of ln(predicted / measured) over NOISE, and the squares of ln(value / prior) over each
+    number's spread: a number that the cases do not touch stays at its prior.
+
+    Args:
+        rows: mask or index of the cases that are seen.
+        base: stacks that hold what is not fitted.
+        start: values to begin with.
+    """
+    from scipy import optimize
+
+    seen = cases.take(np.flatnonzero(rows) if rows.dtype == bool else rows)
+    prior = np.log([number.prior for number in NUMBERS])
+    spread = np.array([number.spread for number in NUMBERS])
+    low = np.log([number.low for number in NUMBERS])
+    high = np.log([number.high for number in NUMBERS])
+    target = np.log(seen.measured_s)
+
+    def loss(x: Array) -> Array:
+        values = {number.name: float(v) for number, v in zip(NUMBERS, np.exp(x), strict=True)}
+        misfit = (np.log(seen.predict(stacks_with(values, base))) - target) / NOISE
+        # soft L1 of the misfits, plain squares of the shrinkage
+        soft = np.sign(misfit) * np.sqrt(2.0 * (np.sqrt(1.0 + misfit**2) - 1.0))
+        return np.concatenate([soft, (x - prior) / spread])
+
+    first = prior if start is None else np.log([start[number.name] for number in NUMBERS])
+    found: Any = cast("Any", optimize).least_squares(
+        loss, np.clip(first, low + 1e-6, high - 1e-6), bounds=(low, high), max_nfev=40
+    )
+    return {number.name: float(v) for number, v in zip(NUMBERS, np.exp(found.x), strict=True)}

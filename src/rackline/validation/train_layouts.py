@@ -1,0 +1,124 @@
+"""A training case → the run it was taken on; what the source leaves open is filled in by stated rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rackline.arch import LayerGroup, Model
+from rackline.errors import InputError, LayoutError, nearest_names
+from rackline.training.runs import RECOMPUTE, TrainLayout
+from rackline.validation.cases import Case
+
+_COUNTS = ("tp", "pp", "virtual_pp", "cp", "ep", "expert_tp", "moe_tp", "dp", "fsdp")
+SHARDING = {"full-shard": 3, "fsdp": 3, "shard-grad-op": 2, "zero-3": 3, "zero-2": 2, "zero-1": 1, "none": 0}
+WIDE_EXPERTS = 16
+"""Up to so many experts a layer, each as wide as a dense block, tensor parallelism cuts experts too."""
+BRIDGE_GRAPHS = (26, 6)
+"""Release of Megatron-Bridge from which expert layers run in fused and captured kernels."""
+
+
+def train_stack_name(case: Case) -> str:
+    """Name of the training stack of a case in the catalogue, by stack and release.
+
+    Megatron-LM on A100 without a release is that of 2021, before fused attention.
+    """
+    name = case.stack.lower().replace(" ", "-").replace("_", "-")
+    if name == "megatron-bridge" and case.stack_version:
+        parts = str(case.stack_version).split(".")
+        number = tuple(int(part) for part in parts[:2] if part.isdigit())
+        return "megatron-bridge" if number >= BRIDGE_GRAPHS else "megatron-bridge-25"
+    if name == "megatron-lm" and case.chip.startswith("a100"):
+        return "megatron-lm-2021"
+    return name
+
+
+def train_layout(case: Case, model: Model) -> TrainLayout:
+    """The run of a case.
+
+    A missing virtual_pp means as many parts as there are layers; a missing micro_batch 1; an unknown recompute none;
+    a missing expert_tp is tp for few wide experts, else 1; dp always follows from the chips.
+
+    Raises:
+        LayoutError: parts that contradict each other or do not fit the chips.
+    """
+    parts: dict[str, int] = {}
+    for key, value in case.layout.items():
+        if key == "sharding":
+            continue
+        if key not in _COUNTS:
+            near = nearest_names(key, _COUNTS, 1)
+            raise LayoutError(what="layout", given=key, allowed=", ".join(_COUNTS), nearest=near[0] if near else None)
+        if isinstance(value, str):
+            raise LayoutError(what=f"layout.{key}", given=value, allowed="a whole number of at least 1")
+        parts[key] = int(value)
+    tp, pp, cp = parts.get("tp", 1), parts.get("pp", 1), parts.get("cp", 1)
+    if case.num_chips % (tp * pp * cp):
+        raise LayoutError(
+            what="layout",
+            given=f"tp={tp},pp={pp},cp={cp}",
+            allowed=f"tp·pp·cp = {tp * pp * cp} to divide num_chips={case.num_chips}",
+        )
+    dp = case.num_chips // (tp * pp * cp)
+    moe = model.moe()
+    wide = moe is not None and moe.num_experts <= WIDE_EXPERTS and moe.d_expert >= model.d_model
+    virtual_pp = parts.get("virtual_pp", max(1, model.num_layers // pp))
+    return TrainLayout(
+        tp=tp,
+        pp=pp,
+        virtual_pp=virtual_pp if pp > 1 else 1,
+        cp=cp,
+        ep=parts.get("ep", 1) if moe else 1,
+        expert_tp=parts.get("expert_tp", parts.get("moe_tp", tp if wide else 1)) if moe else 1,
+        dp=dp,
+        zero=_zero(case, parts),
+        micro_batch=int(case.number("micro_batch")) if case.values.get("micro_batch") else 1,
+        recompute=_recompute(case),
+    )
+
+
+def _zero(case: Case, parts: dict[str, int]) -> int:
+    sharding = case.layout.get("sharding")
+    if sharding is None:
+        return 3 if parts.get("fsdp", 1) > 1 else 1
+    name = str(sharding).lower().replace("_", "-")
+    if name not in SHARDING:
+        near = nearest_names(name, SHARDING, 1)
+        raise LayoutError(
+            what="layout.sharding", given=sharding, allowed=", ".join(SHARDING), nearest=near[0] if near else None
+        )
+    return SHARDING[name]
+
+
+def _recompute(case: Case) -> str:
+    name = case.text("recompute", "unknown").lower()
+    if name == "unknown":
+        return "none"
+    if name not in RECOMPUTE:
+        near = nearest_names(name, RECOMPUTE, 1)
+        raise InputError(
+            what="recompute", given=name, allowed=f"{', '.join(RECOMPUTE)}, unknown", nearest=near[0] if near else None
+        )
+    return name
+
+
+def truncated(model: Model, num_layers: int) -> Model:
+    """The model with fewer or more layers: proxies that papers and recipes measure in place of the whole.
+
+    Leading layers are kept; layers beyond the model's own are like the last.
+    """
+    groups: list[LayerGroup] = []
+    left = num_layers
+    last = len(model.layer_groups) - 1
+    for index, group in enumerate(model.layer_groups):
+        count = left if index == last else min(group.count, left)
+        if count > 0:
+            groups.append(replace(group, count=count))
+        left -= count
+    return replace(model, layer_groups=tuple(groups))
+
+
+def mtp_layers(case: Case, model: Model) -> int:
+    """Layers that predict further tokens in training: DeepSeek-V3's one, unless the case says without."""
+    if "mtp" in case.text("variant").lower() and "w/o" in case.text("variant").lower():
+        return 0
+    return model.mtp_layers

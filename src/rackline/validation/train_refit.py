@@ -1,0 +1,200 @@
+"""Leave one out: the training numbers refitted without each source or model family, scored on what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from rackline.catalog import names
+from rackline.errors import InputError
+from rackline.passes.features import Array
+from rackline.training.stack import TrainingStack
+from rackline.validation.cases import Case, CaseSet
+from rackline.validation.resolve import Resolver
+from rackline.validation.run import scores_of
+from rackline.validation.scoreboard import Score, Stats, statistics
+from rackline.validation.train_cases import TrainCases, find_stack, prepare_training
+from rackline.validation.train_fit import base_stacks, fit_numbers, stacks_with
+
+TrainLeftOut = Literal["source", "model", "chip"]
+FAMILIES = (
+    ("deepseek", "deepseek"),
+    ("llama-4", "llama 4"),
+    ("llama", "llama 3"),
+    ("qwen3", "qwen 3"),
+    ("gpt-oss", "gpt-oss"),
+    ("mpt", "mpt"),
+    ("nemotron-4", "nemotron 4"),
+    ("nemotron", "nemotron hybrids"),
+    ("grok", "grok"),
+    ("gpt", "gpt"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainFold:
+    """One refit: what was left out, the numbers, and scores of what was left out."""
+
+    left_out: str
+    numbers: Mapping[str, float]
+    scores: tuple[Score, ...]
+
+    @property
+    def stats(self) -> Stats:
+        """Errors on what was left out."""
+        return statistics(self.scores)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainRefit:
+    """All refits of one kind.
+
+    Args:
+        by: what was left out in turn.
+        folds: the largest first.
+        whole: the fit that sees every case.
+        spread: (pairs, median, 90th percentile) of the difference between cases of one configuration.
+        unsupported: cases without a prediction [count].
+    """
+
+    by: TrainLeftOut
+    folds: tuple[TrainFold, ...]
+    whole: TrainFold
+    spread: tuple[int, float, float]
+    unsupported: int
+
+    @property
+    def left_out(self) -> Stats:
+        """Errors of all cases while they were left out."""
+        return statistics([score for fold in self.folds for score in fold.scores])
+
+    @property
+    def median_of_medians(self) -> float:
+        """Median over the folds of their median errors."""
+        return float(np.median([fold.stats.median_abs_error for fold in self.folds]))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "left_out_by": self.by,
+            "left_out": self.left_out.as_dict(),
+            "median_of_medians": self.median_of_medians,
+            "in_sample": self.whole.stats.as_dict(),
+            "numbers": dict(self.whole.numbers),
+            "folds": [
+                {"left_out": fold.left_out, **fold.stats.as_dict(), "numbers": dict(fold.numbers)}
+                for fold in self.folds
+            ],
+            "repeat_spread": dict(zip(("pairs", "median", "p90"), self.spread, strict=True)),
+            "unsupported": self.unsupported,
+        }
+
+
+def family(case: Case) -> str:
+    """Model family of a case."""
+    name = case.model.rsplit("/", 1)[-1].lower()
+    return next((label for start, label in FAMILIES if start in name), name or "-")
+
+
+def fold_of(case: Case, by: TrainLeftOut) -> str:
+    """The fold that a case belongs to; the source of a training case is its stack."""
+    return {"source": case.stack, "model": family(case), "chip": case.chip}[by] or "-"
+
+
+def repeat_spread(cases: TrainCases) -> tuple[int, float, float]:
+    """Cases of one configuration in several releases or at several scales: how far they lie apart.
+
+    Returns:
+        (pairs, median, 90th percentile of |a / b - 1| of the time of a step over its work).
+    """
+    groups: dict[tuple[object, ...], list[float]] = {}
+    for index, case in enumerate(cases.cases):
+        layout = cases.parts.runs.layout(index)
+        values = case.values
+        key = (
+            case.model,
+            values.get("num_layers"),
+            case.chip,
+            case.precision,
+            layout.tp,
+            layout.pp,
+            layout.cp,
+            layout.ep,
+            layout.micro_batch,
+            layout.recompute,
+            values["seq_len"],
+        )
+        work = case.number("global_batch") / case.num_chips
+        groups.setdefault(key, []).append(float(cases.measured_s[index]) / work)
+    apart = [abs(a / b - 1.0) for found in groups.values() for i, a in enumerate(found) for b in found[i + 1 :]]
+    if not apart:
+        return 0, float("nan"), float("nan")
+    return len(apart), float(np.median(apart)), float(np.quantile(apart, 0.9))
+
+
+def refit_training(
+    found: CaseSet,
+    by: TrainLeftOut,
+    *,
+    done: Callable[[str, int, int], None] | None = None,
+) -> TrainRefit:
+    """Refit without each source, model family or chip in turn and score what was left out.
+
+    Args:
+        found: cases; only those of kind train count.
+        done: called with (what, finished, all) after each fold.
+
+    Raises:
+        InputError: fewer than two folds.
+    """
+    ready, unsupported = prepare_training(Resolver(), [case for case in found.cases if case.kind == "train"])
+    groups = sorted({fold_of(case, by) for case in ready.cases}) if ready is not None else []
+    if ready is None or len(groups) < 2:
+        raise InputError(
+            what=f"--refit {by}",
+            given=f"{len(groups)} {by} with training cases",
+            allowed="at least two to leave one out",
+        )
+    keys = np.array([fold_of(case, by) for case in ready.cases])
+    base = base_stacks(ready)
+    everything = np.ones(len(keys), dtype=bool)
+    numbers = fit_numbers(ready, everything, base)
+    whole = TrainFold(left_out="", numbers=numbers, scores=_scores(ready, stacked(ready, numbers), everything))
+    folds: list[TrainFold] = []
+    for index, name in enumerate(groups):
+        held = keys == name
+        own = fit_numbers(ready, ~held, base, numbers)
+        folds.append(TrainFold(left_out=name, numbers=own, scores=_scores(ready, stacked(ready, own), held)))
+        if done is not None:
+            done(name, index + 1, len(groups))
+    folds.sort(key=lambda fold: -len(fold.scores))
+    return TrainRefit(by=by, folds=tuple(folds), whole=whole, spread=repeat_spread(ready), unsupported=len(unsupported))
+
+
+def stacked(ready: TrainCases, numbers: Mapping[str, float]) -> Array:
+    """Predictions under fitted numbers [s]."""
+    return ready.predict(stacks_with(numbers, base_stacks(ready)))
+
+
+def _scores(ready: TrainCases, predicted: Array, rows: Array) -> tuple[Score, ...]:
+    return tuple(
+        score
+        for index in np.flatnonzero(rows)
+        for score in scores_of(ready.cases[int(index)], {"step_s": float(predicted[index])})
+    )
+
+
+def fitted_stacks(found: CaseSet) -> dict[str, TrainingStack]:
+    """All training stacks of the catalogue with numbers fitted to these cases.
+
+    Raises:
+        InputError: no training case that can be predicted.
+    """
+    ready, _ = prepare_training(Resolver(), [case for case in found.cases if case.kind == "train"])
+    if ready is None:
+        raise InputError(what="--write-stacks", given="no training case", allowed="cases of kind train")
+    numbers = fit_numbers(ready, np.ones(len(ready.cases), dtype=bool), base_stacks(ready))
+    return stacks_with(numbers, {name: find_stack(name) for name in names("training_stacks")})
