@@ -39,6 +39,7 @@ class Traffic:
     speed: str
     seed: str
     skip_bad: bool
+    time_unit: str | None
 
     def read(self) -> Requests:
         """The requests.
@@ -47,6 +48,7 @@ class Traffic:
             InputError: options that contradict each other or miss each other.
         """
         from rackline.simulation import read_trace
+        from rackline.simulation.traces import TIME_UNITS
 
         speed = parse_count(self.speed, name="--speed", maximum=1e6)
         if self.trace is not None:
@@ -54,7 +56,10 @@ class Traffic:
                                 ("--output", self.output_len), ("--turns", self.turns)):  # fmt: skip
                 if value is not None:
                     raise InputError(what=name, given=value, allowed="only without --trace (--speed scales its rate)")
-            found = read_trace(self.trace, skip_bad=self.skip_bad)
+            unit = next((known for known in TIME_UNITS if known == self.time_unit), None)
+            if self.time_unit is not None and unit is None:
+                raise InputError(what="--time-unit", given=self.time_unit, allowed=", ".join(TIME_UNITS))
+            found = read_trace(self.trace, skip_bad=self.skip_bad, time_unit=unit)
             if self.count is not None:
                 found = found.first(whole(self.count, "--requests"))
             return found.scaled(speed) if speed != 1.0 else found
