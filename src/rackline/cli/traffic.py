@@ -13,6 +13,7 @@ from rackline.units import parse_bytes, parse_count, parse_fraction, parse_rate,
 
 if TYPE_CHECKING:
     from rackline.simulation import Requests, Slo, TierSpec
+    from rackline.simulation.traces import TimeUnit
     from rackline.simulation.workloads import Spread
 
 _LIMITS = ("ttft", "tpot", "e2e")
@@ -56,7 +57,7 @@ class Traffic:
                                 ("--output", self.output_len), ("--turns", self.turns)):  # fmt: skip
                 if value is not None:
                     raise InputError(what=name, given=value, allowed="only without --trace (--speed scales its rate)")
-            unit = next((known for known in TIME_UNITS if known == self.time_unit), None)
+            unit: TimeUnit | None = next((known for known in TIME_UNITS if known == self.time_unit), None)
             if self.time_unit is not None and unit is None:
                 raise InputError(what="--time-unit", given=self.time_unit, allowed=", ".join(TIME_UNITS))
             found = read_trace(self.trace, skip_bad=self.skip_bad, time_unit=unit)
