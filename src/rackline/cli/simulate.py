@@ -51,6 +51,7 @@ def simulate(
     speed: Value = "1",
     seed: Value = "0",
     skip_bad: Flag = False,
+    time_unit: str | None = None,
     slo: str | None = None,
     capacity: str | None = None,
     compare: Several = None,
@@ -106,6 +107,7 @@ def simulate(
         fast_share: share of requests in the urgent tier, for --policy priority
         speed: run the traffic so many times as fast
         seed: of everything that is drawn
+        time_unit: of a trace whose column of times does not state it: s or ms
         skip_bad: leave out bad lines and requests that can never fit, and count them
         slo: limits for goodput, such as ttft=2s,tpot=50ms@p99
         capacity: find the highest rate that holds these limits
@@ -196,6 +198,7 @@ def simulate(
         speed=speed,
         seed=seed,
         skip_bad=skip_bad,
+        time_unit=time_unit,
     ).read()
     others = {text: base.with_changes(text) for text in compare or ()}
     if asked is not None:
