@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
 PlotFile = Annotated[
     str | None,
-    Parameter(name="--plot", help="write a figure to FILE.svg, .png, .pdf, .html (one page that needs no network) or "
-              ".json (Vega-Lite); needs the extra plot, .json does not"),
+    Parameter(
+        name="--plot",
+        help="write a figure to FILE.svg, .png, .pdf, .html (one page that needs no network) or "
+        ".json (Vega-Lite); needs the extra plot, .json does not",
+    ),
 ]
 PlotLook = Annotated[
     str,

@@ -66,7 +66,8 @@ def text_of(kind: Kind, value: str) -> str:
             large = f"replace({si}, 'G', 'B')"
             return f"'$' + (abs({value}) >= 1e4 ? {large} : format({value}, ',.3~r'))"
         case "count":
-            return f"abs({value}) < 1 ? format({value}, '.3~r') : replace({si}, 'G', 'B')"
+            small, large = f"format({value}, '.3~r')", f"format({value} / 1e12, ',.3~r') + 'T'"
+            return f"abs({value}) < 1 ? {small} : abs({value}) >= 1e15 ? {large} : replace({si}, 'G', 'B')"
         case "bytes" | "bytes_per_s" | "flop" | "flop_per_s":
             unit = {"bytes": "B", "bytes_per_s": "B/s", "flop": "FLOP", "flop_per_s": "FLOP/s"}[kind]
             return f"replace({si}, regexp('([a-zA-Z]?)$'), ' $1{unit}')"
@@ -189,9 +190,7 @@ def linear_axis(
     return _channel(measure, {"domain": [low, high], "nice": False, "zero": False}, linear_ticks, low, high, most)
 
 
-def _channel(
-    measure: Measure, scale: dict[str, Any], ticks: Any, low: float, high: float, most: int
-) -> dict[str, Any]:
+def _channel(measure: Measure, scale: dict[str, Any], ticks: Any, low: float, high: float, most: int) -> dict[str, Any]:
     kind = measure.kind or "number"
     return {
         "field": measure.field,

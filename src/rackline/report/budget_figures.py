@@ -79,7 +79,9 @@ def quality_figure(budget: Budget, *, asked: str) -> Figure:
     ]
     marked: list[tuple[float, float, str, str]] = []
     if np.isfinite(float(budget.compute_optimal.params)):
-        marked.append((float(budget.compute_optimal.params), float(budget.compute_optimal.tokens), "least training", "ref"))
+        marked.append(
+            (float(budget.compute_optimal.params), float(budget.compute_optimal.tokens), "least training", "ref")
+        )
     if budget.feasible:
         marked.append((float(budget.optimum.params), float(budget.optimum.tokens), "least over its life", "best"))
     x = log_axis(_SIZE, [*(row["active_params"] for row in rows), *(mark[0] for mark in marked)])
@@ -104,7 +106,7 @@ def quality_figure(budget: Budget, *, asked: str) -> Figure:
             layers += _best(point, "tokens", place, text)
         else:
             layers.append({"data": {"values": [point]}, "mark": {"type": "point", "size": 90}, "encoding": place})
-            layers.append(note(x, y, (params, count), text, "muted-text"))
+            layers += note(x, y, (params, count), text, below=True)
     return Figure(
         title=f"Sizes and tokens that reach the quality of {asked}",
         subtitle=f"loss {budget.loss:.4g} ({budget.law.name}); dashed: 20 tokens per parameter",
@@ -129,5 +131,5 @@ def _curve(budget: Budget) -> tuple[np.ndarray, np.ndarray]:
 def _best(point: Row, field: str, place: Layer, text: str) -> list[Layer]:
     return [
         {"data": {"values": [point]}, "mark": {"type": "point", "style": "best"}, "encoding": place},
-        note(place["x"], place["y"], (point["active_params"], point[field]), text),
+        *note(place["x"], place["y"], (point["active_params"], point[field]), text),
     ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rackline.errors import InputError, nearest_names
+from rackline.files import write_bytes
 from rackline.report.theme import THEME_NAMES, ThemeName, theme
 
 ENDINGS = (".svg", ".png", ".pdf", ".html", ".json")
@@ -133,18 +133,18 @@ class Figure:
             libraries=_drawing().javascript_bundle("window.vegaEmbed = vegaEmbed;"),
         )
 
-    def save(self, path: str | Path, look: PlotTheme = "auto") -> None:
+    def save(self, path: str | Path, look: PlotTheme = "auto", *, what: str = "--plot") -> None:
         """Write the figure in the format that the ending names; a file that is there stays whole until then.
 
         Args:
             path: a file ending in .svg, .png, .pdf, .html or .json.
             look: "light", "dark", or "auto": the reader's preference in a page, else light.
+            what: the option that asked for it, for messages.
 
         Raises:
-            InputError: see `check_plot_path`.
-            OSError: the file cannot be written.
+            InputError: see `check_plot_path`; the file cannot be written.
         """
-        file = check_plot_path(str(path))
+        file = check_plot_path(str(path), what=what)
         still: ThemeName = "dark" if look == "dark" else "light"
         writers: dict[str, Callable[[], str | bytes]] = {
             ".svg": lambda: self.svg(still),
@@ -154,7 +154,7 @@ class Figure:
             ".json": lambda: self.json(still),
         }
         content = writers[file.suffix.lower()]()
-        _replace(file, content.encode() if isinstance(content, str) else content)
+        write_bytes(file, content.encode() if isinstance(content, str) else content, what=what)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         """What a notebook shows."""
@@ -222,19 +222,6 @@ def _drawing(given: str = "a figure", what: str = "--plot") -> Any:
             allowed=f"with vl-convert: {_HOW_TO_GET}; .json needs nothing",
             nearest=str(Path(given).with_suffix(".json")) if given != "a figure" else None,
         ) from None
-
-
-def _replace(file: Path, content: bytes) -> None:
-    """Write beside the file and move, so that a full disk leaves what was there."""
-    if file.exists() and not file.is_file():
-        file.write_bytes(content)  # a pipe or a device
-        return
-    beside = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
-        beside.write_bytes(content)
-        beside.replace(file)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 _PAGE = """<!doctype html>

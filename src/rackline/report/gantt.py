@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from rackline.training.schedules import Timeline
-from rackline.units import format_percent, format_seconds
+from rackline.units import format_percent
 
 NAMES = {"F": "forward", "B": "backward", "W": "gradient of weights"}
 _STYLES = {"F": "blue", "B": "green", "W": "yellow"}

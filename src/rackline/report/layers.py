@@ -80,29 +80,42 @@ def limit(axis: Literal["x", "y"], channel: Layer, value: float, text: str, styl
     position = {axis: at(channel, value)}
     return [
         {"data": {"values": [{}]}, "mark": {"type": "rule", "style": style}, "encoding": position},
-        {
-            "data": {"values": [{}]},
-            "mark": words,
-            "encoding": {**position, **other, "text": {"value": text}},
-        },
+        *_words(words, {**position, **other}, text),
     ]
 
 
-def note(x: Layer, y: Layer, point: tuple[float, float], text: str, style: str = "note") -> Layer:
-    """Words beside a point, on the side where there is more room."""
-    right, up = place(x, point[0]) < 0.6, place(y, point[1]) < 0.85
-    return {
-        "data": {"values": [{}]},
-        "mark": {
-            "type": "text",
-            "style": style,
-            "align": "left" if right else "right",
-            "baseline": "bottom" if up else "top",
-            "dx": 9 if right else -9,
-            "dy": -8 if up else 8,
-        },
-        "encoding": {"x": at(x, point[0]), "y": at(y, point[1]), "text": {"value": text}},
+def note(
+    x: Layer, y: Layer, point: tuple[float, float], text: str, *, style: str = "note", below: bool | None = None
+) -> list[Layer]:
+    """Words beside a point, on the side where there is more room.
+
+    Args:
+        x, y: channels of the axes.
+        point: where it lies on them.
+        text: what is said.
+        style: "note" or "muted-text".
+        below: under the point; None for where there is more room.
+    """
+    right = place(x, point[0]) < 0.6
+    under = place(y, point[1]) > 0.85 if below is None else below
+    words: Layer = {
+        "type": "text",
+        "style": style,
+        "align": "left" if right else "right",
+        "baseline": "top" if under else "bottom",
+        "dx": 9 if right else -9,
+        "dy": 8 if under else -8,
     }
+    return _words(words, {"x": at(x, point[0]), "y": at(y, point[1])}, text)
+
+
+def _words(mark: Layer, encoding: Layer, text: str) -> list[Layer]:
+    """Words with a halo, so that lines behind them do not disturb."""
+    halo = {**mark, "style": ["halo"]}
+    return [
+        {"data": {"values": [{}]}, "mark": each, "encoding": {**encoding, "text": {"value": text}}}
+        for each in (halo, mark)
+    ]
 
 
 def thinned(count: int, most: int) -> list[int]:

@@ -23,21 +23,22 @@ def pareto_figure(plan: Plan) -> Figure:
     limits = plan.constraints
     apart = plan.disaggregated.pareto if plan.disaggregated else ()
     rows = [_row(plan, candidate) for candidate in (*plan.pareto, *apart)]
-    best = plan.pools or plan.best
+    best = plan.best
     cost = _cost(plan)
     speeds = [row[_SPEED.field] for row in rows]
     if limits.tpot_s is not None:
         speeds.append(1.0 / limits.tpot_s)
-    x, y = log_axis(_SPEED, speeds), log_axis(cost, [row[cost.field] for row in rows])
+    x, y = log_axis(_SPEED, speeds), log_axis(cost, [row[cost.field] for row in rows], margin=0.08)
     names = [_ONE, *([_TWO] if apart else [])]
     place = {"x": x, "y": y}
     layers: list[Layer] = [
         {"mark": {"type": "line", "strokeWidth": 1.4, "opacity": 0.6}, "encoding": {**place, "color": colour(names)}},
         hovered(
-            {"type": "point", "size": 34},
+            {"type": "point", "size": 34, "strokeWidth": 1.3},
             {
                 **place,
                 "color": colour(names),
+                "stroke": colour(names),
                 "fillOpacity": {"condition": {"test": "datum.keeps_limits", "value": 1}, "value": 0},
             },
             _shown(plan),
@@ -48,12 +49,12 @@ def pareto_figure(plan: Plan) -> Figure:
         layers += limit("x", x, 1.0 / limits.tpot_s, text)
     words = "Nothing keeps the limits."
     if best is not None:
-        row = _row(plan, best)
+        row = _row(plan, best.steady)
         text = f"best: {money(row[cost.field], plan.priced)} at {row[_SPEED.field]:.3g} tokens/s"
         layers.append(
             hovered({"type": "point", "style": "best"}, place, _shown(plan), data={"values": [row]}),
         )
-        layers.append(note(x, y, (row[_SPEED.field], row[cost.field]), text))
+        layers += note(x, y, (row[_SPEED.field], row[cost.field]), text, below=True)
         words = f"The cheapest that keeps the limits: {row['layout']}, {text.removeprefix('best: ')} for each user."
     broken = any(not row["keeps_limits"] for row in rows)
     return Figure(
@@ -81,10 +82,10 @@ def what_if_figure(name: str, points: Sequence[WhatIfPoint]) -> Figure:
     )
     rows: list[Row] = []
     for point in points:
-        chosen = point.plan.pools or point.plan.best
-        if chosen is None or not math.isfinite(point.cost):
+        chosen = point.plan.best
+        if chosen is None:
             continue
-        rows.append({"given": point.value, "value": leading_number(point.value), **_row(point.plan, chosen)})
+        rows.append({"given": point.value, "value": leading_number(point.value), **_row(point.plan, chosen.steady)})
     x = log_axis(varied, [row["value"] for row in rows])
     x["axis"]["values"] = [row["value"] for row in rows]
     x["axis"]["labelExpr"] = _chosen_labels(rows)
@@ -96,7 +97,9 @@ def what_if_figure(name: str, points: Sequence[WhatIfPoint]) -> Figure:
     ]
     words = "No value keeps the limits."
     if least is not None:
-        layers.append({"data": {"values": [least]}, "mark": {"type": "point", "style": "best"}, "encoding": {"x": x, "y": y}})
+        layers.append(
+            {"data": {"values": [least]}, "mark": {"type": "point", "style": "best"}, "encoding": {"x": x, "y": y}}
+        )
         words = f"The least cost, {money(least[cost.field], first.priced)}, is at {least['given']}."
     return Figure(
         title=f"{first.model.name} on {first.cluster.name}: what if {name} were another",
@@ -112,7 +115,7 @@ WHAT_IF_FIGURES: dict[str, Callable[..., Figure]] = {"cost": what_if_figure}
 
 def _cost(plan: Plan) -> Measure:
     kind = "usd" if plan.priced else "count"
-    field = "usd_per_mtok" if plan.priced else "chip_hours_per_mtok"
+    field = "usd_per_mtok_output_all_in" if plan.priced else "chip_hours_per_mtok_output_all_in"
     return Measure(field=field, title=f"{money_name(plan.priced)} per million output tokens, all-in", kind=kind)
 
 
@@ -143,7 +146,7 @@ def _row(plan: Plan, candidate: Candidate | PoolPair) -> Row:
     return {
         "series": _TWO if isinstance(candidate, PoolPair) else _ONE,
         _SPEED.field: candidate.tokens_per_s_per_user,
-        _cost(plan).field: candidate.usd_per_mtok,
+        _cost(plan).field: candidate.usd_per_mtok_output_all_in,
         "tpot_s": candidate.tpot_s,
         "ttft_s": candidate.ttft_s if math.isfinite(candidate.ttft_s) else None,
         "layout": layout,

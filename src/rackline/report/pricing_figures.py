@@ -10,6 +10,7 @@ from rackline.pricing import KeepingCost, Offered, Reading, Reign
 from rackline.report.axes import Measure, log_axis
 from rackline.report.figure import Figure
 from rackline.report.layers import Layer, Row, colour, hovered, limit
+from rackline.report.wording import percent
 from rackline.units import format_count, format_seconds
 
 _HELD = Measure(field="held_s", title="time held", kind="seconds")
@@ -27,12 +28,12 @@ def tiers_figure(
     Args:
         lines: cost of each tier.
         reigns: stretches in which one is the cheapest.
-        title: above the figure.
+        title: what is kept and where.
         prompt_len: tokens of the prompt [tokens].
         reuses: times that it is brought back [count].
     """
     ends = [reign.until_s for reign in reigns if np.isfinite(reign.until_s) and reign.until_s > 0]
-    times = np.geomspace(min([1.0, *ends]) / 30.0, max([86400.0, *ends]) * 30.0, 81)
+    times = np.geomspace(min([1.0, *ends]) / 30.0, max([86400.0, *ends]) * 5.0, 81)
     per_mtok = 1e6 / prompt_len
     names = list(dict.fromkeys(reign.cost.name for reign in reigns))
     rows: list[Row] = []
@@ -52,13 +53,15 @@ def tiers_figure(
     cost = Measure(field="usd_per_mtok", title=f"$ per million tokens, brought back {reuses:g} ×", kind="usd")
     y["axis"]["title"] = cost.title
     hull = [
-        {"held_s": held, "usd_per_mtok": usd} for held, usd in zip(times.tolist(), least.tolist(), strict=True) if usd > 0
+        {"held_s": held, "usd_per_mtok": usd}
+        for held, usd in zip(times.tolist(), least.tolist(), strict=True)
+        if usd > 0
     ]
     place = {"x": x, "y": y}
     layers: list[Layer] = [
         {
             "data": {"values": hull},
-            "mark": {"type": "line", "style": "muted", "strokeWidth": 9, "opacity": 0.25, "clip": True},
+            "mark": {"type": "line", "style": "trail", "clip": True},
             "encoding": place,
         },
         {"mark": {"type": "line", "clip": True}, "encoding": {**place, "color": colour(names)}},
@@ -67,12 +70,14 @@ def tiers_figure(
     for end in ends:
         layers += limit("x", x, end, format_seconds(end), "reference")
     words = "; ".join(
-        f"{reign.cost.name} up to {format_seconds(reign.until_s)}" if np.isfinite(reign.until_s) else f"then {reign.cost.name}"
+        f"{reign.cost.name} up to {format_seconds(reign.until_s)}"
+        if np.isfinite(reign.until_s)
+        else f"then {reign.cost.name}"
         for reign in reigns
     )
     return Figure(
-        title=title,
-        subtitle="wide grey: the cheapest; dashed: where another tier takes over",
+        title="Keeping the cache of a prompt: cost over the time held",
+        subtitle=f"{title}; wide grey: the cheapest; dashed: where another tier takes over",
         description=f"Cost over the time held on log axes. The cheapest: {words}.",
         spec={"data": {"values": rows}, "layer": layers},
     )
@@ -118,7 +123,8 @@ def offered_figure(offered: Offered) -> Figure:
     )
     return Figure(
         title=f"{costs.deployment.model.name} on {costs.deployment.cluster.name}: price and cost over context",
-        subtitle=f"${offered.rent.usd_per_chip_hour:.3g} per chip-hour, {terms.utilisation:.0%} used, margin {terms.margin:.0%}",
+        subtitle=f"${offered.rent.usd_per_chip_hour:.3g} per chip-hour, {percent(terms.utilisation)} used, "
+        f"margin {percent(terms.margin)}",
         description=f"Prices step up with the tier, cost rises with the prompt. {words or 'Nothing can be sold.'}",
         spec={
             "data": {"values": rows},
@@ -171,24 +177,20 @@ def readings_figure(readings: Sequence[Reading]) -> Figure:
         Measure(field="kv_bytes_per_token_high", title="to", kind="bytes"),
     ]
     faint = {"type": "rule", "opacity": 0.35, "clip": True}
-    layers: list[Layer] = [
-        {"mark": faint, "encoding": {**place, "x": {**x, "field": "active_params_low"}, "x2": {"field": "active_params_high"}}},
-        {
-            "mark": faint,
-            "encoding": {**place, "y": {**y, "field": "kv_bytes_per_token_low"}, "y2": {"field": "kv_bytes_per_token_high"}},
-        },
-        hovered({"type": "point", "size": 60}, {**place, "shape": _shapes()}, shown),
-    ]
+    wide = {**place, "x": {**x, "field": "active_params_low"}, "x2": {"field": "active_params_high"}}
+    high = {**place, "y": {**y, "field": "kv_bytes_per_token_low"}, "y2": {"field": "kv_bytes_per_token_high"}}
+    layers: list[Layer] = [hovered({"type": "point", "size": 60}, {**place, "shape": _shapes()}, shown)]
     if named:
-        layers.append(
-            {
-                "mark": {"type": "text", "align": "left", "dx": 7, "dy": -7},
-                "encoding": {"x": x, "y": y, "text": {"field": "sheet"}},
-            }
-        )
+        words = {"type": "text", "align": "left", "dx": 7, "dy": -7}
+        layers = [
+            {"mark": faint, "encoding": wide},
+            {"mark": faint, "encoding": high},
+            *layers,
+            {"mark": words, "encoding": {"x": x, "y": y, "text": {"field": "sheet"}}},
+        ]
     return Figure(
         title="What prices reveal",
-        subtitle="middles of the likely intervals; lines: eight of ten combinations of the unknowns",
+        subtitle="middles of the likely intervals" + ("; lines: the likely intervals" if named else ""),
         description=f"Likely active parameters against KV bytes of a token, read from {len(rows)} price sheets.",
         spec={"data": {"values": rows}, "layer": layers},
     )
@@ -196,7 +198,7 @@ def readings_figure(readings: Sequence[Reading]) -> Figure:
 
 def _shapes() -> Layer:
     names = ["closed models", "open models"]
-    return {"field": "series", "type": "nominal", "scale": {"domain": names, "range": ["circle", "square"]}, "legend": None}
+    return {**colour(names), "scale": {"domain": names, "range": ["circle", "square"]}}
 
 
 TIERS_FIGURES: dict[str, Callable[..., Figure]] = {"cost": tiers_figure}

@@ -48,13 +48,16 @@ def tails_figure(results: Mapping[str, Result]) -> Figure:
     encoding: Layer = {"x": x, "y": y, "color": colour(metrics, "metric")}
     shown = [Measure(field="metric", title="metric"), Measure(field="run", title="run"), _LATENCY, share]
     if len(results) > 1:
-        encoding["strokeDash"] = {**dashes(list(results), "run"), "legend": {"title": "run"}}
+        encoding["strokeDash"] = {**dashes(list(results), "run"), "legend": {"title": None}}
     layers = [
         {"mark": {"type": "line", "interpolate": "step-after"}, "encoding": encoding},
         hovered({"type": "point", "opacity": 0, "size": 60}, {key: encoding[key] for key in ("x", "y")}, shown),
-        *(part for q in (0.5, 0.1, 0.01) if y["scale"]["domain"][0] < q for part in limit(
-            "y", y, q, f"p{100 * (1 - q):g}", "reference"
-        )),
+        *(
+            part
+            for q in (0.5, 0.1, 0.01)
+            if y["scale"]["domain"][0] < q
+            for part in limit("y", y, q, f"p{100 * (1 - q):g}", "reference")
+        ),
     ]
     return Figure(
         title="Tails of latency",

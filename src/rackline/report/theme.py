@@ -106,6 +106,15 @@ class Theme:
                 "muted": {"color": self.muted, "fill": self.muted, "opacity": 0.75},
                 "muted-text": {"color": self.muted, "fill": self.muted},
                 "band": {"color": self.muted, "fill": self.muted, "opacity": 0.16, "stroke": None},
+                "halo": {
+                    "color": self.background,
+                    "fill": self.background,
+                    "fontWeight": 600,
+                    "stroke": self.background,
+                    "strokeJoin": "round",
+                    "strokeWidth": 5,
+                },
+                "trail": {"color": self.muted, "opacity": 0.25, "strokeWidth": 9},
                 "note": {"color": self.ink, "fill": self.ink, "fontWeight": 600},
             },
         }

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rackline.report.axes import Measure, linear_axis
 from rackline.report.figure import Figure
 from rackline.report.gantt import NAMES
-from rackline.report.layers import colour, hovered
+from rackline.report.layers import Row, colour, hovered
 from rackline.training.schedules import Timeline
 from rackline.units import format_percent, format_seconds
 
@@ -25,7 +25,7 @@ def pipeline_figure(timeline: Timeline, *, title: str) -> Figure:
         title: above the figure.
     """
     events = sorted(timeline.events, key=lambda event: event.start)[:MOST_SLOTS]
-    rows = [
+    rows: list[Row] = [
         {
             "stage": event.device,
             "op": NAMES[event.slot.op],
@@ -49,7 +49,10 @@ def pipeline_figure(timeline: Timeline, *, title: str) -> Figure:
         "opacity": {
             "field": "chunk",
             "type": "ordinal",
-            "scale": {"domain": chunks, "range": [1.0 - 0.45 * i / max(len(chunks) - 1, 1) for i in range(len(chunks))]},
+            "scale": {
+                "domain": chunks,
+                "range": [1.0 - 0.45 * i / max(len(chunks) - 1, 1) for i in range(len(chunks))],
+            },
             "legend": {"title": "chunk"} if len(chunks) > 1 else None,
         },
     }

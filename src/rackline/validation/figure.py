@@ -7,10 +7,12 @@ from collections.abc import Callable
 from rackline.report.axes import Kind, Measure, log_axis
 from rackline.report.figure import Figure
 from rackline.report.layers import Layer, colour, hovered, thinned
+from rackline.report.wording import percent
 from rackline.validation.scoreboard import Score, Scoreboard
 
 _MOST_POINTS = 4000
 _BAND = 0.2
+_UNITS: tuple[tuple[Kind, str], ...] = (("seconds", "time"), ("count", "rate [tokens/s]"))
 
 
 def parity_figure(board: Scoreboard) -> Figure:
@@ -19,16 +21,18 @@ def parity_figure(board: Scoreboard) -> Figure:
     kept = [score for score in kept if score.predicted > 0 and score.measured > 0]
     views = [
         _view(found, kind, unit)
-        for kind, unit in (("seconds", "time"), ("count", "rate [tokens/s]"))
+        for kind, unit in _UNITS
         if (found := [score for score in kept if _kind(score) == kind])
     ]
     metrics = "; ".join(
-        f"{name} median error {stats.median_abs_error:.1%} of {stats.n:,}" for name, stats in board.metrics.items() if stats.n
+        f"{name} median error {stats.median_abs_error:.1%} of {stats.n:,}"
+        for name, stats in board.metrics.items()
+        if stats.n
     )
     shown = "" if len(kept) == len(board.scores) else f", {len(kept):,} shown"
     return Figure(
         title=f"Predicted over measured: {len(board.scores):,} values{shown}",
-        subtitle=f"band: within {_BAND:.0%}; calibration {board.calibration}",
+        subtitle=f"band: within {percent(_BAND)}; calibration {board.calibration}",
         description=f"Predicted against measured values on log axes, with the diagonal. {metrics}.",
         spec={"hconcat": views, "resolve": {"scale": {"color": "independent"}}} if len(views) != 1 else views[0],
         width=420,
@@ -39,10 +43,10 @@ def parity_figure(board: Scoreboard) -> Figure:
 def _view(scores: list[Score], kind: Kind, unit: str) -> Layer:
     measured = Measure(field="measured", title=f"measured {unit}", kind=kind)
     predicted = Measure(field="predicted", title=f"predicted {unit}", kind=kind)
-    names = list(dict.fromkeys(score.metric for score in scores))
+    names = list(dict.fromkeys(_name(score.metric) for score in scores))
     rows = [
         {
-            "series": score.metric,
+            "series": _name(score.metric),
             "measured": score.measured,
             "predicted": score.predicted,
             "error": score.error,
@@ -82,6 +86,14 @@ def _view(scores: list[Score], kind: Kind, unit: str) -> Layer:
             ),
         ],
     }
+
+
+_NAMES = {"tpot_s": "time per output token", "ttft_s": "time to first token", "request_s": "whole request"}
+
+
+def _name(metric: str) -> str:
+    """A metric in words; a word of its own for the common ones."""
+    return _NAMES.get(metric, metric.removesuffix("_s").replace("_", " "))
 
 
 def _kind(score: Score) -> Kind:
