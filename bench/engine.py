@@ -136,7 +136,7 @@ def plan_in_process(cluster_name: str, chips: int) -> float:
 def measure(points_dense: int, points_moe: int) -> tuple[list[Bar], dict[str, Any]]:
     dense = in_a_process(["llama-3.1-70b", "dgx-h100", "bf16", str(points_dense)])
     moe = in_a_process(["deepseek-v3", "gb200-nvl72", "fp8", str(points_moe)])
-    rackline = [sys.executable, "-m", "rackline.cli.main"]
+    rackline = [sys.executable, "-m", "rackline"]
     plan_s, printed = wall([*rackline, *PLAN_COMMAND, "--json"])
     help_s, _ = wall([*rackline, "--help"])
     looked_at = json.loads(printed)
