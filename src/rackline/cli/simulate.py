@@ -213,7 +213,7 @@ def simulate(
     for name, one in built.items():
         with requests_done(f"serving {len(traffic):,} requests ({name})" if others else "serving") as progress:
             results[name] = one.serve(traffic, skip_bad, progress, keep_passes=passes_file is not None)
-        data[name] = results[name].as_dict(limits, one.usd_per_s)
+        data[name] = results[name].as_dict(limits, one.costs(results[name]))
         if results[name].interrupted:
             break
     elapsed_s = time.perf_counter() - start
@@ -257,7 +257,7 @@ def _capacity(base: ServerOptions, traffic: Requests, asked: Any, skip_bad: bool
         data = found.as_dict()
         data["deployment"] = built.as_dict()
         if found.result is not None:
-            data["at_capacity"] = found.result.as_dict(asked, built.usd_per_s)
+            data["at_capacity"] = found.result.as_dict(asked, built.costs(found.result))
         print_json(data)
         return
     from rackline.report.simulate_report import rate_capacity_report
