@@ -19,7 +19,7 @@ from rackline.api.watch import Watch
 from rackline.errors import InputError, nearest_names
 
 if TYPE_CHECKING:
-    from rackline.report.figures import Figure
+    from rackline.report.figure import Figure
 
 P = ParamSpec("P")
 Q = TypeVar("Q", bound=Question)
@@ -81,7 +81,7 @@ class Answer(Generic[Q, R]):
         return list(self.verb.text(self, width))
 
     def plot(self, kind: str | None = None) -> Figure:
-        """The figure that `--plot` draws.
+        """The figure that `--plot` draws; notebooks show it, `save` writes it.
 
         Args:
             kind: which one, where there are several; the first by default.
@@ -89,18 +89,15 @@ class Answer(Generic[Q, R]):
         Raises:
             InputError: this answer has no figure, or not of that kind.
         """
-        kinds = self.verb.figures
-        if kind is not None and kind not in kinds:
-            near = nearest_names(kind, kinds, 1)
-            raise InputError(
-                what="kind",
-                given=kind,
-                allowed=", ".join(kinds) or "nothing: there is one figure",
-                nearest=near[0] if near else None,
-            )
-        if self.verb.figure is None:
+        figures = self.verb.figures
+        if not figures:
             raise InputError(what="plot()", given=self.question.ask, allowed="an answer that has a figure")
-        return self.verb.figure(self, kind or (kinds[0] if kinds else ""))
+        if kind is not None and kind not in figures:
+            near = nearest_names(kind, figures, 1)
+            raise InputError(
+                what="plot_kind", given=kind, allowed=", ".join(figures), nearest=near[0] if near else None
+            )
+        return figures[kind or next(iter(figures))](self)
 
     def _repr_html_(self) -> str:
         """What the command prints, for notebooks."""
@@ -167,8 +164,7 @@ class Verb(Generic[Q, R]):
         summary: the numbers that matter, in a line or two.
         rows: what `to_frame` makes rows of.
         data: what is written as JSON; the result by default.
-        figure: draws the answer, of a kind.
-        figures: kinds of figures, the usual one first; empty where there is one.
+        figures: draw the answer, by kind, the usual one first.
         files: what a command can write beside the answer, by the names of the flags.
         notes: lines for standard error.
         failed: whether the command exits with status 1.
@@ -181,8 +177,9 @@ class Verb(Generic[Q, R]):
     summary: Callable[[Answer[Q, R]], str]
     rows: Callable[[Answer[Q, R]], Iterable[Any]]
     data: Callable[[Answer[Q, R]], Any] = _result
-    figure: Callable[[Answer[Q, R], str], Figure] | None = None
-    figures: tuple[str, ...] = ()
+    figures: Mapping[str, Callable[[Answer[Q, R]], Figure]] = field(
+        default_factory=dict[str, Callable[[Answer[Q, R]], "Figure"]]
+    )
     files: Mapping[str, SideFile] = field(default_factory=dict[str, SideFile])
     notes: Callable[[Answer[Q, R]], Iterable[str]] = _no_notes
     failed: Callable[[Answer[Q, R]], bool] = _never
@@ -204,8 +201,7 @@ def asks(
     summary: Callable[[Answer[Q, R]], str],
     rows: Callable[[Answer[Q, R]], Iterable[Any]],
     data: Callable[[Answer[Q, R]], Any] = _result,
-    figure: Callable[[Answer[Q, R], str], Figure] | None = None,
-    figures: tuple[str, ...] = (),
+    figures: Mapping[str, Callable[[Answer[Q, R]], Figure]] | None = None,
     files: Mapping[str, SideFile] | None = None,
     notes: Callable[[Answer[Q, R]], Iterable[str]] = _no_notes,
     failed: Callable[[Answer[Q, R]], bool] = _never,
@@ -215,7 +211,7 @@ def asks(
 
     Args:
         question: the class of the question.
-        text, summary, rows, data, figure, figures, files, notes, failed, refuse: as in `Verb`.
+        text, summary, rows, data, figures, files, notes, failed, refuse: as in `Verb`.
 
     Returns:
         A decorator for a function of the question and a watch.
@@ -238,8 +234,7 @@ def asks(
             summary=summary,
             rows=rows,
             data=data,
-            figure=figure,
-            figures=figures,
+            figures=figures or {},
             files=files or {},
             notes=notes,
             failed=failed,

@@ -17,7 +17,7 @@ from rackline.errors import InputError
 
 if TYPE_CHECKING:
     from rackline.api.option import ClusterLike, Settings
-    from rackline.report.figures import Figure
+    from rackline.report.figure import Figure
     from rackline.scaling import Budget, KnownRun, LossLaw, PhaseMfu, Usage
 
 DAYS_PER_MONTH = 30.0
@@ -141,7 +141,7 @@ class Budgeted:
 
     Args:
         budget: size, tokens and cost.
-        asked: what was asked, for headings.
+        asked: the quality or loss, in the words of the question.
         chip: whose peak counts.
     """
 
@@ -173,7 +173,8 @@ def _text(answer: Answer[BudgetQuestion, Budgeted | KnownRuns], width: int) -> I
         yield runs_report(found.runs, law=found.law)
     else:
         on = f"{found.chip}, {answer.question.precision}"
-        yield budget_report(found.budget, asked=found.asked, on=on, width=width)
+        asked = f"quality of {found.asked}" if answer.question.quality_of else found.asked
+        yield budget_report(found.budget, asked=asked, on=on, width=width)
 
 
 def _summary(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> str:
@@ -196,16 +197,39 @@ def _rows(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Iterable[Any]
     return found.runs if isinstance(found, KnownRuns) else found.budget.phases
 
 
-def _figure(answer: Answer[BudgetQuestion, Budgeted | KnownRuns], kind: str) -> Figure:
-    from rackline.report.budget_report import budget_figure
+def _lifetime(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Figure:
+    from rackline.report.budget_figures import lifetime_figure
 
-    found = answer.result
-    if isinstance(found, KnownRuns):
-        raise InputError(what="plot", given="runs", allowed="a budget, without `runs`")
-    return budget_figure(found.budget, asked=answer.question.quality_of or found.asked)
+    found = _drawable(answer)
+    return lifetime_figure(found.budget, asked=found.asked)
 
 
-@asks(BudgetQuestion, text=_text, summary=_summary, rows=_rows, figure=_figure)
+def _quality(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Figure:
+    from rackline.report.budget_figures import quality_figure
+
+    found = _drawable(answer)
+    return quality_figure(found.budget, asked=found.asked)
+
+
+def _drawable(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Budgeted:
+    if isinstance(answer.result, KnownRuns):
+        raise InputError(what="plot", given="known runs", allowed="a budget, without `runs`")
+    return answer.result
+
+
+def _refuse(question: BudgetQuestion, outputs: frozenset[str]) -> None:
+    if question.runs and "plot" in outputs:
+        raise InputError(what="plot", given="known runs", allowed="a budget, without `runs`")
+
+
+@asks(
+    BudgetQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    figures={"lifetime": _lifetime, "quality": _quality},
+    refuse=_refuse,
+)
 def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
     """How large a model to train, on how many tokens, when it is going to be used.
 
@@ -248,7 +272,7 @@ def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
         num_experts=experts,
         unique_tokens=si(question.unique_tokens),
     )
-    asked = f"quality of {question.quality_of}" if wanted is not None else f"loss {question.loss:g}"
+    asked = question.quality_of or f"loss {question.loss:g}"
     return Budgeted(budget=answer, asked=asked, chip=cluster.chip.full_name)
 
 

@@ -88,7 +88,7 @@ def compare(question: CompareQuestion, watch: Watch) -> Compared:
     Example:
         >>> import rackline as rl
         >>> rl.compare(["h100", "b200"])
-        <compare: 2 chips: h100-sxm, b200>
+        <compare: 2 chips: h100-sxm, b200-sxm>
     """
     names = texts(question.names)
     if len(names) < 2:

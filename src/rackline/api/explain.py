@@ -16,6 +16,7 @@ from rackline.api.question import Question
 from rackline.api.resolve import calibration_of, model_and_cluster, routing_of
 from rackline.api.watch import Watch
 from rackline.errors import InputError
+from rackline.files import write_text
 
 if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Settings
@@ -120,7 +121,7 @@ def _write_trace(answer: Answer[ExplainQuestion, Explained], path: Path) -> None
 
     found = answer.result.explanation
     title = f"{found.deployment.calibration.name} calibration, {found.time.policy}"
-    path.write_text(json.dumps(chrome_trace({title: found.time, "blackboard": found.ideal})), encoding="utf-8")
+    write_text(path, json.dumps(chrome_trace({title: found.time, "blackboard": found.ideal})), what="trace")
 
 
 _TRACE = SideFile(

@@ -16,7 +16,7 @@ from rackline.units import parse_fraction
 if TYPE_CHECKING:
     from rackline.api.option import Texts
     from rackline.pricing import Compared, Reading, Unknowns
-    from rackline.report.figures import Figure
+    from rackline.report.figure import Figure
 
 _MOST_MARGIN = 1000.0
 
@@ -110,13 +110,13 @@ def _rows(answer: Answer[InferPricesQuestion, Inferred]) -> Iterable[Any]:
     return [{"sheet": reading.sheet, **plain(one)} for reading in answer.result.sheets for one in reading.inferences]
 
 
-def _figure(answer: Answer[InferPricesQuestion, Inferred], kind: str) -> Figure:
+def _figure(answer: Answer[InferPricesQuestion, Inferred]) -> Figure:
     from rackline.report.pricing_figures import readings_figure
 
     return readings_figure(answer.result.sheets)
 
 
-@asks(InferPricesQuestion, text=_text, summary=_summary, rows=_rows, figure=_figure)
+@asks(InferPricesQuestion, text=_text, summary=_summary, rows=_rows, figures={"map": _figure})
 def infer_prices(question: InferPricesQuestion, watch: Watch) -> Inferred:
     """What public prices reveal: active parameters, KV bytes per token, decode MFU, batches, memory tiers.
 

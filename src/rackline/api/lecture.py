@@ -13,6 +13,7 @@ from rackline.api.option import Option, Quantity, count, option, whole
 from rackline.api.question import Question
 from rackline.api.resolve import assignments
 from rackline.api.watch import Watch
+from rackline.files import write_text
 
 if TYPE_CHECKING:
     from rackline.api.option import Settings
@@ -79,7 +80,7 @@ def _rows(answer: Answer[LectureQuestion, Ledger]) -> Iterable[Any]:
 def _write_page(answer: Answer[LectureQuestion, Ledger], path: Path) -> None:
     from rackline.ledger.page import page
 
-    path.write_text(page(answer.result.claims), encoding="utf-8")
+    write_text(path, page(answer.result.claims), what="page")
 
 
 _PAGE = SideFile(option=Option(kind="text", help="write the ledger as Markdown to FILE.md"), write=_write_page)

@@ -17,7 +17,7 @@ from rackline.api.watch import Watch
 if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Quantities, Settings
     from rackline.pricing import Offered
-    from rackline.report.figures import Figure
+    from rackline.report.figure import Figure
 
 _PLANNED_INPUT_LEN = 4000.0  # the prompt for which the cheapest layout is looked for
 
@@ -128,13 +128,13 @@ def _rows(answer: Answer[PriceQuestion, Offered]) -> Iterable[Any]:
     return answer.result.tiers
 
 
-def _figure(answer: Answer[PriceQuestion, Offered], kind: str) -> Figure:
+def _figure(answer: Answer[PriceQuestion, Offered]) -> Figure:
     from rackline.report.pricing_figures import offered_figure
 
     return offered_figure(answer.result)
 
 
-@asks(PriceQuestion, text=_text, summary=_summary, rows=_rows, figure=_figure)
+@asks(PriceQuestion, text=_text, summary=_summary, rows=_rows, figures={"price": _figure})
 def price(question: PriceQuestion, watch: Watch) -> Offered:
     """What to charge for a deployment: input, output, cached input, cache writes, batch, flex and fast modes.
 

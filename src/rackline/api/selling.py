@@ -91,6 +91,7 @@ def cheapest_deployment(
         calibration=numbers,
         precisions=precisions_of([precision], model, cluster),
         layouts=layouts_of(layout, model, cluster),
+        pools=False,
     )
     if answer.best is None:
         raise InputError(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Quantities, Settings
     from rackline.parallel import Deployment
     from rackline.pricing import KeepingCost, Reign
-    from rackline.report.figures import Figure
+    from rackline.report.figure import Figure
 
 USUAL_HOLDS_S = (300.0, 3600.0, 86400.0)
 
@@ -156,14 +156,14 @@ def _rows(answer: Answer[TiersQuestion, Kept]) -> Iterable[Any]:
     return _data(answer)["held"]
 
 
-def _figure(answer: Answer[TiersQuestion, Kept], kind: str) -> Figure:
+def _figure(answer: Answer[TiersQuestion, Kept]) -> Figure:
     from rackline.report.pricing_figures import tiers_figure
 
     found = answer.result
     return tiers_figure(found.lines, found.reigns, title=found.title, prompt_len=found.prompt_len, reuses=found.reuses)
 
 
-@asks(TiersQuestion, text=_text, summary=_summary, rows=_rows, data=_data, figure=_figure)
+@asks(TiersQuestion, text=_text, summary=_summary, rows=_rows, data=_data, figures={"cost": _figure})
 def tiers(question: TiersQuestion, watch: Watch) -> Kept:
     """Where to keep the KV cache of a prompt: chip memory, host memory, CXL, flash, disk, or compute it again.
 

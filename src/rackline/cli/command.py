@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from cyclopts import Group, Parameter
 
@@ -18,9 +18,20 @@ from rackline.api.question import Question, options, written_defaults
 from rackline.api.watch import Counted, Served, Watch
 from rackline.cli.screen import FailedCheckError, counting, print_json, progress, requests_done, screen
 from rackline.errors import InputError
+from rackline.files import check_outputs
 
 _JSON = Option(kind="switch", help="print JSON (SI units) and nothing else")
-_PLOT = Option(kind="text", help="write the figure to FILE.html, .svg or .png")
+_PLOT = Option(
+    kind="text",
+    help="write a figure to FILE.svg, .png, .pdf, .html (one page that needs no network) or .json (Vega-Lite); needs "
+    "the extra plot, .json does not",
+)
+_PLOT_THEME = Option(
+    kind="text",
+    help="light, dark, or auto: pages follow the reader's system, images are light",
+    choices=("auto", "light", "dark"),
+)
+_LONGEST_NAME = 4096  # characters of a path
 
 
 class ScreenWatch(Watch):
@@ -82,17 +93,13 @@ def answer_command(verb: Verb[Any, Any], values: Mapping[str, Any], wanted: Mapp
         FailedCheckError: a check of the answer failed.
     """
     try:
-        paths = {
-            key: _path(verb, key, text) for key, text in wanted.items() if text is not None and _is_file(verb, key)
-        }
         question = verb.question(**values)
-        verb.refuse(question, frozenset(key for key, text in wanted.items() if text))
+        paths = _paths(verb, question, wanted)
+        verb.refuse(question, frozenset(paths))
         found = answer_of(question, verb.solve, ScreenWatch())
         for key, path in paths.items():
             if key == "plot":
-                from rackline.report.svg import write_figure
-
-                write_figure(found.plot(wanted.get("plot_kind")), path)
+                found.plot(wanted.get("plot_kind")).save(path, wanted.get("plot_theme") or "auto")
             else:
                 verb.files[key].write(found, path)
     except InputError as error:
@@ -147,25 +154,52 @@ def with_flags(text: str, flags: Mapping[str, str]) -> str:
 def _outputs(verb: Verb[Any, Any]) -> dict[str, Option]:
     """What a command can do with an answer beside printing it."""
     found = {"json": _JSON}
-    if verb.figure is not None:
-        found["plot"] = _PLOT
+    if verb.figures:
+        found |= {"plot": _PLOT, "plot_theme": _PLOT_THEME}
     if len(verb.figures) > 1:
-        found["plot_kind"] = Option(
-            kind="text", help=f"{', '.join(verb.figures[:-1])} or {verb.figures[-1]}", choices=verb.figures
-        )
+        first, *others = verb.figures
+        kinds = f"{', '.join([f'{first} (default)', *others[:-1]])} or {others[-1]}"
+        found["plot_kind"] = Option(kind="text", help=kinds, choices=tuple(verb.figures))
     return {**found, **{key: one.option for key, one in verb.files.items()}}
 
 
-def _is_file(verb: Verb[Any, Any], key: str) -> bool:
-    return key == "plot" or key in verb.files
+def _paths(verb: Verb[Any, Any], question: Question, wanted: Mapping[str, Any]) -> dict[str, Path]:
+    """The files of the outputs, checked before any work is done.
+
+    Raises:
+        InputError: a file that cannot be written, is read or is written twice; a kind or theme of no figure.
+    """
+    if wanted.get("plot_kind") is not None and wanted.get("plot") is None:
+        raise InputError(what="plot_kind", given=wanted["plot_kind"], allowed="together with `plot` FILE")
+    outputs = _outputs(verb)
+    for key in ("plot_kind", "plot_theme"):
+        if wanted.get(key) is not None:
+            outputs[key].read(wanted[key], key)
+    paths: dict[str, Path] = {}
+    for key, text in wanted.items():
+        if text is not None and (key == "plot" or key in verb.files):
+            paths[key] = _path(verb, key, text)
+    check_outputs(paths, files_read(question))
+    return paths
+
+
+def files_read(question: Question) -> dict[str, str]:
+    """The files that a question names, by option."""
+    found: dict[str, str] = {}
+    for key in options(type(question)):
+        value = getattr(question, key)
+        for one in cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,):
+            if isinstance(one, str) and len(one) < _LONGEST_NAME and Path(one).is_file():
+                found[key] = one
+    return found
 
 
 def _path(verb: Verb[Any, Any], key: str, text: str) -> Path:
     """The file of an output, checked before any work is done."""
     if key == "plot":
-        from rackline.report.svg import check_plot_path
+        from rackline.report.figure import check_plot_path
 
-        return check_plot_path(text)
+        return check_plot_path(text, what="plot")
     one: SideFile = verb.files[key]
     return (one.check or file_to_write)(text, key)
 
