@@ -93,8 +93,8 @@ def canonical_name(kind: Kind, label: str) -> str | None:
     """The catalogue's name for a label that a source uses; None when it has none.
 
     Example:
-        >>> canonical_name("stacks", "TensorRT LLM"), canonical_name("stacks", "unheard of")
-        ('trtllm', None)
+        >>> canonical_name("models", "Llama 3.1 70B"), canonical_name("models", "unheard of")
+        ('llama-3.1-70b', None)
     """
     form = "-".join(label.lower().split())
     return form if form in names(kind) else _alias_index(kind).get(form)
