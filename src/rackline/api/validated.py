@@ -174,11 +174,11 @@ def _write_stored(answer: Answered, path: Path) -> None:
 
 def _write_docs(answer: Answered, path: Path) -> None:
     from rackline.validation.ablation import write_docs as write_ablation
+    from rackline.validation.page import write_docs as write_scoreboard
     from rackline.validation.refit import Refit
     from rackline.validation.refit_report import write_refit_docs
     from rackline.validation.speculation import write_docs as write_speculation
     from rackline.validation.stored import stored_form
-    from rackline.validation.stored import write_docs as write_scoreboard
     from rackline.validation.train_refit import TrainRefit
     from rackline.validation.train_report import write_train_refit_docs
 
