@@ -81,7 +81,7 @@ def job_of(
 ) -> TrainJob:
     """A job whose stack may be changed by field."""
     chosen = dataclasses.replace(training_stack(stack), **more) if more else training_stack(stack)
-    types = train_precision(precision, on.chip) if isinstance(precision, str) else precision
+    types = train_precision(precision, on.chip, stack=chosen) if isinstance(precision, str) else precision
     return TrainJob(
         model=model,
         cluster=on,

@@ -35,7 +35,7 @@ def train(
     chips: MaybeValue = None,
     tokens_in_all: Annotated[MaybeValue, Parameter(name="--tokens")] = None,
     precision: str = "bf16",
-    optimizer: str = "adam",
+    optimizer: str | None = None,
     stack: str = "megatron-bridge",
     layout: str | None = None,
     schedule: Several = None,
@@ -61,7 +61,7 @@ def train(
         chips: chips to use; the cluster's own number by default
         tokens_in_all: tokens of the whole run, such as 15.6T, for days, dollars and kWh
         precision: bf16, fp8, fp8-block, mxfp8 or nvfp4
-        optimizer: adam, adam-bf16, adam-8bit, momentum, muon or sgd
+        optimizer: adam, adam-bf16, adam-8bit, momentum, muon or sgd; that of the stack by default
         stack: training stack: nemo, megatron-bridge, megatron-lm, llm-foundry, unit (ideal) or a TOML file
         layout: parts that are fixed, such as tp=8,pp=16 or micro_batch=2,zero=3; the others stay free
         schedule: 1f1b, interleaved, gpipe, zb-h1, zb-h2, zb-v or dualpipe; may be repeated; all by default
@@ -93,7 +93,7 @@ def train(
     job = TrainJob(
         model=found_model,
         cluster=cluster,
-        precision=train_precision(precision, cluster.chip, optimizer),
+        precision=train_precision(precision, cluster.chip, optimizer, found_stack),
         stack=found_stack,
         calibration=calibration(found_stack.kernels, cluster.chip),
         global_batch=whole_batch(tokens(_binary(global_batch), "--global-batch"), seq_len),

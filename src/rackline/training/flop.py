@@ -7,6 +7,7 @@ import numpy as np
 from rackline.arch import Model
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.training.runs import RECOMPUTE, Runs
+from rackline.training.work import from_latent
 
 
 def attention_flop(model: Model, seq_len: float, *, causal: bool = False) -> float:
@@ -51,6 +52,16 @@ def model_flop(
     )
 
 
+def latent_flop(model: Model) -> float:
+    """FLOP of the up-projections of latents, forward, of one token [FLOP]."""
+    return sum(
+        2.0 * group.count * float(one.shard_in(1.0)) * float(one.shard_out(1.0))
+        for group in model.layer_groups
+        for one in (*group.attention.projections(model.d_model), group.attention.expansion())
+        if one is not None and from_latent(one, model.d_model)
+    )
+
+
 def mfu(model_flop_per_step: FloatLike, step_s: FloatLike, num_chips: FloatLike, peak_flop_per_s: float) -> FloatLike:
     """Model FLOP utilisation: FLOP that the model needs over those that the chips could have done.
 
@@ -62,7 +73,7 @@ def mfu(model_flop_per_step: FloatLike, step_s: FloatLike, num_chips: FloatLike,
 
 def hardware_share(model: Model, runs: Runs, seq_len: float) -> Array:
     """FLOP that run over those that the model needs: 4/3 of the layers under full recompute, attention again under
-    selective, the layers again in a reversible stack."""
+    selective, up-projections of latents under modules, the layers again in a reversible stack."""
     forward = 2.0 * model.active_params * seq_len + attention_flop(model, seq_len)
     head = 2.0 * model.vocab_size * model.d_model * seq_len
     extra = np.zeros(len(runs))
@@ -70,6 +81,7 @@ def hardware_share(model: Model, runs: Runs, seq_len: float) -> Array:
         ("full", forward - head),
         ("reversible", forward - head),
         ("selective", attention_flop(model, seq_len)),
+        ("modules", latent_flop(model) * seq_len),
     ):
         extra = np.where(runs.recompute == RECOMPUTE.index(name), value, extra)
     return 1.0 + extra / (3.0 * forward)

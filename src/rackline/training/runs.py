@@ -15,8 +15,10 @@ from rackline.hardware import Cluster
 
 IntArray = NDArray[np.int64]
 
-RECOMPUTE = ("none", "selective", "full", "reversible")
-"""What of the forward pass is run again in the backward pass; a run holds the index."""
+RECOMPUTE = ("none", "selective", "modules", "full", "reversible")
+"""What of the forward pass is run again in the backward pass; a run holds the index. "selective" is the core of
+attention, "modules" are norms, activation functions and the up-projections of latents, each cheap for the bytes that it
+saves (DeepSeek-V3, arXiv:2412.19437, section 3.2.3; Megatron-Core's layernorm, moe_act and mla_up_proj)."""
 SCHEDULES = ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe")
 """Pipeline schedules; a run holds the index. With virtual_pp above 1, "1f1b" means interleaved."""
 

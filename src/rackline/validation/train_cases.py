@@ -111,12 +111,14 @@ def joined(all_parts: Sequence[StepParts]) -> StepParts:
     runs = Runs(**{f.name: np.concatenate([getattr(p.runs, f.name) for p in all_parts]) for f in fields(Runs)})
     first = all_parts[0]
     plain = ("scatter", "gather", "shard_gather", "optimizer", "hop", "micro_batches", "layers", "gather_bytes")
+    plain += ("trained_bytes",)
     return StepParts(
         runs=runs,
         chip=first.chip,
         dtype=first.dtype,
         seconds=table("seconds"),
         core=table("core"),
+        modules=table("modules"),
         ends=table("ends"),
         host_layers=tuple(column([p.host_layers[i] for p in all_parts]) for i in range(4)),  # type: ignore[arg-type]
         **{name: column([getattr(p, name) for p in all_parts]) for name in plain},
@@ -218,7 +220,7 @@ def _ready(resolver: Resolver, case: Case, stacks: dict[str, TrainingStack]) -> 
         case=case,
         model=model,
         layout=train_layout(case, model),
-        precision=train_precision(case.precision, chip),
+        precision=train_precision(case.precision, chip, stack=stacks[name]),
         stack=name,
         measured_s=measured_step_s(case),
     )
