@@ -57,6 +57,7 @@ class TrainingStackRecord(SourcedRecord):
         gradient_bytes: A gradient as it is exchanged [bytes].
         zero: What data parallelism shards by default.
         schedules: Pipeline schedules that it has.
+        forwards_tokens: Whether a token crosses to a scale-up domain once, however many of its experts live there.
         optimizer: Optimiser by default, with the data type of its moments.
         dispatch_bytes: An element of a token on its way to experts whose products run in 8 bits [bytes].
         activation_input_bytes, attention_output_bytes: An element of what an activation function starts from, and of
@@ -94,6 +95,7 @@ class TrainingStackRecord(SourcedRecord):
     gradient_bytes: Positive = 4.0
     zero: Annotated[int, Field(ge=0, le=3)] = 1
     schedules: tuple[ScheduleName, ...]
+    forwards_tokens: bool = True
     optimizer: Text = "adam"
     dispatch_bytes: Positive = 2.0
     activation_input_bytes: Positive = 2.0

@@ -85,8 +85,8 @@ def context_rows(batch: MicroBatch, cores: dict[Core, int]) -> Iterator[Link]:
 def expert_rows(batch: MicroBatch, ffn: MoeFfn, count: int) -> Iterator[Link]:
     """Dispatch and combine of routed tokens, once forward and once backward; gathers where experts are cut by tp.
 
-    A token crosses to a scale-up domain once, however many of its experts live there; node-limited routing bounds the
-    domains.
+    A token crosses to a scale-up domain once, however many of its experts live there, and node-limited routing bounds
+    the domains; a plain all-to-all sends it to each of its experts.
 
     Sources: DeepSeek-V3 technical report (arXiv:2412.19437), sections 2.1.2, 3.2.2 and 3.3.3.
     """
@@ -100,8 +100,10 @@ def expert_rows(batch: MicroBatch, ffn: MoeFfn, count: int) -> Iterator[Link]:
         ranks = distinct_ranks(ep, *picks)
         domains = distinct_ranks(np.minimum(as_array(group.outside), ffn.num_experts), *picks)
 
-        def forwarded(of: c.Group) -> c.CollectiveCost:
-            return c.forwarded_all_to_all(of, ranks, domains)
+        def sent(of: c.Group) -> c.CollectiveCost:
+            if batch.forwards_tokens:
+                return c.forwarded_all_to_all(of, ranks, domains)
+            return c.scaled_cost(c.all_to_all(of), float(ffn.experts_per_token))
 
         outside = as_array(group.outside) > 1
         places: tuple[tuple[Literal["expert_inside", "expert_outside"], Array], ...] = (
@@ -117,7 +119,7 @@ def expert_rows(batch: MicroBatch, ffn: MoeFfn, count: int) -> Iterator[Link]:
                 f"ep_{name}_{kind.removeprefix('expert_')}_{phase}",
                 cluster=batch.cluster,
                 group=group,
-                algorithms=(forwarded,),
+                algorithms=(sent,),
                 buffer={f.TOKENS: size * width / tp},
                 calls=count * here,
                 op_class="all_to_all",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -180,6 +180,29 @@ def _device(
         "activations": activations,
         "logits": logits,
     }
+
+
+CHEAPEST_FIRST = ("none", "selective", "modules", "full")
+"""Kinds of recompute by what they cost; the core of attention is run again only where it is not one fused kernel."""
+
+
+def cheapest_recompute(batch: MicroBatch, *, global_batch: int, gradient_bytes: float, hbm_bytes: float) -> list[str]:
+    """The cheapest recompute with which each run fits; none where nothing does, because then our count is not theirs.
+
+    Args:
+        global_batch: [sequences].
+        gradient_bytes: of a gradient as a stack accumulates it [bytes].
+        hbm_bytes: of a chip [bytes].
+    """
+    chosen = np.full(len(batch.runs), -1)
+    for name in CHEAPEST_FIRST:
+        if name == "selective" and batch.flash:
+            continue
+        number = RECOMPUTE.index(name)
+        runs = replace(batch.runs, recompute=np.full(len(batch.runs), number))
+        found = train_memory(replace(batch, runs=runs), global_batch=global_batch, gradient_bytes=gradient_bytes)
+        chosen = np.where((chosen < 0) & fits(found, hbm_bytes), number, chosen)
+    return [RECOMPUTE[max(int(number), 0)] for number in chosen]
 
 
 def fits(memory: TrainMemory, hbm_bytes: float) -> Array:

@@ -46,6 +46,7 @@ class TrainingStack:
     gradient_bytes: float = 4.0
     zero: int = 1
     schedules: tuple[str, ...] = SCHEDULES
+    forwards_tokens: bool = True
     optimizer: str = "adam"
     dispatch_bytes: float = 2.0
     activation_input_bytes: float = 2.0

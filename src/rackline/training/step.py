@@ -115,6 +115,7 @@ def step_parts(
     global_batch: int,
     flash: bool = True,
     sequence_parallel: bool = True,
+    forwards_tokens: bool = True,
     mtp_layers: int = 0,
     expert_load: float = 1.0,
     lora_rank: int = 0,
@@ -127,6 +128,7 @@ def step_parts(
         global_batch: [sequences].
         flash: whether attention is one fused kernel.
         sequence_parallel: whether norms and residuals are spread over tp as well.
+        forwards_tokens: whether a token crosses to a scale-up domain once, however many of its experts live there.
         mtp_layers: layers that predict further tokens [count].
         expert_load: tokens of the busiest expert-parallel rank over the mean [1].
         lora_rank: rank of adapters beside frozen weights; 0 trains all weights [count].
@@ -139,6 +141,7 @@ def step_parts(
         seq_len=seq_len,
         flash=flash,
         sequence_parallel=sequence_parallel,
+        forwards_tokens=forwards_tokens,
         mtp_layers=mtp_layers,
         expert_load=expert_load,
         lora_rank=lora_rank,
@@ -297,7 +300,7 @@ def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
     stage = np.maximum(layers * most, layers * left + head * parts.layers / pp) * pp / parts.layers
     mean = layers + head / pp
     # FSDP gathers weights for the forward and the backward pass and scatters gradients, in every micro-batch; where
-    # only gradients are sharded, weights stay until the backward pass is over. Frozen weights are gathered, not scattered
+    # only gradients are sharded, weights stay until the backward pass is over. Frozen weights are not scattered
     gathers = np.where(runs.zero == 3, 2.0, np.where(runs.zero == 2, 1.0, 0.0))
     sharded = gathers * parts.gather_bytes * parts.shard_gather
     sharded = sharded + (runs.zero >= 2) * stack.gradient_bytes * parts.scatter

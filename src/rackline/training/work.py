@@ -73,6 +73,7 @@ class MicroBatch:
         flash: whether attention is one fused kernel that skips what a causal mask hides.
         sequence_parallel: whether what lies between tensor-parallel blocks is spread over tp as well.
         mtp_layers: layers that predict further tokens, each with a head [count].
+        forwards_tokens: whether a token crosses to a scale-up domain once, however many of its experts live there.
         lora_rank: rank of adapters beside frozen weights; 0 trains all weights [count].
         expert_load: tokens of the busiest expert-parallel rank over the mean; 1 is balanced, and what a capacity factor
             drops is not counted [1].
@@ -85,6 +86,7 @@ class MicroBatch:
     seq_len: int
     flash: bool = True
     sequence_parallel: bool = True
+    forwards_tokens: bool = True
     mtp_layers: int = 0
     expert_load: float = 1.0
     lora_rank: int = 0

@@ -10,7 +10,15 @@ from rackline.catalog import training_stack_record
 from rackline.training.stack import IDEAL, TrainingStack
 
 _TABLES = ("gemm_slowdown", "expert_slowdown")
-_RARE = ("optimizer", "dispatch_bytes", "activation_input_bytes", "attention_output_bytes", "numbers_of", "stated")
+_RARE = (
+    "forwards_tokens",
+    "optimizer",
+    "dispatch_bytes",
+    "activation_input_bytes",
+    "attention_output_bytes",
+    "numbers_of",
+    "stated",
+)
 """Habits that a file states only where they are not the common ones."""
 _HABITS = (
     "name",
