@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 import numpy as np
 
 from rackline.arch import Model
@@ -77,11 +79,17 @@ def hardware_share(model: Model, runs: Runs, seq_len: float) -> Array:
     forward = 2.0 * model.active_params * seq_len + attention_flop(model, seq_len)
     head = 2.0 * model.vocab_size * model.d_model * seq_len
     extra = np.zeros(len(runs))
-    for name, value in (
-        ("full", forward - head),
-        ("reversible", forward - head),
-        ("selective", attention_flop(model, seq_len)),
-        ("modules", latent_flop(model) * seq_len),
-    ):
-        extra = np.where(runs.recompute == RECOMPUTE.index(name), value, extra)
+    for number, name in enumerate(RECOMPUTE):
+        match name:
+            case "none":
+                value = 0.0
+            case "selective":
+                value = attention_flop(model, seq_len)
+            case "modules":
+                value = latent_flop(model) * seq_len
+            case "full" | "reversible":
+                value = forward - head
+            case _:
+                assert_never(name)
+        extra = np.where(runs.recompute == number, value, extra)
     return 1.0 + extra / (3.0 * forward)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import assert_never
 
 import numpy as np
 
 from rackline.passes.features import Array, as_array
 from rackline.training.activations import layer_bytes, stack_bytes
-from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs
+from rackline.training.runs import RECOMPUTE, SCHEDULES, Recompute, Runs
 from rackline.training.shards import Shards, shards
 from rackline.training.work import MicroBatch
 
@@ -59,22 +60,29 @@ def micro_batches_in_flight(runs: Runs, micro_batches: Array) -> Array:
     Sources: Korthikanti et al. 2022, section 4.2.3; Qi et al. 2023 (arXiv:2401.10241); DualPipe README.
     """
     p, v, m = as_array(runs.pp), as_array(runs.virtual_pp), as_array(micro_batches)
-    found = np.minimum(p, m) * (1.0 + (p - 1.0) / (p * v) * (v > 1))
-    for name, value in (
-        ("gpipe", m),
-        ("zb-h1", np.minimum(p, m)),
-        ("zb-h2", np.minimum(2.0 * p - 1.0, m)),
-        ("zb-v", np.minimum(p, m)),
-        ("dualpipe", np.minimum(p + 1.0, m)),
-    ):
-        found = np.where(runs.schedule == SCHEDULES.index(name), value, found)
+    found = np.zeros(len(runs))
+    for number, name in enumerate(SCHEDULES):
+        match name:
+            case "1f1b" | "interleaved":
+                value = np.minimum(p, m) * (1.0 + (p - 1.0) / (p * v) * (v > 1))
+            case "gpipe":
+                value = m
+            case "zb-h1" | "zb-v":
+                value = np.minimum(p, m)
+            case "zb-h2":
+                value = np.minimum(2.0 * p - 1.0, m)
+            case "dualpipe":
+                value = np.minimum(p + 1.0, m)
+            case _:
+                assert_never(name)
+        found = np.where(runs.schedule == number, value, found)
     return np.minimum(found, m)
 
 
 def train_memory(
     batch: MicroBatch,
     *,
-    global_batch: int,
+    global_batch_sequences: int,
     gradient_bytes: float | None = None,
     dropout: bool = False,
     runtime_bytes: float = RUNTIME_BYTES,
@@ -83,7 +91,7 @@ def train_memory(
     """What the fullest chip holds.
 
     Args:
-        global_batch: [sequences].
+        global_batch_sequences: [sequences].
         gradient_bytes: of a gradient as a stack accumulates it; that of the precision by default [bytes].
         dropout: whether masks are kept.
         runtime_bytes: of driver and buffers [bytes].
@@ -91,7 +99,7 @@ def train_memory(
     """
     runs, pp = batch.runs, as_array(batch.runs.pp)
     held = shards(batch.model, runs, batch.mtp_layers, batch.lora_rank)
-    flight = micro_batches_in_flight(runs, as_array(runs.micro_batches(global_batch)))
+    flight = micro_batches_in_flight(runs, as_array(runs.micro_batches(global_batch_sequences)))
     per_micro_batch, again = _activations(batch, dropout)
     mean = per_micro_batch / pp
     logits = LOGIT_BYTES * batch.tokens * batch.model.vocab_size / as_array(runs.tp) * (1.0 + batch.mtp_layers)
@@ -140,9 +148,21 @@ def _activations(batch: MicroBatch, dropout: bool) -> tuple[Array, Array]:
         rows = runs.recompute == number
         if np.any(rows):
             kept = np.where(rows, stack_bytes(batch, name, dropout=dropout), kept)
-            rebuilt = {"full": working, "reversible": working, "modules": working - left}.get(name, none)
-            again = np.where(rows, rebuilt, again)
+            again = np.where(rows, _rebuilt(name, working, left), again)
     return kept, again
+
+
+def _rebuilt(recompute: Recompute, working: Array, left: Array) -> Array:
+    """What a layer builds up again while its gradients are made; `left` is what it kept [bytes]."""
+    match recompute:
+        case "none" | "selective":
+            return 0.0 * working
+        case "modules":
+            return working - left
+        case "full" | "reversible":
+            return working
+        case _:
+            assert_never(recompute)
 
 
 def _device(
@@ -182,15 +202,17 @@ def _device(
     }
 
 
-CHEAPEST_FIRST = ("none", "selective", "modules", "full")
+CHEAPEST_FIRST: tuple[Recompute, ...] = ("none", "selective", "modules", "full")
 """Kinds of recompute by what they cost; the core of attention is run again only where it is not one fused kernel."""
 
 
-def cheapest_recompute(batch: MicroBatch, *, global_batch: int, gradient_bytes: float, hbm_bytes: float) -> list[str]:
+def cheapest_recompute(
+    batch: MicroBatch, *, global_batch_sequences: int, gradient_bytes: float, hbm_bytes: float
+) -> list[str]:
     """The cheapest recompute with which each run fits; none where nothing does, because then our count is not theirs.
 
     Args:
-        global_batch: [sequences].
+        global_batch_sequences: [sequences].
         gradient_bytes: of a gradient as a stack accumulates it [bytes].
         hbm_bytes: of a chip [bytes].
     """
@@ -200,7 +222,9 @@ def cheapest_recompute(batch: MicroBatch, *, global_batch: int, gradient_bytes: 
             continue
         number = RECOMPUTE.index(name)
         runs = replace(batch.runs, recompute=np.full(len(batch.runs), number))
-        found = train_memory(replace(batch, runs=runs), global_batch=global_batch, gradient_bytes=gradient_bytes)
+        found = train_memory(
+            replace(batch, runs=runs), global_batch_sequences=global_batch_sequences, gradient_bytes=gradient_bytes
+        )
         chosen = np.where((chosen < 0) & fits(found, hbm_bytes), number, chosen)
     return [RECOMPUTE[max(int(number), 0)] for number in chosen]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 
@@ -77,7 +78,7 @@ def hide_exchange(runs: Runs, micro_batches: Array, shown: Mapping[str, Array], 
     pair = np.where(dual, np.maximum(compute, exchange), alone)
     share = np.where(dual, paired_share(as_array(runs.pp), micro_batches), 0.0)
     left = np.maximum(exchange - compute, 0.0) / np.where(exchange > 0.0, exchange, 1.0)
-    factors = dict.fromkeys(EXCHANGE, 1.0 - share * (1.0 - left))
+    factors: dict[str, Array] = dict.fromkeys(EXCHANGE, 1.0 - share * (1.0 - left))
     factors |= dict.fromkeys(ON_CORES, 1.0 + share * slower)
     return Hidden(
         mean=alone + share * (pair - alone),
@@ -107,13 +108,20 @@ def bubble_seconds(
     w, both = (  # DualPipe runs a forward pass under a backward pass of the other direction
         (phases[name] ** CORNER + (host / 3.0) ** CORNER) ** (1.0 / CORNER) for name in ("weight", "forward")
     )
-    plain = (pp - 1) / v * stage
-    found = plain
-    for name, value in (
-        ("zb-h1", (pp - 1) * np.maximum(stage - 2.0 * w, 0.0)),
-        ("zb-h2", (pp - 1) * np.maximum(stage - 3.0 * w, 0.0)),
-        ("zb-v", (pp - 1) / 2.0 * both),  # of the block in schedules/zb_v, found by running it
-        ("dualpipe", np.maximum(pp / 2.0 - 1.0, 0.0) * np.maximum(pair + (stage - both) - 3.0 * w, 0.0)),
-    ):
-        found = np.where(runs.schedule == SCHEDULES.index(name), value, found)
+    found = np.zeros(len(runs))
+    for number, name in enumerate(SCHEDULES):
+        match name:
+            case "1f1b" | "interleaved" | "gpipe":
+                value = (pp - 1) / v * stage
+            case "zb-h1":
+                value = (pp - 1) * np.maximum(stage - 2.0 * w, 0.0)
+            case "zb-h2":
+                value = (pp - 1) * np.maximum(stage - 3.0 * w, 0.0)
+            case "zb-v":  # of the block in schedules/zb_v, found by running it
+                value = (pp - 1) / 2.0 * both
+            case "dualpipe":
+                value = np.maximum(pp / 2.0 - 1.0, 0.0) * np.maximum(pair + (stage - both) - 3.0 * w, 0.0)
+            case _:
+                assert_never(name)
+        found = np.where(runs.schedule == number, value, found)
     return found + 2.0 * (pp - 1) * hop

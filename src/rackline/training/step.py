@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 
@@ -112,7 +112,7 @@ def step_parts(
     precision: TrainPrecision,
     calibration: Calibration,
     seq_len: int,
-    global_batch: int,
+    global_batch_sequences: int,
     flash: bool = True,
     sequence_parallel: bool = True,
     forwards_tokens: bool = True,
@@ -125,7 +125,7 @@ def step_parts(
     Args:
         calibration: of single kernels on the chip.
         seq_len: [tokens].
-        global_batch: [sequences].
+        global_batch_sequences: [sequences].
         flash: whether attention is one fused kernel.
         sequence_parallel: whether norms and residuals are spread over tp as well.
         forwards_tokens: whether a token crosses to a scale-up domain once, however many of its experts live there.
@@ -160,12 +160,12 @@ def step_parts(
         batch,
         table,
         [(one, as_array(row_seconds(table.row_numbers(one.row), features))) for one in work],
-        global_batch=global_batch,
+        global_batch_sequences=global_batch_sequences,
     )
 
 
 def _assemble(
-    batch: MicroBatch, table: PassTable, timed: Sequence[tuple[Work, Array]], *, global_batch: int
+    batch: MicroBatch, table: PassTable, timed: Sequence[tuple[Work, Array]], *, global_batch_sequences: int
 ) -> StepParts:
     model, runs, cluster = batch.model, batch.runs, batch.cluster
     seconds: dict[tuple[str, str], Array] = {}
@@ -198,7 +198,7 @@ def _assemble(
         shard_gather=shard_gather,
         optimizer=owned * (OPTIMIZER_BYTES + 2.0 * batch.precision.moment_bytes) / cluster.chip.hbm_bytes_per_s,
         hop=hop_seconds(cluster, runs, batch.tokens * 2.0 * model.d_model / as_array(runs.tp)),
-        micro_batches=as_array(runs.micro_batches(global_batch)),
+        micro_batches=as_array(runs.micro_batches(global_batch_sequences)),
         layers=float(model.num_layers + batch.mtp_layers),
         gather_bytes=batch.precision.gather_bytes,
         trained_bytes=ADAPTER_BYTES if batch.lora_rank else batch.precision.gather_bytes,
@@ -368,12 +368,15 @@ def recompute_seconds(parts: StepParts, times: Mapping[tuple[str, str], Any], fo
     runs = parts.runs
     found = np.zeros(len(runs))
     for number, name in enumerate(RECOMPUTE):
-        if name == "none":
-            continue
-        if name in ("full", "reversible"):  # a reversible block rebuilds its inputs from its outputs: a forward pass
-            value = forward
-        else:
-            rows = parts.core if name == "selective" else parts.modules
-            value = sum((one * times[key] / as_array(runs.pp) for key, one in rows.items()), np.zeros(len(runs)))
+        match name:
+            case "none":
+                value = found
+            case "selective" | "modules":
+                rows = parts.core if name == "selective" else parts.modules
+                value = sum((one * times[key] / as_array(runs.pp) for key, one in rows.items()), np.zeros(len(runs)))
+            case "full" | "reversible":  # a reversible block rebuilds its inputs from its outputs: a forward pass
+                value = forward
+            case _:
+                assert_never(name)
         found = np.where(runs.recompute == number, value, found)
     return found
