@@ -165,7 +165,7 @@ def measure(points_dense: int, points_moe: int) -> tuple[list[Bar], dict[str, An
     moe = in_a_process(["deepseek-v3", "gb200-nvl72", "fp8", str(points_moe)])
     dense_one = one_pass("llama-3.1-70b", "dgx-h100", "bf16", "tp=8")
     moe_one = one_pass("deepseek-v3", "gb200-nvl72", "fp8", "attention_dp=32,ep=32")
-    rackline = [sys.executable, "-m", "rackline.cli.main"]
+    rackline = [sys.executable, "-m", "rackline"]
     plan_s, printed = wall([*rackline, *PLAN_COMMAND, "--json"])
     help_s, _ = wall([*rackline, "--help"])
     looked_at = json.loads(printed)

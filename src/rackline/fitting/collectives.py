@@ -17,6 +17,8 @@ from rackline.fitting.evaluate import Errors, random_half
 from rackline.fitting.fit import Values
 from rackline.fitting.line import robust_fit
 from rackline.fitting.tables import Array, Measurements
+from rackline.passes.features import as_array
+from rackline.passes.line import fastest, line_seconds
 
 RING_CLASSES = {
     "all_reduce": "all_reduce_ring",
@@ -82,9 +84,7 @@ def ring_seconds(values: Mapping[str, float], wire_s: Array) -> Array:
         values: overhead_s [s], eta_link, ramp.
         wire_s: bytes on the wire over the link's rate [s].
     """
-    x = wire_s / values["eta_link"]
-    overhead = values["overhead_s"]
-    return overhead + x + values.get("ramp", 0.0) * np.sqrt(overhead * x)
+    return as_array(line_seconds(values["overhead_s"], (wire_s / values["eta_link"],), ramp=values.get("ramp", 0.0)))
 
 
 def custom_seconds(values: Mapping[str, float], one_shot_s: Array, two_shot_s: Array) -> Array:
@@ -94,9 +94,8 @@ def custom_seconds(values: Mapping[str, float], one_shot_s: Array, two_shot_s: A
         values: overhead_s [s], eta_link of one-shot; extra_s [s], eta_link_two, ramp_two of two-shot.
         one_shot_s, two_shot_s: bytes on the wire of each over the link's rate [s].
     """
-    one = values["overhead_s"] + one_shot_s / values["eta_link"]
-    two = ring_seconds(two_shot_values(values), two_shot_s)
-    return np.minimum(one, two)
+    one = line_seconds(values["overhead_s"], (one_shot_s / values["eta_link"],))
+    return fastest((one, ring_seconds(two_shot_values(values), two_shot_s)))
 
 
 def two_shot_values(values: Mapping[str, float]) -> Values:
