@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rackline.api.price import price as price
     from rackline.api.simulate import simulate as simulate
     from rackline.api.tiers import tiers as tiers
+    from rackline.api.train import train as train
     from rackline.api.validate import validate as validate
     from rackline.arch import model as model
     from rackline.errors import RacklineError as RacklineError
@@ -89,6 +90,7 @@ _WHERE = {
     "read_prices": "rackline.pricing",
     "simulate": "rackline.api.simulate",
     "tiers": "rackline.api.tiers",
+    "train": "rackline.api.train",
     "validate": "rackline.api.validate",
 }
 __all__ = sorted(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]
