@@ -20,6 +20,8 @@ MODULES = {
     "models": "models",
     "memory": "memory",
     "compare": "compare",
+    "ask": "ask",
+    "schema": "schema",
 }
 
 
