@@ -125,6 +125,38 @@ def board() -> Scoreboard:
 
 
 @cache
+def explained(policy: StepPolicy = "serial") -> Explanation:
+    deployment = deploy("deepseek-v3", "pp=2,ep=8,attention_dp=8", on="gb200-nvl72")
+    batch = Batch(decode_sequences=32.0, context_len=4e3, group_tokens=256.0)
+    held = deployment.memory(sequences=512.0, context_len=4e3, batched_tokens=512.0, memory_fraction=0.9)
+    return Explanation.of(deployment, batch, batch_size=512, memory=held, policy=policy)
+
+
+@cache
+def fitting(context_len: float = 32e3) -> Capacity:
+    rack = cluster("dgx-h100")
+    found = model("llama-3.1-70b")
+    return capacity(found, rack, precision("bf16", found, rack.chip), context_len=context_len)
+
+
+@cache
+def a_train_plan() -> TrainPlan:
+    rack = cluster("dgx-h100").with_chips(64)
+    job = TrainJob.of(model("llama-3.1-8b"), rack)
+    return train_plan(job)
+
+
+@cache
+def sides() -> list[Side]:
+    return [cluster_side(cluster(name)) for name in ("dgx-h100", "gb200-nvl72", "mi355x-8")]
+
+
+@cache
+def verdicts() -> list[Finding]:
+    return list(ledger(segment=3))
+
+
+@cache
 def tiers_of_a_prompt() -> Figure:
     from rackline.pricing import envelope
 

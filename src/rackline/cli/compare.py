@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from rackline.cli.options import Json, MaybeValue, Value, find_calibration, latency, read_model_and_cluster, tokens
+from rackline.cli.plot import PlotFile, PlotLook, read_plot
 from rackline.cli.screen import print_json, progress, screen
 from rackline.errors import InputError, UnknownNameError
 
@@ -23,6 +24,8 @@ def compare(
     ttft: MaybeValue = None,
     calibration: str = "auto",
     json: Json = False,
+    plot: PlotFile = None,
+    plot_theme: PlotLook = "auto",
 ) -> None:
     """Chips, clusters, models or deployments side by side, each number over that of the first.
 
@@ -37,12 +40,15 @@ def compare(
     """
     if len(names) < 2:
         raise InputError(what="names", given=" ".join(names) or "nothing", allowed="two or more of one kind")
+    drawing = read_plot(plot, "rackline.report.compare_figure:FIGURES", look=plot_theme)
     from rackline.report.compare_report import compare_data, compare_table
 
     if any("@" in name for name in names):
         what, sides = "deployments", _deployments(names, (input_len, output_len), (tpot, ttft), calibration)
     else:
         what, sides = _catalogue(names)
+    if drawing is not None:
+        drawing.write(sides, what=what)
     if json:
         print_json(compare_data(sides, what=what))
         return

@@ -22,6 +22,7 @@ from rackline.cli.options import (
     tokens,
     whole,
 )
+from rackline.cli.plot import PlotFile, PlotLook, read_plot
 from rackline.cli.screen import print_json, progress, screen
 from rackline.errors import InputError, nearest_names
 
@@ -50,6 +51,9 @@ def explain(
     sets: Overrides = None,
     json: Json = False,
     trace: str | None = None,
+    plot: PlotFile = None,
+    plot_kind: str | None = None,
+    plot_theme: PlotLook = "auto",
 ) -> None:
     """One pass row by row: formula, coefficients, numbers put in, seconds, share, what binds.
 
@@ -71,8 +75,10 @@ def explain(
         sets: KEY=VALUE replaces a number of the model, cluster or chip; may be repeated
         json: print JSON (SI units) and nothing else
         trace: write a Chrome trace to FILE.json, for Perfetto or chrome://tracing
+        plot_kind: waterfall (time row by row; default), roofline (rows under the roofs of the chip) or memory
     """
     file = check_file_to_write(trace, "--trace")
+    drawing = read_plot(plot, "rackline.report.explain_figures:FIGURES", plot_kind, plot_theme)
     sequences = whole(batch, "--batch", minimum=0)
     new_tokens = tokens(prefill, "--prefill") if prefill is not None else 0.0
     if not sequences and not new_tokens:
@@ -120,6 +126,8 @@ def explain(
         title = f"{deployment.calibration.name} calibration, {explanation.time.policy}"
         passes = {title: explanation.time, "blackboard": explanation.ideal}
         file.write_text(json_text.dumps(chrome_trace(passes)), encoding="utf-8")
+    if drawing is not None:
+        drawing.write(explanation)
     known: list[Interval] = []
     if deployment.calibration.name != "unit" and explanation.time.policy != "blackboard":
         from rackline.validation.intervals import intervals

@@ -18,6 +18,7 @@ from rackline.cli.options import (
     tokens,
     whole,
 )
+from rackline.cli.plot import PlotFile, PlotLook, read_plot
 from rackline.cli.screen import print_json, progress, screen
 
 
@@ -34,6 +35,8 @@ def fit(
     memory: Annotated[Value, Parameter(name="--memory-fraction")] = "0.9",
     sets: Overrides = None,
     json: Json = False,
+    plot: PlotFile = None,
+    plot_theme: PlotLook = "auto",
 ) -> None:
     """What fits: weights per chip, room for KV, largest context and concurrency, layout by layout.
 
@@ -49,6 +52,7 @@ def fit(
         sets: KEY=VALUE replaces a number of the model, cluster or chip; may be repeated
         json: print JSON (SI units) and nothing else
     """
+    drawing = read_plot(plot, "rackline.report.capacity_figure:FIGURES", look=plot_theme)
     context_len = tokens(context, "--context")
     wanted = whole(concurrency, "--concurrency") if concurrency is not None else None
     fraction = memory_fraction(memory)
@@ -67,6 +71,8 @@ def fit(
             memory_fraction=fraction,
             layouts=read_layouts(layout, found_model, cluster),
         )
+    if drawing is not None:
+        drawing.write(found, hbm_bytes=cluster.chip.hbm_bytes)
     need = None
     if not found.fitting:
         from rackline.search.fits import smallest_cluster

@@ -7,6 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from rackline.cli.options import Json, MaybeValue, Overrides, assignments, check_file_to_write, whole
+from rackline.cli.plot import PlotFile, PlotLook, read_plot
 from rackline.cli.screen import print_json, progress, screen
 
 
@@ -17,6 +18,8 @@ def lecture(
     sets: Overrides = None,
     page: Annotated[str | None, Parameter(name="--page")] = None,
     json: Json = False,
+    plot: PlotFile = None,
+    plot_theme: PlotLook = "auto",
 ) -> None:
     """Is what the lecture says true, and where does it stop being true?
 
@@ -32,6 +35,7 @@ def lecture(
         json: print JSON (SI units) and nothing else
     """
     file = check_file_to_write(page, "--page")
+    drawing = read_plot(plot, "rackline.ledger.figure:FIGURES", look=plot_theme)
     number = None if segment is None else whole(segment, "--segment", maximum=9)
 
     from rackline.ledger import World, ledger, overrides_from_texts
@@ -42,6 +46,8 @@ def lecture(
         from rackline.ledger.page import page as page_of
 
         file.write_text(page_of(findings), encoding="utf-8")
+    if drawing is not None:
+        drawing.write(findings)
     if json:
         print_json({"claims": [finding.as_dict() for finding in findings]})
         return

@@ -61,7 +61,7 @@ def tiers_figure(
     layers: list[Layer] = [
         {
             "data": {"values": hull},
-            "mark": {"type": "line", "style": "trail", "clip": True},
+            "mark": {"type": "line", "style": "hull", "clip": True},
             "encoding": place,
         },
         {"mark": {"type": "line", "clip": True}, "encoding": {**place, "color": colour(names)}},
@@ -77,7 +77,7 @@ def tiers_figure(
     )
     return Figure(
         title="Keeping the cache of a prompt: cost over the time held",
-        subtitle=f"{title}; wide grey: the cheapest; dashed: where another tier takes over",
+        subtitle=f"{title}; grey: the cheapest; dashed: another takes over",
         description=f"Cost over the time held on log axes. The cheapest: {words}.",
         spec={"data": {"values": rows}, "layer": layers},
     )

@@ -114,7 +114,7 @@ class Theme:
                     "strokeJoin": "round",
                     "strokeWidth": 5,
                 },
-                "trail": {"color": self.muted, "opacity": 0.25, "strokeWidth": 9},
+                "hull": {"stroke": self.muted, "opacity": 0.25, "strokeWidth": 9},
                 "note": {"color": self.ink, "fill": self.ink, "fontWeight": 600},
             },
         }
@@ -133,7 +133,7 @@ DARK = Theme(
     ink="#e8eaed",
     muted="#9aa3ad",
     grid="#2c3138",
-    category=("#3676dd", "#ffb40e", "#03e5f3", "#c68bff", "#cb4645", "#80afb2", "#f97d63", "#8f7696"),
+    category=("#3676dd", "#efa61f", "#2fd0df", "#c68bff", "#cb4645", "#80afb2", "#f97d63", "#8f7696"),
     ramp=("#1d2c52", "#2a4f9e", "#3676dd", "#7ea9ee", "#cfe0fb"),
 )
 
