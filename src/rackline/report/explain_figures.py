@@ -94,7 +94,7 @@ def roofline_figure(explanation: Explanation) -> Figure:
 
 
 def waterfall_figure(explanation: Explanation) -> Figure:
-    """The time of a pass, row by row: each begins where the one before it ended, in its stream where streams overlap."""
+    """The time of a pass, row by row: each begins where the one before ended, in its stream where streams overlap."""
     time, ideal = explanation.time, explanation.ideal
     used = [row for row in time.rows if row.used and row.seconds > 0.0]
     total = sum(row.seconds for row in used)

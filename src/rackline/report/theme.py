@@ -133,7 +133,7 @@ DARK = Theme(
     ink="#e8eaed",
     muted="#9aa3ad",
     grid="#2c3138",
-    category=("#3676dd", "#efa61f", "#2fd0df", "#c68bff", "#cb4645", "#80afb2", "#f97d63", "#8f7696"),
+    category=("#3676dd", "#f9b012", "#03e5f3", "#c68bff", "#cb4645", "#80afb2", "#f97d63", "#8f7696"),
     ramp=("#1d2c52", "#2a4f9e", "#3676dd", "#7ea9ee", "#cfe0fb"),
 )
 

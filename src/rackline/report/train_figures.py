@@ -9,7 +9,7 @@ from rackline.report.axes import Measure, linear_axis
 from rackline.report.bars import nothing_figure, stacked_bars
 from rackline.report.figure import Figure
 from rackline.report.gantt import NAMES
-from rackline.report.layers import Row, colour, hovered
+from rackline.report.layers import Layer, Row, colour, hovered
 from rackline.report.train_report import layout_text
 from rackline.report.wording import percent
 from rackline.search.train import TrainCandidate, TrainPlan, shares
@@ -49,21 +49,19 @@ def pipeline_figure(timeline: Timeline, *, title: str) -> Figure:
     x = linear_axis(start, [row["end_s"] for row in rows], margin=0.0)
     chunks = sorted({row["chunk"] for row in rows})
     used = [name for name in NAMES.values() if any(row["op"] == name for row in rows)]
-    encoding = {
+    encoding: Layer = {
         "x": x,
         "x2": {"field": "end_s"},
         "y": {"field": "stage", "type": "ordinal", "title": "stage", "scale": {"paddingInner": 0.12}},
         "color": colour(used, "op"),
-        "opacity": {
+    }
+    if len(chunks) > 1:
+        encoding["opacity"] = {
             "field": "chunk",
             "type": "ordinal",
-            "scale": {
-                "domain": chunks,
-                "range": [1.0 - 0.45 * i / max(len(chunks) - 1, 1) for i in range(len(chunks))],
-            },
-            "legend": {"title": "chunk"} if len(chunks) > 1 else None,
-        },
-    }
+            "scale": {"domain": chunks, "range": [1.0 - 0.45 * i / (len(chunks) - 1) for i in range(len(chunks))]},
+            "legend": {"title": "chunk"},
+        }
     shown = [
         Measure(field="op", title="what"),
         Measure(field="stage", title="stage", kind="count"),
