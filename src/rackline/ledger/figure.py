@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rackline.ledger.said import SEGMENTS
 from rackline.ledger.work import VERDICTS, Finding
@@ -27,6 +27,3 @@ def verdicts_figure(findings: Sequence[Finding]) -> Figure:
         subtitle=f"{len(findings)} claims, inconsistencies and golden values; each examined by the library",
         description=f"Verdicts by segment of the lecture: {', '.join(texts)}.",
     )
-
-
-FIGURES: dict[str, Callable[..., Figure]] = {"verdicts": verdicts_figure}

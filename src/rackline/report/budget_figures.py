@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from rackline.report.axes import Measure, log_axis
@@ -95,7 +93,11 @@ def quality_figure(budget: Budget, *, asked: str) -> Figure:
         Measure(field="lifetime_flop", title="FLOP over its life", kind="power"),
     ]
     layers: list[Layer] = [
-        {"data": {"values": rule}, "mark": {"type": "line", "style": "reference", "clip": True}, "encoding": place},
+        {
+            "data": {"values": rule},
+            "mark": {"type": "line", "style": "reference", "strokeWidth": 1.4, "clip": True},
+            "encoding": place,
+        },
         {"mark": {"type": "line"}, "encoding": place},
         hovered({"type": "point", "opacity": 0, "size": 60}, place, shown),
     ]
@@ -114,9 +116,6 @@ def quality_figure(budget: Budget, *, asked: str) -> Figure:
         + ".",
         spec={"data": {"values": rows}, "layer": layers},
     )
-
-
-FIGURES: dict[str, Callable[..., Figure]] = {"lifetime": lifetime_figure, "quality": quality_figure}
 
 
 def _curve(budget: Budget) -> tuple[np.ndarray, np.ndarray]:

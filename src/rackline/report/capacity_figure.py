@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from rackline.report.axes import Measure
 from rackline.report.bars import nothing_figure, stacked_bars
 from rackline.report.capacity_report import nearest_reason
@@ -50,6 +48,3 @@ def capacity_figure(capacity: Capacity, *, hbm_bytes: float) -> Figure:
         description=f"Weights, cache and reserve of a chip for {len(bars)} layouts. {words}.",
         marks={f"chip: {format_bytes(hbm_bytes)}": hbm_bytes},
     )
-
-
-FIGURES: dict[str, Callable[..., Figure]] = {"memory": capacity_figure}

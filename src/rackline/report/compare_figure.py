@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rackline.report.axes import Measure, log_axis
 from rackline.report.bars import BAR_HEIGHT, LONGEST_LABEL
@@ -70,6 +70,3 @@ def compare_figure(sides: Sequence[Side], *, what: str) -> Figure:
         width=520,
         height=BAR_HEIGHT * (max(len(names), 2) + 1),
     )
-
-
-FIGURES: dict[str, Callable[..., Figure]] = {"ratios": compare_figure}

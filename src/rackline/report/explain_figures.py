@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
@@ -59,7 +58,7 @@ def roofline_figure(explanation: Explanation) -> Figure:
     layers: list[Layer] = [
         {
             "data": {"values": roofs},
-            "mark": {"type": "line", "style": "reference", "strokeDash": [1, 0], "clip": True},
+            "mark": {"type": "line", "style": "reference", "strokeDash": [1, 0], "strokeWidth": 1.6, "clip": True},
             "encoding": {**place, "detail": {"field": "roof", "type": "nominal"}},
         },
         {
@@ -172,13 +171,6 @@ def memory_figure(explanation: Explanation) -> Figure:
         + ".",
         marks={"usable": float(memory.usable), "chip": memory.total},
     )
-
-
-FIGURES: dict[str, Callable[..., Figure]] = {
-    "waterfall": waterfall_figure,
-    "roofline": roofline_figure,
-    "memory": memory_figure,
-}
 
 
 def _has_place(row: RowTime) -> bool:

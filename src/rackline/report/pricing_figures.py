@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -61,7 +61,7 @@ def tiers_figure(
     layers: list[Layer] = [
         {
             "data": {"values": hull},
-            "mark": {"type": "line", "style": "hull", "clip": True},
+            "mark": {"type": "line", "style": "hull", "strokeWidth": 10, "opacity": 0.3, "clip": True},
             "encoding": place,
         },
         {"mark": {"type": "line", "clip": True}, "encoding": {**place, "color": colour(names)}},
@@ -199,8 +199,3 @@ def readings_figure(readings: Sequence[Reading]) -> Figure:
 def _shapes() -> Layer:
     names = ["closed models", "open models"]
     return {**colour(names), "scale": {"domain": names, "range": ["circle", "square"]}}
-
-
-TIERS_FIGURES: dict[str, Callable[..., Figure]] = {"cost": tiers_figure}
-PRICE_FIGURES: dict[str, Callable[..., Figure]] = {"price": offered_figure}
-READING_FIGURES: dict[str, Callable[..., Figure]] = {"map": readings_figure}
