@@ -163,7 +163,7 @@ def a_train_plan() -> TrainPlan:
         precision=train_precision("bf16", rack.chip),
         stack=stack,
         calibration=calibration(stack.kernels, rack.chip),
-        global_batch=64,
+        global_batch_sequences=64,
         seq_len=8192,
     )
     return train_plan(

@@ -166,7 +166,7 @@ FIGURES: dict[str, Callable[..., Figure]] = {
 
 
 def _shares(plan: TrainPlan, one: TrainCandidate) -> dict[str, float]:
-    return shares(one.step, plan.job.global_batch / (one.layout.dp * one.layout.micro_batch))
+    return shares(one.step, plan.job.global_batch_sequences / (one.layout.dp * one.layout.micro_batch))
 
 
 def _name(plan: TrainPlan) -> str:
