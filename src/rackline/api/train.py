@@ -164,26 +164,32 @@ def _rows(answer: Answered) -> Iterable[Any]:
     return answer.result.best
 
 
-def _drawn(answer: Answered, name: str) -> tuple[Timeline, str]:
-    """The pipeline of the best run, and its title."""
-    plan = answer.result
-    timeline = _timeline(plan)
-    if timeline is None:
-        raise InputError(what=name, given="no pipeline", allowed="only for a best run with a pipeline (pp above 1)")
-    return timeline, f"{plan.job.model.name}, {plan.best[0].layout.label()}"
+def _step(answer: Answered) -> Figure:
+    from rackline.report.train_figures import step_figure
+
+    return step_figure(answer.result)
 
 
-def _figure(answer: Answered) -> Figure:
-    from rackline.report.train_figures import pipeline_figure
+def _pipeline(answer: Answered) -> Figure:
+    from rackline.report.train_figures import pipeline_of_plan
 
-    timeline, title = _drawn(answer, "plot")
-    return pipeline_figure(timeline, title=title)
+    return pipeline_of_plan(answer.result)
+
+
+def _memory(answer: Answered) -> Figure:
+    from rackline.report.train_figures import train_memory_figure
+
+    return train_memory_figure(answer.result)
 
 
 def _write_trace(answer: Answered, path: Path) -> None:
     from rackline.report.gantt import schedule_trace
 
-    timeline, title = _drawn(answer, "trace")
+    plan = answer.result
+    timeline = _timeline(plan)
+    if timeline is None:
+        raise InputError(what="trace", given=str(path), allowed="only for a best run with a pipeline (pp above 1)")
+    title = f"{plan.job.model.name}, {plan.best[0].layout.label()}"
     write_text(path, json.dumps(schedule_trace(timeline, title)), what="trace")
 
 
@@ -199,7 +205,7 @@ _TRACE = SideFile(
     summary=_summary,
     rows=_rows,
     data=_data,
-    figures={"pipeline": _figure},
+    figures={"step": _step, "pipeline": _pipeline, "memory": _memory},
     files={"trace": _TRACE},
 )
 def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
