@@ -25,14 +25,14 @@ def lecture(
 
     Args:
         segment: 1 batch size, 2 experts on racks, 3 pipelines, 4 memory wall, 5 over-training, 6 prices,
-            7 cryptography, 8 inconsistencies, 9 golden values; all by default
-        claim: one claim in full, such as C99
+            7 cryptography, 8 inconsistencies, 9 golden values, 10 summaries, 11 flash cards; all by default
+        claim: one claim in full, such as C99, N01 (a summary) or Q4 (a flash card)
         sets: NAME:KEY=VALUE replaces a number of the catalogue, such as gb200:hbm_bytes_per_s=16TB/s; may be repeated
         page: write the ledger as Markdown to FILE.md
         json: print JSON (SI units) and nothing else
     """
     file = check_file_to_write(page, "--page")
-    number = None if segment is None else whole(segment, "--segment", maximum=9)
+    number = None if segment is None else whole(segment, "--segment", maximum=11)
 
     from rackline.ledger import World, ledger, overrides_from_texts
 
@@ -45,7 +45,11 @@ def lecture(
     if json:
         print_json({"claims": [finding.as_dict() for finding in findings]})
         return
+    from rich.console import Group
+
     from rackline.ledger.table import claim_panel, ledger_table
 
     out = screen()
-    out.print(claim_panel(findings[0]) if claim is not None else ledger_table(findings, full=number is not None))
+    out.print(
+        Group(*map(claim_panel, findings)) if claim is not None else ledger_table(findings, full=number is not None)
+    )
