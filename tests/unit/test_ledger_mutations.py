@@ -15,12 +15,14 @@ import pytest
 
 from rackline.catalog import names
 from rackline.errors import RacklineError
-from rackline.ledger import EXAMINATIONS, Claim, Finding, Quoted, World, claims, ledger
+from rackline.ledger import EXAMINATIONS, Claim, Finding, World, claims, ledger
 from rackline.ledger.ledger import examine
 from rackline.ledger.work import BY_DEFINITION, FAILS, HOLDS, IN_UNITS, ONLY_IF, UNITS
 from rackline.ledger.world import _RECORDS
 
 FACTORS = (0.3, 4.0, 0.01, 100.0)
+QUOTED_FACTORS = (0.3, 3.0, 0.03, 30.0, 1e-4, 1e4)
+SIZES = {"ranks", "samples", "rounds", "layers", "endpoints", "stages"}  # of what is built: not made large
 # keys of each kind of object whose values claims read; parts of a dotted key
 KEYS = {
     "chips": ("hbm_bytes", "hbm_bytes_per_s", "peak_flop_per_s."),
@@ -67,14 +69,20 @@ def changed_catalogues(base: Finding, factors: tuple[float, ...]) -> Iterator[di
 
 
 def changed_quotes(claim: Claim, base: Finding) -> Iterator[Claim]:
-    """The claim with one number said otherwise, among others as the computed values have it."""
+    """The claim with numbers said otherwise, each by itself, then all; among others as the computed values have it."""
+
+    def said(numbers: dict[str, float]) -> Claim:
+        changed = {name: dataclasses.replace(claim.numbers[name], value=value) for name, value in numbers.items()}
+        return dataclasses.replace(claim, numbers=MappingProxyType({**claim.numbers, **changed}))
+
     for name, quoted in claim.numbers.items():
         targets = [one.value / quoted.value for one in base.computed if one.passes is not None and one.value]
-        for factor in (*FACTORS[:2], *targets, *(1.0 / target for target in targets if target)):
-            if not 1e-2 < factor < 1e2:
-                continue
-            numbers = {**claim.numbers, name: Quoted(value=quoted.value * factor, within=quoted.within)}
-            yield dataclasses.replace(claim, numbers=MappingProxyType(numbers))
+        for factor in (*QUOTED_FACTORS, *targets, *(1.0 / target for target in targets if target)):
+            if 1e-6 < factor < (4.0 if name in SIZES else 1e6):
+                yield said({name: quoted.value * factor})
+    for factor in QUOTED_FACTORS:
+        if not SIZES & set(claim.numbers):
+            yield said({name: quoted.value * factor for name, quoted in claim.numbers.items()})
 
 
 def outcomes(finding: Finding) -> dict[str, bool]:
@@ -160,14 +168,14 @@ def test_what_holds_by_definition_holds_on_any_machine(claim: Claim, findings: d
 
 # Claims that read the catalogue, a change of it, and what becomes of verdict and condition.
 TURNS: list[tuple[str, dict[str, dict[str, object]], str, str]] = [
-    ("C78", {"gb200": {"hbm_bytes_per_s": 1e12}}, "does not hold", "2.68"),
+    ("C78", {"gb200": {"hbm_bytes_per_s": 1e12}}, "does not hold", "9.32 ms"),
     ("C100", {"h100-sxm": {"hbm_bytes_per_s": 1.65e12}}, "holds in these units", "(h100-sxm BF16)"),
-    ("C113", {"h100-sxm": {"hbm_bytes_per_s": 33.5e12}}, "does not hold", ""),
-    ("C101", {"llama-3.1-70b": {"architecture.num_layers": 40}}, "holds only if", "qwen3-32b"),
+    ("C113", {"h100-sxm": {"hbm_bytes_per_s": 33.5e12}}, "holds only if", "a token at 200K"),
+    ("C46", {"dgx-h100": {"levels.scale_out.bytes_per_s_each_way": 25e9}}, "holds only if", "gb300-nvl72"),
     ("C10", {"dgx-h100": {"usd_per_chip_hour": 2.0}}, "holds only if", "dgx-h100"),
-    ("C103", {"deepseek-v4-pro": {"architecture.num_layers": 20}}, "holds only if", "deepseek-v4-pro"),
+    ("C07", {"deepseek-v3": {"architecture.moe.experts_per_token": 32}}, "holds only if", "all parameters"),
     ("C112", {"h100-sxm": {"peak_flop_per_s.bf16": 1e16}}, "holds", ""),
-    ("N09", {"gb200": {"hbm_bytes": 8e9}}, "holds only if", "deepseek-v3"),
+    ("N09", {"gb200": {"hbm_bytes": 4e9}}, "holds", ""),
     ("N16", {"gb200-nvl72": {"num_chips": 8, "levels.scale_up.size": 8}}, "does not hold", ""),
     ("C59", {"gb200": {"peak_flop_per_s.fp8": 1e17}}, "holds only if", "d_ff"),
 ]

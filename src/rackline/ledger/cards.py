@@ -107,7 +107,14 @@ def q26(it: Work) -> Finding:
         "rounds of AES until each byte depends on each", rounds, "rounds", it.q("aes_rounds"), when="rows are mixed"
     )
     alone = bb.layers_until_mixed(np.eye(16, dtype=bool))
-    it.most("without shifting and mixing", alone, "rounds", it.q("aes_rounds"), when="bytes are substituted alone")
+    it.most(
+        "without shifting and mixing",
+        alone,
+        "rounds",
+        it.q("aes_rounds"),
+        when="bytes are substituted alone",
+        by_definition=True,
+    )
     context = it.q("context_len")
     needed: list[str] = []
     for name in ("llama-3.1-70b", "gemma-3-27b"):
@@ -117,7 +124,14 @@ def q26(it: Work) -> Finding:
         for kind, attention in model.attention_kinds().items():
             layers = bb.layers_to_reach(context, attention.window)
             label = f"{kind} layers of {name} until the last token depends on the first"
-            it.most(label, layers, "layers", model.num_layers, when=f"attention is {kind} in {name}")
+            it.most(
+                label,
+                layers,
+                "layers",
+                model.num_layers,
+                when=f"attention is {kind} in {name}",
+                by_definition=attention.window is None,
+            )
             needed.append(f"{layers:.0f} of the {model.num_layers} layers of {name} if all were {kind}")
     return it.done(
         f"Each output has to depend on each input: AES takes {rounds:.0f} rounds for it, mixing rows and columns in "

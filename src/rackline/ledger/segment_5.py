@@ -132,7 +132,7 @@ def c88(it: Work) -> Finding:
 def c89(it: Work) -> Finding:
     used = it.q("inference_tokens")
     equal = float(equal_costs(used).pretrain_tokens)
-    it.near("pre-training by equal costs", equal, "tokens", "inference_tokens", when="costs are equal by rule")
+    it.identity("pre-training by equal costs", equal, used, "tokens", when="costs are equal by rule")
     shares: list[str] = []
     for name in LAWS:
         exact, when = exact_tokens(it, name, used), f"the loss law is {name}"

@@ -294,8 +294,8 @@ def n18(it: Work) -> Finding:
     short, long = (tier_by_drain(found, it.q(name)) for name in ("short_s", "long_s"))
     for label, first, second in (
         ("flash and spinning disk", "nvme", "disk"),
-        ("HBM and DDR", "hbm", "ddr"),
-        ("DDR and flash", "ddr", "nvme"),
+        ("HBM and DDR", "hbm", "host_dram"),
+        ("DDR and flash", "host_dram", "nvme"),
     ):
         fits = (short.tier, long.tier) == (first, second)
         it.true(f"5 minutes and an hour are {label}", fits, when=f"they are {label}")
@@ -309,7 +309,7 @@ def n19(it: Work) -> Finding:
     added: list[float] = []
     for hop in (0.0, it.q("hop_s")):
         step = bb.ring_step(pass_s, stages, stages, batch, hop)
-        added.append(step.token_s - pass_s)
+        added.append(float(step.token_s) - pass_s)
         when = f"a hop takes {format_seconds(hop)}"
         it.near(f"time of a token over that on one rack, {when}", step.token_s / pass_s, "times", "neutral", when=when)
     return it.done(f"Both are said: neutral without hops; four of them add {format_seconds(added[1])} (C74).")
@@ -331,8 +331,8 @@ def n20(it: Work) -> Finding:
 
 def n22(it: Work) -> Finding:
     ratios: list[float] = []
-    for mfu in (it.q("equal"), it.q("relative_mfu")):
-        ratios.append(1.0 / float(equal_cost_ratio(2.0, mfu)))
+    for mfu in (it.q("same_mfu"), it.q("relative_mfu")):
+        ratios.append(float(1.0 / equal_cost_ratio(2.0, mfu)))
         when = f"decoding has {format_percent(mfu)} of the MFU of training"
         it.near(f"tokens of use over pre-training, {when}", ratios[-1], "times", "equal", when=when)
     return it.done(f"Equal costs alone mean {ratios[0]:.3g} times the tokens; only the MFU makes them {ratios[1]:.3g}.")

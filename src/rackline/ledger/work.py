@@ -210,10 +210,13 @@ class Work:
         number = float(value)
         return self._add(label, number, unit, number >= float(bound) * (1.0 - 1e-9), when)
 
-    def most(self, label: str, value: Numbers, unit: str, bound: Numbers, *, when: str = "") -> bool:
+    def most(
+        self, label: str, value: Numbers, unit: str, bound: Numbers, *, when: str = "", by_definition: bool = False
+    ) -> bool:
         """Whether a value is at most a bound."""
         number = float(value)
-        return self._add(label, number, unit, number <= float(bound) * (1.0 + 1e-9), when)
+        passes = number <= float(bound) * (1.0 + 1e-9)
+        return self._add(label, number, unit, passes, when, by_definition=by_definition)
 
     def same(self, label: str, value: Numbers, other: Numbers, unit: str = "", *, when: str = "") -> bool:
         """Whether two ways of computing give the same value."""
