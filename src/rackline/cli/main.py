@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
-from cyclopts.exceptions import UnknownCommandError, UnknownOptionError
+from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 
-from rackline.cli.screen import screen
+from rackline.cli.screen import FailedCheckError, screen
 from rackline.errors import RacklineError, nearest_names
 
 _COMMANDS = {
@@ -180,21 +180,24 @@ _MODULES = {
     "plan": "rackline.cli.plan:plan",
     "train": "rackline.cli.train:train",
     "simulate": "rackline.cli.simulate:simulate",
-    "explain": "rackline.cli.explain:explain",
-    "fit": "rackline.cli.fit:fit",
-    "tiers": "rackline.cli.pricing:tiers",
-    "price": "rackline.cli.pricing:price",
-    "infer-prices": "rackline.cli.infer_prices:infer_prices",
-    "budget": "rackline.cli.budget:budget",
-    "validate": "rackline.cli.validate:validate",
-    "calibrate": "rackline.cli.calibrate:calibrate",
-    "lecture": "rackline.cli.lecture:lecture",
-    "chips": "rackline.cli.catalogue:chips",
-    "clusters": "rackline.cli.catalogue:clusters",
-    "models": "rackline.cli.catalogue:models",
-    "memory": "rackline.cli.catalogue:memory",
-    "compare": "rackline.cli.compare:compare",
+    "explain": "rackline.cli.commands:explain",
+    "fit": "rackline.cli.commands:fit",
+    "tiers": "rackline.cli.commands:tiers",
+    "price": "rackline.cli.commands:price",
+    "infer-prices": "rackline.cli.commands:infer_prices",
+    "budget": "rackline.cli.commands:budget",
+    "validate": "rackline.cli.commands:validate",
+    "calibrate": "rackline.cli.commands:calibrate",
+    "lecture": "rackline.cli.commands:lecture",
+    "chips": "rackline.cli.commands:chips",
+    "clusters": "rackline.cli.commands:clusters",
+    "models": "rackline.cli.commands:models",
+    "memory": "rackline.cli.commands:memory",
+    "compare": "rackline.cli.commands:compare",
 }
+
+
+_LONGEST_LINE = 2000  # characters of an error
 
 
 def build_app() -> App:
@@ -222,7 +225,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0, also when nothing fits; 2 on bad input, with one line on standard error; 130 when interrupted.
     """
-    _forgive_encoding()
+    _write_utf8()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         app = build_app()
@@ -230,6 +233,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except RacklineError as error:
         return _refuse(str(error))
+    except FailedCheckError:
+        sys.stdout.flush()
+        return 1
     except CycloptsError as error:
         return _refuse(_words(error, given))
     except BrokenPipeError:
@@ -237,13 +243,15 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except OSError as error:
-        place = f": {error.filename}" if error.filename else ""
-        return _refuse(f"{error.strerror or type(error).__name__}{place}")
+        place = error.filename or "standard output"
+        _drop_output()  # what is left in its buffer cannot be written at the end either
+        return _refuse(f"{place}: {error.strerror or type(error).__name__}")
     return 0
 
 
 def _refuse(message: str) -> int:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    line = " ".join(message.split())
+    print(f"error: {line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + ' ...'}", file=sys.stderr)
     return 2
 
 
@@ -262,14 +270,22 @@ def _words(error: CycloptsError, given: list[str]) -> str:
         nearest = f"; nearest: {near[0]}" if near else ""
         where = f"rackline {command}: " if command else ""
         return f"{where}option: got {word!r}, allowed: {', '.join(sorted(set(names)))}{nearest}"
+    if isinstance(error, MissingArgumentError) and error.argument is not None:
+        name = error.argument.name.lower()
+        what = error.argument.parameter.help or "a value"
+        return f"rackline {command}: {name}: got nothing, allowed: {what}; see rackline {command} --help"
+    if isinstance(error, UnusedCliTokensError):
+        words = " ".join(error.unused_tokens or ())
+        return f"rackline {command}: got {words!r}, allowed: no more words; see --help"
     return f"{str(error).strip()} See: rackline {command} --help".replace("  ", " ")
 
 
-def _forgive_encoding() -> None:
-    """Write a ? where the terminal has no such character, rather than fail."""
+def _write_utf8() -> None:
+    """Write UTF-8 whatever the locale; a terminal that cannot show it gets a ? rather than a failure."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            encoding = stream.encoding if stream.isatty() else "utf-8"
+            stream.reconfigure(encoding=encoding, errors="replace")
 
 
 def _drop_output() -> None:

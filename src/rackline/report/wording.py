@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
+from rackline.catalog import measured_stacks
 from rackline.hardware import Chip
 from rackline.passes import UNIT, Calibration, RowTime
-from rackline.passes.calibration import GENERIC, STACKS, best_stack
+from rackline.passes.fallback import GENERIC, best_stack
 from rackline.units import (
     format_bytes,
     format_count,
@@ -168,7 +169,7 @@ def trust(calibration: Calibration, chip: Chip, rows: Iterable[RowTime] = ()) ->
         best = best_stack(chip)
         why = f"nothing was measured on {chip.name}" if best == GENERIC else f"not those measured on {chip.name}"
         return Text(f"generic numbers: {why}, {shaky}", style="bold yellow")
-    if calibration.stack not in STACKS:
+    if calibration.stack not in measured_stacks():
         what = f"calibration {calibration.name} ({calibration.evidence}): {calibration.description}"
         return Text(f"{what}; {shaky}" if calibration.evidence == "assumed" else what)
     fallbacks = Counter(_fallback_place(origin, chip) for origin in used.values() if origin.startswith(_FALLBACK))
@@ -241,7 +242,7 @@ def spread_over(values: Sequence[float], count: int) -> list[int]:
 def interval_text(metric: str, low: float, high: float) -> str:
     """A range of a predicted number: seconds with their unit, others with three digits.
 
-    >>> interval_text("tpot_s", 0.01, 0.012), interval_text("usd_per_mtok", 0.5, 0.6)
+    >>> interval_text("tpot_s", 0.01, 0.012), interval_text("usd_per_mtok_output_all_in", 0.5, 0.6)
     ('10.0 ms to 12.0 ms', '0.5 to 0.6')
     """
     if metric.endswith("_s") and not metric.endswith("_per_s"):
