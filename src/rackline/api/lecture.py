@@ -34,7 +34,10 @@ class LectureQuestion(Question):
             maximum=11,
         ),
     )
-    claim: str | None = field(default=None, metadata=option("text", "one claim in full, such as C99, N01 (a summary) or Q4 (a flash card)"))
+    claim: str | None = field(
+        default=None,
+        metadata=option("text", "one claim in full, such as C99, N01 (a summary) or Q4 (a flash card)"),
+    )
     set: Settings | None = field(
         default=None,
         metadata=option(
