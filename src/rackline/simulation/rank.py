@@ -256,6 +256,8 @@ class Rank:
             most = min(len(hashes), (target - 1) // cache.unit_tokens)
             found, resting, tiers = cache.match(hashes, most)
             done = (found + sum(tiers)) * cache.unit_tokens
+        elif book.computed is not None and book.computed[request]:
+            done = min(book.computed[request], target - 1)
         elif self.remains is not None and request in self.remains.left:
             done = min(self.remains.left[request][1], (target - 1) // self.bs) * self.bs
         take = min(target - done, budget) if self.chunked else target - done
