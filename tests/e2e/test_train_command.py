@@ -62,7 +62,7 @@ def test_report_shows_layout_time_memory_pipeline_and_levels(
     )
     for part in ("zb-h1", "MFU", "memory of the fullest chip", "gradient of weights", "which level", "scale-up"):
         assert part in text
-    assert plot.read_text().count("<rect") > 100
+    assert plot.read_text().count("<path") > 100
     events = json.loads(trace.read_text())["traceEvents"]
     assert {event["tid"] for event in events if event["ph"] == "X"} == {0, 1, 2, 3}
 
@@ -130,7 +130,7 @@ REFUSED: list[tuple[list[str], tuple[str, ...]]] = [
     ([*TRAIN, "--optimizer", "adamm"], ("nearest: adam",)),
     ([*TRAIN, "--tokens", "0"], ("--tokens",)),
     ([*TRAIN, "--expert-load", "0.5"], ("--expert-load",)),
-    ([*TRAIN, "--plot", "a.pdf"], ("--plot", ".svg")),
+    ([*TRAIN, "--plot", "a.gif"], ("--plot", ".svg")),
     (["train", "lecture-frontier", *TRAIN[2:]], ("layers are known",)),
 ]
 

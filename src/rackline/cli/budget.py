@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from rackline.cli.options import Json, MaybeValue, On, Overrides, Value, read_figure_file
+from rackline.cli.options import Json, MaybeValue, On, Overrides, Value
+from rackline.cli.plot import PlotFile, PlotLook, read_plot
 from rackline.cli.screen import print_json, progress, screen
 from rackline.errors import InputError, RacklineError, UnknownNameError, nearest_names
 from rackline.units import parse_count, parse_fraction, parse_usd_per_hour
@@ -47,7 +48,9 @@ def budget(
     sets: Overrides = None,
     runs: Annotated[bool, Parameter(name="--runs", negative=())] = False,
     json: Json = False,
-    plot: str | None = None,
+    plot: PlotFile = None,
+    plot_kind: str | None = None,
+    plot_theme: PlotLook = "auto",
 ) -> None:
     """How large a model to train, on how many tokens, when it is going to be used.
 
@@ -77,9 +80,9 @@ def budget(
         sets: KEY=VALUE replaces a number of the cluster or chip; may be repeated
         runs: list known training runs instead: over-training, use that justifies it, goodput
         json: print JSON (SI units) and nothing else
-        plot: write cost against size to FILE.html, .svg or .png
+        plot_kind: lifetime (cost over life against size; default) or quality (sizes and tokens of one loss)
     """
-    file = read_figure_file(plot)
+    drawing = read_plot(plot, "rackline.report.budget_figures:FIGURES", plot_kind, plot_theme)
     shares = _mfu(mfu, rl_mfu, serve_mfu)
     if runs:
         _print_runs(law, shares.inference / shares.pretrain, json=json)
@@ -117,11 +120,8 @@ def budget(
         unique_tokens=unique,
     )
     asked = f"quality of {quality_of}" if quality_of is not None else f"loss {loss}"
-    if file is not None:
-        from rackline.report.budget_report import budget_figure
-        from rackline.report.svg import write_figure
-
-        write_figure(budget_figure(answer, asked=quality_of or f"loss {loss}"), file)
+    if drawing is not None:
+        drawing.write(answer, asked=quality_of or f"loss {loss}")
     if json:
         print_json(answer.as_dict())
         return

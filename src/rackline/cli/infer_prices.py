@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from rackline.cli.options import Json, MaybeValue, Several, read_figure_file
+from rackline.cli.options import Json, MaybeValue, Several
+from rackline.cli.plot import PlotFile, PlotLook, read_plot
 from rackline.cli.screen import print_json, screen
 from rackline.errors import InputError
 from rackline.units import parse_count, parse_fraction
@@ -29,7 +30,8 @@ def infer_prices(
     utilisation: str | None = None,
     active: MaybeValue = None,
     json: Json = False,
-    plot: str | None = None,
+    plot: PlotFile = None,
+    plot_theme: PlotLook = "auto",
 ) -> None:
     """What public prices reveal: active parameters, KV bytes per token, decode MFU, batches, memory tiers.
 
@@ -45,9 +47,8 @@ def infer_prices(
         utilisation: share of the chip-hours that are sold, such as 40%..70%
         active: active parameters if they are known, such as 100B
         json: print JSON (SI units) and nothing else
-        plot: write active parameters against KV bytes to FILE.html, .svg or .png
     """
-    file = read_figure_file(plot)
+    drawing = read_plot(plot, "rackline.report.pricing_figures:READING_FIGURES", look=plot_theme)
     if every == bool(sheets):
         raise InputError(
             what="infer-prices",
@@ -61,11 +62,8 @@ def infer_prices(
 
     chosen = all_sheets() if every else [sheet for name in sheets or () for sheet in find_sheets(name)]
     readings = read_all(chosen, unknowns, known)
-    if file is not None:
-        from rackline.report.pricing_figures import readings_figure
-        from rackline.report.svg import write_figure
-
-        write_figure(readings_figure(readings), file)
+    if drawing is not None:
+        drawing.write(readings)
     compared = compare(readings)
     if json:
         rows = [row.as_dict() for row in compared]

@@ -16,12 +16,12 @@ from rackline.cli.options import (
     Value,
     find_calibration,
     memory_fraction,
-    read_figure_file,
     read_layouts,
     read_model_and_cluster,
     read_precisions,
     tokens,
 )
+from rackline.cli.plot import PlotFile, PlotLook, read_plot
 from rackline.cli.screen import print_json, progress, screen
 from rackline.errors import InputError
 from rackline.units import parse_count, parse_fraction, parse_seconds, parse_usd_per_hour
@@ -52,7 +52,8 @@ def tiers(
     price: MaybeValue = None,
     sets: Overrides = None,
     json: Json = False,
-    plot: str | None = None,
+    plot: PlotFile = None,
+    plot_theme: PlotLook = "auto",
 ) -> None:
     """Where to keep the KV cache of a prompt: chip memory, host memory, CXL, flash, disk, or compute it again.
 
@@ -74,9 +75,8 @@ def tiers(
         price: price of a chip, in USD an hour
         sets: KEY=VALUE replaces a number of the model, cluster or chip; may be repeated
         json: print JSON (SI units) and nothing else
-        plot: write cost over hold time to FILE.html, .svg or .png
     """
-    file = read_figure_file(plot)
+    drawing = read_plot(plot, "rackline.report.pricing_figures:TIERS_FIGURES", look=plot_theme)
     prompt_len = tokens(prompt, "--prompt")
     times = [parse_seconds(text, name="--held", maximum=1e10) for text in held or ("5min", "1h", "24h")]
     count = parse_count(reuses, name="--reuses", minimum=1.0, maximum=1e9)
@@ -94,11 +94,8 @@ def tiers(
     lines = keeping_lines(costs, rent, prompt_len, fetch_s=limit)
     reigns = envelope(lines, count)
     title = f"{found.name} on {cluster.name}, {deployment.layout.label()}, {deployment.precision.short()}"
-    if file is not None:
-        from rackline.report.pricing_figures import tiers_figure
-        from rackline.report.svg import write_figure
-
-        write_figure(tiers_figure(lines, reigns, title=title, prompt_len=prompt_len, reuses=count), file)
+    if drawing is not None:
+        drawing.write(lines, reigns, title=title, prompt_len=prompt_len, reuses=count)
     entry = float(costs.kv_bytes(prompt_len))
     if json:
         from rackline.pricing.cache import tiers_data
@@ -145,7 +142,8 @@ def price(
     pue: Value = "1",
     sets: Overrides = None,
     json: Json = False,
-    plot: str | None = None,
+    plot: PlotFile = None,
+    plot_theme: PlotLook = "auto",
 ) -> None:
     """What to charge for a deployment: input, output, cached input, cache writes, batch, flex and fast modes.
 
@@ -172,9 +170,8 @@ def price(
         pue: power of the site over that of the machines
         sets: KEY=VALUE replaces a number of the model, cluster or chip; may be repeated
         json: print JSON (SI units) and nothing else
-        plot: write price and cost over context to FILE.html, .svg or .png
     """
-    file = read_figure_file(plot)
+    drawing = read_plot(plot, "rackline.report.pricing_figures:PRICE_FIGURES", look=plot_theme)
     steps = [tokens(part.strip(), "--contexts") for part in _parts(contexts, "--contexts")]
     output_len = tokens(output, "--output")
     ratios = tuple(
@@ -201,11 +198,8 @@ def price(
         lifetimes_s=lasting,
     )
     offered = offer_prices(TokenCosts.of(deployment, memory_fraction=fraction), cost, terms, steps=steps)
-    if file is not None:
-        from rackline.report.pricing_figures import offered_figure
-        from rackline.report.svg import write_figure
-
-        write_figure(offered_figure(offered), file)
+    if drawing is not None:
+        drawing.write(offered)
     if json:
         print_json(offered.as_dict())
         return

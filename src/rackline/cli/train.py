@@ -15,11 +15,11 @@ from rackline.cli.options import (
     Several,
     Value,
     check_file_to_write,
-    read_figure_file,
     read_model_and_cluster,
     tokens,
     whole,
 )
+from rackline.cli.plot import PlotFile, PlotLook, read_plot
 from rackline.cli.screen import print_json, progress, screen
 from rackline.errors import InputError
 from rackline.units import parse_count
@@ -46,7 +46,8 @@ def train(
     price: MaybeValue = None,
     sets: Overrides = None,
     json: Json = False,
-    plot: str | None = None,
+    plot: PlotFile = None,
+    plot_theme: PlotLook = "auto",
     trace: str | None = None,
 ) -> None:
     """Layout, step time, memory, days and dollars of a training run.
@@ -72,7 +73,6 @@ def train(
         price: price of a chip, in USD an hour
         sets: KEY=VALUE replaces a number of the model, cluster or chip; may be repeated
         json: print JSON (SI units) and nothing else
-        plot: write the pipeline of the best run over time to FILE.html or .svg
         trace: write the same as a Chrome trace to FILE.json
     """
     found_model, cluster = read_model_and_cluster(model, on, chips=chips, price=price, sets=sets)
@@ -104,7 +104,7 @@ def train(
     )
     fixed = parse_train_layout(layout) if layout else {}
     schedules, again = read_schedules(schedule), read_recompute(recompute)
-    plot_file = read_figure_file(plot)
+    drawing = read_plot(plot, "rackline.report.train_figures:FIGURES", look=plot_theme)
     trace_file = check_file_to_write(trace, "--trace")
     start = time.perf_counter()
     with progress("looking at layouts, micro-batches, schedules and recompute"):
@@ -114,13 +114,11 @@ def train(
 
     timeline = timeline_of(answer, answer.best[0]) if answer.best and answer.best[0].layout.pp > 1 else None
     title = f"{found_model.name}, {answer.best[0].layout.label()}" if answer.best else found_model.name
-    for file, option in ((plot_file, "--plot"), (trace_file, "--trace")):
+    for file, option in ((drawing.file if drawing else None, "--plot"), (trace_file, "--trace")):
         if file is not None and timeline is None:
             raise InputError(what=option, given=str(file), allowed="only for a best run with a pipeline (pp above 1)")
-    if plot_file is not None and timeline is not None:
-        from rackline.report.gantt import write_gantt
-
-        write_gantt(timeline, title, plot_file)
+    if drawing is not None and timeline is not None:
+        drawing.write(timeline, title=title)
     if trace_file is not None and timeline is not None:
         import json as json_text
 

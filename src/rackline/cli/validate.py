@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from rackline.cli.options import Json, MaybeValue, check_file_to_write, read_figure_file, tokens, whole
+from rackline.cli.options import Json, MaybeValue, check_file_to_write, tokens, whole
+from rackline.cli.plot import PlotFile, PlotLook, read_plot
 from rackline.cli.screen import counting, print_json, progress, screen
 from rackline.errors import InputError
 
@@ -27,7 +28,8 @@ _MOST_WARNINGS = 20
 def validate(
     *files: str,
     json: Json = False,
-    plot: str | None = None,
+    plot: PlotFile = None,
+    plot_theme: PlotLook = "auto",
     calibration: str = "auto",
     strict: Annotated[bool, Parameter(negative=())] = False,
     stored: str | None = None,
@@ -57,7 +59,6 @@ def validate(
     Args:
         files: cases, one JSON object a line; with --import, results of a benchmark
         json: print JSON (SI units) and nothing else
-        plot: write the parity plot to FILE.html, .svg or .png
         calibration: auto (the case's own stack), a stack, unit (ideal roofline) or a TOML file
         strict: exit 1 when a case has no prediction
         stored: compare with a scoreboard written earlier; exit 1 when a median or p90 got worse or support fell
@@ -126,7 +127,7 @@ def validate(
         elif refit is not None:
             _refit(files, refit, calibration, json, write_docs, write_bands)
         return
-    figure_file = read_figure_file(plot)
+    drawing = read_plot(plot, "rackline.validation.figure:FIGURES", look=plot_theme)
     bands_file = check_file_to_write(write_bands, "--write-bands")
     store_file = check_file_to_write(write_stored, "--write-stored")
     before = read_stored(Path(stored)) if stored else None
@@ -145,11 +146,8 @@ def validate(
         store(board, files, store_file)
     if bands_file is not None:
         _write_bands(board.scores, files, bands_file)
-    if figure_file is not None:
-        from rackline.report.svg import write_figure
-        from rackline.validation.figure import parity_figure
-
-        write_figure(parity_figure(board), figure_file)
+    if drawing is not None:
+        drawing.write(board)
     worse = worse_than(before, board) if before is not None else []
     if json:
         print_json({**board.as_dict(), **({"worse": worse} if before is not None else {})})
