@@ -47,6 +47,7 @@ def small_plan(tpot_s: float | None = 0.02, ttft_s: float | None = 1.0) -> Plan:
         modes=SMALL_MODES,
         layouts=SMALL_LAYOUTS,
         batches=SMALL_BATCHES,
+        served=False,
     )
 
 
@@ -158,6 +159,7 @@ def full_plan(on: str = "gb200-nvl72") -> Plan:
         Workload(input_len=4000, output_len=1000),
         calibration=numbers("generic", on),
         constraints=Constraints(tpot_s=0.03, ttft_s=2.0),
+        served=False,
     )
 
 

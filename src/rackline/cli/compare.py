@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from rackline.cli.options import Json, MaybeValue, Value, find_calibration, latency, read_model_and_cluster, tokens
+from rackline.cli.options import (
+    Json,
+    MaybeValue,
+    Value,
+    find_calibration,
+    latency_limit,
+    read_model_and_cluster,
+    tokens,
+)
 from rackline.cli.screen import print_json, progress, screen
 from rackline.errors import InputError, UnknownNameError
 
@@ -30,8 +38,8 @@ def compare(
         names: two or more of one kind: chips, clusters, models, or deployments as MODEL@CLUSTER
         input_len: prompt tokens of a request, for deployments
         output_len: generated tokens of a request, for deployments
-        tpot: largest mean time per output token of deployments, such as 30ms
-        ttft: largest mean time to first token of deployments, such as 2s
+        tpot: largest time per output token of deployments: of the mean, such as 30ms, or of a percentile: 50ms@p90
+        ttft: largest time to first token of deployments: of the mean, such as 2s, or of a percentile: 2s@p99
         calibration: of deployments: auto, trtllm, vllm, sglang, generic, unit or a TOML file
         json: print JSON (SI units) and nothing else
     """
@@ -89,7 +97,8 @@ def _deployments(
     from rackline.serving.workload import Workload
 
     workload = Workload(input_len=tokens(request[0], "--input"), output_len=tokens(request[1], "--output", 2.0))
-    wanted = Constraints(tpot_s=latency(limits[0], "--tpot"), ttft_s=latency(limits[1], "--ttft"))
+    (tpot_s, tpot_at), (ttft_s, ttft_at) = latency_limit(limits[0], "--tpot"), latency_limit(limits[1], "--ttft")
+    wanted = Constraints(tpot_s=tpot_s, ttft_s=ttft_s, tpot_percentile=tpot_at, ttft_percentile=ttft_at)
     sides: list[Side] = []
     for name in names:
         model_name, separator, cluster_name = name.partition("@")

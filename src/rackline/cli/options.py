@@ -56,6 +56,27 @@ def latency(text: str | None, name: str) -> float | None:
     return None if text is None else parse_seconds(text, name=name, maximum=MOST_SECONDS)
 
 
+def latency_limit(text: str | None, name: str) -> tuple[float | None, float | None]:
+    """A limit of a latency, "2s" of the mean or "2s@p99" of a percentile: (limit [s], percentile), None without one.
+
+    Raises:
+        InputError: another form.
+    """
+    if text is None:
+        return None, None
+    limit, at, place = (part.strip() for part in text.partition("@"))
+    found = latency(limit, name)
+    if not at:
+        return found, None
+    number = place.removeprefix("p")
+    percentile = parse_count(number, name=f"{name} percentile", maximum=99.99) if number else None
+    if percentile is None or not place.startswith("p"):
+        raise InputError(
+            what=name, given=text, allowed="a time and a percentile such as 2s@p99", nearest=f"{limit}@p99"
+        )
+    return found, percentile
+
+
 def memory_fraction(text: str) -> float:
     """Share of HBM that a server may use, above 0 to 1."""
     return parse_fraction(text, name="--memory-fraction", zero_allowed=False)

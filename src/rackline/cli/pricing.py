@@ -285,6 +285,7 @@ def _deployment(
         precisions=read_precisions([precision], model, cluster),
         layouts=read_layouts(layout, model, cluster),
         pools=False,
+        served=False,
     )
     if answer.best is None:
         raise InputError(

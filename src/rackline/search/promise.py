@@ -22,6 +22,7 @@ from rackline.serving.closed_loop import engine_of
 from rackline.serving.stack import stack_of
 
 MOST_LOAD = 0.95  # of the saturation rate: beyond, waits grow without bound
+MOST_IN_FLIGHT = 10_000  # on a replica: beyond, chance hardly matters and a run would take many seconds
 _CLOSE = 0.02  # a rate this near to one that does not hold is not raised any more
 _SLACK = 0.02  # nor one that leaves a limit only so much
 _MOST_RUNS = 7
@@ -85,6 +86,10 @@ def promise(steady: Candidate | PoolPair, site: Site) -> Promise | NoPromise:
     if isinstance(steady, PoolPair) and (steady.prefill.layout.cp > 1 or steady.decode.layout.cp > 1):
         return NoPromise(reason="ranks that share a context are not simulated", simulated=False)
     span = span_of(steady, site)
+    engine = steady.decode if isinstance(steady, PoolPair) else steady
+    if engine.batch_size > MOST_IN_FLIGHT:
+        reason = f"{engine.batch_size:,} requests are in flight on a replica, more than {MOST_IN_FLIGHT:,}"
+        return NoPromise(reason=reason, simulated=False)
     try:
         group = group_of(steady, site, span.max_num_seqs)
     except RacklineError as error:
