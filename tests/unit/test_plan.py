@@ -388,6 +388,7 @@ def test_skewed_routing_costs_more() -> None:
         "layouts": [Layout(attention_dp=32, ep=32)],
         "precisions": [types("fp8", "deepseek-v3", "gb200-nvl72")],
         "constraints": Constraints(tpot_s=0.05),
+        "served": False,
     }
     costs: list[float] = []
     for routing in (Routing(law="balanced"), Routing(law="uniform"), Routing(law="power_law", exponent=0.5)):

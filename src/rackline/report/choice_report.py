@@ -23,7 +23,7 @@ def request_text(plan: Plan) -> str:
     if work.cache_hit:
         text += f", {percent(work.cache_hit)} of the prompt cached"
     for name, limit, percentile in plan.constraints.latencies():
-        of = "mean " if percentile is None else f"p{percentile:g} of "
+        of = "mean of " if percentile is None else f"p{percentile:g} of "
         text += f", {of}{name.removesuffix('_s')} ≤ {format_seconds(limit)}"
     return text
 
@@ -147,7 +147,7 @@ def served_table(choice: Choice) -> RenderableType:
     found = promise.simulated
     table = plain_table(
         f"served: {found.requests:,} requests that arrive at random, {promise.requests_per_s:.3g} a second",
-        caption="± of p99: nine of ten resamples of the run lie between",
+        caption="± of p99: nine of ten other runs of this length lie between",
     )
     for name in ("", "mean", "p50", "p90", "p99", "± of p99"):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)

@@ -17,6 +17,7 @@ from rackline.search.candidate import price_per_chip_s
 from rackline.search.choice import Choice, Inside
 from rackline.search.evaluate import Space
 from rackline.search.finalists import CONTENDERS
+from rackline.search.floors import floors
 from rackline.search.pareto import pareto_front
 from rackline.search.pool_details import PoolDetails, decode_details, prefill_details
 from rackline.search.pool_pair import Pool, PoolPair
@@ -200,11 +201,23 @@ class _PoolSearch:
 
     def _inside(self, pair: PoolPair) -> Inside:
         first, then = self._details(pair.prefill, self.prefill), self._details(pair.decode, self.decode)
-        return Inside(decode=then.time, prefill=first.time, memory=then.memory, prefill_memory=first.memory)
+        layout = pair.decode.layout
+        limits = None
+        if layout.cp == 1:  # with shared contexts the floor of one replica has no meaning
+            limits = floors(
+                self._deployment(pair.decode, self.decode),
+                self.decode.space.workload,
+                pair.tpot_s,
+                pair.usd_per_mtok_output,
+                self.budget.decode_usd_per_chip_s,
+            )
+        return Inside(
+            decode=then.time, prefill=first.time, memory=then.memory, prefill_memory=first.memory, floors=limits
+        )
 
-    def _details(self, pool: Pool, side: Side) -> PoolDetails:
+    def _deployment(self, pool: Pool, side: Side) -> Deployment:
         space = side.space
-        deployment = Deployment(
+        return Deployment(
             model=space.model,
             cluster=space.cluster,
             layout=without_context(pool.layout, space.model),
@@ -212,6 +225,9 @@ class _PoolSearch:
             calibration=space.calibration,
             routing=space.routing,
         )
+
+    def _details(self, pool: Pool, side: Side) -> PoolDetails:
+        space, deployment = side.space, self._deployment(pool, side)
         if side is self.prefill:
             return prefill_details(space, deployment, pool.mode, pool.layout.cp)
         return decode_details(space, deployment, pool.sequences_per_rank, pool.layout.cp)

@@ -21,7 +21,7 @@ from rackline.serving.workload import Mode, Workload
 from rackline.simulation import Handover, Pool, Result, pool_of, simulate
 from rackline.simulation.open_loop import Latency, OpenLoop, grows, latency
 
-MEASURED = 3000  # requests of a run that count
+MEASURED = 4000  # requests of a run that count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

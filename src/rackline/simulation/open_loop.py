@@ -12,7 +12,7 @@ from rackline.simulation.arrivals import gamma
 from rackline.simulation.metrics import Result
 from rackline.simulation.requests import Requests
 
-_BLOCKS = 30  # pieces of a run that a bootstrap draws from
+_BLOCKS = 12  # pieces of a run that a bootstrap draws from: long enough for a busy moment to pass
 _DRAWS = 200
 _OUTSIDE = 5.0  # percent of the draws on either side of an interval
 
@@ -23,7 +23,7 @@ class Latency:
 
     Args:
         mean, p50, p90, p99: [s].
-        p99_low, p99_high: between which nine of ten draws of the p99 lie [s].
+        p99_low, p99_high: between which the p99 of nine of ten other runs of this length lies [s].
         values: of each request, in the order of arrival [s], (n,).
     """
 
@@ -69,8 +69,8 @@ class OpenLoop:
     input_len: int
     output_len: int
     cached_tokens: int = 0
-    measured: int = 3000
-    warm_up: int = 300
+    measured: int = 4000
+    warm_up: int = 1000
     servers: int = 1
     seed: int = 1
 
@@ -86,7 +86,8 @@ class OpenLoop:
         behind = ceil(1.1 * rate_per_s * decode_s + 3.0 * sqrt(rate_per_s * decode_s)) + 20
         count = self.warm_up + self.measured + behind
         # every n-th of arrivals at random: the sum of n exponential gaps
-        gaps = gamma(rng, count, 1.0, 1.0 / sqrt(self.servers)) / rate_per_s
+        gaps = gamma(rng, count, 1.0, 1.0 / sqrt(self.servers))
+        gaps *= count / (gaps[-1] * rate_per_s)  # as many as the rate says in the time that it takes
         place = np.random.default_rng(self.seed + 1).permutation(begun)
         written = 1 + (place * (self.output_len - 1) // max(begun, 1))
         inputs = np.concatenate([self.input_len + written, np.full(count, self.input_len)])
@@ -121,7 +122,8 @@ def latency(values: Array, seed: int = 0) -> Latency:
     """Mean and percentiles in the order of arrival, the p99 with an interval by a bootstrap of blocks.
 
     Blocks of requests that came one after another are drawn with replacement, so that what one busy moment does to
-    many requests counts as one.
+    many requests counts as one. Another run has a chance of its own, so its distance is larger than that of the truth
+    by the square root of two.
 
     Args:
         values: [s], (n,).
@@ -134,7 +136,8 @@ def latency(values: Array, seed: int = 0) -> Latency:
     blocks = values[: size * (len(values) // size)].reshape(-1, size)
     rng = np.random.default_rng(seed)
     draws = blocks[rng.integers(0, len(blocks), (_DRAWS, len(blocks)))].reshape(_DRAWS, -1)
-    low, high = np.percentile(np.percentile(draws, 99.0, axis=1), (_OUTSIDE, 100.0 - _OUTSIDE))
+    ends = np.percentile(np.percentile(draws, 99.0, axis=1), (_OUTSIDE, 100.0 - _OUTSIDE))
+    low, high = p99 + sqrt(2.0) * (ends - p99)
     return Latency(
         mean=float(values.mean()),
         p50=p50,
