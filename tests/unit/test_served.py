@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from helpers import cluster, deploy, model, numbers, types
-from rackline.cli.options import latency_limit
+from rackline.api.compare import CompareQuestion
+from rackline.api.option import latency_limit
 from rackline.errors import InputError
 from rackline.parallel import Layout, Routing
 from rackline.passes import Batch
@@ -266,7 +267,10 @@ def test_extremes_are_those_of_the_values() -> None:
 def test_limits_are_read_with_their_percentile() -> None:
     assert latency_limit("2s", "--ttft") == (2.0, None)
     assert latency_limit("50ms@p90", "--tpot") == (0.05, 90.0)
-    assert latency_limit(None, "--tpot") == (None, None)
+    assert latency_limit(0.05, "tpot") == (0.05, None)
+    asked = CompareQuestion(["a@b", "c@d"], tpot="50ms@p90", ttft="2s")
+    assert (asked.tpot, asked.ttft) == ("0.05s@p90", 2.0)
+    assert CompareQuestion.from_params(asked.to_params()) == asked == CompareQuestion.from_data(asked.to_data())
     for text in ("2s@", "2s@90", "2s@p", "2s@p100", "@p99", "2s@q99"):
         with pytest.raises(InputError, match="--ttft"):
             latency_limit(text, "--ttft")

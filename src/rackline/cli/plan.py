@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from rackline.api.option import latency_limit
 from rackline.cli.fleet import read_traffic
 from rackline.cli.launch import launch_commands, read_stack
 from rackline.cli.options import (
@@ -18,7 +19,6 @@ from rackline.cli.options import (
     Value,
     check_overlap,
     find_calibration,
-    latency_limit,
     memory_fraction,
     read_layouts,
     read_model_and_cluster,
@@ -122,7 +122,10 @@ def plan(
     fraction = memory_fraction(memory)
     request = (tokens(input_len, "--input"), tokens(output_len, "--output", 2.0))
     hit = parse_fraction(cache_hit, name="--cache-hit", maximum=0.9999)
-    limits = (latency_limit(tpot, "--tpot"), latency_limit(ttft, "--ttft"))
+    limits = tuple(
+        (None, None) if text is None else latency_limit(text, name)
+        for text, name in ((tpot, "--tpot"), (ttft, "--ttft"))
+    )
     demand = read_traffic(traffic, peak_over_mean, offline, provider)
     stack = read_stack(launch)
     drafts = read_speculation(speculate)
