@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 
+from rackline.api.verbs import MODULES, function_name
 from rackline.cli.screen import FailedCheckError, screen
 from rackline.errors import RacklineError, nearest_names
 
@@ -196,28 +197,6 @@ with questions.toml such as
 """,
 }
 
-_MODULES = {
-    "plan": "rackline.cli.plan:plan",
-    "train": "rackline.cli.commands:train",
-    "simulate": "rackline.cli.commands:simulate",
-    "explain": "rackline.cli.commands:explain",
-    "fit": "rackline.cli.commands:fit",
-    "tiers": "rackline.cli.commands:tiers",
-    "price": "rackline.cli.commands:price",
-    "infer-prices": "rackline.cli.commands:infer_prices",
-    "budget": "rackline.cli.commands:budget",
-    "validate": "rackline.cli.commands:validate",
-    "calibrate": "rackline.cli.commands:calibrate",
-    "lecture": "rackline.cli.commands:lecture",
-    "chips": "rackline.cli.commands:chips",
-    "clusters": "rackline.cli.commands:clusters",
-    "models": "rackline.cli.commands:models",
-    "memory": "rackline.cli.commands:memory",
-    "compare": "rackline.cli.commands:compare",
-    "ask": "rackline.cli.commands:ask",
-    "schema": "rackline.cli.commands:schema",
-}
-
 
 _LONGEST_LINE = 2000  # characters of an error
 
@@ -233,8 +212,13 @@ def build_app() -> App:
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )
-    for name, module in _MODULES.items():
-        app.command(module, name=name, help=_COMMANDS[name], help_epilogue=_EXAMPLES[name])
+    for name in MODULES:
+        app.command(
+            f"rackline.cli.commands:{function_name(name)}",
+            name=name,
+            help=_COMMANDS[name],
+            help_epilogue=_EXAMPLES[name],
+        )
     return app
 
 
@@ -282,9 +266,9 @@ def _words(error: CycloptsError, given: list[str]) -> str:
     command = " ".join(error.command_chain or ())
     if isinstance(error, UnknownCommandError):
         word = next((part for part in given if not part.startswith("-")), given[0] if given else "")
-        near = nearest_names(word, _MODULES, 1)
+        near = nearest_names(word, MODULES, 1)
         nearest = f"; nearest: {near[0]}" if near else ""
-        return f"command: got {word!r}, allowed: {', '.join(_MODULES)}{nearest}"
+        return f"command: got {word!r}, allowed: {', '.join(MODULES)}{nearest}"
     if isinstance(error, UnknownOptionError):
         word = error.token.keyword or error.token.value
         names = [name for argument in error.argument_collection for name in argument.names if name.startswith("--")]
