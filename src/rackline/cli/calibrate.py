@@ -14,6 +14,7 @@ from rackline.errors import InputError
 
 if TYPE_CHECKING:
     from rackline.arch import Model
+    from rackline.hardware import FabricLevel
 
 
 def calibrate(
@@ -55,13 +56,23 @@ def calibrate(
     from rackline.hardware import chip as find_chip
     from rackline.hardware import cluster as find_cluster
 
-    links: dict[str, float] = {}
+    levels: dict[str, FabricLevel] = {}
     for cluster_name in names("clusters"):
         cluster = find_cluster(cluster_name)
-        links.setdefault(cluster.chip.name, cluster.scale_up.bytes_per_s_each_way)
+        levels.setdefault(cluster.chip.name, cluster.scale_up)
+    links = {name: level.bytes_per_s_each_way for name, level in levels.items()}
+    in_network = [name for name, level in levels.items() if level.in_network_reduction]
     chips = {chip_name: find_chip(chip_name) for chip_name in names("chips")}
     with counting("reading tables", "fitted") as done:
-        result = calibrate_tables(tables, chips=chips, links=links, models=_models(), processes=workers, done=done)
+        result = calibrate_tables(
+            tables,
+            chips=chips,
+            links=links,
+            in_network=in_network,
+            models=_models(),
+            processes=workers,
+            done=done,
+        )
     if folder:
         files = {target / f"{stack}.toml": stack_file(result, stack) for stack in stacks_of(result)}
         files[target / "generic.toml"] = generic_file(result)
