@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rackline.catalog import names, stack_record
 from rackline.fitting.evaluate import Errors, random_half
 from rackline.fitting.fit import Values
 from rackline.fitting.line import robust_fit
@@ -37,7 +38,6 @@ _ALGORITHMS: Mapping[str, Callable[[c.Group], c.CollectiveCost]] = {
     ONE_SHOT: c.all_reduce_one_shot,
     TWO_SHOT: c.all_reduce_two_shot,
 }
-_CUDA_GRAPH = {"trtllm": "trtllm", "vllm": "vllm_graph", "sglang": "sglang_graph"}
 _LIBRARIES = ("nccl", "oneccl")
 _FEWEST = 6
 _PULL = 0.03
@@ -140,7 +140,7 @@ def calibrate_collectives(
         t
         for t in tables
         if t.table == CUSTOM
-        and _CUDA_GRAPH.get(t.stack) == t.labels[0]
+        and _graph_all_reduce(t.stack) == t.labels[0]
         and t.chip in links
         and len(t.seconds) >= _FEWEST
     ]
@@ -232,3 +232,7 @@ def _fit(
         return np.concatenate([np.log(model(values_of(coded))[mask]) - log_measured, root * (coded - centre)])
 
     return values_of(robust_fit(residuals, centre))
+
+
+def _graph_all_reduce(stack: str) -> str:
+    return stack_record(stack).graph_all_reduce if stack in names("stacks") else ""
