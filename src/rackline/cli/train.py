@@ -35,7 +35,7 @@ def train(
     chips: MaybeValue = None,
     tokens_in_all: Annotated[MaybeValue, Parameter(name="--tokens")] = None,
     precision: str = "bf16",
-    optimizer: str = "adam",
+    optimizer: str | None = None,
     stack: str = "megatron-bridge",
     layout: str | None = None,
     schedule: Several = None,
@@ -57,16 +57,18 @@ def train(
     Args:
         model: catalogue name, Hugging Face id, TOML file or config.json
         on: cluster: catalogue name or TOML file
-        global_batch: tokens of a step, such as 16M; rounded to whole sequences that replicas can share
+        global_batch: tokens of a step, such as 16M; moved by up to 6 % to sequences that replicas can share
         seq: tokens of a sequence, such as 8k (k is 1024 here)
         chips: chips to use; the cluster's own number by default
         tokens_in_all: tokens of the whole run, such as 15.6T, for days, dollars and kWh
         precision: bf16, fp8, fp8-block, mxfp8 or nvfp4
-        optimizer: adam, adam-bf16, adam-8bit, momentum, muon or sgd
-        stack: training stack: nemo, megatron-bridge, megatron-lm, llm-foundry, unit (ideal) or a TOML file
+        optimizer: adam, adam-bf16, adam-8bit, momentum, muon or sgd; that of the stack by default
+        stack: training stack: nemo, megatron-bridge, megatron-lm, llm-foundry, hai-llm (DeepSeek-V3), llama-3, unit
+            (ideal) or a TOML file
         layout: parts that are fixed, such as tp=8,pp=16 or micro_batch=2,zero=3; the others stay free
-        schedule: 1f1b, interleaved, gpipe, zb-h1, zb-h2, zb-v or dualpipe; may be repeated; all by default
-        recompute: none, selective, full or reversible; may be repeated; all but reversible by default
+        schedule: 1f1b, interleaved, gpipe, zb-h1, zb-h2, zb-v or dualpipe; may be repeated; those that the stack has
+            by default
+        recompute: none, selective, modules, full or reversible; may be repeated; all but reversible by default
         expert_load: tokens of the busiest expert rank over the mean, such as 1.3; 1 is balanced
         capacity: capacity factor of experts: what a rank gets beyond so many times the mean is dropped
         lora: train adapters of this rank beside frozen weights, such as 16
@@ -90,25 +92,28 @@ def train(
     seq_len = whole(_binary(seq), "--seq")
     total = parse_count(tokens_in_all, name="--tokens", minimum=1.0) if tokens_in_all is not None else None
     found_stack = find_train_stack(stack)
+    asked = tokens(_binary(global_batch), "--global-batch")
     job = TrainJob(
         model=found_model,
         cluster=cluster,
-        precision=train_precision(precision, cluster.chip, optimizer),
+        precision=train_precision(precision, cluster.chip, optimizer, found_stack),
         stack=found_stack,
         calibration=calibration(found_stack.kernels, cluster.chip),
-        global_batch=whole_batch(tokens(_binary(global_batch), "--global-batch"), seq_len),
+        global_batch_sequences=whole_batch(asked, seq_len, cluster.num_chips),
         seq_len=seq_len,
         mtp_layers=found_model.mtp_layers,
         expert_load=busiest(expert_load, capacity),
         lora_rank=whole(lora, "--lora") if lora is not None else 0,
     )
     fixed = parse_train_layout(layout) if layout else {}
-    schedules, again = read_schedules(schedule), read_recompute(recompute)
+    schedules, again = read_schedules(schedule, found_stack), read_recompute(recompute)
     drawing = read_plot(plot, "rackline.report.train_figures:FIGURES", look=plot_theme)
     trace_file = check_file_to_write(trace, "--trace")
     start = time.perf_counter()
     with progress("looking at layouts, micro-batches, schedules and recompute"):
-        answer = train_plan(job, tokens=total, fixed=fixed, schedules=schedules, recompute=again)
+        answer = train_plan(
+            job, tokens=total, asked_batch_tokens=asked, fixed=fixed, schedules=schedules, recompute=again
+        )
     elapsed_s = time.perf_counter() - start
     from rackline.search.train_timeline import timeline_of
 
