@@ -18,6 +18,7 @@ from rackline.files import write_text
 if TYPE_CHECKING:
     from rackline.api.option import Settings
     from rackline.ledger import Finding
+    from rackline.report.figure import Figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,20 @@ def _write_page(answer: Answer[LectureQuestion, Ledger], path: Path) -> None:
 _PAGE = SideFile(option=Option(kind="text", help="write the ledger as Markdown to FILE.md"), write=_write_page)
 
 
-@asks(LectureQuestion, text=_text, summary=_summary, rows=_rows, files={"page": _PAGE})
+def _figure(answer: Answer[LectureQuestion, Ledger]) -> Figure:
+    from rackline.ledger.figure import verdicts_figure
+
+    return verdicts_figure(answer.result.claims)
+
+
+@asks(
+    LectureQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    figures={"verdicts": _figure},
+    files={"page": _PAGE},
+)
 def lecture(question: LectureQuestion, watch: Watch) -> Ledger:
     """Is what the lecture says true, and where does it stop being true?
 
