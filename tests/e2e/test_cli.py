@@ -143,8 +143,11 @@ def test_layout_fixes_the_parts_that_are_named(capsys: pytest.CaptureFixture[str
         capsys, "plan", "llama-3.1-70b", "--on", "dgx-h100", "--input", "1k", "--output", "200", "--layout", "tp=4"
     )
     assert data["best"]["layout"]["tp"] == 4
+    assert len(data["pareto"]) > 1
     assert {point["layout"]["tp"] for point in data["pareto"]} == {4}
-    assert len({point["layout"]["pp"] for point in data["pareto"]} | {data["best"]["layout"]["pp"]}) >= 1
+    free = call_json(capsys, "plan", "llama-3.1-70b", "--on", "dgx-h100", "--input", "1k", "--output", "200")
+    assert len({point["layout"]["tp"] for point in free["pareto"]}) > 1
+    assert data["candidates_evaluated"] < free["candidates_evaluated"]
 
 
 def test_cluster_without_a_price_counts_chip_hours(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from rackline.errors import InputError, UnknownNameError
 if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, Texts
     from rackline.report.compare_report import Side
+    from rackline.report.figure import Figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,13 @@ def _rows(answer: Answer[CompareQuestion, Compared]) -> Iterable[Any]:
     return [{"name": side.name, **side.values} for side in answer.result.sides]
 
 
-@asks(CompareQuestion, text=_text, summary=_summary, rows=_rows, data=_data)
+def _figure(answer: Answer[CompareQuestion, Compared]) -> Figure:
+    from rackline.report.compare_figure import compare_figure
+
+    return compare_figure(answer.result.sides, what=answer.result.kind)
+
+
+@asks(CompareQuestion, text=_text, summary=_summary, rows=_rows, data=_data, figures={"ratios": _figure})
 def compare(question: CompareQuestion, watch: Watch) -> Compared:
     """Chips, clusters, models or deployments side by side, each number over that of the first.
 
