@@ -92,7 +92,9 @@ def test_headline_plan_for_people(
     assert max(len(line) for line in text.splitlines()) <= width
     for part in (
         "deepseek-v3 on gb200-nvl72",
-        f"batch {headline['best']['batch_size']:,}",
+        f"{headline['best']['batch_size']:,.0f}",
+        "served: 4,000 requests that arrive at random",
+        "mean of tpot ≤ 30.0 ms",
         "time per output token",
         "output tokens/s per chip",
         "$ per M output tokens",
