@@ -108,8 +108,9 @@ def answer_command(verb: Verb[Any, Any], values: Mapping[str, Any], wanted: Mapp
     sys.stdout.flush()
     for line in verb.notes(found):
         print(line, file=sys.stderr)
-    if verb.failed(found):
-        raise FailedCheckError
+    status = verb.status(found)
+    if status:
+        raise FailedCheckError(status)
 
 
 def show(found: Answer[Any, Any], *, json: bool) -> None:

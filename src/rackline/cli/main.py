@@ -32,6 +32,8 @@ _COMMANDS = {
     "models": "List the models, or show one: parameters, FLOP and KV cache of a token.",
     "memory": "List the memory tiers, or show one with the sources of its numbers.",
     "compare": "Chips, clusters, models or deployments side by side.",
+    "ask": "Answer a file of questions: one table, one JSON.",
+    "schema": "Questions as JSON Schema: options with units, defaults, bounds and help.",
 }
 
 _EXAMPLES = {
@@ -167,6 +169,24 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
     rackline memory
     rackline memory nvme-gen5
 """,
+    "ask": """Examples:
+
+    rackline ask questions.toml
+    rackline ask questions.toml --json
+
+with questions.toml such as
+
+    [[questions]]
+    ask = "fit"
+    model = ["llama-3.1-70b", "deepseek-v3"]
+    on = ["dgx-h200", "gb200-nvl72"]
+    context = "32k"
+""",
+    "schema": """Examples:
+
+    rackline schema
+    rackline schema plan
+""",
     "compare": """Examples:
 
     rackline compare h100 b200 mi355x tpu-v7
@@ -178,7 +198,7 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
 
 _MODULES = {
     "plan": "rackline.cli.plan:plan",
-    "train": "rackline.cli.train:train",
+    "train": "rackline.cli.commands:train",
     "simulate": "rackline.cli.commands:simulate",
     "explain": "rackline.cli.commands:explain",
     "fit": "rackline.cli.commands:fit",
@@ -194,6 +214,8 @@ _MODULES = {
     "models": "rackline.cli.commands:models",
     "memory": "rackline.cli.commands:memory",
     "compare": "rackline.cli.commands:compare",
+    "ask": "rackline.cli.commands:ask",
+    "schema": "rackline.cli.commands:schema",
 }
 
 
@@ -233,9 +255,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except RacklineError as error:
         return _refuse(str(error))
-    except FailedCheckError:
+    except FailedCheckError as failed:
         sys.stdout.flush()
-        return 1
+        return int(failed.args[0])
     except CycloptsError as error:
         return _refuse(_words(error, given))
     except BrokenPipeError:
