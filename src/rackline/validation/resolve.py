@@ -153,7 +153,7 @@ class Resolver:
         """The scheduler of the case's stack, and what it adds to the kernels; nothing under the ideal roofline."""
         name = stack_name(case.stack)
         if name not in self.stacks:
-            version = case.text("stack_version", "")
+            version = case.stack_version
             if name == "vllm" and case.kind == "static-batch" and not version:
                 version = BEFORE_CUDA_GRAPHS  # one batch driven step by step, as papers of 2023 did
             key = (name if name in names("stacks") else "generic", version, self.chip(case.chip).hbm_bytes)
