@@ -46,8 +46,12 @@ def test_headline_plan_has_the_keys_that_programs_rely_on(headline: dict[str, An
         "output_tokens_per_s_per_chip",
         "usd_per_mtok_input",
         "usd_per_mtok_output",
+        "usd_per_mtok_output_all_in",
         "memory",
         "binding",
+        "serving",
+        "prefill_pool",
+        "decode_pool",
     ):
         assert key in best, key
     assert headline["pareto"]
@@ -59,22 +63,22 @@ def test_headline_plan_keeps_its_limits_and_adds_up(headline: dict[str, Any]) ->
     assert 0 < best["tpot_s"] <= 0.030
     assert 0 < best["ttft_s"] <= 2.0
     assert best["num_chips"] <= 72
-    layout = best["layout"]
-    chips = layout["tp"] * layout["attention_dp"] * layout["pp"] * layout["cp"] * layout["dp"]
+    layouts = [best[pool]["layout"] for pool in ("prefill_pool", "decode_pool") if best[pool]] or [best["layout"]]
+    chips = sum(one["tp"] * one["attention_dp"] * one["pp"] * one["cp"] * one["dp"] for one in layouts)
     assert chips == best["num_chips"]
-    rate = best["batch_size"] * layout["dp"] / best["tpot_s"] / best["num_chips"]
+    rate = best["requests_per_s"] * 1000 / best["num_chips"]
     assert rate == pytest.approx(best["output_tokens_per_s_per_chip"], rel=1e-6)
     memory = best["memory"]
     held = sum(memory[f"{kind}_bytes"] for kind in ("weights", "kv_cache", "activations", "runtime", "free"))
     assert held == pytest.approx(memory["usable_bytes"])
     # all cost of an hour goes to the prompts and the outputs
     all_in = best["usd_per_mtok_output"] + best["usd_per_mtok_input"] * 4000 / 1000
-    assert all_in == pytest.approx(best["usd_per_mtok"], rel=1e-6)
+    assert all_in == pytest.approx(best["usd_per_mtok_output_all_in"], rel=1e-6)
 
 
 def test_headline_pareto_front_is_a_front(headline: dict[str, Any]) -> None:
     speeds = [point["tokens_per_s_per_user"] for point in headline["pareto"]]
-    costs = [point["usd_per_mtok"] for point in headline["pareto"]]
+    costs = [point["usd_per_mtok_output_all_in"] for point in headline["pareto"]]
     assert speeds == sorted(speeds, reverse=True)
     assert costs == sorted(costs, reverse=True)
 
@@ -130,8 +134,8 @@ def test_set_changes_the_chip_and_price_changes_the_cost(capsys: pytest.CaptureF
     plain = call_json(capsys, *base, "--price", "2")["best"]
     dearer = call_json(capsys, *base, "--price", "4")["best"]
     faster = call_json(capsys, *base, "--price", "2", "--set", "hbm_bytes_per_s=20TB/s")["best"]
-    assert dearer["usd_per_mtok"] == pytest.approx(2 * plain["usd_per_mtok"])
-    assert faster["usd_per_mtok"] < plain["usd_per_mtok"]
+    assert dearer["usd_per_mtok_output_all_in"] == pytest.approx(2 * plain["usd_per_mtok_output_all_in"])
+    assert faster["usd_per_mtok_output_all_in"] < plain["usd_per_mtok_output_all_in"]
 
 
 def test_layout_fixes_the_parts_that_are_named(capsys: pytest.CaptureFixture[str]) -> None:

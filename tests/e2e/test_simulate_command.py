@@ -28,7 +28,7 @@ def test_json_has_the_keys_that_programs_rely_on(capsys: pytest.CaptureFixture[s
 def test_other_clusters_are_compared_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*MADE, "--compare", "on=dgx-h200,chips=1", "--compare", "on=rtx-4090-8,chips=1"]) == 0
     text = capsys.readouterr().out
-    for words in ("on=dgx-h200", "chips=1", "time per output token, p99", "per million tokens"):
+    for words in ("on=dgx-h200", "chips=1", "time per output token, p99", "per M output, all-in"):
         assert words in text
     assert run([*MADE, "--json", "--compare", "on=dgx-h200,chips=4"]) == 0
     other = json.loads(capsys.readouterr().out)["compared"]["on=dgx-h200,chips=4"]

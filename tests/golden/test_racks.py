@@ -384,8 +384,8 @@ class TestRecipe:
             layouts=[*wide, *sliced, *staged],
         )
         assert found.pools is not None
-        assert found.pools.decode.layout.moe_tp == 1  # tensor parallelism of small experts does not pay
-        assert found.pools.decode.layout.pp == 1
+        assert found.pools.layout.moe_tp == 1  # tensor parallelism of small experts does not pay
+        assert found.pools.layout.pp == 1
 
     def test_c78_stages_give_capacity_and_no_latency(self) -> None:
         """Four boxes of eight H100 in a pipeline hold four times as much; a pass takes as long as on one."""

@@ -134,7 +134,7 @@ def test_the_plan_uses_it_for_long_prompts_only() -> None:
     }
     alone = plan(model, on, LONG, constraints=Constraints(ttft_s=30.0), **common).disaggregated
     short = plan(model, on, Workload(input_len=2048, output_len=256), **common).disaggregated
-    assert short.best.prefill.layout.cp == short.best.decode.layout.cp == 1
+    assert short.best.prefill_pool.layout.cp == short.best.decode_pool.layout.cp == 1
     used = {pool.layout.cp for pair in alone.pareto for pool in (pair.prefill, pair.decode)}
     assert max(used) > 1
     for pair in alone.pareto:

@@ -43,12 +43,16 @@ def test_separate_pools_cure_the_eager_passes_of_wide_expert_parallelism(rack_pl
     """One engine keeps 30 ms only with small replicas; a decode pool keeps it with wide ones at less than half."""
     pools = rack_plan.pools
     assert pools is not None
-    assert pools.decode.layout.attention_dp >= 16
-    assert rack_plan.best is None or pools.usd_per_mtok < 0.5 * rack_plan.best.usd_per_mtok
+    assert rack_plan.best is pools
+    assert pools.serving == "disaggregated"
+    assert pools.layout.attention_dp >= 16
+    alone = rack_plan.runner_up
+    assert alone is rack_plan.aggregated
+    assert alone is None or pools.usd_per_mtok_output_all_in < 0.5 * alone.usd_per_mtok_output_all_in
 
 
 def test_pools_keep_the_limits_and_add_up(rack_plan) -> None:
-    found = rack_plan.disaggregated.best
+    found = rack_plan.pools.steady
     assert found.tpot_s <= 0.030
     assert found.ttft_s <= 2.0
     assert found.num_chips == found.prefill.num_chips + found.decode.num_chips <= 72
@@ -57,9 +61,9 @@ def test_pools_keep_the_limits_and_add_up(rack_plan) -> None:
     assert found.decode.load <= 1 + 1e-9
     price = rack_plan.cluster.usd_per_chip_hour / 3600.0
     per_request = found.num_chips * price / found.requests_per_s
-    assert found.usd_per_mtok == pytest.approx(per_request / WORK.output_len * 1e6)
+    assert found.usd_per_mtok_output_all_in == pytest.approx(per_request / WORK.output_len * 1e6)
     parts = found.usd_per_mtok_output + found.usd_per_mtok_input * WORK.input_len / WORK.output_len
-    assert parts == pytest.approx(found.usd_per_mtok)
+    assert parts == pytest.approx(found.usd_per_mtok_output_all_in)
     # time to first token from its parts
     service, rho = found.prefill.seconds, found.prefill.load
     assert found.ttft_s >= service + 0.5 * rho * service + found.transfer.seconds
@@ -67,8 +71,8 @@ def test_pools_keep_the_limits_and_add_up(rack_plan) -> None:
 
 def test_pools_in_plain_data(rack_plan) -> None:
     data = rack_plan.as_dict()
-    assert data["cheapest"] == "disaggregated"
-    best = data["disaggregated"]["best"]
+    best = data["best"]
+    assert best["serving"] == "disaggregated"
     for key in ("layout", "batch_size", "num_chips", "tpot_s", "ttft_s", "memory", "binding", "usd_per_mtok_input"):
         assert key in best, key
     for pool in ("prefill_pool", "decode_pool"):
@@ -79,7 +83,7 @@ def test_pools_in_plain_data(rack_plan) -> None:
 
 def test_the_front_of_pools_is_a_front(rack_plan) -> None:
     front = rack_plan.disaggregated.pareto
-    speeds, costs = [p.tokens_per_s_per_user for p in front], [p.usd_per_mtok for p in front]
+    speeds, costs = [p.tokens_per_s_per_user for p in front], [p.usd_per_mtok_output_all_in for p in front]
     assert speeds == sorted(speeds, reverse=True)
     assert costs == sorted(costs, reverse=True)
 
@@ -94,7 +98,7 @@ def test_no_limit_costs_no_more_and_a_tight_one_says_why(rack_plan) -> None:
     free = plan(model, on, WORK, **common).disaggregated
     tight = plan(model, on, WORK, constraints=Constraints(tpot_s=1e-3), **common).disaggregated
     late = plan(model, on, WORK, constraints=Constraints(ttft_s=1e-3), **common).disaggregated
-    assert free.best.usd_per_mtok <= rack_plan.disaggregated.best.usd_per_mtok
+    assert free.best.usd_per_mtok_output_all_in <= rack_plan.pools.usd_per_mtok_output_all_in
     assert tight.best is None
     assert "time per output token" in tight.reason
     assert late.best is None
@@ -115,12 +119,12 @@ def test_pools_on_two_kinds_of_chip() -> None:
         prefill_on=prefill_on,
         prefill_layouts=[rl.Layout(attention_dp=32, ep=32)],
         prefill_calibration=rl.calibration("auto", prefill_on.chip),
-    ).disaggregated.best
+    ).pools.steady
     assert (found.prefill.cluster, found.decode.cluster) == ("h100-96", "gb200-nvl72")
     assert found.transfer.level == "scale_out"
     paid = found.prefill.num_chips * prefill_on.usd_per_chip_hour + found.decode.num_chips * decode_on.usd_per_chip_hour
     tokens = found.requests_per_s * WORK.output_len * 3600.0
-    assert found.usd_per_mtok == pytest.approx(paid / tokens * 1e6)
+    assert found.usd_per_mtok_output_all_in == pytest.approx(paid / tokens * 1e6)
 
 
 def test_pools_without_a_network_between_them_are_refused() -> None:
@@ -272,6 +276,6 @@ def test_pairing_is_that_of_brute_force(seed: int, slack_s: float | None, shared
 
 
 def test_precisions_of_both_pools_are_the_same(rack_plan) -> None:
-    found = rack_plan.disaggregated.best
+    found = rack_plan.pools.steady
     assert isinstance(found.prefill.precision, Precision)
     assert found.prefill.precision.label == found.decode.precision.label

@@ -28,7 +28,7 @@ class TestFleet:
         assert found.utilisation == pytest.approx(0.5)
         assert found.power_w == pytest.approx(720 * on.power_w_per_chip)
         assert found.usd_per_hour == pytest.approx(720 * 3.30)
-        assert found.usd_per_mtok == pytest.approx(720 * 3.30 / (1e6 * 3600) * 1e6)
+        assert found.usd_per_mtok_output_all_in == pytest.approx(720 * 3.30 / (1e6 * 3600) * 1e6)
 
     def test_c33_one_system_of_a_provider(self) -> None:
         """128,000 tokens/s of 378 to 502 million: 1/2,950 to 1/3,900."""
@@ -207,7 +207,7 @@ def test_command_prints_fleet_and_commands(capsys: pytest.CaptureFixture[str]) -
 def test_more_memory_bandwidth_is_never_dearer(capsys: pytest.CaptureFixture[str], tmp_path) -> None:
     file = tmp_path / "what_if.svg"
     data = json.loads(call(capsys, "--what-if", "hbm_bandwidth=2TB/s:16TB/s:4", "--json", "--plot", str(file)))
-    costs = [point["best"]["usd_per_mtok"] for point in data["points"]]
+    costs = [point["best"]["usd_per_mtok_output_all_in"] for point in data["points"]]
     assert all(later <= earlier * (1 + 1e-6) for earlier, later in itertools.pairwise(costs))
     assert file.stat().st_size > 1000
     assert "hbm_bandwidth" in call(capsys, "--what-if", "hbm_bandwidth=2TB/s,4TB/s")

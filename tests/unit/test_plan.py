@@ -13,7 +13,7 @@ import pytest
 from helpers import cluster, deploy, layouts, model, numbers, types
 from rackline.errors import InputError
 from rackline.parallel import Layout, Routing
-from rackline.search import BATCH_GRID, Constraints, Plan, default_modes, default_precisions, plan
+from rackline.search import BATCH_GRID, Candidate, Constraints, Plan, default_modes, default_precisions, plan
 from rackline.search.fits import best_free_bytes
 from rackline.search.floors import floors
 from rackline.serving.stack import stack
@@ -75,7 +75,7 @@ def every_point() -> tuple[dict[str, object], ...]:
             context_len=WORK.final_context,
             batched_tokens=float(mode.max_batched_tokens),
         ).free
-        rate = sequences / float(state.tpot_s) / layout.chips_per_replica
+        rate = WORK.output_len / (WORK.output_len - 1.0) * sequences / float(state.tpot_s) / layout.chips_per_replica
         points.append(
             {
                 "layout": layout,
@@ -111,18 +111,19 @@ def test_best_is_the_cheapest_of_brute_force(tpot_s: float | None, ttft_s: float
         and (ttft_s is None or p["ttft_s"] <= ttft_s)  # type: ignore[operator]
     ]
     if not good:
-        assert found.best is None
+        assert found.aggregated is None
         assert found.reason
         return
     cheapest = min(good, key=lambda p: p["cost"])  # type: ignore[arg-type, return-value]
-    assert found.best is not None
-    assert found.best.usd_per_mtok == pytest.approx(cheapest["cost"], rel=1e-9)
-    assert found.best.tpot_s == pytest.approx(cheapest["tpot_s"], rel=1e-9)
-    assert found.best.ttft_s == pytest.approx(cheapest["ttft_s"], rel=1e-9)
-    assert found.best.free_bytes == pytest.approx(cheapest["free"], rel=1e-9)
-    assert found.best.sequences_per_rank == cheapest["batch"]
-    assert found.best.precision.label == cheapest["label"]
-    assert found.best.mode == cheapest["mode"]
+    assert found.aggregated is not None
+    assert found.aggregated.usd_per_mtok_output_all_in == pytest.approx(cheapest["cost"], rel=1e-9)
+    assert found.aggregated.tpot_s == pytest.approx(cheapest["tpot_s"], rel=1e-9)
+    assert found.aggregated.ttft_s == pytest.approx(cheapest["ttft_s"], rel=1e-9)
+    assert isinstance(found.aggregated.steady, Candidate)
+    assert found.aggregated.steady.free_bytes == pytest.approx(cheapest["free"], rel=1e-9)
+    assert found.aggregated.sequences_per_rank == cheapest["batch"]
+    assert found.aggregated.precision.label == cheapest["label"]
+    assert found.aggregated.mode == cheapest["mode"]
 
 
 def test_the_front_is_that_of_brute_force() -> None:
@@ -135,14 +136,14 @@ def test_the_front_is_that_of_brute_force() -> None:
         )
 
     expected = sorted((p["tpot_s"], p["cost"]) for p in fits if not beaten(p))
-    found = [(c.tpot_s, c.usd_per_mtok) for c in small_plan().pareto]
+    found = [(c.tpot_s, c.usd_per_mtok_output_all_in) for c in small_plan().pareto]
     assert np.array(found) == pytest.approx(np.array(expected), rel=1e-9)
 
 
 def test_ranked_starts_with_the_best_and_keeps_the_limits() -> None:
     found = small_plan()
     assert found.ranked
-    costs = [c.usd_per_mtok for c in found.ranked]
+    costs = [c.usd_per_mtok_output_all_in for c in found.ranked]
     assert costs == sorted(costs)
     assert all(c.tpot_s <= 0.02 and c.ttft_s <= 1.0 and c.free_bytes >= 0 for c in found.ranked)
     keys = [(c.layout, c.precision.label) for c in found.ranked]
@@ -176,50 +177,51 @@ def test_the_main_job_is_exhaustive() -> None:
 
 def test_the_best_keeps_every_limit_and_fills_the_rack() -> None:
     found = full_plan()
-    best = found.best
-    assert best is not None
+    assert found.aggregated is not None
+    best = found.aggregated.steady
+    assert isinstance(best, Candidate)
     assert best.tpot_s <= 0.03
     assert best.ttft_s <= 2.0
     assert best.free_bytes >= 0
     assert best.prefill_utilisation < 1
     assert best.num_chips <= 72 < best.num_chips + best.layout.chips_per_replica
     assert best.batch_size == best.sequences_per_rank * best.layout.attention_dp * best.layout.pp
-    rate = best.batch_size / best.tpot_s / best.layout.chips_per_replica
+    rate = 1000 / 999 * best.batch_size / best.tpot_s / best.layout.chips_per_replica
     assert best.output_tokens_per_s_per_chip == pytest.approx(rate)
     price = cluster("gb200-nvl72").usd_per_chip_hour
     assert price is not None
-    assert best.usd_per_mtok == pytest.approx(price / 3600 / rate * 1e6)
+    assert best.usd_per_mtok_output_all_in == pytest.approx(price / 3600 / rate * 1e6)
     # the bill of one request, prompt and answer at their prices, is all that its output tokens cost
     request = 4000 * best.usd_per_mtok_input + 1000 * best.usd_per_mtok_output
-    assert request == pytest.approx(1000 * best.usd_per_mtok)
+    assert request == pytest.approx(1000 * best.usd_per_mtok_output_all_in)
 
 
 def test_refining_the_batch_never_costs_more_than_the_grid() -> None:
     found = full_plan()
-    assert found.best is not None
-    assert found.best.usd_per_mtok <= found.ranked[0].usd_per_mtok
-    assert found.best.sequences_per_rank >= found.ranked[0].sequences_per_rank
+    assert found.aggregated is not None
+    assert found.aggregated.usd_per_mtok_output_all_in <= found.ranked[0].usd_per_mtok_output_all_in
+    assert found.aggregated.sequences_per_rank >= found.ranked[0].sequences_per_rank
 
 
 def test_details_belong_to_the_best() -> None:
     found = full_plan()
-    assert found.best is not None
-    assert found.best_decode is not None
-    assert found.best_prefill is not None
-    assert found.memory is not None
-    assert found.floors is not None
-    assert found.best_decode.seconds <= found.best.tpot_s
-    assert float(found.memory.free) == pytest.approx(found.best.free_bytes)
-    assert found.floors.latency_ratio > 1
-    assert found.floors.cost_ratio > 1
-    assert found.floors.latency_ratio * found.floors.latency_s == pytest.approx(found.best.tpot_s)
+    alone = found.aggregated
+    assert alone is not None
+    assert isinstance(alone.steady, Candidate)
+    inside = alone.inside
+    assert inside.floors is not None
+    assert inside.decode.seconds <= alone.tpot_s
+    assert float(inside.memory.free) == pytest.approx(alone.steady.free_bytes)
+    assert inside.floors.latency_ratio > 1
+    assert inside.floors.cost_ratio > 1
+    assert inside.floors.latency_ratio * inside.floors.latency_s == pytest.approx(alone.tpot_s)
 
 
 def test_the_front_trades_speed_for_cost() -> None:
     front = full_plan().pareto
     assert len(front) > 5
     speed = [c.tokens_per_s_per_user for c in front]
-    cost = [c.usd_per_mtok for c in front]
+    cost = [c.usd_per_mtok_output_all_in for c in front]
     assert speed == sorted(speed, reverse=True)
     assert cost == sorted(cost, reverse=True)
     assert all(c.free_bytes >= 0 and c.prefill_utilisation < 1 for c in front)
@@ -252,14 +254,14 @@ def test_rejected_break_exactly_the_limit_that_is_named(which: str) -> None:
 
 def test_the_nearest_rejected_is_the_nearest_of_brute_force() -> None:
     found = small_plan(0.014, None)
-    assert found.best is not None
+    assert found.aggregated is not None
     over = [
         p["tpot_s"] / 0.014 - 1  # type: ignore[operator]
         for p in every_point()
         if p["free"] >= 0  # type: ignore[operator]
         and p["utilisation"] < 1  # type: ignore[operator]
         and p["tpot_s"] > 0.014  # type: ignore[operator]
-        and p["cost"] < found.best.usd_per_mtok  # type: ignore[operator]
+        and p["cost"] < found.aggregated.usd_per_mtok_output_all_in  # type: ignore[operator]
     ]
     (rejected,) = (r for r in found.rejected if r.reason.startswith("tpot"))
     assert rejected.excess == pytest.approx(min(over), rel=1e-9)
@@ -272,7 +274,7 @@ def test_fits_nowhere_names_a_cluster_that_does() -> None:
         WORK,
         calibration=numbers("generic", "l40s-8"),
     )
-    assert found.best is None
+    assert found.aggregated is None
     assert found.pareto == found.ranked == ()
     assert "llama-3.1-405b fits nowhere on l40s-8" in found.reason
     assert "a chip needs" in found.reason
@@ -289,7 +291,7 @@ def test_fits_nowhere_names_a_cluster_that_does() -> None:
 
 def test_limits_that_nothing_keeps_say_what_is_possible() -> None:
     found = small_plan(1e-4, 1.0)
-    assert found.best is None
+    assert found.aggregated is None
     assert found.need is None
     assert "fastest tpot" in found.reason
     assert "soonest ttft" in found.reason
@@ -307,15 +309,17 @@ def test_no_price_counts_chip_hours() -> None:
     priced = plan(model("llama-3.1-70b"), cluster("dgx-h100"), WORK, **kept)  # type: ignore[arg-type]
     assert not unpriced.priced
     assert priced.priced
-    assert unpriced.best is not None
-    assert priced.best is not None
+    assert unpriced.aggregated is not None
+    assert priced.aggregated is not None
     price = cluster("dgx-h100").usd_per_chip_hour
-    assert priced.best.usd_per_mtok == pytest.approx(unpriced.best.usd_per_mtok * price)
+    assert priced.aggregated.usd_per_mtok_output_all_in == pytest.approx(
+        unpriced.aggregated.usd_per_mtok_output_all_in * price
+    )
 
 
 def test_aggregate_models_are_planned() -> None:
     found = plan(model("lecture-frontier"), cluster("gb200-nvl72"), WORK, calibration=numbers("unit"))
-    assert found.best is not None
+    assert found.aggregated is not None
     assert found.combinations == 72 * len(
         default_precisions(model("lecture-frontier"), cluster("gb200-nvl72").chip)
     ) * len(default_modes(model("lecture-frontier")))
@@ -355,8 +359,19 @@ def test_plain_data_has_the_keys_that_programs_rely_on() -> None:
         "usd_per_mtok_output",
         "memory",
         "binding",
+        "serving",
+        "prefill_pool",
+        "decode_pool",
+        "usd_per_mtok_output_all_in",
     }
     assert needed <= set(data["best"])
+    assert needed <= set(data["runner_up"])
+    assert {data["best"]["serving"], data["runner_up"]["serving"]} == {"aggregated", "disaggregated"}
+    for choice in (data["best"], data["runner_up"]):
+        assert (choice["prefill_pool"] is None) == (choice["serving"] == "aggregated")
+        assert (choice["decode_pool"] is None) == (choice["serving"] == "aggregated")
+        all_in = choice["usd_per_mtok_output"] + choice["usd_per_mtok_input"] * 4000 / 1000
+        assert all_in == pytest.approx(choice["usd_per_mtok_output_all_in"])
 
 
 def test_batch_grid_is_distinct_and_whole() -> None:
@@ -375,8 +390,8 @@ def test_skewed_routing_costs_more() -> None:
     costs: list[float] = []
     for routing in (Routing(law="balanced"), Routing(law="uniform"), Routing(law="power_law", exponent=0.5)):
         found = plan(model("deepseek-v3"), cluster("gb200-nvl72"), WORK, routing=routing, **kept)  # type: ignore[arg-type]
-        assert found.best is not None
-        costs.append(found.best.usd_per_mtok)
+        assert found.aggregated is not None
+        costs.append(found.aggregated.usd_per_mtok_output_all_in)
     assert costs == sorted(costs)
     assert costs[0] < costs[2]
 

@@ -64,7 +64,7 @@ GOOD = "arrival_s,input_len,output_len\n0,10,5\n1.5,20,6\n2,30,7\n"
         ("2,ten,5", "could not convert"),
         ("2,10.5,5", "not a whole number"),
         ("nan,10,5", "time nan"),
-        ("1,10,5", "at least 2 s"),
+        ("1,10,5", "at least 2,"),
     ],
 )
 def test_bad_lines_are_named_or_counted(tmp_path: Path, line: str, reason: str) -> None:
@@ -82,6 +82,80 @@ def test_a_benchmark_result_is_read(tmp_path: Path) -> None:
     found = read_trace(path)
     assert found.arrival_s.tolist() == [0.0, 1.5]
     assert found.input_len.tolist() == [6, 5]
+
+
+ROW = {"timestamp": 0, "input_length": 5, "output_length": 2}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"input_lens": [5, 6], "output_lens": [2, 3], "start_times": [1.0, None]}, "trace.json:2.*NoneType"),
+        ({"input_lens": [5, 6], "output_lens": [2, 3], "start_times": [1.0, "soon"]}, "trace.json:2.*soon"),
+        ({"input_lens": [5, 6, 7], "output_lens": [2, 3], "start_times": [1.0, 2.0]}, "3 input_lens, 2 output_lens"),
+    ],
+)
+def test_a_bad_benchmark_result_is_refused(tmp_path: Path, content: dict[str, object], message: str) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=message):
+        read_trace(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (json.dumps(ROW | {"input_length": int("9" * 400)}), "trace:1.*cannot convert|trace:1.*too large"),
+        (json.dumps(ROW | {"input_length": 10**10}), "trace:1.*1,000,000,000"),
+        (json.dumps(ROW)[:-1] + ', "hash_ids": ' + "[" * 100_000 + "]" * 100_000 + "}", "trace:1"),
+        (json.dumps(ROW | {"hash_ids": [2**64]}), "trace:1.*64 bits"),
+        (json.dumps(ROW | {"hash_ids": [1.5]}), "trace:1.*hash_ids"),
+        (GOOD + "3,10," + "5" * 140_000 + "\n", "trace:5.*131,072"),
+        ("arrival_s,input_len,output_len,input_len\n0,1,2,3\n", "input_len 2 times"),
+        ("timestamp,input_len,output_len\n0,1,2\n150,1,2\n310,1,2\n", "as seconds.*--time-unit ms"),
+        ("timestamp,input_len,output_len\n1700000000000.5,1,2\n1700000000001.5,1,2\n", "--time-unit ms"),
+        ("".join(json.dumps(ROW | {"timestamp": i / 3}) + "\n" for i in range(5)), "as milliseconds.*--time-unit s"),
+    ],
+)
+def test_what_cannot_be_read_or_could_be_read_in_two_ways_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "trace"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_trace(path)
+
+
+def test_the_unit_of_times_can_be_given(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("timestamp,input_len,output_len\n0,1,2\n150,1,2\n")
+    assert read_trace(path, time_unit="ms").arrival_s.tolist() == [0.0, 0.15]
+    assert read_trace(path, time_unit="s").arrival_s.tolist() == [0.0, 150.0]
+    path.write_text("arrival_ms,input_len,output_len\n0,1,2\n150,1,2\n")
+    assert read_trace(path).arrival_s.tolist() == [0.0, 0.15]
+    with pytest.raises(InputError, match=r"--time-unit.*states milliseconds"):
+        read_trace(path, time_unit="s")
+
+
+def test_pieces_of_a_long_trace_are_joined_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    rows = [
+        {"timestamp": 20 * i, "input_length": i + 1, "output_length": 2, "hash_ids": list(range(i % 5))}
+        for i in range(45_000)
+    ]
+    lines = [json.dumps(row) for row in rows]
+    path.write_text("\n".join(lines[:30_000]) + "\nnot json\n" + "\n".join(lines[30_000:]))
+    with pytest.raises(InputError, match=r"trace.jsonl:30001"):
+        read_trace(path)
+    found = read_trace(path, skip_bad=True)
+    assert (len(found), found.skipped) == (45_000, 1)
+    assert np.array_equal(found.input_len, np.arange(1, 45_001))
+    assert found.arrival_s[-1] == pytest.approx(0.02 * 44_999)
+    assert found.hashes is not None
+    assert [list(found.hashes[i]) for i in (4, 20_004, 44_999)] == [[0, 1, 2, 3]] * 3
+    late = found.pick(np.arange(45_000) >= 44_998)
+    assert late.hashes is not None
+    assert [list(row) for row in late.hashes] == [[0, 1, 2], [0, 1, 2, 3]]
+    assert found.lines is not None
+    assert found.lines[29_999:30_001].tolist() == [30_000, 30_002]
 
 
 def test_a_truncated_line_of_json_is_named(tmp_path: Path) -> None:

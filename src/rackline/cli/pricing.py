@@ -290,6 +290,7 @@ def _deployment(
         calibration=numbers,
         precisions=read_precisions([precision], model, cluster),
         layouts=read_layouts(layout, model, cluster),
+        pools=False,
     )
     if answer.best is None:
         raise InputError(

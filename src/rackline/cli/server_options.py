@@ -34,11 +34,22 @@ class BuiltServer:
     prefill: Handover | None
     beyond_s: float
     chips: int
+    prefill_chips: int
 
     @property
     def usd_per_s(self) -> float | None:
         price = self.deployment.cluster.usd_per_chip_hour
         return None if price is None else price * self.chips / 3600.0
+
+    def costs(self, result: Result) -> dict[str, float] | None:
+        """Costs of the tokens of a run; None without a price."""
+        from rackline.search.cost import prompt_cost_share
+
+        if self.usd_per_s is None:
+            return None
+        front = self.prefill.pool.replicas * self.prefill_chips if self.prefill else 0
+        share = front / self.chips if front else prompt_cost_share(result, self.pool)
+        return result.usd_per_mtok(self.usd_per_s, share)
 
     def serve(
         self, requests: Requests, skip_bad: bool, progress: Progress | None, *, keep_passes: bool = False
@@ -226,6 +237,7 @@ class ServerOptions:
             prefill=prefill,
             beyond_s=stack.first_token_s,
             chips=used,
+            prefill_chips=front_layout.chips_per_replica,
         )
 
     def _speculation(self) -> Any:

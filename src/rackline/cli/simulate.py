@@ -51,6 +51,7 @@ def simulate(
     speed: Value = "1",
     seed: Value = "0",
     skip_bad: Flag = False,
+    time_unit: str | None = None,
     slo: str | None = None,
     capacity: str | None = None,
     compare: Several = None,
@@ -106,6 +107,7 @@ def simulate(
         fast_share: share of requests in the urgent tier, for --policy priority
         speed: run the traffic so many times as fast
         seed: of everything that is drawn
+        time_unit: of a trace whose column of times does not state it: s or ms
         skip_bad: leave out bad lines and requests that can never fit, and count them
         slo: limits for goodput, such as ttft=2s,tpot=50ms@p99
         capacity: find the highest rate that holds these limits
@@ -196,6 +198,7 @@ def simulate(
         speed=speed,
         seed=seed,
         skip_bad=skip_bad,
+        time_unit=time_unit,
     ).read()
     others = {text: base.with_changes(text) for text in compare or ()}
     if asked is not None:
@@ -210,7 +213,7 @@ def simulate(
     for name, one in built.items():
         with requests_done(f"serving {len(traffic):,} requests ({name})" if others else "serving") as progress:
             results[name] = one.serve(traffic, skip_bad, progress, keep_passes=passes_file is not None)
-        data[name] = results[name].as_dict(limits, one.usd_per_s)
+        data[name] = results[name].as_dict(limits, one.costs(results[name]))
         if results[name].interrupted:
             break
     elapsed_s = time.perf_counter() - start
@@ -254,7 +257,7 @@ def _capacity(base: ServerOptions, traffic: Requests, asked: Any, skip_bad: bool
         data = found.as_dict()
         data["deployment"] = built.as_dict()
         if found.result is not None:
-            data["at_capacity"] = found.result.as_dict(asked, built.usd_per_s)
+            data["at_capacity"] = found.result.as_dict(asked, built.costs(found.result))
         print_json(data)
         return
     from rackline.report.simulate_report import rate_capacity_report

@@ -13,6 +13,7 @@ from rackline.units import parse_bytes, parse_count, parse_fraction, parse_rate,
 
 if TYPE_CHECKING:
     from rackline.simulation import Requests, Slo, TierSpec
+    from rackline.simulation.traces import TimeUnit
     from rackline.simulation.workloads import Spread
 
 _LIMITS = ("ttft", "tpot", "e2e")
@@ -39,6 +40,7 @@ class Traffic:
     speed: str
     seed: str
     skip_bad: bool
+    time_unit: str | None
 
     def read(self) -> Requests:
         """The requests.
@@ -47,6 +49,7 @@ class Traffic:
             InputError: options that contradict each other or miss each other.
         """
         from rackline.simulation import read_trace
+        from rackline.simulation.traces import TIME_UNITS
 
         speed = parse_count(self.speed, name="--speed", maximum=1e6)
         if self.trace is not None:
@@ -54,7 +57,10 @@ class Traffic:
                                 ("--output", self.output_len), ("--turns", self.turns)):  # fmt: skip
                 if value is not None:
                     raise InputError(what=name, given=value, allowed="only without --trace (--speed scales its rate)")
-            found = read_trace(self.trace, skip_bad=self.skip_bad)
+            unit: TimeUnit | None = next((known for known in TIME_UNITS if known == self.time_unit), None)
+            if self.time_unit is not None and unit is None:
+                raise InputError(what="--time-unit", given=self.time_unit, allowed=", ".join(TIME_UNITS))
+            found = read_trace(self.trace, skip_bad=self.skip_bad, time_unit=unit)
             if self.count is not None:
                 found = found.first(whole(self.count, "--requests"))
             return found.scaled(speed) if speed != 1.0 else found

@@ -135,7 +135,7 @@ def _sold(
 ) -> SoldTier:
     """One tier at the costs of its longest context."""
     label = name if low == 0.0 else f"{name} above {low:,.0f}"
-    empty = SoldTier(name=label, mode=mode, from_len=low, until_len=high)
+    empty = SoldTier(name=label, mode=mode, from_len=low, until_len=high, output_len=terms.output_len)
     end = high + terms.output_len
     batch, step = costs.decode_batch(end, limit_s)
     if batch[0] == 0.0:

@@ -60,6 +60,7 @@ class SoldTier:
     Args:
         name, mode: as on a price sheet.
         from_len, until_len: prompts longer than the first and up to the second [tokens].
+        output_len: tokens of an answer; all-in is the output of a request with the longest prompt [tokens].
         input_usd, output_usd: of one token [USD].
         cached_input_usd: of one prompt token found in the cache [USD].
         batch_size: sequences on one replica at the longest context [sequences].
@@ -73,6 +74,7 @@ class SoldTier:
     mode: str
     from_len: float
     until_len: float
+    output_len: float
     input_usd: float = float("nan")
     output_usd: float = float("nan")
     cached_input_usd: float = float("nan")
@@ -92,6 +94,7 @@ class SoldTier:
             "until_len": self.until_len,
             "usd_per_mtok_input": self.input_usd * 1e6,
             "usd_per_mtok_output": self.output_usd * 1e6,
+            "usd_per_mtok_output_all_in": (self.output_usd + self.input_usd * self.until_len / self.output_len) * 1e6,
             "usd_per_mtok_cached_input": self.cached_input_usd * 1e6,
             "batch_size": self.batch_size,
             "tpot_s": self.tpot_s,

@@ -27,8 +27,8 @@ def attention_ffn_report(plan: Plan, split: AttentionFfnSplit | None) -> Group:
         ("time per output token", format_seconds(split.tpot_s)),
         ("output tokens/s per chip", f"{split.output_tokens_per_s_per_chip:,.0f}"),
     ]
-    if plan.pools is not None:
-        decode = plan.pools.decode
+    decode = plan.best.decode_pool if plan.best is not None else None
+    if decode is not None:
         rate = decode.batch_size * decode.layout.dp / decode.seconds / decode.num_chips
         rows.append(("the decode pool above", f"{rate:,.0f}"))
     for row in rows:

@@ -99,14 +99,15 @@ def model_side(model: AnyModel) -> Side:
 def deployment_side(name: str, plan: Plan) -> Side:
     """The cheapest way of a plan; all None where nothing keeps the limits."""
     best = plan.best
-    keys = ("num_chips", "batch_size", "tpot_s", "ttft_s", "output_tokens_per_s_per_chip", "usd_per_mtok")
-    values: dict[str, float | None] = {key: float(getattr(best, key)) if best else None for key in keys}
+    keys = ("num_chips", "batch_size", "tpot_s", "ttft_s", "requests_per_s", "output_tokens_per_s_per_chip")
+    costs = ("usd_per_mtok_input", "usd_per_mtok_output", "usd_per_mtok_output_all_in")
+    values: dict[str, float | None] = {key: float(getattr(best, key)) if best else None for key in (*keys, *costs)}
     usd = plan.cluster.usd_per_chip_hour or plan.cluster.chip.usd_per_chip_hour
     each = best.output_tokens_per_s_per_chip if best else None
     values["output_tokens_per_s"] = each * best.num_chips if best and each else None
     values["output_tokens_per_usd"] = 3600.0 * each / usd if each and usd else None
     if not usd:
-        values["usd_per_mtok"] = None
+        values |= dict.fromkeys(costs)
     return Side(name=name, values=values)
 
 
@@ -143,7 +144,10 @@ _LABELS: dict[str, tuple[str, Callable[[float], str]]] = {
     "ttft_s": ("time to first token", format_seconds),
     "output_tokens_per_s_per_chip": ("output tokens/s a chip", lambda v: f"{v:.4g}"),
     "output_tokens_per_s": ("output tokens/s", lambda v: f"{v:.4g}"),
-    "usd_per_mtok": ("price of a million", format_usd),
+    "requests_per_s": ("requests/s", lambda v: f"{v:.4g}"),
+    "usd_per_mtok_input": ("$ per M input tokens", format_usd),
+    "usd_per_mtok_output": ("$ per M output tokens", format_usd),
+    "usd_per_mtok_output_all_in": ("$ per M output, all-in", format_usd),
     "output_tokens_per_usd": ("output tokens per dollar", format_count),
 }
 

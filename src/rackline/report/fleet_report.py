@@ -25,8 +25,8 @@ def fleet_report(fleet: Fleet) -> Table:
         ("rent", "no price" if fleet.usd_per_hour is None else f"{money(fleet.usd_per_hour)} an hour"),
         ("mean utilisation", percent(fleet.utilisation)),
     ]
-    if fleet.usd_per_mtok is not None:
-        rows.append(("per M output tokens, idle hours paid", money(fleet.usd_per_mtok)))
+    if fleet.usd_per_mtok_output_all_in is not None:
+        rows.append(("per M output tokens, idle hours paid", money(fleet.usd_per_mtok_output_all_in)))
     if fleet.copy_share is not None and fleet.fleet_share is not None:
         rows.append(("one copy of the provider's traffic", f"1/{1 / fleet.copy_share:,.0f}"))
         rows.append(("this traffic of the provider's", percent(fleet.fleet_share)))

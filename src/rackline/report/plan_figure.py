@@ -22,14 +22,19 @@ def pareto_figure(plan: Plan) -> Figure:
     ]
     if broken:
         data.append(_trace(plan, broken, name="breaks a limit", mode="markers", color=GREY))
-    if plan.best is not None:
-        data.append(_trace(plan, [plan.best], name="best", mode="markers", color=ORANGE, symbol="diamond", size=13))
+    alone = plan.aggregated
+    if alone is not None:
+        data.append(
+            _trace(plan, [alone.steady], name="best engine", mode="markers", color=ORANGE, symbol="diamond", size=13)
+        )
     apart = plan.disaggregated
     if apart is not None and apart.pareto:
         data.append(_trace(plan, list(apart.pareto), name="separate pools", mode="lines", color=GREEN))
         if apart.best is not None:
             data.append(
-                _trace(plan, [apart.best], name="best pools", mode="markers", color=GREEN, symbol="diamond", size=13)
+                _trace(
+                    plan, [apart.best.steady], name="best pools", mode="markers", color=GREEN, symbol="diamond", size=13
+                )
             )
     shapes: list[dict[str, Any]] = []
     if limits.tpot_s is not None:
@@ -78,7 +83,7 @@ def _trace(
         "name": name,
         "mode": mode,
         "x": [c.tokens_per_s_per_user for c in candidates],
-        "y": [c.usd_per_mtok for c in candidates],
+        "y": [c.usd_per_mtok_output_all_in for c in candidates],
         "text": [_hover(plan, c) for c in candidates],
         "marker": {"color": color, "symbol": symbol, "size": size},
         "line": {"color": color},
@@ -86,16 +91,16 @@ def _trace(
 
 
 def _hover(plan: Plan, candidate: Candidate | PoolPair) -> str:
+    cost = money(candidate.usd_per_mtok_output_all_in, plan.priced)
+    head = f"{candidate.tokens_per_s_per_user:.3g} tokens/s/user, {cost}/Mtok"
     if isinstance(candidate, PoolPair):
         return (
-            f"{candidate.tokens_per_s_per_user:.3g} tokens/s/user, {money(candidate.usd_per_mtok, plan.priced)}/Mtok\n"
-            f"decode {candidate.decode.layout.label()}, batch {candidate.decode.batch_size}\n"
+            f"{head}\ndecode {candidate.decode.layout.label()}, batch {candidate.decode.batch_size}\n"
             f"prefill {candidate.prefill.layout.label()}, {candidate.decode.precision.short()}\n"
             f"tpot {format_seconds(candidate.tpot_s)}, ttft {format_seconds(candidate.ttft_s)}"
         )
     return (
-        f"{candidate.tokens_per_s_per_user:.3g} tokens/s/user, {money(candidate.usd_per_mtok, plan.priced)}/Mtok\n"
-        f"{candidate.layout.label()}, batch {candidate.batch_size}\n"
+        f"{head}\n{candidate.layout.label()}, batch {candidate.batch_size}\n"
         f"{candidate.precision.short()}, {candidate.mode.label()}\n"
         f"tpot {format_seconds(candidate.tpot_s)}, ttft {format_seconds(candidate.ttft_s)}"
     )

@@ -16,7 +16,7 @@ from rackline.report.breakdown import pass_table, plain_table, resources_line, s
 from rackline.report.pool_report import pool_panel, pool_report, pools_beside
 from rackline.report.terminal_plot import Series, log_plot
 from rackline.report.wording import bar, money, money_name, percent, share, short_count, spread_over, trust
-from rackline.search import Candidate, Plan
+from rackline.search import Candidate, Choice, Inside, Plan, PoolPair
 from rackline.units import format_bytes, format_count, format_seconds
 
 FRONT_ROWS = 12
@@ -30,22 +30,24 @@ def plan_report(plan: Plan, *, width: int, elapsed_s: float) -> Group:
         elapsed_s: wall time of the search [s].
     """
     parts: list[RenderableType] = []
-    pair = plan.pools
+    alone = plan.aggregated
+    pair = plan.best.steady if plan.best is not None and isinstance(plan.best.steady, PoolPair) else None
     if pair is not None:
         parts += [pool_panel(plan, pair, _title(plan), _request(plan)), *pool_report(plan, pair, width)]
-    if plan.best is not None or pair is None:
+    if alone is not None or pair is None:
         parts.append(_headline(plan))
-    if plan.best is None:
+    if alone is None or not isinstance(alone.steady, Candidate):
         parts += _nothing(plan) if pair is None else []
         parts += pools_beside(plan) if pair is None else []
     else:
         parts += pools_beside(plan) if pair is None else []
-        numbers = Group(_key_numbers(plan, plan.best, width), *_tpot_parts(plan, plan.best))
-        parts += [numbers, *_memory(plan), *_passes(plan, plan.best, width)]
-        parts += _floors(plan)
+        numbers = Group(_key_numbers(plan, alone.steady, width), *_tpot_parts(alone.steady, alone.inside))
+        memory = memory_table(alone.memory, "memory of the fullest chip")
+        parts += [numbers, memory, *_passes(plan, alone.steady, alone.inside, width)]
+        parts += _floors(plan, alone)
     if plan.pareto:
         parts += [_front_table(plan, width), front_plot(plan, width)]
-    if len(plan.ranked) > 1 and plan.best is not None:
+    if len(plan.ranked) > 1 and alone is not None:
         parts.append(_ranked(plan, width))
     if plan.rejected:
         parts.append(_rejected(plan))
@@ -72,8 +74,8 @@ def _request(plan: Plan) -> str:
 
 def _headline(plan: Plan) -> Panel:
     body = Text()
-    best = plan.best
-    if best is None:
+    best = plan.aggregated.steady if plan.aggregated is not None else None
+    if not isinstance(best, Candidate):
         body.append("Nothing fits. " if plan.need is not None else "No answer. ", style="bold red")
         body.append(f"{plan.reason[:1].upper()}{plan.reason[1:]}")
         return Panel(
@@ -117,7 +119,7 @@ def _key_numbers(plan: Plan, best: Candidate, width: int) -> Table:
         ("time to first token", _against(best.ttft_s, limits.ttft_s)),
         (f"{unit} per M output tokens", Text(money(best.usd_per_mtok_output, plan.priced), style="bold")),
         ("tokens/s per user", Text(format_count(best.tokens_per_s_per_user), style="bold")),
-        (f"{unit} per M output, all-in", Text(money(best.usd_per_mtok, plan.priced), style="bold")),
+        (f"{unit} per M output, all-in", Text(money(best.usd_per_mtok_output_all_in, plan.priced), style="bold")),
         ("output tokens/s per chip", Text(f"{best.output_tokens_per_s_per_chip:,.0f}", style="bold")),
         ("price of a chip", _price(plan)),
         ("output tokens/s, all chips", Text(format_count(whole))),
@@ -130,10 +132,10 @@ def _key_numbers(plan: Plan, best: Candidate, width: int) -> Table:
     return table
 
 
-def _tpot_parts(plan: Plan, best: Candidate) -> list[RenderableType]:
+def _tpot_parts(best: Candidate, inside: Inside) -> list[RenderableType]:
     """Of what the time per output token is made, where the decode step below is the one that runs."""
-    step = plan.best_decode
-    if step is None or best.mode.two_batch_overlap or best.layout.pp > 1:
+    step = inside.decode
+    if best.mode.two_batch_overlap or best.layout.pp > 1:
         return []
     prompts = best.tpot_s - step.seconds
     text = f"of {format_seconds(best.tpot_s)} a token, {format_seconds(step.seconds)} are the decode step, "
@@ -152,10 +154,6 @@ def _against(value: float, limit: float | None) -> Text:
     if limit is not None:
         text.append(f"  ({percent(share(value, limit))} of the limit)", style="not bold dim")
     return text
-
-
-def _memory(plan: Plan) -> list[RenderableType]:
-    return [memory_table(plan.memory, "memory of the fullest chip")] if plan.memory is not None else []
 
 
 def memory_table(memory: MemoryUse, title: str) -> Table:
@@ -181,16 +179,14 @@ def memory_table(memory: MemoryUse, title: str) -> Table:
     return table
 
 
-def _passes(plan: Plan, best: Candidate, width: int) -> list[RenderableType]:
+def _passes(plan: Plan, best: Candidate, inside: Inside, width: int) -> list[RenderableType]:
     parts: list[RenderableType] = []
     chunk = min(plan.workload.new_tokens, float(best.mode.max_batched_tokens))
     titles = (
         f"decode step: {best.sequences_per_rank:,} sequences a rank, context {short_count(plan.workload.mean_context)}",
         f"prefill pass: {short_count(chunk)} new tokens a rank",
     )
-    for time, title in zip((plan.best_decode, plan.best_prefill), titles, strict=True):
-        if time is None:
-            continue
+    for time, title in zip((inside.decode, inside.prefill), titles, strict=True):
         if best.mode.two_batch_overlap:
             title += "; rows of the whole batch, before overlap"
         parts.append(
@@ -199,16 +195,13 @@ def _passes(plan: Plan, best: Candidate, width: int) -> list[RenderableType]:
     return parts
 
 
-def _floors(plan: Plan) -> list[RenderableType]:
-    floors = plan.floors
+def _floors(plan: Plan, best: Choice) -> list[RenderableType]:
+    floors = best.inside.floors
     if floors is None:
         return []
     table = plain_table("distance from the floors")
     for name in ("floor", "at best", "predicted", "times the floor"):
         table.add_column(name, justify="left" if name == "floor" else "right")
-    best = plan.best
-    if best is None:
-        return []
     table.add_row(
         "latency: one sequence alone on the replica, at peak rates",
         format_seconds(floors.latency_s),
@@ -238,9 +231,10 @@ def front_with_best(plan: Plan, count: int) -> list[tuple[Candidate, bool]]:
     """
     logs = [math.log(candidate.tokens_per_s_per_user) for candidate in plan.pareto]
     picked = [(plan.pareto[index], False) for index in spread_over(logs, count)]
-    if plan.best is not None:
-        picked = [(c, mark) for c, mark in picked if c.tokens_per_s_per_user != plan.best.tokens_per_s_per_user]
-        picked.append((plan.best, True))
+    best = plan.aggregated.steady if plan.aggregated is not None else None
+    if isinstance(best, Candidate):
+        picked = [(c, mark) for c, mark in picked if c.tokens_per_s_per_user != best.tokens_per_s_per_user]
+        picked.append((best, True))
     return sorted(picked, key=lambda item: -item[0].tokens_per_s_per_user)
 
 
@@ -274,7 +268,7 @@ def _what(candidate: Candidate, width: int) -> str:
 def _candidate_cells(plan: Plan, candidate: Candidate) -> list[str]:
     """Cost, ttft, batch, chips of a replica × replicas."""
     return [
-        money(candidate.usd_per_mtok, plan.priced).removesuffix(" chip-h"),
+        money(candidate.usd_per_mtok_output_all_in, plan.priced).removesuffix(" chip-h"),
         format_seconds(candidate.ttft_s),
         f"{candidate.batch_size:,}",
         f"{candidate.layout.chips_per_replica}×{candidate.layout.dp}",
@@ -293,7 +287,7 @@ def front_plot(plan: Plan, width: int) -> Text:
     series = [
         Series(
             x=[c.tokens_per_s_per_user for c in plan.pareto],
-            y=[c.usd_per_mtok for c in plan.pareto],
+            y=[c.usd_per_mtok_output_all_in for c in plan.pareto],
             name="front",
             joined=True,
         )
@@ -303,7 +297,7 @@ def front_plot(plan: Plan, width: int) -> Text:
         series.append(
             Series(
                 x=[pair.tokens_per_s_per_user for pair in apart],
-                y=[pair.usd_per_mtok for pair in apart],
+                y=[pair.usd_per_mtok_output_all_in for pair in apart],
                 name="two pools",
                 style="yellow",
                 joined=True,
@@ -313,7 +307,7 @@ def front_plot(plan: Plan, width: int) -> Text:
         series.append(
             Series(
                 x=[plan.best.tokens_per_s_per_user],
-                y=[plan.best.usd_per_mtok],
+                y=[plan.best.usd_per_mtok_output_all_in],
                 name="best",
                 style="bold green",
                 mark="◆",
@@ -368,6 +362,6 @@ def _footer(plan: Plan, elapsed_s: float) -> Group:
         text += f", {both.candidates_evaluated:,} of separate pools and {both.pairs_compared:,} pairs of them"
     looked = Text(f"{text} in {format_seconds(elapsed_s)}", style="dim")
     assumed = Text("assumed: " + "; ".join(plan.assumptions[:-1]), style="dim")
-    passes = [time for time in (plan.best_decode, plan.best_prefill) if time is not None]
+    passes = [time for choice in plan.choices for time in (choice.inside.decode, choice.inside.prefill)]
     rows = [row for time in passes for row in time.rows]
     return Group(looked, assumed, trust(plan.calibration, plan.cluster.chip, rows))

@@ -54,7 +54,7 @@ def _key_numbers(plan: Plan, pair: PoolPair, width: int) -> Table:
         ("time to first token", _against(pair.ttft_s, limits.ttft_s)),
         (f"{unit} per M output tokens", money(pair.usd_per_mtok_output, plan.priced)),
         ("tokens/s per user", format_count(pair.tokens_per_s_per_user)),
-        (f"{unit} per M output, all-in", money(pair.usd_per_mtok, plan.priced)),
+        (f"{unit} per M output, all-in", money(pair.usd_per_mtok_output_all_in, plan.priced)),
         ("output tokens/s per chip", f"{pair.output_tokens_per_s_per_chip:,.0f}"),
         ("chips, decode and prefill", _chips(plan, pair)),
         ("requests/s", f"{pair.requests_per_s:.3g}"),
@@ -92,17 +92,17 @@ def _pools(plan: Plan, pair: PoolPair) -> Group:
         ("requests/s it could serve", f"{decode.requests_per_s:.3g}", f"{prefill.requests_per_s:.3g}"),
         ("load", percent(decode.load), percent(prefill.load)),
     ]
-    inside = plan.disaggregated
     lines: list[RenderableType] = []
-    if inside and inside.decode_details and inside.prefill_details:
-        then, first = inside.decode_details, inside.prefill_details
+    inside = plan.pools.inside if plan.pools else None
+    if inside and inside.prefill_memory:
+        then, first = inside.memory, inside.prefill_memory
         rows += [
-            ("free memory", format_bytes(float(then.memory.free)), format_bytes(float(first.memory.free))),
-            ("KV cache", format_bytes(float(then.memory.kv_cache)), format_bytes(float(first.memory.kv_cache))),
+            ("free memory", format_bytes(float(then.free)), format_bytes(float(first.free))),
+            ("KV cache", format_bytes(float(then.kv_cache)), format_bytes(float(first.kv_cache))),
         ]
         lines = [
-            Text.assemble("decode pass, ", resources_line(then.time)),
-            Text.assemble("prefill pass, ", resources_line(first.time)),
+            Text.assemble("decode pass, ", resources_line(inside.decode)),
+            Text.assemble("prefill pass, ", resources_line(inside.prefill)),
         ]
     for row in rows:
         table.add_row(*row)
@@ -118,12 +118,13 @@ def _pools(plan: Plan, pair: PoolPair) -> Group:
 
 
 def _against_one_engine(plan: Plan, pair: PoolPair) -> list[RenderableType]:
-    if plan.best is None:
+    alone = plan.aggregated
+    if alone is None:
         return [Text(f"one engine for both: {plan.reason}", style="dim")]
-    ratio = plan.best.usd_per_mtok / pair.usd_per_mtok
+    ratio = alone.usd_per_mtok_output_all_in / pair.usd_per_mtok_output_all_in
     return [
         Text(
-            f"one engine for both costs {money(plan.best.usd_per_mtok, plan.priced)} per M output tokens, "
+            f"one engine for both costs {money(alone.usd_per_mtok_output_all_in, plan.priced)} per M output tokens, "
             f"{ratio:.3g} times as much; its numbers follow",
             style="dim",
         )
@@ -138,10 +139,14 @@ def pools_beside(plan: Plan) -> list[RenderableType]:
     if found.best is None:
         return [Text(f"separate pools for prefill and decode: {found.reason}", style="dim")]
     pair = found.best
+    then, first = pair.decode_pool, pair.prefill_pool
+    if then is None or first is None:
+        return []
+    cost = money(pair.usd_per_mtok_output_all_in, plan.priced)
     return [
         Text(
-            f"separate pools for prefill and decode cost {money(pair.usd_per_mtok, plan.priced)} per M output tokens "
-            f"({pair.decode.num_chips} chips decode, {pair.prefill.num_chips} prefill)",
+            f"separate pools for prefill and decode cost {cost} per M output tokens "
+            f"({then.num_chips} chips decode, {first.num_chips} prefill)",
             style="dim",
         )
     ]

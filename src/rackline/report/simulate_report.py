@@ -50,8 +50,11 @@ def run_report(data: Mapping[str, Any], title: str, *, elapsed_s: float) -> Grou
         f"\n{format_count(data['output_tokens_per_s'])} output tokens/s, "
         f"{format_count(data['input_tokens_per_s'])} prompt tokens/s, {data['requests_per_s']:.3g} requests/s"
     )
-    if "usd_per_mtok" in data:
-        body.append(f"\n{format_usd(data['usd_per_mtok'])} per million tokens, prompt and output together")
+    if "usd_per_mtok_input" in data:
+        given, made, all_in = (
+            format_usd(data[f"usd_per_mtok_{name}"]) for name in ("input", "output", "output_all_in")
+        )
+        body.append(f"\n{given} per M input tokens, {made} per M output tokens ({all_in} all-in)")
     if "slo" in data:
         kept = data["holds_slo"]
         body.append(f"\n{'keeps' if kept else 'breaks'} the limits", style="bold green" if kept else "bold red")
@@ -125,9 +128,11 @@ def comparison_report(runs: Mapping[str, Mapping[str, Any]]) -> Table:
     table.add_row("output tokens/s", *(format_count(data["output_tokens_per_s"]) for data in runs.values()))
     if any("good_share" in data for data in runs.values()):
         table.add_row("within the limits", *(percent(data["good_share"]) for data in runs.values()))
-    prices = [data.get("usd_per_mtok") for data in runs.values()]
-    if any(price is not None for price in prices):
-        table.add_row("per million tokens", *("-" if price is None else format_usd(price) for price in prices))
+    for key, name in (("input", "$ per M input tokens"), ("output", "$ per M output tokens"),
+                      ("output_all_in", "$ per M output, all-in")):  # fmt: skip
+        prices = [data.get(f"usd_per_mtok_{key}") for data in runs.values()]
+        if any(price is not None for price in prices):
+            table.add_row(name, *("-" if price is None else format_usd(price) for price in prices))
     table.add_row("preemptions", *(f"{data['preemptions']:,}" for data in runs.values()))
     return table
 

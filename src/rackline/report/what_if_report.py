@@ -28,21 +28,17 @@ def what_if_report(name: str, points: Sequence[WhatIfPoint]) -> Group:
     table.add_column("layout")
     least = min(point.cost for point in points)
     for point in points:
-        pools, best = point.plan.pools, point.plan.best
-        chosen = pools or best
+        chosen = point.plan.best
         if chosen is None:
             table.add_row("", point.value, "-", "-", "-", "-", point.plan.reason)
             continue
-        layout = ""
-        if pools is not None:
-            layouts = [replace(pool.layout, dp=1).label() for pool in (pools.decode, pools.prefill)]
-            layout = f"decode {layouts[0]}; prefill {layouts[1]}"
-        elif best is not None:
-            layout = replace(best.layout, dp=1).label()
+        layout = replace(chosen.layout, dp=1).label()
+        if chosen.prefill_pool is not None:
+            layout = f"decode {layout}; prefill {replace(chosen.prefill_pool.layout, dp=1).label()}"
         table.add_row(
             "◆" if point.cost == least else "",
             point.value,
-            money(chosen.usd_per_mtok, priced).removesuffix(" chip-h"),
+            money(chosen.usd_per_mtok_output_all_in, priced).removesuffix(" chip-h"),
             f"{chosen.output_tokens_per_s_per_chip:,.0f}",
             format_seconds(chosen.tpot_s),
             format_seconds(chosen.ttft_s),

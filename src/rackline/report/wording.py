@@ -241,7 +241,7 @@ def spread_over(values: Sequence[float], count: int) -> list[int]:
 def interval_text(metric: str, low: float, high: float) -> str:
     """A range of a predicted number: seconds with their unit, others with three digits.
 
-    >>> interval_text("tpot_s", 0.01, 0.012), interval_text("usd_per_mtok", 0.5, 0.6)
+    >>> interval_text("tpot_s", 0.01, 0.012), interval_text("usd_per_mtok_output_all_in", 0.5, 0.6)
     ('10.0 ms to 12.0 ms', '0.5 to 0.6')
     """
     if metric.endswith("_s") and not metric.endswith("_per_s"):

@@ -1,21 +1,26 @@
 """Search over layouts, precisions, modes and batches under constraints."""
 
 from rackline.search.candidate import Candidate
+from rackline.search.choice import Choice, Inside, Serving
+from rackline.search.disaggregated import Disaggregated
 from rackline.search.pareto import pareto_front
 from rackline.search.plan import Plan, plan
-from rackline.search.pool_pair import Disaggregated, Pool, PoolPair
+from rackline.search.pool_pair import Pool, PoolPair
 from rackline.search.rejected import Rejected
 from rackline.search.space import BATCH_GRID, Constraints, default_modes, default_precisions
 
 __all__ = [
     "BATCH_GRID",
     "Candidate",
+    "Choice",
     "Constraints",
     "Disaggregated",
+    "Inside",
     "Plan",
     "Pool",
     "PoolPair",
     "Rejected",
+    "Serving",
     "default_modes",
     "default_precisions",
     "pareto_front",

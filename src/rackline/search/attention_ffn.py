@@ -141,7 +141,7 @@ def plan_split(plan: Plan) -> AttentionFfnSplit | None:
     """
     if not isinstance(plan.model, Model):
         raise InputError(what="attention-ffn", given=plan.model.name, allowed="a mixture of experts")
-    chosen = plan.pools.decode if plan.pools is not None else plan.best
+    chosen = plan.best
     if chosen is None:
         return None
     return split_attention_ffn(

@@ -8,7 +8,7 @@ from typing import Any
 
 from rackline.hardware import Cluster
 from rackline.parallel import Deployment, Layout, Precision
-from rackline.passes.features import Array
+from rackline.passes.features import Array, FloatLike
 from rackline.serving.closed_loop import engine_of
 from rackline.serving.stack import stack_of
 from rackline.serving.steady import steady_state
@@ -23,8 +23,9 @@ class Candidate:
         layout: with dp filled up to the chips of the cluster.
         batch_size: sequences in flight on one replica, over all its ranks and micro-batches [sequences].
         tpot_s, ttft_s: means of the steady state [s].
+        requests_per_s: of all replicas, as many as keep the batch full [requests/s].
         output_tokens_per_s_per_chip: over the chips in use [tokens/s].
-        usd_per_mtok: all cost over output tokens [USD per million]; chip-hours per million without a price.
+        usd_per_mtok_output_all_in: all cost over output tokens [USD per million]; chip-hours without a price.
         usd_per_mtok_input, usd_per_mtok_output: the same cost, split by the time that prompts and outputs take.
         free_bytes: left on the fullest chip [bytes].
     """
@@ -36,8 +37,9 @@ class Candidate:
     sequences_per_rank: int
     tpot_s: float
     ttft_s: float
+    requests_per_s: float
     output_tokens_per_s_per_chip: float
-    usd_per_mtok: float
+    usd_per_mtok_output_all_in: float
     usd_per_mtok_input: float
     usd_per_mtok_output: float
     prefill_utilisation: float
@@ -64,12 +66,16 @@ class Candidate:
             "tpot_s": self.tpot_s,
             "ttft_s": self.ttft_s if math.isfinite(self.ttft_s) else None,
             "tokens_per_s_per_user": self.tokens_per_s_per_user,
+            "requests_per_s": self.requests_per_s,
             "output_tokens_per_s_per_chip": self.output_tokens_per_s_per_chip,
-            "usd_per_mtok": self.usd_per_mtok,
+            "usd_per_mtok_output_all_in": self.usd_per_mtok_output_all_in,
             "usd_per_mtok_input": self.usd_per_mtok_input,
             "usd_per_mtok_output": self.usd_per_mtok_output,
             "prefill_utilisation": self.prefill_utilisation,
             "free_bytes": self.free_bytes,
+            "prefill_pool": None,
+            "decode_pool": None,
+            "kv_transfer": None,
         }
 
 
@@ -77,6 +83,21 @@ def price_per_chip_s(cluster: Cluster) -> tuple[float, bool]:
     """USD per chip-second and True; or chip-hours per chip-second and False when there is no price."""
     price = cluster.usd_per_chip_hour
     return (price / 3600.0, True) if price is not None else (1.0 / 3600.0, False)
+
+
+def output_rate(workload: Workload, batch_size: FloatLike, tpot_s: FloatLike, hold_s: FloatLike) -> FloatLike:
+    """Output tokens of a replica whose slots are always taken [tokens/s].
+
+    rate = output_len · batch_size / (hold + (output_len - 1) · tpot)
+
+    Args:
+        batch_size: slots [sequences].
+        tpot_s: time per output token [s].
+        hold_s: time that a slot is taken before it decodes [s].
+
+    Assumes: the first token of a request comes with its prompt.
+    """
+    return workload.output_len * batch_size / (hold_s + (workload.output_len - 1.0) * tpot_s)
 
 
 def plan_points(
@@ -94,8 +115,10 @@ def plan_points(
     found: list[Candidate] = []
     for index, count in enumerate(per_rank.astype(int)):
         batch_size = int(count) * layout.attention_dp * layout.pp
-        interval_s = float(state.tpot_s[index] + state.hold_s[index] / (workload.output_len - 1.0))
-        rate = batch_size / interval_s / layout.chips_per_replica
+        rate = (
+            float(output_rate(workload, batch_size, state.tpot_s[index], state.hold_s[index]))
+            / layout.chips_per_replica
+        )
         cost = usd_per_chip_s / rate * 1e6
         share = float(state.prefill_cost_share[index])
         free = deployment.memory(
@@ -111,8 +134,9 @@ def plan_points(
                 sequences_per_rank=int(count),
                 tpot_s=float(state.tpot_s[index]),
                 ttft_s=float(state.ttft_s[index]),
+                requests_per_s=rate * layout.num_chips / workload.output_len,
                 output_tokens_per_s_per_chip=rate,
-                usd_per_mtok=cost,
+                usd_per_mtok_output_all_in=cost,
                 usd_per_mtok_input=cost * share * workload.output_len / workload.input_len,
                 usd_per_mtok_output=cost * (1.0 - share),
                 prefill_utilisation=float(state.prefill_utilisation[index]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +14,11 @@ from rackline.parallel import Deployment, Layout, LayoutGrid, Precision
 from rackline.parallel.deployment import ExpertLoads
 from rackline.passes.features import Array, as_array
 from rackline.search.candidate import price_per_chip_s
+from rackline.search.choice import Choice, Inside
 from rackline.search.evaluate import Space
 from rackline.search.pareto import pareto_front
 from rackline.search.pool_details import PoolDetails, decode_details, prefill_details
-from rackline.search.pool_pair import Disaggregated, Pool, PoolPair
+from rackline.search.pool_pair import Pool, PoolPair
 from rackline.search.pools import (
     Budget,
     Pairs,
@@ -33,6 +35,33 @@ from rackline.search.space import Constraints
 from rackline.serving.disaggregated import kv_transfer, shared_level, waiting_s
 from rackline.serving.steady import Engine
 from rackline.serving.workload import Mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disaggregated:
+    """What the search over both pools found.
+
+    Args:
+        best: cheapest pair that keeps the limits, None when there is none, see `reason`.
+        pareto: front of tokens/s/user against cost among the pairs that keep the time to first token.
+        candidates_evaluated: points of both pools whose times were computed.
+        pairs_compared: combinations of both pools that were compared.
+    """
+
+    best: Choice | None
+    pareto: tuple[PoolPair, ...]
+    candidates_evaluated: int
+    pairs_compared: int
+    reason: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data beside the answer, which holds the best pair."""
+        return {
+            "pareto": [option.as_dict() for option in self.pareto],
+            "candidates_evaluated": self.candidates_evaluated,
+            "pairs_compared": self.pairs_compared,
+            "reason": self.reason,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,18 +183,20 @@ class _PoolSearch:
         if kept.size:
             near = kept[np.argsort(cost[kept], kind="stable")][:12]
             options = [self._refined(first, then, pairs, int(index)) for index in near]
-            best = min(options, key=lambda option: option.usd_per_mtok)
+            best = min(options, key=lambda option: option.usd_per_mtok_output_all_in)
         return Disaggregated(
-            best=best,
+            best=Choice(steady=best, inside=self._inside(best)) if best else None,
             pareto=tuple(self._pair(first, then, pairs, int(index)) for index in front),
             candidates_evaluated=evaluated,
             pairs_compared=pairs.evaluated,
             reason="" if best else self._why_nothing(first, then, cost),
-            prefill_details=self._inside(best.prefill, self.prefill) if best else None,
-            decode_details=self._inside(best.decode, self.decode) if best else None,
         )
 
-    def _inside(self, pool: Pool, side: Side) -> PoolDetails:
+    def _inside(self, pair: PoolPair) -> Inside:
+        first, then = self._details(pair.prefill, self.prefill), self._details(pair.decode, self.decode)
+        return Inside(decode=then.time, prefill=first.time, memory=then.memory, prefill_memory=first.memory)
+
+    def _details(self, pool: Pool, side: Side) -> PoolDetails:
         space = side.space
         deployment = Deployment(
             model=space.model,
@@ -284,7 +315,7 @@ class _PoolSearch:
             ttft_s=constant + prefill.seconds + wait + transfer.seconds,
             requests_per_s=rate,
             output_tokens_per_s_per_chip=rate * work.output_len / (prefill.num_chips + decode.num_chips),
-            usd_per_mtok=cost / work.output_len * 1e6,
+            usd_per_mtok_output_all_in=cost / work.output_len * 1e6,
             usd_per_mtok_input=first_usd / work.input_len * 1e6,
             usd_per_mtok_output=(cost - first_usd) / work.output_len * 1e6,
         )

@@ -21,6 +21,7 @@ from rackline.parallel import (
 from rackline.parallel.deployment import ExpertLoads
 from rackline.passes import Batch, Calibration, ExpertLoad
 from rackline.passes.features import Array, as_array
+from rackline.search.candidate import output_rate
 from rackline.serving.stack import stack_of
 from rackline.serving.steady import Engine, SteadyState, steady_state
 from rackline.serving.workload import Mode, Workload
@@ -140,7 +141,7 @@ class Space:
                     decode[overlap] = self.decode_s(engine, overlap)
                 state = steady_state(engine, self.workload, mode, b, decode_s=decode[overlap], threads=self.threads)
                 free = self.free_bytes(precision, mode.max_batched_tokens)
-                rate = per_replica / (state.tpot_s + state.hold_s / (self.workload.output_len - 1.0)) / chips
+                rate = output_rate(self.workload, per_replica, state.tpot_s, state.hold_s) / chips
                 if overlap:
                     rate = np.where(exchanging[:, None] & (b >= 2), rate, np.nan)  # one sequence has no halves
                 yield Block(

@@ -13,24 +13,25 @@ def plan_fleet(traffic: Traffic, answer: Plan, prefill_on: Cluster | None = None
     Args:
         prefill_on: cluster of the prefill pool where it has its own.
     """
-    pair, best = answer.pools, answer.best
-    if pair is not None:
-        rate = pair.output_tokens_per_s_per_chip * pair.num_chips
+    best = answer.best
+    if best is None:
+        return None
+    first, then = best.prefill_pool, best.decode_pool
+    if first is not None and then is not None:
+        rate = best.output_tokens_per_s_per_chip * best.num_chips
         parts = (
             Part(
                 cluster=answer.cluster,
-                replica_chips=pair.decode.layout.chips_per_replica,
-                replicas=pair.decode.layout.dp,
+                replica_chips=then.layout.chips_per_replica,
+                replicas=then.layout.dp,
             ),
             Part(
                 cluster=prefill_on or answer.cluster,
-                replica_chips=pair.prefill.layout.chips_per_replica,
-                replicas=pair.prefill.layout.dp,
+                replica_chips=first.layout.chips_per_replica,
+                replicas=first.layout.dp,
             ),
         )
         return fleet(traffic, rate, parts)
-    if best is None:
-        return None
     chips = best.layout.chips_per_replica
     return fleet(
         traffic, best.output_tokens_per_s_per_chip * chips, (Part(cluster=answer.cluster, replica_chips=chips),)

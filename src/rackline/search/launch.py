@@ -221,9 +221,11 @@ def plan_commands(plan: Plan, model_id: str, stack: str) -> list[LaunchCommand]:
         "chips_per_node": node,
         "is_moe": is_moe,
     }
-    if plan.pools is not None:
-        pair = plan.pools
-        roles: list[tuple[Role, Pool]] = [("prefill", pair.prefill), ("decode", pair.decode)]
+    best = plan.best
+    if best is None:
+        return []
+    if best.prefill_pool is not None and best.decode_pool is not None:
+        roles: list[tuple[Role, Pool]] = [("prefill", best.prefill_pool), ("decode", best.decode_pool)]
         return [
             launch_command(
                 stack,
@@ -238,9 +240,6 @@ def plan_commands(plan: Plan, model_id: str, stack: str) -> list[LaunchCommand]:
             )
             for role, pool in roles
         ]
-    best = plan.best
-    if best is None:
-        return []
     replica = Replica(
         layout=best.layout,
         precision=best.precision,

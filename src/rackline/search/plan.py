@@ -15,20 +15,20 @@ from rackline.parallel import (
     Deployment,
     Layout,
     LayoutGrid,
-    MemoryUse,
     Precision,
     Routing,
     enumerate_layouts,
 )
-from rackline.passes import Batch, Calibration, PassTime
+from rackline.passes import Batch, Calibration
 from rackline.passes.features import Array
 from rackline.search.candidate import Candidate, plan_points, price_per_chip_s
+from rackline.search.choice import Choice, Inside
+from rackline.search.disaggregated import Disaggregated
 from rackline.search.evaluate import Block, Space
 from rackline.search.fits import ClusterNeed, smallest_cluster
-from rackline.search.floors import Floors, floors
+from rackline.search.floors import floors
 from rackline.search.pareto import pareto_front
 from rackline.search.points import Points
-from rackline.search.pool_pair import Disaggregated, PoolPair
 from rackline.search.pool_space import pools_beside
 from rackline.search.rejected import Rejected, nearest_rejected
 from rackline.search.space import BATCH_GRID, Constraints, default_modes, default_precisions
@@ -41,14 +41,15 @@ class Plan:
     """The answer.
 
     Args:
-        best: cheapest candidate that keeps every limit; None when there is none, see `reason`.
+        aggregated: the cheapest single engine that keeps every limit; None when there is none, see `reason`.
         pareto: front of tokens/s/user against cost, of all that fit, fastest first.
-        ranked: cheapest candidate of each tp, pp, moe_tp and precision that keeps the limits, cheapest first.
+        ranked: cheapest single engine of each tp, pp, moe_tp and precision that keeps the limits, cheapest first.
         rejected: nearest candidate for each reason of rejection.
         candidates_evaluated: points whose times were computed.
         combinations: distinct layout × precision × mode among them.
         priced: False when costs are chip-hours, because the cluster has no price.
-        disaggregated: the same question answered with separate pools for prefill and decode; None when not asked.
+        reason: why no single engine keeps the limits; empty when one does.
+        disaggregated: the search over separate pools for prefill and decode; None when not asked.
     """
 
     model: AnyModel
@@ -56,11 +57,7 @@ class Plan:
     workload: Workload
     constraints: Constraints
     calibration: Calibration
-    best: Candidate | None
-    best_decode: PassTime | None
-    best_prefill: PassTime | None
-    memory: MemoryUse | None
-    floors: Floors | None
+    aggregated: Choice | None
     pareto: tuple[Candidate, ...]
     ranked: tuple[Candidate, ...]
     rejected: tuple[Rejected, ...]
@@ -73,23 +70,29 @@ class Plan:
     disaggregated: Disaggregated | None = None
 
     @property
-    def pools(self) -> PoolPair | None:
-        """The pair of pools, where it is the cheapest way to serve."""
-        found = self.disaggregated.best if self.disaggregated else None
-        if found is None or (self.best is not None and self.best.usd_per_mtok <= found.usd_per_mtok):
-            return None
-        return found
+    def pools(self) -> Choice | None:
+        """The cheapest pair of pools that keeps every limit; None when there is none or none was asked for."""
+        return self.disaggregated.best if self.disaggregated else None
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The cheapest of each kind that keeps the limits, cheapest first."""
+        found = [choice for choice in (self.aggregated, self.pools) if choice is not None]
+        return tuple(sorted(found, key=lambda choice: choice.usd_per_mtok_output_all_in))
+
+    @property
+    def best(self) -> Choice | None:
+        """The cheapest way to serve that keeps every limit, of one engine or of two pools; None when there is none."""
+        return next(iter(self.choices), None)
+
+    @property
+    def runner_up(self) -> Choice | None:
+        """The cheapest of the other kind; None when only one kind keeps the limits."""
+        return self.choices[1] if len(self.choices) > 1 else None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data with the keys that other programs rely on."""
-        best: dict[str, Any] | None = None
-        if self.best is not None:
-            best = self.best.as_dict()
-            best["memory"] = self.memory.as_dict() if self.memory else None
-            best["binding"] = self.best_decode.binds if self.best_decode else None
-            best["decode"] = self.best_decode.as_dict() if self.best_decode else None
-            best["prefill"] = self.best_prefill.as_dict() if self.best_prefill else None
-            best["floors"] = self.floors.as_dict() if self.floors else None
+        best, second = self.best, self.runner_up
         return {
             "model": self.model.name,
             "cluster": self.cluster.name,
@@ -102,8 +105,8 @@ class Plan:
             "candidates_evaluated": self.candidates_evaluated,
             "combinations": self.combinations,
             "priced": self.priced,
-            "best": best,
-            "cheapest": "disaggregated" if self.pools else "aggregated" if self.best else None,
+            "best": best.as_dict() if best else None,
+            "runner_up": second.as_dict() if second else None,
             "disaggregated": self.disaggregated.as_dict() if self.disaggregated else None,
             "pareto": [candidate.as_dict() for candidate in self.pareto],
             "ranked": [candidate.as_dict() for candidate in self.ranked],
@@ -196,7 +199,7 @@ class _Search:
         # the grid of batches is coarse: each of the cheapest combinations may be the best between its points
         near = self._distinct(points, blocks, order, lambda block, row: (block, row), 12)
         refined = [self._refined(candidate, usd_per_chip_s) for candidate in near]
-        best = min(refined, key=lambda option: option.usd_per_mtok, default=None)
+        best = min(refined, key=lambda option: option.usd_per_mtok_output_all_in, default=None)
         rejected = nearest_rejected(
             cost=points.cost,
             tpot_s=points.tpot_s,
@@ -204,23 +207,18 @@ class _Search:
             free_bytes=points.free_bytes,
             utilisation=points.utilisation,
             limits=self.limits,
-            best_cost=best.usd_per_mtok if best else np.inf,
+            best_cost=best.usd_per_mtok_output_all_in if best else np.inf,
             describe=lambda index: self._candidate(points, blocks, index).as_dict(),
             short=lambda index: self._short(points, blocks, index),
         )
         reason, need = ("", None) if best else self._why_nothing(points, blocks)
-        details = self._details(best) if best else (None, None, None, None)
         answer = Plan(
             model=self.space.model,
             cluster=self.space.cluster,
             workload=self.space.workload,
             constraints=self.limits,
             calibration=self.space.calibration,
-            best=best,
-            best_decode=details[0],
-            best_prefill=details[1],
-            memory=details[2],
-            floors=details[3],
+            aggregated=Choice(steady=best, inside=self._inside(best)) if best else None,
             pareto=tuple(self._candidate(points, blocks, int(i)) for i in front),
             ranked=tuple(ranked),
             rejected=tuple(rejected),
@@ -242,16 +240,18 @@ class _Search:
         block, row, column = points.locate(index)
         chosen, layout = blocks[block], self.options[row]
         per_rank = int(self.space.batches[column])
+        placed = replace(layout, dp=max(1, self.space.cluster.num_chips // layout.chips_per_replica))
         return Candidate(
-            layout=replace(layout, dp=max(1, self.space.cluster.num_chips // layout.chips_per_replica)),
+            layout=placed,
             precision=chosen.precision,
             mode=chosen.mode,
             batch_size=per_rank * layout.attention_dp * layout.pp,
             sequences_per_rank=per_rank,
             tpot_s=float(points.tpot_s[index]),
             ttft_s=float(points.ttft_s[index]),
+            requests_per_s=float(points.rate[index]) * placed.num_chips / self.space.workload.output_len,
             output_tokens_per_s_per_chip=float(points.rate[index]),
-            usd_per_mtok=float(points.cost[index]),
+            usd_per_mtok_output_all_in=float(points.cost[index]),
             usd_per_mtok_input=float(points.cost[index] * points.prefill_cost_share[index])
             * self.space.workload.output_len
             / self.space.workload.input_len,
@@ -325,9 +325,9 @@ class _Search:
             and (self.limits.tpot_s is None or option.tpot_s <= self.limits.tpot_s)
             and (self.limits.ttft_s is None or option.ttft_s <= self.limits.ttft_s)
         ]
-        return min(good, key=lambda option: option.usd_per_mtok, default=candidate)
+        return min(good, key=lambda option: option.usd_per_mtok_output_all_in, default=candidate)
 
-    def _details(self, best: Candidate) -> tuple[PassTime, PassTime, MemoryUse, Floors]:
+    def _inside(self, best: Candidate) -> Inside:
         deployment = self._deployment(best)
         table = deployment.table()
         workload, layout = self.space.workload, best.layout
@@ -354,11 +354,11 @@ class _Search:
             memory_fraction=self.limits.memory_fraction,
         )
         usd_per_chip_s, _ = price_per_chip_s(self.space.cluster)
-        return (
-            decode,
-            prefill,
-            memory,
-            floors(deployment, workload, best.tpot_s, best.usd_per_mtok_output, usd_per_chip_s),
+        return Inside(
+            decode=decode,
+            prefill=prefill,
+            memory=memory,
+            floors=floors(deployment, workload, best.tpot_s, best.usd_per_mtok_output, usd_per_chip_s),
         )
 
     def _why_nothing(self, points: Points, blocks: list[Block]) -> tuple[str, ClusterNeed | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rackline.parallel import Deployment, MemoryUse
 from rackline.passes import Batch, PassTime
@@ -24,10 +23,6 @@ class PoolDetails:
 
     time: PassTime
     memory: MemoryUse
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {"pass": self.time.as_dict(), "binding": self.time.binds, "memory": self.memory.as_dict()}
 
 
 def decode_details(space: Space, deployment: Deployment, per_rank: int, cp: int = 1) -> PoolDetails:

@@ -1,4 +1,4 @@
-"""What a search over two pools finds: a pool, a pair of them, and the best pair with the front of all."""
+"""What a search over two pools looks at: a pool, and a pair of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rackline.parallel import Layout, Precision
-from rackline.search.pool_details import PoolDetails
 from rackline.serving.disaggregated import KvTransfer
 from rackline.serving.workload import Mode
 
@@ -66,7 +65,7 @@ class PoolPair:
         tpot_s, ttft_s: means [s].
         requests_per_s: that both pools serve together [requests/s].
         output_tokens_per_s_per_chip: over the chips of both pools [tokens/s].
-        usd_per_mtok: all cost over output tokens [USD per million]; chip-hours per million without a price.
+        usd_per_mtok_output_all_in: all cost over output tokens [USD per million]; chip-hours without a price.
         usd_per_mtok_input, usd_per_mtok_output: cost of the prefill pool over input tokens, of the decode pool over
             output tokens [USD per million].
     """
@@ -78,7 +77,7 @@ class PoolPair:
     ttft_s: float
     requests_per_s: float
     output_tokens_per_s_per_chip: float
-    usd_per_mtok: float
+    usd_per_mtok_output_all_in: float
     usd_per_mtok_input: float
     usd_per_mtok_output: float
 
@@ -105,9 +104,10 @@ class PoolPair:
             "tokens_per_s_per_user": self.tokens_per_s_per_user,
             "requests_per_s": self.requests_per_s,
             "output_tokens_per_s_per_chip": self.output_tokens_per_s_per_chip,
-            "usd_per_mtok": self.usd_per_mtok,
+            "usd_per_mtok_output_all_in": self.usd_per_mtok_output_all_in,
             "usd_per_mtok_input": self.usd_per_mtok_input,
             "usd_per_mtok_output": self.usd_per_mtok_output,
+            "prefill_utilisation": self.prefill.load,
             "prefill_pool": self.prefill.as_dict(),
             "decode_pool": self.decode.as_dict(),
             "kv_transfer": {
@@ -115,41 +115,4 @@ class PoolPair:
                 "level": self.transfer.level,
                 "seconds": self.transfer.seconds,
             },
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disaggregated:
-    """What the search over both pools found.
-
-    Args:
-        best: cheapest pair that keeps the limits, None when there is none, see `reason`.
-        pareto: front of tokens/s/user against cost among the pairs that keep the time to first token.
-        candidates_evaluated: points of both pools whose times were computed.
-        pairs_compared: combinations of both pools that were compared.
-        prefill_details, decode_details: the pools of the best from inside.
-    """
-
-    best: PoolPair | None
-    pareto: tuple[PoolPair, ...]
-    candidates_evaluated: int
-    pairs_compared: int
-    reason: str = ""
-    prefill_details: PoolDetails | None = None
-    decode_details: PoolDetails | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        best = self.best.as_dict() if self.best else None
-        if best is not None and self.prefill_details is not None and self.decode_details is not None:
-            best["prefill_pool"].update(self.prefill_details.as_dict())
-            best["decode_pool"].update(self.decode_details.as_dict())
-            best["memory"] = self.decode_details.memory.as_dict()
-            best["binding"] = self.decode_details.time.binds
-        return {
-            "best": best,
-            "pareto": [option.as_dict() for option in self.pareto],
-            "candidates_evaluated": self.candidates_evaluated,
-            "pairs_compared": self.pairs_compared,
-            "reason": self.reason,
         }

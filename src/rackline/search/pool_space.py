@@ -9,9 +9,8 @@ from rackline.hardware import Cluster
 from rackline.parallel import Layout, LayoutGrid, Precision, enumerate_layouts, precision
 from rackline.passes import Calibration
 from rackline.passes.features import Array
-from rackline.search.disaggregated import search_pools
+from rackline.search.disaggregated import Disaggregated, search_pools
 from rackline.search.evaluate import Block, Space
-from rackline.search.pool_pair import Disaggregated
 from rackline.search.space import Constraints
 from rackline.serving.steady import Engine
 

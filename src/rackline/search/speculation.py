@@ -124,15 +124,10 @@ def plan_speculation(plan: Plan, speculations: Sequence[Speculation] | None = No
     """
     if not isinstance(plan.model, Model):
         raise InputError(what="speculation", given=plan.model.name, allowed="a model with layers")
-    pair, best = plan.pools, plan.best
-    if pair is None and best is None:
+    best = plan.best
+    if best is None:
         return []
-    if pair is not None:
-        layout, precision = without_context(pair.decode.layout, plan.model), pair.decode.precision
-    elif best is not None:
-        layout, precision = best.layout, best.precision
-    else:
-        return []
+    layout, precision = without_context(best.layout, plan.model), best.precision
     deployment = Deployment(
         model=plan.model, cluster=plan.cluster, layout=layout, precision=precision, calibration=plan.calibration
     )

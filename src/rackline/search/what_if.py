@@ -151,17 +151,14 @@ class WhatIfPoint:
     @property
     def cost(self) -> float:
         """Cheapest cost [USD per million output tokens]; infinite without an answer."""
-        if self.plan.pools is not None:
-            return self.plan.pools.usd_per_mtok
-        return self.plan.best.usd_per_mtok if self.plan.best is not None else math.inf
+        return self.plan.best.usd_per_mtok_output_all_in if self.plan.best is not None else math.inf
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
-        chosen = self.plan.pools or self.plan.best
+        chosen = self.plan.best
         return {
             "value": self.value,
             "setting": self.setting,
-            "cheapest": "disaggregated" if self.plan.pools else "aggregated" if self.plan.best else None,
             "best": chosen.as_dict() if chosen else None,
             "reason": self.plan.reason if chosen is None else "",
         }

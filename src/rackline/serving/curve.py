@@ -26,13 +26,13 @@ class BatchCurve:
     Args:
         batch_size: sequences on one replica (a pipeline micro-batch) [sequences], shape (points,).
         step_s: time of a decode step [s].
-        usd_per_mtok: rent of the replica over its tokens [USD per million], NaN without a price.
+        usd_per_mtok_output: rent of the replica over its tokens [USD per million], NaN without a price.
         tokens_per_s_per_chip, tokens_per_s_per_user: [tokens/s].
     """
 
     batch_size: Array
     step_s: Array
-    usd_per_mtok: Array
+    usd_per_mtok_output: Array
     tokens_per_s_per_chip: Array
     tokens_per_s_per_user: Array
 
@@ -86,7 +86,7 @@ def batch_curve(
     return BatchCurve(
         batch_size=points,
         step_s=step,
-        usd_per_mtok=usd,
+        usd_per_mtok_output=usd,
         tokens_per_s_per_chip=rate / chips,
         tokens_per_s_per_user=1.0 / step,
     )

@@ -84,7 +84,7 @@ class Fleet:
         power_w: with host, network and cooling, or None [W].
         usd_per_hour: rent of the chips in use, or None [USD/hour].
         utilisation: mean traffic over what the copies could serve.
-        usd_per_mtok: rent over the mean traffic, idle hours paid [USD per million output tokens].
+        usd_per_mtok_output_all_in: rent over the mean traffic, idle hours paid [USD per million output tokens].
         copy_share: one copy over the provider's traffic (lecture C33), or None.
         fleet_share: this traffic over the provider's, or None.
     """
@@ -97,7 +97,7 @@ class Fleet:
     power_w: float | None
     usd_per_hour: float | None
     utilisation: float
-    usd_per_mtok: float | None
+    usd_per_mtok_output_all_in: float | None
     copy_share: float | None
     fleet_share: float | None
 
@@ -149,7 +149,7 @@ def fleet(traffic: Traffic, copy_tokens_per_s: float, parts: tuple[Part, ...]) -
         power_w=power if known_power else None,
         usd_per_hour=usd if known_price else None,
         utilisation=traffic.tokens_per_s / (copies * copy_tokens_per_s),
-        usd_per_mtok=usd / (traffic.tokens_per_s * 3600.0) * 1e6 if known_price else None,
+        usd_per_mtok_output_all_in=usd / (traffic.tokens_per_s * 3600.0) * 1e6 if known_price else None,
         copy_share=None if provider is None else copy_tokens_per_s / provider,
         fleet_share=None if provider is None else traffic.tokens_per_s / provider,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,10 +182,23 @@ class Result:
             "prompt_rank_share": _per(self.prompt_rank_s, self.prompt_pass_s),
         }
 
-    def usd_per_mtok(self, usd_per_s: float) -> float:
-        """Price of a million tokens, prompt and output together, if the servers are paid by time [USD]."""
-        tokens = float((self.requests.input_len + self.requests.output_len)[self.finished].sum())
-        return usd_per_s * self.makespan_s / tokens * 1e6 if tokens else float("nan")
+    def usd_per_mtok(self, usd_per_s: float, prompt_cost_share: float) -> dict[str, float]:
+        """What a million input tokens, a million output tokens and those with their prompts cost [USD].
+
+        Args:
+            usd_per_s: rent of all servers, paid over the makespan [USD/s].
+            prompt_cost_share: share of it that prompts take.
+        """
+        given, made = (
+            float(lengths[self.finished].sum()) for lengths in (self.requests.input_len, self.requests.output_len)
+        )
+        usd = usd_per_s * self.makespan_s * 1e6
+        parts = {"input": (prompt_cost_share, given), "output": (1.0 - prompt_cost_share, made)}
+        parts["output_all_in"] = (1.0, made)
+        return {
+            f"usd_per_mtok_{name}": usd * part / tokens if tokens else math.nan
+            for name, (part, tokens) in parts.items()
+        }
 
     def occupancy(self) -> dict[str, float]:
         """Mean over the makespan: share of time with passes, sequences that decode, share of the KV blocks."""
@@ -195,8 +209,13 @@ class Result:
             "kv_share": _per(self.used_block_s, span * self.num_blocks),
         }
 
-    def as_dict(self, slo: Slo | None = None, usd_per_s: float | None = None) -> dict[str, Any]:
-        """Plain data in SI units."""
+    def as_dict(self, slo: Slo | None = None, costs: Mapping[str, float] | None = None) -> dict[str, Any]:
+        """Plain data in SI units.
+
+        Args:
+            slo: limits to judge by.
+            costs: of the tokens, as `usd_per_mtok`.
+        """
         done = self.finished
         prompt_tokens = float(self.requests.input_len[np.isfinite(self.first_s)].sum())
         data: dict[str, Any] = {
@@ -228,9 +247,7 @@ class Result:
             data["holds_slo"] = self.holds(slo)
             data["good_share"] = float(good.mean())
             data["goodput_requests_per_s"] = _per(float(good.sum()), self.makespan_s)
-        if usd_per_s is not None:
-            data["usd_per_mtok"] = self.usd_per_mtok(usd_per_s)
-        return data
+        return data | dict(costs or {})
 
 
 def percentiles(values: Array) -> dict[str, float]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from rackline.errors import InputError
 from rackline.passes.features import Array
+from rackline.simulation.block_hashes import BlockHashes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -116,10 +117,16 @@ class Requests:
             output_len=self.output_len[keep],
             priority=cut(self.priority),
             after=None if after is None else np.where(after < 0, -1, place[after]),
-            hashes=None if self.hashes is None else [h for h, kept in zip(self.hashes, keep, strict=True) if kept],
+            hashes=_picked(self.hashes, keep),
             lines=cut(self.lines),
         )
 
     def first(self, count: int) -> Requests:
         """The first so many of them."""
         return self if count >= len(self) else self.pick(np.arange(len(self)) < count)
+
+
+def _picked(hashes: Sequence[Sequence[int]] | None, keep: Array) -> Sequence[Sequence[int]] | None:
+    if hashes is None or isinstance(hashes, BlockHashes):
+        return None if hashes is None else hashes.pick(keep)
+    return [row for row, kept in zip(hashes, keep, strict=True) if kept]

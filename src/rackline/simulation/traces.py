@@ -1,239 +1,356 @@
-"""Recorded traffic: Azure 2023, Mooncake, vLLM's benchmark and plain CSV tables.
+"""Recorded traffic: Azure 2023, Mooncake, vLLM's benchmark and plain CSV tables, read in pieces of bounded size.
 
-The format is told from the content. A bad line is an error with its number, or is left out and counted.
+The format is told from the content. A bad line is an error with its number, or is left out and counted. What could
+be read in two ways is refused with the reading that would be taken.
 """
 
 from __future__ import annotations
 
 import csv
+import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from functools import lru_cache
-from math import isfinite
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from rackline.errors import InputError
+from rackline.files import read_lines
+from rackline.passes.features import Array
+from rackline.simulation.block_hashes import BlockHashes
 from rackline.simulation.requests import Requests
+from rackline.simulation.trace_rows import (
+    ARRIVAL,
+    INPUT,
+    OUTPUT,
+    Line,
+    Rows,
+    columns_of,
+    read_row,
+    rows_at_once,
+    rows_from_lines,
+)
 
+TimeUnit = Literal["s", "ms"]
+TIME_UNITS: tuple[TimeUnit, ...] = ("s", "ms")
 MOONCAKE_BLOCK_TOKENS = 512  # Mooncake's traces hash blocks of 512 tokens (arXiv:2407.00079)
-
-# Names of columns in public traces and in results of benchmarks, first match wins; "_ms" and "_s" give the unit.
-_ARRIVAL = ("arrival_s", "arrived_at", "timestamp", "arrival_time", "arrival", "time", "start_time", "arrival_ms")
-_INPUT = ("input_len", "input_length", "contexttokens", "input_tokens", "prompt_len", "prompt_tokens", "input_toks",
-          "num_prefill_tokens")  # fmt: skip
-_OUTPUT = ("output_len", "output_length", "generatedtokens", "output_tokens", "output_toks", "completion_tokens",
-           "num_decode_tokens")  # fmt: skip
-_PRIORITY = ("priority", "tier")
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    number: int
-    arrival_s: float
-    input_len: int
-    output_len: int
-    priority: int
-    hashes: tuple[int, ...] | list[int] | None
+MAX_CHARACTERS = 128 * 2**20
+"""Longest line: a result of vLLM's benchmark is one line with all requests [characters]."""
+_PIECE = 20_000  # rows that are held as text at a time
+_ALLOWED = "a trace in CSV or JSON lines"
+_SPARSE_S = 10.0  # a request each 10 s or more with whole numbers for times: rather milliseconds
+_DENSE_MS = 10.0  # 100 requests a second and more from a file whose unit is milliseconds: rather seconds
+_EPOCH_MS = 1e11  # seconds since 1970 stay below for 3,000 years
 
 
-def read_trace(path: str | Path, *, skip_bad: bool = False) -> Requests:
-    """Read recorded requests.
+@dataclass(slots=True, kw_only=True)
+class _Reader:
+    """What is known of a file while it is read."""
+
+    path: str
+    skip_bad: bool
+    bad: list[int] = field(default_factory=list[int])
+
+    def refuse(self, error: Exception, number: int, raw: str) -> None:
+        """Count a bad line, or raise with its number."""
+        self.bad.append(number)
+        if not self.skip_bad:
+            reason = f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+            raise InputError(
+                what="line",
+                given=raw if len(raw) <= 80 else raw[:77] + "...",
+                allowed=f"a time of 0 or more, whole lengths of at least 1 ({_short(reason)})",
+                where=f"{self.path}:{number}",
+            ) from error
+
+    def one_by_one(self, rows: Iterator[tuple[int, Any, str]]) -> Rows | None:
+        """Rows of which at least one needs a closer look: (line, row, its text)."""
+        lines: list[Line] = []
+        numbers: list[int] = []
+        unit_s: float | None = None
+        for number, row, raw in rows:
+            try:
+                if isinstance(row, Exception):
+                    raise row
+                if not isinstance(row, dict):
+                    raise ValueError("not a JSON object")
+                line, columns = read_row(cast("dict[str, Any]", row))
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+                self.refuse(error, number, raw)
+                continue
+            unit_s = columns.unit_s
+            lines.append(line)
+            numbers.append(number)
+        return rows_from_lines(lines, numbers, unit_s) if lines else None
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def read_trace(path: str | Path, *, skip_bad: bool = False, time_unit: TimeUnit | None = None) -> Requests:
+    """Read recorded requests; memory grows with the number of requests, not with the size of the file.
 
     Args:
         path: Azure's or any CSV with a header, Mooncake's JSON lines, or a result of vLLM's benchmark
             (--save-detailed).
         skip_bad: leave bad lines out and count them.
+        time_unit: unit of times whose column does not state it; by default seconds in CSV, milliseconds in JSON
+            lines, as public traces have them.
 
     Raises:
-        InputError: a file that cannot be read, an unknown format, a bad line.
+        InputError: a file that cannot be read, an unknown format, a bad line, times that could be meant in another
+            unit.
     """
     file = Path(path)
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        allowed = "a trace in CSV or JSON lines"
-        raise InputError(what="trace", given=str(path), allowed=allowed, where=type(error).__name__) from error
-    start = text.lstrip()[:1]
-    if not start:
+    reader = _Reader(path=str(path), skip_bad=skip_bad)
+    lines = read_lines(file, what="trace", allowed=_ALLOWED, max_characters=MAX_CHARACTERS)
+    first = next((line for line in lines if line.strip()), None)
+    if first is None:
         raise InputError(what="trace", given="an empty file", allowed="at least one request", where=str(path))
-    bad: list[int] = []
-    if start == "{":
-        whole = _benchmark(text)
-        lines = _from_rows(whole, str(path), skip_bad, bad) if whole is not None else _json(text, path, skip_bad, bad)
+    default: TimeUnit = "s"
+    if first.lstrip().startswith("{"):
+        whole = _benchmark(file, first)
+        default = "ms" if whole is None else "s"
+        pieces = _json_pieces(reader, itertools.chain([first], lines)) if whole is None else iter(whole.pieces(reader))
     else:
-        lines = _csv(text, path, skip_bad, bad)
-    return _requests(lines, file, skip_bad, bad)
+        pieces = _csv_pieces(reader, itertools.chain([first], lines))
+    return _requests(pieces, file, reader, time_unit, default)
 
 
-def _requests(lines: Iterator[_Line], file: Path, skip_bad: bool, bad: list[int]) -> Requests:
-    kept: list[_Line] = []
-    last = 0.0
-    for line in lines:
-        if line.arrival_s < last:
-            if not skip_bad:
-                raise InputError(
-                    what="time of arrival", given=line.arrival_s, allowed=f"at least {last:g} s, the line before it",
-                    where=f"{file}:{line.number}",
-                )  # fmt: skip
-            bad.append(line.number)
+def _requests(
+    pieces: Iterator[Rows | None], file: Path, reader: _Reader, time_unit: TimeUnit | None, default: TimeUnit
+) -> Requests:
+    kept: list[Rows] = []
+    latest = -1.0
+    for rows in pieces:
+        if rows is None:
             continue
-        last = line.arrival_s
-        kept.append(line)
+        before = np.maximum.accumulate(np.concatenate([[latest], rows.time]))[:-1]
+        late = rows.time < before
+        if late.any():
+            if not reader.skip_bad:
+                index = int(np.argmax(late))
+                raise InputError(
+                    what="time of arrival", given=float(rows.time[index]),
+                    allowed=f"at least {before[index]:g}, the line before it", where=f"{file}:{rows.lines[index]}",
+                )  # fmt: skip
+            reader.bad.extend(rows.lines[late].tolist())
+            rows = _kept(rows, ~late)
+        if len(rows.time):
+            latest = float(rows.time[-1])
+            kept.append(rows)
     if not kept:
         raise InputError(what="trace", given="no usable line", allowed="at least one request", where=str(file))
-    offset = kept[0].arrival_s
-    has_hashes = all(line.hashes is not None for line in kept)
-    priority = np.array([line.priority for line in kept])
+    time = np.concatenate([rows.time for rows in kept])
+    unit_s = _unit_s(kept, time, file, time_unit, default)
+    priority = _joined([rows.priority for rows in kept], [len(rows.time) for rows in kept])
+    hashed = all(rows.hashes is not None for rows in kept)
     return Requests(
-        arrival_s=np.array([line.arrival_s for line in kept]) - offset,
-        input_len=np.array([line.input_len for line in kept]),
-        output_len=np.array([line.output_len for line in kept]),
+        arrival_s=(time - time[0]) * unit_s,
+        input_len=np.concatenate([rows.input_len for rows in kept]),
+        output_len=np.concatenate([rows.output_len for rows in kept]),
         priority=priority if np.any(priority) else None,
-        hashes=[cast("Sequence[int]", line.hashes) for line in kept] if has_hashes else None,
+        hashes=BlockHashes.joined([rows.hashes for rows in kept if rows.hashes is not None]) if hashed else None,
         hash_tokens=MOONCAKE_BLOCK_TOKENS,
         name=file.name,
-        skipped=len(bad),
-        lines=np.array([line.number for line in kept]),
+        skipped=len(reader.bad),
+        lines=np.concatenate([rows.lines for rows in kept]),
     )
 
 
-def _json(text: str, path: str | Path, skip_bad: bool, bad: list[int]) -> Iterator[_Line]:
-    for number, raw in enumerate(text.splitlines(), start=1):
-        if not raw.strip():
-            continue
+def _kept(rows: Rows, keep: Array) -> Rows:
+    return replace(
+        rows,
+        time=rows.time[keep],
+        input_len=rows.input_len[keep],
+        output_len=rows.output_len[keep],
+        priority=None if rows.priority is None else rows.priority[keep],
+        hashes=None if rows.hashes is None else rows.hashes.pick(keep),
+        lines=rows.lines[keep],
+    )
+
+
+def _joined(parts: Sequence[Array | None], counts: Sequence[int]) -> Array:
+    pieces = (np.zeros(n, dtype=np.int64) if part is None else part for part, n in zip(parts, counts, strict=True))
+    return np.concatenate(list(pieces))
+
+
+def _unit_s(kept: Sequence[Rows], time: Array, file: Path, given: TimeUnit | None, default: TimeUnit) -> float:
+    """Seconds of a unit of time; refuses times that are more likely meant in the other unit."""
+    stated = next((1.0 if rows.dated else rows.unit_s for rows in kept if rows.dated or rows.unit_s is not None), None)
+    if stated is not None:
+        if given is not None and {"s": 1.0, "ms": 1e-3}[given] != stated:
+            unit = "dates" if kept[0].dated else "seconds" if stated == 1.0 else "milliseconds"
+            raise InputError(what="--time-unit", given=given, allowed=f"none: {file} states {unit}")
+        return stated
+    if given is not None:
+        return {"s": 1.0, "ms": 1e-3}[given]
+    gap = float(time[-1] - time[0]) / max(len(time) - 1, 1)
+    if default == "s" and len(time) > 1:
+        whole = bool((time == np.floor(time)).all())
+        if (whole and gap >= _SPARSE_S) or float(time[-1]) >= _EPOCH_MS:
+            raise _ambiguous(file, "seconds", "ms", f"a request each {gap:,.6g} s")
+    if default == "ms" and len(time) > 1 and 0.0 < gap < _DENSE_MS:
+        raise _ambiguous(file, "milliseconds", "s", f"{1e3 / gap:,.4g} requests/s")
+    return {"s": 1.0, "ms": 1e-3}[default]
+
+
+def _ambiguous(file: Path, taken: str, other: TimeUnit, means: str) -> InputError:
+    mine = "s" if other == "ms" else "ms"
+    return InputError(
+        what="times of arrival",
+        given=f"numbers without a unit; as {taken} they mean {means}",
+        allowed=f"--time-unit {other}, or --time-unit {mine} to take them so",
+        where=str(file),
+    )
+
+
+def _json_pieces(reader: _Reader, lines: Iterator[str]) -> Iterator[Rows | None]:
+    number = 0
+    while piece := list(itertools.islice(lines, _PIECE)):
+        numbered = [(number + place, raw.strip()) for place, raw in enumerate(piece, start=1)]
+        number += len(piece)
+        used = [(place, raw) for place, raw in numbered if raw]
+        if used:
+            rows = _json_at_once(used)
+            yield rows if rows is not None else reader.one_by_one(_parsed(used))
+
+
+def _parsed(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, Any, str]]:
+    for number, raw in lines:
         try:
-            row = json.loads(raw)
-            if not isinstance(row, dict):
-                raise ValueError("not a JSON object")
-            yield _line(cast("dict[str, Any]", row), number, unit_s=1e-3)
-        except (ValueError, KeyError, TypeError) as error:
-            _refuse(error, path, number, raw, skip_bad, bad)
+            yield number, json.loads(raw), raw
+        except (ValueError, RecursionError) as error:
+            yield number, error if isinstance(error, ValueError) else ValueError("nested too deeply"), raw
 
 
-def _csv(text: str, path: str | Path, skip_bad: bool, bad: list[int]) -> Iterator[_Line]:
-    reader = csv.reader(text.splitlines())
-    header = [name.strip().lower() for name in next(reader)]
-    if _find(header, _INPUT) is None or _find(header, _OUTPUT) is None or _find(header, _ARRIVAL) is None:
+def _json_at_once(lines: Sequence[tuple[int, str]]) -> Rows | None:
+    try:
+        rows = cast("list[Any]", json.loads(f"[{','.join(raw for _, raw in lines)}]"))
+    except (ValueError, RecursionError):
+        return None
+    if len(rows) != len(lines) or not all(isinstance(row, dict) for row in rows):
+        return None
+    names = tuple(cast("dict[str, Any]", rows[0]))
+    columns = columns_of(names)
+    if columns is None or any(tuple(row) != names for row in rows):
+        return None
+    read = [name for name in columns[:4] if name is not None]
+    values = {name: [row[name] for row in rows] for name in read}
+    hashes = [row["hash_ids"] for row in rows] if "hash_ids" in names else None
+    if hashes is not None and any(value is None for value in hashes):
+        return None
+    return rows_at_once(columns, values, hashes, [number for number, _ in lines])
+
+
+def _csv_pieces(reader: _Reader, lines: Iterator[str]) -> Iterator[Rows | None]:
+    table = csv.reader(lines)
+    header = [name.strip().lower() for name in _next(table, reader) or []]
+    columns = columns_of(tuple(header))
+    if columns is None:
         raise InputError(
             what="columns",
-            given=", ".join(header),
+            given=_short(", ".join(header)),
             allowed="a time of arrival (arrival_s, timestamp), input_len and output_len",
-            where=f"{path}:1",
+            where=f"{reader.path}:1",
         )
-    for number, values in enumerate(reader, start=2):
-        if not values:
-            continue
-        try:
-            if len(values) != len(header):
-                raise ValueError(f"{len(values)} of {len(header)} columns")
-            yield _line(dict(zip(header, values, strict=True)), number, unit_s=1.0)
-        except (ValueError, KeyError, TypeError) as error:
-            _refuse(error, path, number, ",".join(values), skip_bad, bad)
-
-
-def _refuse(error: Exception, path: str | Path, number: int, raw: str, skip_bad: bool, bad: list[int]) -> None:
-    bad.append(number)
-    if not skip_bad:
-        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+    twice = next((name for name in header if header.count(name) > 1 and name in (*ARRIVAL, *INPUT, *OUTPUT)), None)
+    if twice is not None:
         raise InputError(
-            what="line",
-            given=raw if len(raw) <= 80 else raw[:77] + "...",
-            allowed=f"a time of 0 or more, whole lengths of at least 1 ({reason})",
-            where=f"{path}:{number}",
-        ) from error
-
-
-def _find(header: Sequence[str], names: Sequence[str]) -> str | None:
-    return next((name for name in names if name in header), None)
-
-
-class _Columns(NamedTuple):
-    time: str
-    input_len: str
-    output_len: str
-    tier: str | None
-    unit_s: float
-
-
-@lru_cache(maxsize=64)
-def _columns(names: tuple[str, ...], unit_s: float) -> _Columns | None:
-    """Which columns hold what; None without one of them."""
-    time_name, input_name, output_name = (_find(names, known) for known in (_ARRIVAL, _INPUT, _OUTPUT))
-    if time_name is None or input_name is None or output_name is None:
-        return None
-    if time_name.endswith("_ms"):
-        unit_s = 1e-3
-    elif time_name.endswith("_s") or time_name in ("arrived_at", "arrival_time", "start_time"):
-        unit_s = 1.0
-    return _Columns(time_name, input_name, output_name, _find(names, _PRIORITY), unit_s)
-
-
-def _line(row: Mapping[str, Any], number: int, *, unit_s: float) -> _Line:
-    columns = _columns(tuple(row), unit_s)
-    if columns is None:
-        raise KeyError("time of arrival, input_length or output_length")
-    time_s = _time(row[columns.time], columns.unit_s)
-    input_len, output_len = _whole(row[columns.input_len]), _whole(row[columns.output_len])
-    if not (isfinite(time_s) and time_s >= 0):
-        raise ValueError(f"time {time_s:g}")
-    if input_len < 1 or output_len < 1:
-        raise ValueError(f"lengths {input_len} and {output_len}")
-    hashes = row.get("hash_ids")
-    listed = cast("list[Any]", hashes) if isinstance(hashes, list) else None
-    if hashes is not None and (listed is None or any(kind is not int for kind in set(map(type, listed)))):
-        raise ValueError("hash_ids are not whole numbers")
-    tier = 0 if columns.tier is None else _whole(row[columns.tier])
-    return _Line(number, time_s, input_len, output_len, tier, listed)
-
-
-def _whole(value: Any) -> int:
-    number = float(value)
-    if not number.is_integer():
-        raise ValueError(f"{value} is not a whole number")
-    return int(number)
-
-
-def _time(value: Any, unit_s: float) -> float:
-    try:
-        return float(value) * unit_s
-    except ValueError:
-        # Azure writes 2023-11-16 18:17:03.9799600, with seven digits of a second
-        text = str(value).strip()
-        head, dot, digits = text.partition(".")
-        whole = datetime.fromisoformat(head)
-        return (whole - datetime(2000, 1, 1, tzinfo=whole.tzinfo)).total_seconds() + (
-            float(f"0.{digits}") if dot else 0
+            what="columns",
+            given=f"{twice} {header.count(twice)} times",
+            allowed="each column once; the last would be read",
+            where=f"{reader.path}:1",
         )
+    places = [(name, header.index(name)) for name in columns[:4] if name is not None]
+    while True:
+        cells: list[list[str]] = []
+        numbers: list[int] = []
+        while len(cells) < _PIECE and (row := _next(table, reader)) is not None:
+            if row:
+                cells.append(row)
+                numbers.append(table.line_num)
+        if not cells:
+            return
+        rows = None
+        if all(len(row) == len(header) for row in cells):
+            values = {name: [row[place] for row in cells] for name, place in places}
+            rows = rows_at_once(columns, values, None, numbers)
+        yield rows if rows is not None else reader.one_by_one(_named(header, cells, numbers))
 
 
-def _benchmark(text: str) -> list[dict[str, Any]] | None:
-    """Rows of a result of vLLM's benchmark: one object with a list for each column."""
+def _next(table: Any, reader: _Reader) -> list[str] | None:
     try:
-        whole = json.loads(text)
-    except ValueError:
+        return next(table, None)
+    except csv.Error as error:
+        raise InputError(
+            what="line", given=str(error), allowed="cells of at most 131,072 characters without line breaks",
+            where=f"{reader.path}:{table.line_num}",
+        ) from None  # fmt: skip
+
+
+def _named(header: list[str], cells: list[list[str]], numbers: list[int]) -> Iterator[tuple[int, Any, str]]:
+    for row, number in zip(cells, numbers, strict=True):
+        if len(row) != len(header):
+            yield number, ValueError(f"{len(row)} of {len(header)} columns"), ",".join(row)
+        else:
+            yield number, dict(zip(header, row, strict=True)), ",".join(row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Benchmark:
+    """A result of vLLM's benchmark: one object with a list for each column."""
+
+    rows: list[dict[str, Any]]
+
+    def pieces(self, reader: _Reader) -> list[Rows | None]:
+        """Its requests in the order of arrival; a place in the lists stands for a line."""
+        usable = [(number, row, str(row)) for number, row in enumerate(self.rows, start=1)]
+        rows = reader.one_by_one(iter(usable))
+        if rows is None:
+            return [None]
+        order = np.argsort(rows.time, kind="stable")
+        return [replace(rows, time=rows.time[order], input_len=rows.input_len[order],
+                        output_len=rows.output_len[order], priority=None, lines=rows.lines[order])]  # fmt: skip
+
+
+_BENCHMARK = {"input_lens": "input_len", "output_lens": "output_len", "start_times": "arrival_s"}
+
+
+def _benchmark(file: Path, first: str) -> _Benchmark | None:
+    """The file as a result of vLLM's benchmark; None when it is something else."""
+    try:
+        whole = json.loads(first)
+    except RecursionError:
         return None
+    except ValueError:
+        if not _begins_benchmark(first):
+            return None
+        text = "".join(read_lines(file, what="trace", allowed=_ALLOWED, max_characters=MAX_CHARACTERS))
+        try:
+            whole = json.loads(text)
+        except (ValueError, RecursionError):
+            return None
     if not isinstance(whole, dict):
         return None
     data = cast("dict[str, Any]", whole)
-    lists = {"input_lens": "input_len", "output_lens": "output_len", "start_times": "arrival_s"}
-    if not all(isinstance(data.get(name), list) for name in lists):
+    if not all(isinstance(data.get(name), list) for name in _BENCHMARK):
         return None
-    columns = {new: cast("list[Any]", data[old]) for old, new in lists.items()}
-    first = min(columns["arrival_s"], default=0.0)
-    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=False)]
-    for row in rows:
-        row["arrival_s"] = float(row["arrival_s"]) - float(first)
-    return sorted(rows, key=lambda row: row["arrival_s"])
+    lists = {new: cast("list[Any]", data[old]) for old, new in _BENCHMARK.items()}
+    lengths = {old: len(data[old]) for old in _BENCHMARK}
+    if len(set(lengths.values())) > 1:
+        raise InputError(
+            what="lists",
+            given=", ".join(f"{count:,} {name}" for name, count in lengths.items()),
+            allowed=f"lists of equal length; the first {min(lengths.values()):,} of each would be read",
+            where=str(file),
+        )
+    return _Benchmark(rows=[dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)])
 
 
-def _from_rows(rows: list[dict[str, Any]], path: str, skip_bad: bool, bad: list[int]) -> Iterator[_Line]:
-    for number, row in enumerate(rows, start=1):
-        try:
-            yield _line(row, number, unit_s=1.0)
-        except (ValueError, KeyError, TypeError) as error:
-            _refuse(error, path, number, str(row), skip_bad, bad)
+def _begins_benchmark(first: str) -> bool:
+    """Whether the first line can be the start of an object over several lines."""
+    return first.strip() == "{" or any(f'"{name}"' in first for name in _BENCHMARK)

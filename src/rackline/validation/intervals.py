@@ -7,14 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rackline.search.candidate import Candidate
+from rackline.search.choice import Choice
 from rackline.validation.bands import ANY, find_band, shipped_bands
 
 FOLLOWS: Mapping[str, tuple[str, int]] = {
     "tokens_per_s_per_user": ("tpot_s", -1),
     "output_tokens_per_s_per_chip": ("tpot_s", -1),
-    "usd_per_mtok": ("tpot_s", 1),
     "usd_per_mtok_input": ("tpot_s", 1),
     "usd_per_mtok_output": ("tpot_s", 1),
+    "usd_per_mtok_output_all_in": ("tpot_s", 1),
     "decode_pass_s": ("token_s", 1),
     "prefill_pass_s": ("prefill_s", 1),
 }
@@ -71,7 +72,7 @@ def intervals(predicted: Mapping[str, float], stack: str, precision: str) -> lis
     return found
 
 
-def of_candidate(candidate: Candidate, calibration: str) -> list[Interval]:
+def of_candidate(candidate: Candidate | Choice, calibration: str) -> list[Interval]:
     """Intervals of all predicted numbers of a way to serve; none for the ideal roofline.
 
     Args:

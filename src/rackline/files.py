@@ -1,0 +1,246 @@
+"""Files that come from outside and files that go there: read within bounds, written whole or not at all.
+
+What is read must be a regular file (or a pipe that is named as one, such as ``/dev/stdin``) of bounded size, in
+UTF-8. What is written goes to a temporary name in the same folder first and is moved over the old file when it is
+complete, so that a full disk or an interruption leaves the old file as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+
+from rackline.errors import InputError
+
+MAX_FILE_BYTES = 256 * 2**20
+"""Largest file that is read whole [bytes]."""
+MAX_LINE_CHARACTERS = 16 * 2**20
+"""Longest line of a file that is read line by line [characters]."""
+_PIPES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+
+
+def open_file(path: str | Path, *, what: str, allowed: str) -> int:
+    """Open a file for reading and return its descriptor.
+
+    Args:
+        path: The file.
+        what: What the file is, in the reader's words ("trace", "--stored").
+        allowed: What would have been accepted.
+
+    Raises:
+        InputError: No such file, a folder, a device, a named pipe, or one that may not be read.
+    """
+    name = os.fspath(path)
+    piped = name.startswith(_PIPES)
+    try:
+        # a named pipe without a writer would block for ever
+        number = os.open(name, os.O_RDONLY | (0 if piped else getattr(os, "O_NONBLOCK", 0)))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a file name"
+        raise InputError(what=what, given=name, allowed=f"{allowed} ({reason})") from None
+    mode = os.fstat(number).st_mode
+    if not stat.S_ISREG(mode) and not piped:
+        os.close(number)
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a device"
+        raise InputError(what=what, given=name, allowed=f"{allowed} in a regular file; this is {kind}")
+    return number
+
+
+def read_text(path: str | Path, *, what: str, allowed: str, max_bytes: int = MAX_FILE_BYTES) -> str:
+    """Read a whole file as UTF-8, without a byte-order mark.
+
+    Args:
+        path: The file.
+        what: What the file is, in the reader's words.
+        allowed: What would have been accepted.
+        max_bytes: Largest size [bytes].
+
+    Raises:
+        InputError: As `open_file`; a file that is too large or not UTF-8.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_text(Path(folder) / "a.txt", "word", what="--output")
+        ...     read_text(Path(folder) / "a.txt", what="page", allowed="a page")
+        'word'
+    """
+    with open(open_file(path, what=what, allowed=allowed), "rb") as stream:
+        data = stream.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        limit = f"at most {max_bytes / 2**20:.0f} MiB"
+        raise InputError(what=what, given=os.fspath(path), allowed=f"{allowed}; {limit}")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            what=what, given=os.fspath(path), allowed=f"{allowed} in UTF-8 (byte {error.start} is not)"
+        ) from None
+
+
+def read_lines(
+    path: str | Path, *, what: str, allowed: str, max_characters: int = MAX_LINE_CHARACTERS
+) -> Iterator[str]:
+    """Read a file line by line as UTF-8, line ends left on; memory does not grow with the file.
+
+    Args:
+        path: The file.
+        what: What the file is, in the reader's words.
+        allowed: What would have been accepted.
+        max_characters: Longest line [characters].
+
+    Raises:
+        InputError: As `open_file`; a line that is too long; bytes that are not UTF-8.
+    """
+    number = open_file(path, what=what, allowed=allowed)
+    with open(number, encoding="utf-8-sig", newline="") as stream:
+        count = 0
+        while True:
+            try:
+                line = stream.readline(max_characters + 1)
+            except UnicodeDecodeError:
+                raise InputError(
+                    what=what, given=os.fspath(path), allowed=f"{allowed} in UTF-8 (after line {count} it is not)"
+                ) from None
+            if not line:
+                return
+            count += 1
+            if len(line) > max_characters:
+                raise InputError(
+                    what=what,
+                    given=f"a line of more than {max_characters:,} characters",
+                    allowed=allowed,
+                    where=f"{os.fspath(path)}:{count}",
+                )
+            yield line
+
+
+def write_text(path: str | Path, text: str, *, what: str) -> None:
+    """Write a file in UTF-8, line ends as given; see `write_bytes`."""
+    write_bytes(path, text.encode("utf-8", errors="surrogatepass"), what=what)
+
+
+def write_bytes(path: str | Path, data: bytes, *, what: str) -> None:
+    """Write a file whole or not at all.
+
+    A regular file is written under a temporary name beside it and moved; its permissions are kept, and a link is
+    followed. A device or pipe (``/dev/stdout``) is written to directly.
+
+    Args:
+        path: The file.
+        data: Its content.
+        what: The option that asked for it ("--plot").
+
+    Raises:
+        InputError: The file cannot be written; the old one is as it was.
+    """
+    try:
+        with replacing(path) as temporary:
+            temporary.write_bytes(data)
+    except OSError as error:
+        raise unwritable(path, error, what=what) from None
+
+
+def unwritable(path: str | Path, error: OSError, *, what: str) -> InputError:
+    """The error for a file that could not be written.
+
+    Args:
+        path: The file.
+        error: What the system said.
+        what: The option that asked for it.
+    """
+    reason = error.strerror or type(error).__name__
+    return InputError(what=what, given=os.fspath(path), allowed=f"a file that can be written ({reason})")
+
+
+@contextlib.contextmanager
+def replacing(path: str | Path) -> Generator[Path]:
+    """Give a temporary path to write to, and move it over `path` when the block ends without an error.
+
+    Args:
+        path: The file that is to appear or change.
+
+    Yields:
+        Where to write; `path` itself if that is a device or a pipe.
+
+    Raises:
+        OSError: As the system says it; nothing is left behind and the old file is as it was.
+    """
+    target = Path(path)
+    with contextlib.suppress(OSError):
+        target = target.resolve(strict=True)  # the file behind a link is written, not the link
+    existing = _mode_of(target)
+    if existing is not None and not stat.S_ISREG(existing):
+        if stat.S_ISDIR(existing):
+            raise IsADirectoryError(21, "Is a directory", os.fspath(path))
+        yield target
+        return
+    number, name = tempfile.mkstemp(prefix=f".{target.name[:64]}.", suffix=".tmp", dir=target.parent)
+    os.close(number)
+    temporary = Path(name)
+    try:
+        yield temporary
+        os.chmod(temporary, stat.S_IMODE(existing) if existing is not None else 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _mode_of(path: Path) -> int | None:
+    try:
+        return path.stat().st_mode
+    except OSError:
+        return None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def check_outputs(
+    outputs: Mapping[str, str | Path | None], inputs: Mapping[str, str | Path | None] | None = None
+) -> None:
+    """Refuse outputs that cannot be written, that are inputs, or that are the same file, before work begins.
+
+    Args:
+        outputs: Option and the file it writes; None where the option is not given.
+        inputs: Option or argument and the file it reads.
+
+    Raises:
+        InputError: An output that is an input, a folder, in a folder that does not exist or that may not be written,
+            or the file of another output.
+    """
+    read = [(what, Path(path)) for what, path in (inputs or {}).items() if path is not None]
+    seen: list[tuple[str, Path]] = []
+    for what, given in outputs.items():
+        if given is None:
+            continue
+        path = Path(given)
+        if path.is_dir():
+            raise InputError(what=what, given=str(given), allowed="a file; this is a folder")
+        if not path.parent.is_dir():
+            raise InputError(what=what, given=str(given), allowed=f"an existing folder; {path.parent} is none")
+        regular = not path.exists() or path.is_file()
+        if not os.access(path.parent if regular else path, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+            raise InputError(what=what, given=str(given), allowed="a file that may be written")
+        for other, at in read:
+            if _same(path, at):
+                raise InputError(what=what, given=str(given), allowed=f"another file than {other}, which is read")
+        for other, at in seen:
+            if regular and _same(path, at):
+                raise InputError(what=what, given=str(given), allowed=f"another file than that of {other}")
+        seen.append((what, path))
+
+
+def _same(one: Path, two: Path) -> bool:
+    if one.exists() and two.exists():
+        return os.path.samefile(one, two)
+    return os.path.realpath(one) == os.path.realpath(two)
