@@ -28,7 +28,7 @@ from rackline.errors import InputError, nearest_names
 if TYPE_CHECKING:
     from rackline.arch import AnyModel
     from rackline.hardware import Cluster
-    from rackline.parallel import Deployment, Layout, Precision, Routing
+    from rackline.parallel import Deployment, Layout, Precision, Routing, ServerMemory
     from rackline.passes import Batch, Calibration, StepPolicy
     from rackline.validation.intervals import Interval
 
@@ -103,8 +103,7 @@ def explain(
     held = deployment.memory(
         sequences=float(sequences),
         context_len=max(context_len, new_tokens),
-        batched_tokens=new_tokens + sequences,
-        memory_fraction=fraction,
+        server=ask.server,
     )
     explanation = Explanation.of(
         deployment,
@@ -175,6 +174,14 @@ class _Ask:
         self.sequences, self.context_len, self.new_tokens = sequences, context_len, new_tokens
         self.memory_fraction = memory_fraction
 
+    @property
+    def server(self) -> ServerMemory:
+        """What the stack of the calibration keeps of a chip, in passes of its own size or this one's."""
+        from rackline.serving.stack import stack_of
+
+        stack = stack_of(self.calibration, self.cluster.chip.hbm_bytes)
+        return stack.memory(max(stack.max_batched_tokens, self.new_tokens), self.memory_fraction)
+
     def deployment(self, layout: Layout) -> Deployment:
         from rackline.parallel import Deployment
 
@@ -210,8 +217,7 @@ class _Ask:
             self.cluster,
             self.precision,
             context_len=max(self.context_len, self.new_tokens),
-            memory_fraction=self.memory_fraction,
-            batched_tokens=self.new_tokens + self.sequences,
+            server=self.server,
         )
         holding = [row.layout for row in found.rows if row.max_concurrency >= max(self.sequences, 1)]
         if not holding:

@@ -12,6 +12,7 @@ from rackline.cli.options import (
     On,
     Overrides,
     Value,
+    find_calibration,
     memory_fraction,
     read_layouts,
     read_model_and_cluster,
@@ -56,6 +57,7 @@ def fit(
 
     from rackline.parallel import precision as find_precision
     from rackline.serving.capacity import capacity
+    from rackline.serving.stack import stack_of
 
     with progress("looking at layouts"):
         found = capacity(
@@ -64,7 +66,9 @@ def fit(
             find_precision(precision, found_model, cluster.chip),
             context_len=context_len,
             concurrency=wanted,
-            memory_fraction=fraction,
+            server=stack_of(find_calibration("auto", cluster.chip), cluster.chip.hbm_bytes).memory(
+                memory_fraction=fraction
+            ),
             layouts=read_layouts(layout, found_model, cluster),
         )
     need = None

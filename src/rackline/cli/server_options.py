@@ -148,13 +148,14 @@ class ServerOptions:
                 )
         return replace(self, cluster=rack if chips is None else rack.with_num_chips(chips), **changes)
 
-    def build(self, hash_tokens: int) -> BuiltServer:
-        """Find layout, stack and pool."""
+    def build(self, hash_tokens: int, longest: int | None = None) -> BuiltServer:
+        """Find layout, stack and pool, for requests of at most `longest` tokens."""
         from rackline.parallel import Deployment, parse_layout
         from rackline.parallel import precision as find_precision
+        from rackline.parallel.memory import kv_size
         from rackline.serving.stack import stack as find_stack
         from rackline.serving.stack import stack_of
-        from rackline.simulation import Handover, kv_size, pool_of
+        from rackline.simulation import Handover, pool_of
         from rackline.simulation.router import router as find_router
 
         find_router(self.router)
@@ -164,7 +165,7 @@ class ServerOptions:
             name, _, version = self.stack.partition("=")
             stack = find_stack(name, version=version, hbm_bytes=chip.hbm_bytes)
         else:
-            stack = stack_of(calibration)
+            stack = stack_of(calibration, chip.hbm_bytes)
         numbers: dict[str, Any] = {}
         for key, text in (("max_batched_tokens", self.max_batched_tokens), ("max_num_seqs", self.max_num_seqs)):
             if text is not None:
@@ -208,10 +209,11 @@ class ServerOptions:
         options: dict[str, Any] = {
             "policy_name": self.policy,
             "block_size": block_size,
+            "longest": longest,
             "reserve": reserve,
             "prefix_caching": self.prefix_caching or bool(self.tier),
             "hash_tokens": hash_tokens,
-            "tiers": read_tiers(self.tier, size.in_tokens(block_size)[0]),
+            "tiers": read_tiers(self.tier, float(size.in_tokens(block_size)[0])),
             "swap_bytes_per_s": parse_rate(self.swap, name="--swap") if self.swap else 0.0,
         }
         prefill = None
@@ -219,8 +221,8 @@ class ServerOptions:
             link = parse_rate(self.kv_link, name="--kv-link")
             prefill = Handover(
                 pool=pool_of(deployed(front_layout), stack, replicas=front_count, **options),
-                tokens_per_s=link / size.bytes_per_token if size.bytes_per_token else inf,
-                latency_s=self.cluster.levels[-1].latency_s + size.fixed_bytes / link,
+                tokens_per_s=link / grown if (grown := float(size.bytes_per_token)) else inf,
+                latency_s=self.cluster.levels[-1].latency_s + float(size.fixed_bytes) / link,
             )
         pool = pool_of(
             deployment,
@@ -259,8 +261,7 @@ class ServerOptions:
             self.model,
             self.cluster,
             precision,
-            memory_fraction=stack.memory_fraction,
-            batched_tokens=stack.max_batched_tokens,
+            server=stack.memory(),
         )
         holding = [row for row in found.rows if row.max_concurrency >= 1]
         if not holding:

@@ -209,7 +209,8 @@ def simulate(
     results: dict[str, Result] = {}
     data: dict[str, dict[str, Any]] = {}
     start = time.perf_counter()
-    built = {name: server.build(traffic.hash_tokens) for name, server in {"this": base, **others}.items()}
+    longest = _longest(traffic)
+    built = {name: server.build(traffic.hash_tokens, longest) for name, server in {"this": base, **others}.items()}
     for name, one in built.items():
         with requests_done(f"serving {len(traffic):,} requests ({name})" if others else "serving") as progress:
             results[name] = one.serve(traffic, skip_bad, progress, keep_passes=passes_file is not None)
@@ -247,10 +248,15 @@ def simulate(
         out.print(comparison_report(data))
 
 
+def _longest(traffic: Requests) -> int:
+    """Tokens of the longest request, prompt and answer."""
+    return int((traffic.input_len + traffic.output_len).max())
+
+
 def _capacity(base: ServerOptions, traffic: Requests, asked: Any, skip_bad: bool, json: bool) -> None:
     from rackline.search.rate_capacity import rate_capacity
 
-    built = base.build(traffic.hash_tokens)
+    built = base.build(traffic.hash_tokens, _longest(traffic))
     with requests_done("looking for the highest rate") as progress:
         found = rate_capacity(traffic, lambda faster: built.serve(faster, skip_bad, progress), asked)
     if json:

@@ -13,11 +13,13 @@ from rackline.errors import InputError
 from rackline.hardware import Chip
 from rackline.parallel.layout import Layout, Sharding
 from rackline.parallel.precision import Precision, storage_bytes
-from rackline.parallel.server_memory import ServerMemory
+from rackline.parallel.server_memory import SERVER, ServerMemory
 from rackline.passes.features import Array, FloatLike, as_array
 
 _FAR = float(1 << 22)  # a context at which windows are full and only what grows is left
+_FOUR_BITS = 0.6  # bytes of an element with its share of a block's scale, and less
 _NODE = 8.0  # chips beyond which no log shows what collectives keep
+_FP4_WIDE, _FP4_NARROW = 256.0, 128.0  # what kernels of 4-bit experts pad the outer and the inner width to
 _ROUNDING_BYTES = 1.0  # differences below are of floating point
 
 
@@ -104,7 +106,11 @@ def weight_bytes(model: AnyModel, layout: Sharding, precision: Precision) -> dic
             add("ffn", layers * sum((p.shard_weights(tp) for p in ffn.projections(d)), 0.0) * linear)
             continue
         local = np.ceil(ffn.num_experts / as_array(layout.ep))
-        one = ffn.matrices * ffn.expert_d_in(d) * ffn.d_expert / as_array(layout.moe_tp)
+        one = (
+            ffn.matrices
+            * _stored(ffn.expert_d_in(d), _FP4_WIDE, expert)
+            * _stored(ffn.d_expert / as_array(layout.moe_tp), _FP4_NARROW, expert)
+        )
         add("experts", layers * local * one * expert)
         add("router", layers * ffn.router_params(d) * other)
         if ffn.d_latent:
@@ -119,6 +125,15 @@ def weight_bytes(model: AnyModel, layout: Sharding, precision: Precision) -> dic
     if not model.tied_embeddings:
         add("head", np.where(pp > 1, 0.0, table))
     return held
+
+
+def _stored(width: FloatLike, multiple: float, element_bytes: float) -> FloatLike:
+    """A width as it is kept: experts of 4 bits in whole tiles.
+
+    Sources: vLLM logs 65.97 GiB for gpt-oss-120b (issue 23278) and 13.72 GiB for gpt-oss-20b, whose checkpoints have
+        60.8 and 12.8: experts of 2880 times 2880 are kept as 3072 times 2944.
+    """
+    return as_array(width) if element_bytes > _FOUR_BITS else np.ceil(as_array(width) / multiple) * multiple
 
 
 def kv_bytes_per_sequence(model: AnyModel, layout: Sharding, precision: Precision, context_len: FloatLike) -> FloatLike:
@@ -143,8 +158,8 @@ def kv_bytes_per_sequence(model: AnyModel, layout: Sharding, precision: Precisio
 def activation_bytes(model: AnyModel, layout: Sharding, batched_tokens: FloatLike) -> FloatLike:
     """Live activations of the largest pass on one rank [bytes].
 
-    A layer keeps the residual stream, its normalised copy and the block's output, beside the fused q, k, v, or the gate,
-    the up projection and their product: 2 (3 d + 3 d_ff / tp) bytes a token of a dense model.
+    A layer keeps the residual stream, its normalised copy and the block's output, beside the fused q, k, v, or the
+    gate, the up projection and their product: 2 (3 d + 3 d_ff / tp) bytes a token of a dense model.
 
     Sources: vllm-project/vllm issue 10517, peak memory of Llama-3.1-8B at 20,000 and 29,000 tokens: 111 kB a token,
         2 (3 · 4096 + 3 · 14336) is 110.6 kB.
@@ -168,7 +183,10 @@ def activation_bytes(model: AnyModel, layout: Sharding, batched_tokens: FloatLik
 
 
 def sampling_bytes(model: AnyModel, max_num_seqs: FloatLike, logit_bytes: float) -> FloatLike:
-    """Logits, their fp32 copy, probabilities and what the sampler sorts: max_num_seqs · vocabulary · logit_bytes [bytes].
+    """Logits, their fp32 copy, probabilities and what the sampler sorts [bytes].
+
+    Equation:
+        max_num_seqs · vocab_size · logit_bytes
 
     One rank of a tp group draws for all, so that the vocabulary is not cut.
     """
@@ -176,14 +194,18 @@ def sampling_bytes(model: AnyModel, max_num_seqs: FloatLike, logit_bytes: float)
     return as_array(max_num_seqs) * vocabulary * logit_bytes
 
 
-def runtime_bytes(layout: Sharding, server: ServerMemory) -> FloatLike:
-    """Kernels, workspaces, captured graphs, and buffers of the collectives of a group of chips [bytes].
+def communication_bytes(layout: Sharding, server: ServerMemory) -> FloatLike:
+    """Buffers of the collectives of a group of chips [bytes].
 
-    Assumes: buffers grow with the group up to eight chips; no log of wider groups was found.
+    Assumes: they grow with the group up to eight chips; no log of wider groups was found.
     """
     group = as_array(layout.tp) * layout.attention_dp
-    buffers = np.where(group > 1, np.minimum(group, _NODE) * server.communication_bytes, 0.0)
-    return server.runtime_bytes + server.graph_bytes + buffers
+    return np.where(group > 1, np.minimum(group, _NODE) * server.communication_bytes, 0.0)
+
+
+def runtime_bytes(layout: Sharding, server: ServerMemory) -> FloatLike:
+    """Kernels, workspaces, captured graphs, and buffers of the collectives [bytes]."""
+    return server.runtime_bytes + server.graph_bytes + communication_bytes(layout, server)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +264,8 @@ def kv_room_bytes(
 
     Equation:
         memory: fraction · program_bytes - weights - activations - runtime
-        static: fraction · (program_bytes - context) - weights, and no more than what activations and runtime leave
+        static: fraction · (program_bytes - context - buffers of collectives) - weights, and no more than what
+            activations and runtime leave
         free: fraction · (program_bytes - context - weights - activations - runtime)
 
     Returns:
@@ -257,11 +280,12 @@ def kv_room_bytes(
     around = runtime_bytes(layout, server)
     given, fraction = chip.program_bytes, server.memory_fraction
     left = given - server.context_bytes - held - working - around
+    started = given - server.context_bytes - communication_bytes(layout, server)
     match server.fraction_of:
         case "memory":
             room = fraction * given - held - working - around
         case "static":
-            room = np.minimum(fraction * (given - server.context_bytes) - held, left)
+            room = np.minimum(fraction * started - held, left)
         case "free":
             room = np.where(left > 0, fraction * left, left)
         case _:
@@ -274,7 +298,7 @@ def memory_use(
     layout: Sharding,
     precision: Precision,
     chip: Chip,
-    server: ServerMemory,
+    server: ServerMemory = SERVER,
     *,
     sequences_per_rank: FloatLike,
     context_len: FloatLike,
@@ -336,7 +360,7 @@ def max_sequences(
     layout: Layout,
     precision: Precision,
     chip: Chip,
-    server: ServerMemory,
+    server: ServerMemory = SERVER,
     *,
     context_len: float,
 ) -> int:

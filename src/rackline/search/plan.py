@@ -314,7 +314,7 @@ class _Search:
             candidate,
             tries,
             self.space.workload,
-            self.limits.memory_fraction,
+            self.space.server(float(candidate.mode.max_batched_tokens)),
             usd_per_chip_s,
         )
         good = [
@@ -350,8 +350,7 @@ class _Search:
         memory = deployment.memory(
             sequences=float(best.batch_size),
             context_len=workload.final_context,
-            batched_tokens=float(best.mode.max_batched_tokens),
-            memory_fraction=self.limits.memory_fraction,
+            server=self.space.server(float(best.mode.max_batched_tokens)),
         )
         usd_per_chip_s, _ = price_per_chip_s(self.space.cluster)
         return Inside(
@@ -366,7 +365,7 @@ class _Search:
         if not np.any(points.free_bytes >= 0):
             tightest = int(np.nanargmax(points.free_bytes))
             candidate = self._candidate(points, blocks, tightest)
-            has = space.cluster.chip.hbm_bytes * self.limits.memory_fraction
+            has = space.cluster.chip.program_bytes * self.limits.memory_fraction
             needs = has - candidate.free_bytes
             need = smallest_cluster(space.model, space.workload, self.limits.memory_fraction)
             return (

@@ -111,9 +111,7 @@ def closed_loop(
     wanted = concurrency / slots  # requests of one rank and micro-batch
     held = deployment.max_sequences(
         context_len=workload.mean_context,
-        batched_tokens=mode.max_batched_tokens,
-        memory_fraction=memory_fraction,
-        fraction_of=engine.stack.fraction_of,
+        server=engine.stack.memory(mode.max_batched_tokens, memory_fraction),
     )
     if held < 1:
         raise InputError(

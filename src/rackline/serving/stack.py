@@ -95,11 +95,7 @@ def stack(name: str, *, version: str = "", hbm_bytes: float | None = None) -> St
             continue
         if entry.hbm_below_bytes is not None and not (hbm_bytes is not None and hbm_bytes < entry.hbm_below_bytes):
             continue
-        changes: dict[str, Any] = {
-            key: value
-            for key in _BY_VERSION
-            if (value := getattr(entry, key)) is not None
-        }
+        changes: dict[str, Any] = {key: value for key in _BY_VERSION if (value := getattr(entry, key)) is not None}
         found = replace(found, **changes)
     return found
 
@@ -110,11 +106,15 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found.group(1).split(".")) if found else ()
 
 
-def stack_of(calibration: Calibration) -> Stack:
-    """The stack whose kernels a calibration holds; none for the blackboard, any other for unknown names."""
+def stack_of(calibration: Calibration, hbm_bytes: float | None = None) -> Stack:
+    """The stack whose kernels a calibration holds; none for the blackboard, any other for unknown names.
+
+    Args:
+        hbm_bytes: memory of the chip, on which some defaults depend [bytes].
+    """
     if calibration.name == "unit":
         return IDEAL
-    return stack(calibration.name if calibration.name in names("stacks") else "generic")
+    return stack(calibration.name if calibration.name in names("stacks") else "generic", hbm_bytes=hbm_bytes)
 
 
 def stack_from_record(record: StackRecord) -> Stack:
