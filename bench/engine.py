@@ -8,6 +8,8 @@ Prints a table on standard error and one JSON object on standard output; exits 1
   features of the batch included: Llama-3.1-70B on a DGX H100 (dense) and DeepSeek-V3 on a GB200 NVL72 (mixture of
   experts), on all layouts of the cluster. Best of three after a warm-up, in a process of its own, whose peak memory
   is taken.
+- breakdowns of one pass a second, `PassTable.time` with its totals by resource, once the table stands and with a
+  new batch each time; and the same with every row read.
 - `rackline plan` on the main job and `rackline --help`, each a fresh process, best of three.
 """
 
@@ -92,6 +94,31 @@ def grid(model_name: str, cluster_name: str, label: str, points: int) -> dict[st
     }
 
 
+def one_pass(model_name: str, cluster_name: str, label: str, layout_text: str, points: int = 4000) -> dict[str, Any]:
+    """Break `points` decode steps down one at a time in this process and return the rates."""
+    from rackline import arch, hardware
+    from rackline.parallel import build_table, precision
+    from rackline.parallel.layout import parse_layout
+    from rackline.passes import Batch, calibration
+
+    model, cluster = arch.model(model_name), hardware.cluster(cluster_name)
+    layout = parse_layout(layout_text, model)
+    types = precision(label, model, cluster.chip)
+    table = build_table(model, cluster, layout, types, calibration("auto", cluster.chip))
+    best = {"totals": float("inf"), "rows": float("inf")}
+    for _ in range(REPEATS):
+        for part in best:
+            start = time.perf_counter()
+            for index in range(points):
+                each = 1.0 + index % 512
+                group = each * layout.attention_dp if model.is_moe else None
+                found = table.time(Batch(decode_sequences=each, context_len=4096.0, group_tokens=group))
+                if part == "rows":
+                    sum(row.seconds for row in found.rows)
+            best[part] = min(best[part], (time.perf_counter() - start) / points)
+    return {"rows": len(table.rows), "passes_per_s": 1.0 / best["totals"], "with_rows_per_s": 1.0 / best["rows"]}
+
+
 def in_a_process(arguments: list[str]) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, __file__, "--worker", *arguments], check=True, capture_output=True, text=True
@@ -136,7 +163,9 @@ def plan_in_process(cluster_name: str, chips: int) -> float:
 def measure(points_dense: int, points_moe: int) -> tuple[list[Bar], dict[str, Any]]:
     dense = in_a_process(["llama-3.1-70b", "dgx-h100", "bf16", str(points_dense)])
     moe = in_a_process(["deepseek-v3", "gb200-nvl72", "fp8", str(points_moe)])
-    rackline = [sys.executable, "-m", "rackline.cli.main"]
+    dense_one = one_pass("llama-3.1-70b", "dgx-h100", "bf16", "tp=8")
+    moe_one = one_pass("deepseek-v3", "gb200-nvl72", "fp8", "attention_dp=32,ep=32")
+    rackline = [sys.executable, "-m", "rackline"]
     plan_s, printed = wall([*rackline, *PLAN_COMMAND, "--json"])
     help_s, _ = wall([*rackline, "--help"])
     looked_at = json.loads(printed)
@@ -149,6 +178,8 @@ def measure(points_dense: int, points_moe: int) -> tuple[list[Bar], dict[str, An
         Bar(name="dense, peak memory", value=dense["peak_bytes"], unit="bytes", below=1e9),
         Bar(name="mixture of experts, full passes", value=moe["evaluations_per_s"], unit="passes/s", at_least=2e6),
         Bar(name="mixture of experts, peak memory", value=moe["peak_bytes"], unit="bytes", below=1e9),
+        Bar(name="dense, one pass broken down", value=dense_one["passes_per_s"], unit="passes/s", at_least=15e3),
+        Bar(name="mixture, one pass broken down", value=moe_one["passes_per_s"], unit="passes/s", at_least=15e3),
         Bar(name="plan, wall with start-up", value=plan_s, unit="s", below=3.0),
         Bar(name="plan, candidates", value=looked_at["candidates_evaluated"], unit="candidates", at_least=1e5),
         Bar(name="plan, combinations", value=looked_at["combinations"], unit="combinations", at_least=2e3),
@@ -157,7 +188,7 @@ def measure(points_dense: int, points_moe: int) -> tuple[list[Bar], dict[str, An
         Bar(name="plan, both ways, 32 chips, without start-up", value=small_s, unit="s", below=1.0),
         Bar(name="rackline --help, wall", value=help_s, unit="s", below=0.5),
     ]
-    return bars, {"dense": dense, "moe": moe}
+    return bars, {"dense": dense, "moe": moe, "one_pass": {"dense": dense_one, "moe": moe_one}}
 
 
 def main() -> int:

@@ -57,7 +57,7 @@ def make_a_sheet() -> None:
 
 
 def command() -> None:
-    arguments = [sys.executable, "-m", "rackline.cli.main", "infer-prices", "--all", "--json"]
+    arguments = [sys.executable, "-m", "rackline", "infer-prices", "--all", "--json"]
     subprocess.run(arguments, check=True, capture_output=True)
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_LONGEST = 240  # characters of what was given that are printed
+
 
 class RacklineError(Exception):
     """Base of all errors that rackline raises on purpose; ``str()`` is one line."""
@@ -40,7 +42,8 @@ class InputError(RacklineError):
         self.where = where
         self.nearest = nearest
         prefix = ": ".join(part for part in (where, what) if part)
-        message = f"{prefix}: got {given!r}" if prefix else f"got {given!r}"
+        shown = _shown(given)
+        message = f"{prefix}: got {shown}" if prefix else f"got {shown}"
         if allowed:
             message += f", allowed: {allowed}"
         if nearest:
@@ -86,6 +89,17 @@ class LayoutError(InputError):
 
 class PrecisionError(InputError):
     """A data type that the chip or the model does not support."""
+
+
+def _shown(value: object) -> str:
+    """What was given, cut where it is long."""
+    try:
+        text = repr(value[:_LONGEST] if isinstance(value, str) else value)
+    except (ValueError, RecursionError):  # a whole number of thousands of digits; nesting without end
+        text = f"a {type(value).__name__} that is too long to print"
+    if len(text) > _LONGEST or (isinstance(value, str) and len(value) > _LONGEST):
+        return f"{text[: _LONGEST - 40]} ... ({len(value) if isinstance(value, str) else len(text):,} characters)"
+    return text
 
 
 def _rebuild(kind: type[InputError], values: dict[str, object]) -> InputError:

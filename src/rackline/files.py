@@ -23,13 +23,14 @@ MAX_LINE_CHARACTERS = 16 * 2**20
 _PIPES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 
 
-def open_file(path: str | Path, *, what: str, allowed: str) -> int:
+def open_file(path: str | Path, *, what: str, allowed: str, refusal: type[InputError] = InputError) -> int:
     """Open a file for reading and return its descriptor.
 
     Args:
         path: The file.
         what: What the file is, in the reader's words ("trace", "--stored").
         allowed: What would have been accepted.
+        refusal: Kind of error to raise.
 
     Raises:
         InputError: No such file, a folder, a device, a named pipe, or one that may not be read.
@@ -41,16 +42,23 @@ def open_file(path: str | Path, *, what: str, allowed: str) -> int:
         number = os.open(name, os.O_RDONLY | (0 if piped else getattr(os, "O_NONBLOCK", 0)))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a file name"
-        raise InputError(what=what, given=name, allowed=f"{allowed} ({reason})") from None
+        raise refusal(what=what, given=name, allowed=f"{allowed} ({reason})") from None
     mode = os.fstat(number).st_mode
     if not stat.S_ISREG(mode) and not piped:
         os.close(number)
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a device"
-        raise InputError(what=what, given=name, allowed=f"{allowed} in a regular file; this is {kind}")
+        raise refusal(what=what, given=name, allowed=f"{allowed}; this is {kind}")
     return number
 
 
-def read_text(path: str | Path, *, what: str, allowed: str, max_bytes: int = MAX_FILE_BYTES) -> str:
+def read_text(
+    path: str | Path,
+    *,
+    what: str,
+    allowed: str,
+    max_bytes: int = MAX_FILE_BYTES,
+    refusal: type[InputError] = InputError,
+) -> str:
     """Read a whole file as UTF-8, without a byte-order mark.
 
     Args:
@@ -58,6 +66,7 @@ def read_text(path: str | Path, *, what: str, allowed: str, max_bytes: int = MAX
         what: What the file is, in the reader's words.
         allowed: What would have been accepted.
         max_bytes: Largest size [bytes].
+        refusal: Kind of error to raise.
 
     Raises:
         InputError: As `open_file`; a file that is too large or not UTF-8.
@@ -69,16 +78,16 @@ def read_text(path: str | Path, *, what: str, allowed: str, max_bytes: int = MAX
         ...     read_text(Path(folder) / "a.txt", what="page", allowed="a page")
         'word'
     """
-    with open(open_file(path, what=what, allowed=allowed), "rb") as stream:
+    with open(open_file(path, what=what, allowed=allowed, refusal=refusal), "rb") as stream:
         data = stream.read(max_bytes + 1)
     if len(data) > max_bytes:
         limit = f"at most {max_bytes / 2**20:.0f} MiB"
-        raise InputError(what=what, given=os.fspath(path), allowed=f"{allowed}; {limit}")
+        raise refusal(what=what, given=os.fspath(path), allowed=f"{allowed}; {limit}")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(
-            what=what, given=os.fspath(path), allowed=f"{allowed} in UTF-8 (byte {error.start} is not)"
+        raise refusal(
+            what=what, given=os.fspath(path), allowed=f"{allowed} (byte {error.start} is not UTF-8)"
         ) from None
 
 
@@ -104,7 +113,7 @@ def read_lines(
                 line = stream.readline(max_characters + 1)
             except UnicodeDecodeError:
                 raise InputError(
-                    what=what, given=os.fspath(path), allowed=f"{allowed} in UTF-8 (after line {count} it is not)"
+                    what=what, given=os.fspath(path), allowed=f"{allowed} (after line {count} it is not UTF-8)"
                 ) from None
             if not line:
                 return

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -166,3 +168,65 @@ def test_interrupt_exits_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     monkeypatch.setattr(catalogue, "print_json", interrupted)
     assert run(["chips", "--json"]) == 130
     assert "Traceback" not in capsys.readouterr().err
+
+
+def started(*words: str, redirect: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the program itself in a shell, with its output redirected."""
+    line = shlex.join([sys.executable, "-m", "rackline", *words]) + redirect
+    return subprocess.run(
+        ["sh", "-c", line], capture_output=True, text=True, encoding="utf-8", env=os.environ | environment, timeout=120
+    )
+
+
+@pytest.mark.parametrize(("redirect", "reason"), [(" >&-", "closed"), (" > /dev/full", "No space left")])
+def test_output_that_cannot_be_written_is_said_in_one_line(redirect: str, reason: str) -> None:
+    if "full" in redirect and not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    for words in (["models"], ["models", "--json"]):
+        done = started(*words, redirect=redirect)
+        assert done.returncode == 2
+        assert reason in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_json_is_utf8_whatever_the_locale() -> None:
+    words = ("explain", "llama-3.1-8b", "--on", "dgx-h100", "--batch", "8", "--context", "1k", "--json")
+    plain = started(*words)
+    ascii_only = started(*words, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    assert any(ord(letter) > 127 for letter in plain.stdout)
+    assert ascii_only.stdout == plain.stdout
+
+
+def test_a_terminal_without_columns_still_shows_a_table() -> None:
+    assert "deepseek-v3" in started("models", COLUMNS="0").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["plan"], "rackline plan: model: got nothing"),
+        (["plan", "llama-3.1-8b"], "rackline plan: --on: got nothing"),
+        (["plan", "llama-3.1-8b", "--on", "dgx-h100", "--input"], "--input: got nothing"),
+        (["models", "a", "b"], "got 'b'"),
+        (["plan", "x" * 100_000, *PLAN[2:]], "(100,000 characters)"),
+        (["explain", "/dev/zero", *EXPLAIN[2:]], "this is a device"),
+        ([*EXPLAIN, "--set", "num_layers=10000000"], "num_layers"),
+    ],
+)
+def test_what_is_missing_or_endless_is_one_short_line(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert len(error) < 600
+    assert error.count("\n") == 1
+
+
+def test_a_named_pipe_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("config.json", "model.toml", "trace.csv"):
+        os.mkfifo(tmp_path / name)
+    assert run(["explain", str(tmp_path / "config.json"), *EXPLAIN[2:]]) == 2
+    assert run(["explain", str(tmp_path / "model.toml"), *EXPLAIN[2:]]) == 2
+    assert run(["simulate", "llama-3.1-8b", "--on", "dgx-h100", "--trace", str(tmp_path / "trace.csv")]) == 2
+    assert capsys.readouterr().err.count("this is a pipe") == 3

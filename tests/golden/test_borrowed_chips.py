@@ -20,7 +20,8 @@ from rackline.fitting.line import seconds
 from rackline.fitting.tables import Measurements
 from rackline.hardware import Chip, chip
 from rackline.passes.borrowed import INLINE_ECC_DATA_SHARE, ecc_ratio, share_by_power
-from rackline.passes.calibration import STACKS, OperationCalibration, calibration, calibration_from_record
+from rackline.passes.calibration import OperationCalibration
+from rackline.passes.fallback import STACKS, calibration, calibration_from_record
 
 SIZES = np.array([4096.0, 8192.0, 10240.0])
 

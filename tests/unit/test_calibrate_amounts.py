@@ -15,7 +15,7 @@ from rackline.hardware import chip
 from rackline.parallel.blocks import Weights, decode_core, gemm_row, prefill_core
 from rackline.parallel.precision import Precision
 from rackline.passes import features as f
-from rackline.passes.table import Row
+from rackline.passes.row import Row
 
 B200 = chip("b200-sxm")
 

@@ -365,14 +365,14 @@ def test_pathological_json_is_a_config_error(tmp_path: Path, text: str) -> None:
 
 
 def test_unreadable_files(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"absent\.json.*a readable UTF-8 file \(No such file"):
+    with pytest.raises(ConfigError, match=r"absent\.json.*a readable file \(No such file"):
         read_hf_config(tmp_path / "absent.json")
     binary = tmp_path / "binary.json"
     binary.write_bytes(b"\xff\xfe\x00\x81")
-    with pytest.raises(ConfigError, match=r"a readable UTF-8 file \(UnicodeDecodeError\)"):
+    with pytest.raises(ConfigError, match=r"byte 0 is not UTF-8"):
         read_hf_config(binary)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"config\.json: got .*No such file"):
         read_hf_config(tmp_path / "empty")
-    with pytest.raises(ConfigError, match=r"a readable UTF-8 file \(ValueError\)"):
+    with pytest.raises(ConfigError, match=r"not a file name"):
         read_hf_config("nul\0byte.json")

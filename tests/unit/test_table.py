@@ -12,7 +12,7 @@ from rackline.errors import InputError
 from rackline.passes import UNIT, Batch, Calibration, OperationCalibration, PassTable, Row
 from rackline.passes import features as f
 from rackline.passes.calibration import CollectiveCalibration
-from rackline.passes.table import feature_names, merge, scaled
+from rackline.passes.row import feature_names, merge, scaled
 
 CHIP = cluster("dgx-h100").chip
 DECODE = Batch(decode_sequences=16.0, context_len=2000.0)
@@ -250,7 +250,7 @@ def test_numbers_of_another_chip_are_not_used() -> None:
 def test_the_catalogue_unit_calibration_is_unit(on: str) -> None:
     """calibrations/unit.toml gives the same numbers as the built-in constant."""
     from rackline.catalog import calibration_record
-    from rackline.passes.calibration import calibration_from_record
+    from rackline.passes.fallback import calibration_from_record
 
     unit = calibration_from_record(calibration_record("unit"))
     assert unit.step_policy == "blackboard"

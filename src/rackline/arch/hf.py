@@ -19,6 +19,10 @@ from rackline.arch.hf_quantization import native_precision
 from rackline.catalog import ModelRecord
 from rackline.catalog.load import record_from_mapping
 from rackline.errors import CatalogError, ConfigError
+from rackline.files import read_text
+
+MAX_CONFIG_BYTES = 16 * 2**20
+"""Largest config.json that is read [bytes]."""
 
 
 def read_hf_config(path: str | Path) -> ModelRecord:
@@ -38,11 +42,9 @@ def read_hf_config(path: str | Path) -> ModelRecord:
     if file.is_dir():
         file = file / "config.json"
     where = str(file)
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-        raise ConfigError(what="config.json", given=str(path), allowed=f"a readable UTF-8 file ({reason})") from None
+    text = read_text(
+        file, what="config.json", allowed="a readable file", max_bytes=MAX_CONFIG_BYTES, refusal=ConfigError
+    )
     try:
         config: object = json.loads(text)  # Infinity occurs in keys that we do not read
     except json.JSONDecodeError as error:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import cast
 
 from rackline.arch.hf_config import HfConfig, Table
+from rackline.errors import InputError
+from rackline.files import read_text
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4"}
@@ -43,8 +45,9 @@ def native_precision(top: HfConfig, text: HfConfig, beside: Path | None = None) 
             return _quantization(config.section("quantization_config"), text)
     if beside is not None and (beside / "hf_quant_config.json").is_file():
         try:
-            found: object = json.loads((beside / "hf_quant_config.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            text_beside = read_text(beside / "hf_quant_config.json", what="config", allowed="a readable file")
+            found: object = json.loads(text_beside)
+        except (InputError, ValueError, RecursionError):
             raise top.fail("quantization_config", "a readable hf_quant_config.json beside it") from None
         if isinstance(found, dict):
             where = str(beside / "hf_quant_config.json")

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from rackline.catalog.base import Count, CountOrZero, Name, Record, Text
+from rackline.catalog.base import Count, CountOrZero, LayerCount, Name, Record, Text
 from rackline.catalog.models import FfnRecord, MoeRecord, ShapeRecord
 
 Parameter = bool | Annotated[int, Field(ge=0, le=100_000_000)] | Annotated[float, Field(ge=0.0)] | Text
@@ -38,7 +38,7 @@ class LayerRecord(Record):
     """
 
     name: Name
-    count: Count
+    count: LayerCount
     attention: KindRecord | None = None
     ffn: FfnRecord | None = None
     moe: MoeRecord | None = None

@@ -28,6 +28,7 @@ from rackline.catalog.schema import CalibrationRecord, ChipRecord, ClusterRecord
 from rackline.catalog.stacks import StackRecord
 from rackline.catalog.training_stacks import TrainingStackRecord
 from rackline.errors import CatalogError, UnknownNameError, nearest_names
+from rackline.files import read_text
 
 __all__ = [
     "calibration_record",
@@ -65,6 +66,8 @@ _SINGULAR = {
 }
 _CANONICAL = re.compile(r"^[a-z0-9][a-z0-9._-]*$")
 _TAGS = ("gqa", "mla", "uniform", "layered", "int", "bool", "float", "str")
+_LONGEST_NAME = 200  # characters; longer ones are no names
+_MAX_BYTES = 16 * 2**20  # of a user's file
 _MODEL_PREFIXES = ("meta-",)
 _MODEL_SUFFIXES = ("-instruct", "-hf", "-fp8", "-nvfp4")
 
@@ -226,19 +229,16 @@ def _shipped(kind: Kind, model: type[SourcedRecord], file: str) -> SourcedRecord
 
 def _read(kind: Kind, model: type[R], path: Traversable, name: str, overrides: Mapping[str, object] | None) -> R:
     where = f"{kind}/{path.name}" if _is_shipped(kind, path) else str(path)
-    try:
+    if isinstance(path, Path):
+        what = f"{_SINGULAR[kind]} file"
+        text = read_text(path, what=what, allowed="a readable file", max_bytes=_MAX_BYTES, refusal=CatalogError)
+    else:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CatalogError(
-            what=f"{_SINGULAR[kind]} file",
-            given=name,
-            allowed=f"a readable UTF-8 file ({error})",
-            where=where,
-        ) from None
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise CatalogError(what="TOML syntax", given=str(error), allowed="valid TOML", where=where) from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        given = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "tables nested too deeply"
+        raise CatalogError(what="TOML syntax", given=given, allowed="valid TOML", where=where) from None
     return record_from_mapping(model, data, where=where, text=text, overrides=overrides)
 
 
@@ -251,7 +251,7 @@ def _folder(kind: str) -> Traversable:
 
 def _find(kind: Kind, name: str) -> Traversable:
     """Return the file of a name; only alias look-ups open other files, and then only their headers."""
-    if not name.endswith(".toml"):
+    if not name.endswith(".toml") and len(name) <= _LONGEST_NAME:
         if _CANONICAL.match(name) and (path := _folder(kind).joinpath(f"{name}.toml")).is_file():
             return path
         index = _alias_index(kind)
@@ -259,10 +259,10 @@ def _find(kind: Kind, name: str) -> Traversable:
             if form in index:
                 return _folder(kind).joinpath(f"{index[form]}.toml")
     user_file = Path(name)
-    if (name.endswith(".toml") or "/" in name) and user_file.is_file():
+    if (name.endswith(".toml") or "/" in name) and _exists(user_file):
         return user_file
     if name.endswith(".toml"):
-        near = nearest_names(Path(name).stem, names(kind), 1)
+        near = nearest_names(Path(name).stem[:_LONGEST_NAME], names(kind), 1)
         raise UnknownNameError(
             what=f"{_SINGULAR[kind]} file",
             given=name,
@@ -279,8 +279,18 @@ def _find(kind: Kind, name: str) -> Traversable:
     )
 
 
+def _exists(file: Path) -> bool:
+    """Whether there is something of this name that is no folder; reading it says what is wrong with a device."""
+    try:
+        return file.exists() and not file.is_dir()
+    except (OSError, ValueError):  # a name that is too long, or has a NUL character
+        return False
+
+
 def _nearest(kind: Kind, name: str) -> list[str]:
     """Return canonical names whose name or alias looks like the given one."""
+    if len(name) > _LONGEST_NAME:
+        return []
     index = _alias_index(kind)
     found: list[str] = []
     for form in _forms(kind, name):

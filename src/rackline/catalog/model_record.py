@@ -7,9 +7,9 @@ from typing import Annotated, Any, Self, cast
 from pydantic import Discriminator, Tag, model_validator
 
 from rackline.catalog.base import (
-    Count,
     Date,
     Fraction,
+    LayerCount,
     NonNegative,
     Positive,
     Record,
@@ -44,7 +44,7 @@ class AggregateRecord(Record):
     total_params: Positive
     active_params: Positive
     kv_bytes_per_token: NonNegative
-    num_layers: Count | None = None
+    num_layers: LayerCount | None = None
 
     @model_validator(mode="after")
     def _active_is_part(self) -> Self:

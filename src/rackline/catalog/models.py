@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from rackline.catalog.base import (
     Count,
     CountOrZero,
+    LayerCount,
     Record,
 )
 
@@ -151,7 +152,7 @@ class MoeRecord(Record):
 class ShapeRecord(Record):
     """What every description of a stack of layers says."""
 
-    num_layers: Count
+    num_layers: LayerCount
     d_model: Count
     vocab_size: Count
     tied_embeddings: bool = False

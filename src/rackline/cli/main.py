@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
-from cyclopts.exceptions import UnknownCommandError, UnknownOptionError
+from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 
 from rackline.cli.screen import screen
 from rackline.errors import RacklineError, nearest_names
@@ -196,6 +196,9 @@ _MODULES = {
 }
 
 
+_LONGEST_LINE = 2000  # characters of an error
+
+
 def build_app() -> App:
     """The commands and their help; their modules are imported when they are called."""
     app = App(
@@ -221,7 +224,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0, also when nothing fits; 2 on bad input, with one line on standard error; 130 when interrupted.
     """
-    _forgive_encoding()
+    _write_utf8()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         app = build_app()
@@ -236,13 +239,15 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except OSError as error:
-        place = f": {error.filename}" if error.filename else ""
-        return _refuse(f"{error.strerror or type(error).__name__}{place}")
+        place = error.filename or "standard output"
+        _drop_output()  # what is left in its buffer cannot be written at the end either
+        return _refuse(f"{place}: {error.strerror or type(error).__name__}")
     return 0
 
 
 def _refuse(message: str) -> int:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    line = " ".join(message.split())
+    print(f"error: {line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + ' ...'}", file=sys.stderr)
     return 2
 
 
@@ -261,14 +266,22 @@ def _words(error: CycloptsError, given: list[str]) -> str:
         nearest = f"; nearest: {near[0]}" if near else ""
         where = f"rackline {command}: " if command else ""
         return f"{where}option: got {word!r}, allowed: {', '.join(sorted(set(names)))}{nearest}"
+    if isinstance(error, MissingArgumentError) and error.argument is not None:
+        name = error.argument.name.lower()
+        what = error.argument.parameter.help or "a value"
+        return f"rackline {command}: {name}: got nothing, allowed: {what}; see rackline {command} --help"
+    if isinstance(error, UnusedCliTokensError):
+        words = " ".join(error.unused_tokens or ())
+        return f"rackline {command}: got {words!r}, allowed: no more words; see --help"
     return f"{str(error).strip()} See: rackline {command} --help".replace("  ", " ")
 
 
-def _forgive_encoding() -> None:
-    """Write a ? where the terminal has no such character, rather than fail."""
+def _write_utf8() -> None:
+    """Write UTF-8 whatever the locale; a terminal that cannot show it gets a ? rather than a failure."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            encoding = stream.encoding if stream.isatty() else "utf-8"
+            stream.reconfigure(encoding=encoding, errors="replace")
 
 
 def _drop_output() -> None:

@@ -15,6 +15,7 @@ from rich.console import Console
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+_NARROWEST, _USUAL_WIDTH = 20, 80  # COLUMNS=0 or a broken terminal: columns
 _PROGRESS_AFTER_S = 0.7  # what is done sooner needs no progress bar
 
 
@@ -28,7 +29,8 @@ class Screen(Console):
 
 def screen() -> Screen:
     """The console of this command; its width is that of the terminal, or COLUMNS."""
-    return Screen(highlight=False, soft_wrap=False)
+    console = Screen(highlight=False, soft_wrap=False)
+    return console if console.width >= _NARROWEST else Screen(highlight=False, soft_wrap=False, width=_USUAL_WIDTH)
 
 
 def print_json(data: Mapping[str, Any]) -> None:

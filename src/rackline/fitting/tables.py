@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rackline.errors import InputError, nearest_names
+from rackline.files import read_lines
 
 Array = npt.NDArray[np.float64]
 
@@ -169,17 +170,15 @@ def read_tables(paths: Iterable[str | Path], chips: Sequence[str]) -> list[Measu
 
 
 def _read_file(path: Path, chips: frozenset[str]) -> tuple[TableFormat | None, list[_Row]]:
+    reader = csv.reader(read_lines(path, what="operation table", allowed="a readable CSV file"))
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.reader(file)
-            header = next(reader, list[str]())
-            form = _format(path, header)
-            if form is None:
-                return None, []
-            return form, [_row(form, header, cells, chips, f"{path}:{reader.line_num}") for cells in reader if cells]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or type(error).__name__
-        raise InputError(what="operation table", given=str(path), allowed=f"a readable CSV file ({reason})") from None
+        header = next(reader, list[str]())
+        form = _format(path, header)
+        if form is None:
+            return None, []
+        return form, [_row(form, header, cells, chips, f"{path}:{reader.line_num}") for cells in reader if cells]
+    except csv.Error as error:
+        raise InputError(what="operation table", given=str(path), allowed=f"a readable CSV file ({error})") from None
 
 
 def _format(path: Path, header: list[str]) -> TableFormat | None:

@@ -17,7 +17,7 @@ from rackline.parallel.layout import Sharding
 from rackline.parallel.precision import Precision, compute_dtype, operation_dtype, storage_bytes
 from rackline.passes import features as f
 from rackline.passes.features import FloatLike
-from rackline.passes.table import Row
+from rackline.passes.row import Row
 
 # Launches of small kernels a layer: two norms with their residual additions, rotary embedding with the cache
 # write, the activation function. vLLM, SGLang and TensorRT-LLM fuse to about this many. A gate on shared experts is

@@ -15,7 +15,7 @@ from rackline.passes import collectives as c
 from rackline.passes import features as f
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.passes.routing import distinct_ranks
-from rackline.passes.table import Row
+from rackline.passes.row import Row
 
 CLASS_OF = {
     "ring": "all_reduce_ring",

@@ -1,11 +1,13 @@
 """The core: features, pass tables, the one line that times them, collectives and calibrations."""
 
 from rackline.passes.breakdown import PassTime, RowTime
-from rackline.passes.calibration import UNIT, Calibration, OperationCalibration, StepPolicy, calibration
+from rackline.passes.calibration import UNIT, Calibration, OperationCalibration, StepPolicy
 from rackline.passes.evaluate import TimeTable
+from rackline.passes.fallback import calibration
 from rackline.passes.features import Batch
 from rackline.passes.routing import ExpertLoad, RoutingLaw
-from rackline.passes.table import PassTable, Row
+from rackline.passes.row import Row
+from rackline.passes.table import PassTable
 
 __all__ = [
     "UNIT",

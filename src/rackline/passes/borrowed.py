@@ -11,14 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rackline.catalog import CalibrationRecord, OperationRecord, chip_record, names
 from rackline.errors import InputError
 from rackline.hardware import Chip, chip_from_record
-
-if TYPE_CHECKING:
-    from rackline.passes.calibration import OperationCalibration
+from rackline.passes.calibration import OperationCalibration
 
 INLINE_ECC_DATA_SHARE = 15.0 / 16.0  # of capacity and traffic; NVIDIA Tesla V100 white paper (2017): 6.25 % are bits
 POWERED = ("gemm", "attention_prefill")  # classes whose time is dense products

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, assert_never
 
 import numpy as np
 
 from rackline.errors import InputError
 from rackline.passes.calibration import StepPolicy
-from rackline.passes.features import Batch
-
-if TYPE_CHECKING:
-    from rackline.passes.table import PassTable, Row
+from rackline.passes.evaluate import shortest_on_the_wire
+from rackline.passes.features import Array, FloatLike
+from rackline.passes.line import line_seconds
+from rackline.passes.numbers import PassNumbers, RowNumbers
+from rackline.passes.row import RESOURCES, feature_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,29 +54,93 @@ class PassTime:
 
     Args:
         seconds: total [s].
-        rows: every row of the table.
         by_resource: time of each resource over all rows as if alone, and the overhead [s].
         binds: what the pass is limited by.
         features: the numbers put in.
+        breakdown: what was resolved before any batch was seen.
+        amounts, resource_s: of the two resources of each row, in order [FLOP or bytes], [s].
+        overheads_s, rows_s: overhead and time of each row, in order [s].
+        used: whether each row counts.
     """
 
     seconds: float
-    rows: tuple[RowTime, ...]
     by_resource: dict[str, float]
     binds: str
-    host_s: float
-    policy: StepPolicy
-    calibration: str
-    evidence: str
     features: dict[str, float]
-    assumptions: tuple[str, ...]
+    breakdown: Breakdown = field(repr=False, compare=False)
+    amounts: tuple[list[float], list[float]] = field(repr=False)
+    resource_s: tuple[list[float], list[float]] = field(repr=False)
+    overheads_s: list[float] = field(repr=False)
+    rows_s: list[float] = field(repr=False)
+    used: list[bool] = field(repr=False)
+
+    @property
+    def rows(self) -> tuple[RowTime, ...]:
+        """Every row of the table."""
+        return tuple(self._row(index, numbers) for index, numbers in enumerate(self.breakdown.numbers.rows))
+
+    @property
+    def policy(self) -> StepPolicy:
+        """How the rows were combined."""
+        return self.breakdown.policy
+
+    @property
+    def calibration(self) -> str:
+        """Name of the calibration."""
+        return self.breakdown.numbers.calibration.name
+
+    @property
+    def evidence(self) -> str:
+        """What kind of numbers the calibration has."""
+        return self.breakdown.numbers.calibration.evidence
+
+    @property
+    def host_s(self) -> float:
+        """Host time that each step adds [s]."""
+        return self.breakdown.numbers.calibration.host_s_per_step
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the table takes for granted."""
+        return self.breakdown.assumptions
+
+    def _row(self, index: int, numbers: RowNumbers) -> RowTime:
+        row = numbers.row
+        amounts: dict[str, float] = {}
+        resource_s: dict[str, float] = {}
+        for place, resource in enumerate(row.resources):
+            if resource in numbers.rates:
+                amounts[resource] = self.amounts[place][index]
+                if numbers.known:
+                    resource_s[resource] = self.resource_s[place][index]
+        overhead_s = self.overheads_s[index]
+        longest = max(resource_s.values(), default=0.0)
+        binds = "" if not numbers.known else "overhead"
+        if resource_s and overhead_s <= longest:
+            binds = max(resource_s, key=lambda resource: resource_s[resource])
+        return RowTime(
+            name=row.name,
+            group=row.group,
+            op_class=row.op_class,
+            dtype=row.dtype,
+            stream=row.stream,
+            amounts=amounts,
+            resource_s=resource_s,
+            overhead_s=overhead_s,
+            seconds=self.rows_s[index],
+            binds=binds,
+            used=self.used[index],
+            formula=row.formula,
+            evidence=numbers.evidence if numbers.known else "",
+            origin=numbers.origin if numbers.known else "the stack has no such kernel",
+        )
 
     def by_group(self) -> dict[str, float]:
         """Seconds of the rows in use by group [s]."""
         groups: dict[str, float] = {}
-        for row in self.rows:
-            if row.used:
-                groups[row.group] = groups.get(row.group, 0.0) + row.seconds
+        for numbers, seconds, used in zip(self.breakdown.numbers.rows, self.rows_s, self.used, strict=True):
+            if used:
+                groups[numbers.row.group] = groups.get(numbers.row.group, 0.0) + seconds
         return groups
 
     def as_dict(self) -> dict[str, Any]:
@@ -110,116 +176,139 @@ class PassTime:
         }
 
 
-def break_down(table: PassTable, batch: Batch, policy: StepPolicy) -> PassTime:
-    """Evaluate one point of a scalar table row by row; equals `PassTable.seconds` to rounding."""
-    if table.num_layouts is not None:
-        raise InputError(
-            what="table", given=f"{table.num_layouts} layouts", allowed="one layout; take table.layout(index)"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """A pass table of one layout with all rates put in, ready to break one point after another down.
+
+    Args:
+        numbers: the rows.
+        policy: how they combine.
+        assumptions: what the table takes for granted.
+        feature_names: columns of `coefficients`.
+        coefficients: per unit of each feature, (3, rows, features): amounts of both resources, overhead.
+        rates: that the two resources of each row reach, (2, rows).
+        exposed, ramp: of each row, (rows,).
+        jobs: places of the alternatives for one job, of which the fastest is used at each point.
+        weights: what counts towards which sum, (rows, chip and fabric and streams).
+    """
+
+    numbers: PassNumbers
+    policy: StepPolicy
+    assumptions: tuple[str, ...]
+    feature_names: tuple[str, ...]
+    coefficients: Array
+    rates: Array
+    exposed: Array
+    ramp: Array
+    jobs: tuple[tuple[int, ...], ...]
+    weights: Array
+
+    @classmethod
+    def of(cls, numbers: PassNumbers, policy: StepPolicy, assumptions: tuple[str, ...] = ()) -> Breakdown:
+        """Put rates, efficiencies and overheads in. Raises InputError for a table of several layouts."""
+        if numbers.num_layouts is not None:
+            raise InputError(
+                what="table", given=f"{numbers.num_layouts} layouts", allowed="one layout; take table.layout(index)"
+            )
+        rows = numbers.rows
+        names = feature_names(one.row for one in rows)
+        place = {name: index for index, name in enumerate(names)}
+        coefficients = np.zeros((3, len(rows), len(names)))
+        rates = np.ones((2, len(rows)))
+        for index, one in enumerate(rows):
+            for lane, resource in enumerate(one.row.resources):
+                if resource in one.rates:
+                    rates[lane, index] = _one(one.rates[resource])
+                    for name, value in one.row.amounts(resource).items():
+                        coefficients[lane, index, place[name]] = _one(value)
+            for name, value in one.overhead_s.items():
+                coefficients[2, index, place[name]] = _one(value)
+            if not one.known:  # it has amounts and no time
+                coefficients[2, index], rates[:, index] = 0.0, np.inf
+        known = np.array([float(one.known) for one in rows])
+        jobs: dict[str, list[int]] = {}
+        if policy == "blackboard":
+            known[known > 0.0] = shortest_on_the_wire(numbers.in_use(), names, 1)[:, 0]
+        else:
+            for index, one in enumerate(rows):
+                if one.row.choice and one.known:
+                    jobs.setdefault(one.row.choice, []).append(index)
+        fabric = np.array([float(one.row.is_fabric) for one in rows])
+        streams = sorted({one.row.stream for one in rows}) if policy == "overlap" else []
+        columns = [1.0 - fabric, fabric, *(np.array([one.row.stream == name for one in rows]) for name in streams)]
+        return cls(
+            numbers=numbers,
+            policy=policy,
+            assumptions=assumptions,
+            feature_names=names,
+            coefficients=coefficients.reshape(3 * len(rows), len(names)),
+            rates=rates,
+            exposed=np.array([one.exposed for one in rows]),
+            ramp=np.array([_one(one.ramp) for one in rows]),
+            jobs=tuple(tuple(members) for members in jobs.values() if len(members) > 1),
+            weights=np.stack(columns, axis=1) * known[:, None],
         )
-    features: dict[str, float] = {}
-    for name, value in table.features(batch).items():
-        if np.size(value) != 1:
-            raise InputError(what=f"feature {name}", given=f"{np.size(value)} points", allowed="one point")
-        features[name] = float(np.asarray(value).reshape(()))
-    in_use = table.rows_in_use()
-    known = _mark_alternatives([_row_time(table, row, features) for row in in_use], in_use, policy)
-    timed = {id(row): time for row, time in zip(in_use, known, strict=True)}
-    rows = tuple(timed.get(id(row)) or _unknown_kernel(table, row, features) for row in table.rows)
-    by_resource = {
-        resource: sum(row.resource_s.get(resource, 0.0) for row in rows if row.used)
-        for resource in ("compute", "hbm", "scale_up", "scale_out")
-    }
-    overhead = sum(row.overhead_s for row in rows if row.used)
-    by_resource["overhead"] = overhead
-    host_s = table.calibration.host_s_per_step
-    if policy == "blackboard":
-        longest = max(by_resource[r] for r in ("compute", "hbm", "scale_up", "scale_out"))
-        total = longest + overhead
-    elif policy == "overlap":
-        streams: dict[str, float] = {}
-        for row in rows:
-            if row.used:
-                streams[row.stream] = streams.get(row.stream, 0.0) + row.seconds
-        total = max(streams.values(), default=0.0)
-    else:
-        total = sum(row.seconds for row in rows if row.used)
-    binds = max(by_resource, key=lambda resource: by_resource[resource])
-    return PassTime(
-        seconds=total + host_s,
-        rows=rows,
-        by_resource=by_resource,
-        binds=binds,
-        host_s=host_s,
-        policy=policy,
-        calibration=table.calibration.name,
-        evidence=table.calibration.evidence,
-        features=features,
-        assumptions=table.assumptions,
-    )
+
+    def time(self, features: Mapping[str, FloatLike]) -> PassTime:
+        """Break the pass down at one point; equals `PassTable.seconds` to rounding.
+
+        Args:
+            features: name → value; missing ones are 0.
+
+        Raises:
+            InputError: more than one point.
+        """
+        given = {name: _one(value, name) for name, value in features.items()}
+        vector = np.array([given.get(name, 0.0) for name in self.feature_names])
+        count = self.rates.shape[1]
+        found = np.empty((6, count))  # amounts of both resources, overhead, seconds; times of both resources
+        found[:3] = (self.coefficients @ vector).reshape(3, count)
+        np.divide(found[:2], self.rates, out=found[4:])
+        found[3] = line_seconds(found[2], (found[4], found[5]), exposed=self.exposed, ramp=self.ramp)
+        first, second, overheads_s, rows_s, *resource_s = found.tolist()
+        weights = self.weights
+        if self.jobs:
+            weights = weights.copy()
+            for members in self.jobs:
+                best = min(members, key=rows_s.__getitem__)
+                weights[[index for index in members if index != best]] = 0.0
+        (overheads, seconds, chip_and_up, hbm_and_out) = (found[2:] @ weights).tolist()
+        by_resource = {
+            "compute": chip_and_up[0],
+            "hbm": hbm_and_out[0],
+            "scale_up": chip_and_up[1],
+            "scale_out": hbm_and_out[1],
+            "overhead": overheads[0] + overheads[1],
+        }
+        match self.policy:
+            case "blackboard":
+                total = max(by_resource[resource] for resource in RESOURCES) + by_resource["overhead"]
+            case "overlap":
+                total = max(seconds[2:], default=0.0)
+            case "serial":
+                total = seconds[0] + seconds[1]
+            case _:
+                assert_never(self.policy)
+        counts = weights[:, 0] + weights[:, 1] > 0.0
+        return PassTime(
+            seconds=total + self.numbers.calibration.host_s_per_step,
+            by_resource=by_resource,
+            binds=max(by_resource, key=by_resource.__getitem__),
+            features=given,
+            breakdown=self,
+            amounts=(first, second),
+            resource_s=(resource_s[0], resource_s[1]),
+            overheads_s=overheads_s,
+            rows_s=rows_s,
+            used=counts.tolist(),
+        )
 
 
-def _row_time(table: PassTable, row: Row, features: dict[str, float]) -> RowTime:
-    amounts: dict[str, float] = {}
-    resource_s: dict[str, float] = {}
-    for resource in ("compute", "hbm", "scale_up", "scale_out"):
-        entries = row.amounts(resource)
-        if entries:
-            amount = sum(float(value) * features.get(name, 0.0) for name, value in entries.items())
-            amounts[resource] = amount
-            resource_s[resource] = amount / float(table.rate(row, resource))
-    evidence, origin = table.origin(row)
-    overhead = sum(float(value) * features.get(name, 0.0) for name, value in table.overhead_s(row).items())
-    longest = max(resource_s.values(), default=0.0)
-    rest = sum(resource_s.values()) - longest
-    seconds = overhead + longest + table.exposed(row) * rest
-    seconds += float(table.ramp(row)) * (overhead * longest) ** 0.5
-    binds = max(resource_s, key=lambda resource: resource_s[resource]) if resource_s else "overhead"
-    return RowTime(
-        name=row.name,
-        group=row.group,
-        op_class=row.op_class,
-        dtype=row.dtype,
-        stream=row.stream,
-        amounts=amounts,
-        resource_s=resource_s,
-        overhead_s=overhead,
-        seconds=seconds,
-        binds="overhead" if overhead > longest else binds,
-        used=True,
-        formula=row.formula,
-        evidence=evidence,
-        origin=origin,
-    )
-
-
-def _unknown_kernel(table: PassTable, row: Row, features: dict[str, float]) -> RowTime:
-    """An alternative that the calibration has no numbers of: its amounts, no time, and not used."""
-    return replace(
-        _row_time(table, row, features),
-        resource_s={},
-        overhead_s=0.0,
-        seconds=0.0,
-        binds="",
-        used=False,
-        evidence="",
-        origin="the stack has no such kernel",
-    )
-
-
-def _rank(time: RowTime, policy: StepPolicy) -> float:
-    """What alternatives are compared by: the blackboard counts wire time only."""
-    return max(time.resource_s.values(), default=0.0) if policy == "blackboard" else time.seconds
-
-
-def _mark_alternatives(times: list[RowTime], rows: tuple[Row, ...], policy: StepPolicy) -> tuple[RowTime, ...]:
-    best: dict[str, int] = {}
-    for index, row in enumerate(rows):
-        if not row.choice:
-            continue
-        kept = best.setdefault(row.choice, index)
-        if _rank(times[index], policy) < _rank(times[kept], policy):
-            best[row.choice] = index
-    return tuple(
-        time if not row.choice or best[row.choice] == index else replace(time, used=False)
-        for index, (time, row) in enumerate(zip(times, rows, strict=True))
-    )
+def _one(value: FloatLike, name: str = "") -> float:
+    """The only value of a feature or coefficient."""
+    if isinstance(value, float):
+        return float(value)
+    array = np.asarray(value)
+    if array.size != 1:
+        raise InputError(what=f"feature {name}", given=f"{array.size} points", allowed="one point")
+    return float(array.item())

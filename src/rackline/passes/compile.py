@@ -11,18 +11,14 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rackline.errors import InputError
-from rackline.passes.calibration import StepPolicy
 from rackline.passes.evaluate import Stream, TimeTable
-from rackline.passes.features import EXPERT_TOKENS, EXPERTS_TOUCHED, GROUP_TOKENS, ONE, TOKENS, Array
+from rackline.passes.features import EXPERT_TOKENS, EXPERTS_TOUCHED, GROUP_TOKENS, ONE, TOKENS, Array, ExpertLaw
 from rackline.passes.routing import ExpertLoad
-
-if TYPE_CHECKING:
-    from rackline.passes.table import PassTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,14 +42,20 @@ class StepFunction:
         return self.call(*(features.get(name, 0.0) for name in self.parameters))
 
 
-def compile_table(table: PassTable, policy: StepPolicy | None = None) -> StepFunction:
-    """Compile a table of one layout. Raises InputError for a table of several."""
-    if table.num_layouts is not None:
+def compile_table(times: TimeTable, load: ExpertLaw | None) -> StepFunction:
+    """Write a table of one layout out as a function.
+
+    Args:
+        times: the table with its rates put in.
+        load: law of the busiest expert-parallel rank; None for dense models.
+
+    Raises:
+        InputError: a table of several layouts.
+    """
+    if times.num_layouts is not None:
         raise InputError(
-            what="table", given=f"{table.num_layouts} layouts", allowed="one layout; take table.layout(index)"
+            what="table", given=f"{times.num_layouts} layouts", allowed="one layout; take table.layout(index)"
         )
-    times = table.time_table(policy)
-    load = table.experts
     derived = {EXPERT_TOKENS, EXPERTS_TOUCHED} if load is not None else set[str]()
     inputs = [name for name in times.feature_names if name != ONE and name not in derived]
     if load is not None and GROUP_TOKENS not in inputs:

@@ -7,19 +7,18 @@ matrix product, an absolute value and a sum. What is left per point is a matrix 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import assert_never
 
 import numpy as np
 
 from rackline.errors import InputError
 from rackline.passes.calibration import StepPolicy
 from rackline.passes.features import Array, FloatLike, as_array
-
-if TYPE_CHECKING:
-    from rackline.passes.table import PassTable, Row
+from rackline.passes.numbers import PassNumbers, RowNumbers
+from rackline.passes.row import RESOURCES, Resource, feature_names
 
 CHUNK_VALUES = 2**18  # layouts × points that are worked on at a time: fits the cache and bounds the memory
 
@@ -78,30 +77,29 @@ class TimeTable:
     num_layouts: int | None
 
     @classmethod
-    def build(cls, table: PassTable, policy: StepPolicy) -> TimeTable:
+    def build(cls, numbers: PassNumbers, policy: StepPolicy) -> TimeTable:
         """Put peaks, efficiencies and overheads into the coefficients."""
-        from rackline.passes.table import feature_names
-
-        rows = table.rows_in_use()
-        names = feature_names(rows)
-        layouts = table.num_layouts or 1
-        if policy == "blackboard":
-            streams = _resource_streams(table, names, layouts)
-        elif policy == "overlap":
-            labels = sorted({row.stream for row in rows})
-            streams = tuple(
-                _stream(table, [row for row in rows if row.stream == label], names, layouts) for label in labels
-            )
-        elif policy == "serial":
-            streams = (_stream(table, list(rows), names, layouts),)
-        else:
-            raise InputError(what="step policy", given=policy, allowed="blackboard, serial, overlap")
+        rows = numbers.in_use()
+        names = feature_names(one.row for one in rows)
+        layouts = numbers.num_layouts or 1
+        match policy:
+            case "blackboard":
+                streams = _resource_streams(rows, names, layouts)
+            case "overlap":
+                labels = sorted({one.row.stream for one in rows}) or [""]
+                streams = tuple(
+                    _stream([one for one in rows if one.row.stream == label], names, layouts) for label in labels
+                )
+            case "serial":
+                streams = (_stream(rows, names, layouts),)
+            case _:
+                assert_never(policy)
         return cls(
             feature_names=names,
             streams=streams,
-            host_s=table.calibration.host_s_per_step,
+            host_s=numbers.calibration.host_s_per_step,
             policy=policy,
-            num_layouts=table.num_layouts,
+            num_layouts=numbers.num_layouts,
         )
 
     def seconds(self, features: Mapping[str, FloatLike], *, threads: int = 1) -> Array:
@@ -189,45 +187,42 @@ def _select(stream: Stream, columns: list[int]) -> Stream:
     )
 
 
-def _lane(table: PassTable, row: Row, resource: str, names: tuple[str, ...], layouts: int) -> Array:
-    """Seconds of one resource per unit of each feature: (layouts, features)."""
+def _coefficients(amounts: Mapping[str, FloatLike], names: tuple[str, ...], layouts: int) -> Array:
+    """Per unit of each feature: (layouts, features)."""
     lane = np.zeros((layouts, len(names)))
-    amounts = row.amounts(resource)  # type: ignore[arg-type]
-    if amounts:
-        rate = table.rate(row, resource)  # type: ignore[arg-type]
-        for name, value in amounts.items():
-            lane[:, names.index(name)] += as_array(value) / rate
-    return lane
-
-
-def _overhead(table: PassTable, row: Row, names: tuple[str, ...], layouts: int) -> Array:
-    """Launches and message steps: (layouts, features)."""
-    lane = np.zeros((layouts, len(names)))
-    for name, value in table.overhead_s(row).items():
+    for name, value in amounts.items():
         lane[:, names.index(name)] += as_array(value)
     return lane
 
 
-def _row_terms(table: PassTable, row: Row, names: tuple[str, ...], layouts: int) -> tuple[Array, Array, Array]:
+def _lane(numbers: RowNumbers, resource: Resource, names: tuple[str, ...], layouts: int) -> Array:
+    """Seconds of one resource per unit of each feature: (layouts, features)."""
+    rate = numbers.rates.get(resource)
+    if rate is None:
+        return np.zeros((layouts, len(names)))
+    amounts = numbers.row.amounts(resource)
+    return _coefficients({name: value / rate for name, value in amounts.items()}, names, layouts)
+
+
+def _row_terms(numbers: RowNumbers, names: tuple[str, ...], layouts: int) -> tuple[Array, Array, Array]:
     """(linear, difference, overhead) of one row."""
-    pair = ("scale_up", "scale_out") if row.is_fabric else ("compute", "hbm")
-    first = _lane(table, row, pair[0], names, layouts)
-    second = _lane(table, row, pair[1], names, layouts)
-    exposed = table.exposed(row)
-    overhead = _overhead(table, row, names, layouts)
+    first, second = (_lane(numbers, resource, names, layouts) for resource in numbers.row.resources)
+    exposed = numbers.exposed
+    overhead = _coefficients(numbers.overhead_s, names, layouts)
     linear = (1 + exposed) / 2 * (first + second) + overhead
     return linear, (1 - exposed) / 2 * (first - second), overhead
 
 
-def _stream(table: PassTable, rows: list[Row], names: tuple[str, ...], layouts: int) -> Stream:
+def _stream(rows: Sequence[RowNumbers], names: tuple[str, ...], layouts: int) -> Stream:
     linear = np.zeros((layouts, 1, len(names)))
     difference: list[Array] = []
     choices: dict[str, list[tuple[Array, Array, Array, Array]]] = {}
-    for row in rows:
-        row_linear, row_difference, overhead = _row_terms(table, row, names, layouts)
-        ramp = np.broadcast_to(as_array(table.ramp(row)), (layouts,))
-        if row.choice or np.any(ramp):
-            choices.setdefault(row.choice or row.name, []).append((row_linear, row_difference, overhead, ramp))
+    for index, numbers in enumerate(rows):
+        row_linear, row_difference, overhead = _row_terms(numbers, names, layouts)
+        ramp = np.broadcast_to(as_array(numbers.ramp), (layouts,))
+        if numbers.row.choice or np.any(ramp):
+            job = numbers.row.choice or f"#{index}"
+            choices.setdefault(job, []).append((row_linear, row_difference, overhead, ramp))
             continue
         one_sided = np.all(row_difference >= 0, axis=1) | np.all(row_difference <= 0, axis=1)
         if np.all(one_sided):  # |d·f| = ±d·f for features that are never negative: the row stays linear
@@ -250,33 +245,36 @@ def _stream(table: PassTable, rows: list[Row], names: tuple[str, ...], layouts: 
     )
 
 
-def _resource_streams(table: PassTable, names: tuple[str, ...], layouts: int) -> tuple[Stream, ...]:
-    """Blackboard: one stream a resource, the sum of its lane over the rows; overheads count in each.
-
-    Of alternative kernels each layout takes the one with the shortest wire time.
-    """
-    resources = ("compute", "hbm", "scale_up", "scale_out")
-    lanes = {resource: np.zeros((layouts, len(names))) for resource in resources}
+def _resource_streams(rows: Sequence[RowNumbers], names: tuple[str, ...], layouts: int) -> tuple[Stream, ...]:
+    """Blackboard: one stream a resource, the sum of its lane over the rows; overheads count in each."""
+    lanes = {resource: np.zeros((layouts, len(names))) for resource in RESOURCES}
     fixed = np.zeros((layouts, len(names)))
-    groups: dict[str, list[Row]] = {}
-    for index, row in enumerate(table.rows_in_use()):
-        groups.setdefault(row.choice or f"#{index}", []).append(row)
-    for rows in groups.values():
-        wire = np.stack(
-            [
-                np.maximum(
-                    _lane(table, row, "scale_up", names, layouts), _lane(table, row, "scale_out", names, layouts)
-                )
-                for row in rows
-            ]
-        ).sum(axis=2)
-        best = np.argmin(wire, axis=0)
-        for number, row in enumerate(rows):
-            chosen = (best == number)[:, None]
-            fixed += chosen * _overhead(table, row, names, layouts)
-            for resource in resources:
-                lanes[resource] += chosen * _lane(table, row, resource, names, layouts)
+    chosen = shortest_on_the_wire(rows, names, layouts)
+    for numbers, of_layout in zip(rows, chosen, strict=True):
+        fixed += of_layout[:, None] * _coefficients(numbers.overhead_s, names, layouts)
+        for resource in numbers.row.resources:
+            lanes[resource] += of_layout[:, None] * _lane(numbers, resource, names, layouts)
     none = np.zeros((layouts, 0, len(names)))
     return tuple(
-        Stream(linear=(lanes[resource] + fixed)[:, None, :], difference=none, choices=()) for resource in resources
+        Stream(linear=(lanes[resource] + fixed)[:, None, :], difference=none, choices=()) for resource in RESOURCES
     )
+
+
+def shortest_on_the_wire(rows: Sequence[RowNumbers], names: tuple[str, ...], layouts: int) -> Array:
+    """Which rows count on the blackboard, 1 or 0: (rows, layouts).
+
+    Of alternative kernels each layout takes the one with the shortest wire time, whatever the batch: the
+    alternatives of one job depend on the same features.
+    """
+    jobs: dict[str, list[int]] = {}
+    for index, numbers in enumerate(rows):
+        jobs.setdefault(numbers.row.choice or f"#{index}", []).append(index)
+    chosen = np.ones((len(rows), layouts))
+    for members in jobs.values():
+        if len(members) == 1:
+            continue
+        lanes = [[_lane(rows[i], resource, names, layouts) for resource in rows[i].row.resources] for i in members]
+        best = np.argmin(np.stack([np.maximum(*pair).sum(axis=1) for pair in lanes]), axis=0)
+        for number, index in enumerate(members):
+            chosen[index] = best == number
+    return chosen

@@ -237,7 +237,7 @@ def _origins(explanation: Explanation, width: int) -> list[Table]:
     for row, time in zip(explanation.table.rows, explanation.time.rows, strict=True):
         if not (time.used and time.seconds):
             continue
-        error = float("nan") if row.is_fabric else explanation.table.numbers(row).median_error
+        error = explanation.table.row_numbers(row).median_error
         style = "" if time.evidence == "measured" else "yellow"
         table.add_row(
             row.name,

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rackline.hardware import Chip
 from rackline.passes import UNIT, Calibration, RowTime
-from rackline.passes.calibration import GENERIC, STACKS, best_stack
+from rackline.passes.fallback import GENERIC, STACKS, best_stack
 from rackline.units import (
     format_bytes,
     format_count,

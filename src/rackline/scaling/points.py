@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 from rackline.errors import InputError
+from rackline.files import read_lines
 from rackline.scaling.fit import FittedLaw, fit_loss_law
 
 COLUMNS = {"params": ("params", "n"), "tokens": ("tokens", "d_tokens", "d"), "loss": ("loss", "l")}
@@ -27,10 +28,9 @@ def fit_file(path: str, *, exclude_highest: int = 0) -> FittedLaw:
     """
     file = Path(path)
     try:
-        with file.open(encoding="utf-8", newline="") as stream:
-            rows = list(csv.DictReader(stream))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(what="points", given=path, allowed=f"a readable CSV file ({error})") from None
+        rows = list(csv.DictReader(read_lines(file, what="points", allowed="a readable CSV file")))
+    except csv.Error as error:
+        raise InputError(what="points", given=str(path), allowed=f"a readable CSV file ({error})") from None
     header = {name.strip().lower(): name for name in (rows[0] if rows else {}) if isinstance(name, str)}
     values: dict[str, list[float]] = {}
     for column, spellings in COLUMNS.items():

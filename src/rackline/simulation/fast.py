@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rackline.passes import ExpertLoad
+from rackline.passes import ExpertLoad, TimeTable
 from rackline.passes import features as f
 from rackline.passes.features import Array
 from rackline.simulation.clock import TableClock
@@ -162,13 +163,8 @@ def _arrays(clock: TableClock) -> tuple[Array, ...]:
     """The pass table as arrays: places of features, experts' load, coefficients."""
     table = clock.engine.table
     times = table.time_table()
-    (stream,) = times.streams
     place = {name: index for index, name in enumerate(times.feature_names)}
     place.setdefault(f.GROUP_TOKENS, len(place))
-    width = len(place)
-
-    def wide(rows: Array) -> Array:
-        return np.ascontiguousarray(np.pad(np.atleast_2d(rows), ((0, 0), (0, width - rows.shape[-1]))))
 
     def at(*names: str) -> Array:
         return np.array([place.get(name, -1) for name in names], dtype=np.int64)
@@ -194,6 +190,30 @@ def _arrays(clock: TableClock) -> tuple[Array, ...]:
     if isinstance(load, ExpertLoad):
         loads = np.concatenate([[load.points_per_octave], load.tokens_per_token])
         touches = np.asarray(load.touched, dtype=float)
+    return (
+        prompts,
+        kinds,
+        at(f.GROUP_TOKENS, f.EXPERT_TOKENS, f.EXPERTS_TOUCHED),
+        loads,
+        touches,
+        np.zeros(len(place)),
+        *line_arrays(times, place),
+    )
+
+
+def line_arrays(times: TimeTable, place: Mapping[str, int]) -> tuple[Array, ...]:
+    """The line of a pass with one stream as `kernel` reads it: linear, gaps, and alternatives with their ramps.
+
+    Args:
+        times: a table of one layout with its rates put in.
+        place: feature → column.
+    """
+    (stream,) = times.streams
+    width = len(place)
+
+    def wide(rows: Array) -> Array:
+        return np.ascontiguousarray(np.pad(np.atleast_2d(rows), ((0, 0), (0, width - rows.shape[-1]))))
+
     starts, ramps = [0], list[float]()
     options, gaps, overheads = ([np.zeros((0, width))] for _ in range(3))
     for choice in stream.choices:
@@ -206,12 +226,6 @@ def _arrays(clock: TableClock) -> tuple[Array, ...]:
     linear = wide(stream.linear[0])[0].copy()
     linear[place[f.ONE]] += times.host_s
     return (
-        prompts,
-        kinds,
-        at(f.GROUP_TOKENS, f.EXPERT_TOKENS, f.EXPERTS_TOUCHED),
-        loads,
-        touches,
-        np.zeros(width),
         linear,
         wide(stream.difference[0]) if stream.difference.shape[1] else np.zeros((0, width)),
         np.array(starts, dtype=np.int64),

@@ -14,6 +14,7 @@ from rackline.parallel.exchange import make_group
 from rackline.passes import Calibration, PassTable, Row
 from rackline.passes import collectives as c
 from rackline.passes.features import Array, FloatLike, as_array
+from rackline.passes.line import row_seconds
 from rackline.training.blocks import work_of
 from rackline.training.precision import TrainPrecision
 from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs
@@ -100,24 +101,6 @@ class StepTime:
         }
 
 
-def row_seconds(table: PassTable, row: Row, features: Mapping[str, Array]) -> Array:
-    """The one line for one row, run by run [s]."""
-    amounts: list[Array] = []
-    for resource in ("scale_up", "scale_out") if row.is_fabric else ("compute", "hbm"):
-        entries = row.amounts(resource)
-        if entries:
-            total = sum((as_array(value) * features[name] for name, value in entries.items()), np.zeros(1))
-            amounts.append(total / as_array(table.rate(row, resource)))
-    overhead = sum((as_array(v) * features[name] for name, v in table.overhead_s(row).items()), np.zeros(1))
-    longest = amounts[0] if len(amounts) == 1 else np.maximum(*amounts) if amounts else np.zeros(1)
-    rest = np.minimum(*amounts) if len(amounts) == 2 else 0.0
-    seconds = overhead + longest + table.exposed(row) * rest
-    ramp = table.ramp(row)
-    if np.any(ramp):
-        seconds = seconds + ramp * np.sqrt(overhead * longest)
-    return seconds
-
-
 def step_parts(
     model: Model,
     cluster: Cluster,
@@ -168,7 +151,10 @@ def step_parts(
     )
     features = batch.features()
     return _assemble(
-        batch, table, [(one, row_seconds(table, one.row, features)) for one in work], global_batch=global_batch
+        batch,
+        table,
+        [(one, as_array(row_seconds(table.row_numbers(one.row), features))) for one in work],
+        global_batch=global_batch,
     )
 
 
@@ -269,7 +255,7 @@ def exchange_seconds(table: PassTable, runs: Runs, dense: Array, experts: Array)
                 scale_up={"1": cost.scale_up_bytes},
                 scale_out={"1": cost.scale_out_bytes} if cluster.scale_out is not None else {},
             )
-            total = total + amount * row_seconds(table, row, {"1": one})
+            total = total + amount * row_seconds(table.row_numbers(row), {"1": one})
         totals.append(total)
     return totals[0], totals[1]
 
