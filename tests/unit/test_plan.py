@@ -73,7 +73,7 @@ def every_point() -> tuple[dict[str, object], ...]:
         free = d.memory(
             sequences=sequences,
             context_len=WORK.final_context,
-            batched_tokens=float(mode.max_batched_tokens),
+            server=stack("generic").memory(mode.max_batched_tokens),
         ).free
         rate = WORK.output_len / (WORK.output_len - 1.0) * sequences / float(state.tpot_s) / layout.chips_per_replica
         points.append(

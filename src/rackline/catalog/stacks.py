@@ -51,6 +51,8 @@ class StackRecord(SourcedRecord):
         memory_fraction: Share of HBM that the server uses [fraction].
         fraction_of: What memory_fraction is of: "memory" (all that the server holds), "free" (the cache, of what the
             rest leaves) or "static" (weights and cache).
+        reserve: Cache that must be free for a request to start: "chunk" (of its next pass) or "final" (of the whole
+            request, so that none is ever put back).
         context_bytes: Memory of the process before weights are loaded (CUDA context), which the fraction of "free" and
             "static" does not reach [bytes].
         runtime_bytes: Loaded kernels and workspaces [bytes].
@@ -76,6 +78,7 @@ class StackRecord(SourcedRecord):
     max_num_seqs: Count
     memory_fraction: Annotated[float, Field(gt=0.0, le=1.0)]
     fraction_of: Literal["memory", "free", "static"] = "memory"
+    reserve: Literal["chunk", "final"] = "chunk"
     context_bytes: NonNegative = 0.0
     runtime_bytes: NonNegative = 0.0
     communication_bytes: NonNegative = 0.0

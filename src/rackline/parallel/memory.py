@@ -346,9 +346,10 @@ def fitting_sequences(
         InputError: a model that caches nothing.
     """
     room = as_array(kv_room_bytes(model, layout, precision, chip, server)[0])
-    size = kv_size(model, layout, precision, np.maximum(as_array(context_len), 1.0))
+    longest = np.maximum(as_array(context_len), 1.0)
+    size = kv_size(model, layout, precision, longest)
     unit, _ = size.in_tokens(server.block_size)
-    each = size.blocks_of(context_len, server.block_size)
+    each = size.blocks_of(longest, server.block_size)
     if not np.all((unit > 0) & (each > 0)):
         raise InputError(what=model.name, given="no KV cache", allowed="a model that caches something")
     blocks = np.floor(np.maximum(room, 0.0) / as_array(layout.pp) / (unit * server.block_size))

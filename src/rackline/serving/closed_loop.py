@@ -109,8 +109,9 @@ def closed_loop(
     engine = engine or engine_of(deployment)
     slots = layout.attention_dp * layout.pp * layout.dp
     wanted = concurrency / slots  # requests of one rank and micro-batch
+    whole = engine.stack.reserve == "final"  # a request starts where its last token has room
     held = deployment.max_sequences(
-        context_len=workload.mean_context,
+        context_len=workload.final_context if whole else workload.mean_context,
         server=engine.stack.memory(mode.max_batched_tokens, memory_fraction),
     )
     if held < 1:

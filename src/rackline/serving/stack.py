@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from rackline.catalog import StackRecord, names, stack_record
 from rackline.parallel.server_memory import SERVER, FractionOf, ServerMemory
@@ -23,6 +23,7 @@ class Stack:
     max_num_seqs: int = 2048
     memory_fraction: float = 0.9
     fraction_of: FractionOf = "memory"
+    reserve: Literal["chunk", "final"] = "chunk"
     context_bytes: float = SERVER.context_bytes
     runtime_bytes: float = SERVER.runtime_bytes
     communication_bytes: float = SERVER.communication_bytes
@@ -126,6 +127,7 @@ def stack_from_record(record: StackRecord) -> Stack:
         max_num_seqs=record.max_num_seqs,
         memory_fraction=record.memory_fraction,
         fraction_of=record.fraction_of,
+        reserve=record.reserve,
         context_bytes=record.context_bytes,
         runtime_bytes=record.runtime_bytes,
         communication_bytes=record.communication_bytes,
