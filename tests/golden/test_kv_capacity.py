@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import rackline as rl
-from rackline.arch import build_model
+from rackline.arch import Model, build_model
+from rackline.parallel import ServerMemory
 from rackline.parallel.memory import kv_room_bytes, kv_size
 from rackline.serving.stack import stack
 from rackline.validation.resolve import architecture_record
@@ -40,10 +41,10 @@ def predicted(index: int) -> float:
     name, chip = line["model"], rl.chip(line["chip"])
     model = build_model(architecture_record(inline, name, line["id"])) if inline else rl.model(name)
     tp = line["tp"]
-    layout = rl.Layout(tp=tp, moe_tp=tp) if isinstance(model, rl.Model) and model.is_moe else rl.Layout(tp=tp)
+    layout = rl.Layout(tp=tp, moe_tp=tp) if isinstance(model, Model) and model.is_moe else rl.Layout(tp=tp)
     precision = rl.precision(line["precision"], model, chip)
     of = stack(line["stack"], version=line["stack_version"], hbm_bytes=chip.hbm_bytes)
-    server = rl.parallel.ServerMemory(
+    server = ServerMemory(
         memory_fraction=line["memory_fraction"],
         fraction_of=of.fraction_of,
         batched_tokens=line["max_num_batched_tokens"],
@@ -91,9 +92,10 @@ def table() -> str:
     for index, line in enumerate(LINES):
         ours, theirs = predicted(index), published(index)
         given = "{:,.2f} GiB" if "kv_gib" in line["measured"] else "{:,.0f} tokens"
+        off = f"{100 * (ours / theirs - 1):+.1f} %"
         rows.append(
             f"| {line['model']} {line['precision']} | {line['tp']} {line['chip']} | {line['stack']} "
-            f"{line['stack_version']} | {given.format(theirs)} | {given.format(ours)} | {100 * (ours / theirs - 1):+.1f} % "
+            f"{line['stack_version']} | {given.format(theirs)} | {given.format(ours)} | {off} "
             f"| {line['use']} | {line['source']} |"
         )
     return "\n".join([*rows, "", *(f"- {name}: {why}." for name, (_, why) in MISSED.items())])

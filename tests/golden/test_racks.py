@@ -227,9 +227,7 @@ class TestPipelineOfRacks:
                 precision=rl.precision("fp8", model, on.chip),
                 calibration=rl.calibration("unit"),
             )
-            memory = deployment.memory(
-                sequences=64.0 * 16 * pp, context_len=4096.0, server=ServerMemory(batched_tokens=64)
-            )
+            memory = deployment.memory(sequences=64.0 * 16 * pp, context_len=4096.0)
             used.append((float(memory.weight_total), float(memory.kv_cache)))
         weights, kv = np.array(used).T
         assert np.all(np.diff(weights) < 0)
