@@ -45,7 +45,7 @@ def explain(
     precision: str = "native",
     calibration: str = "auto",
     policy: str | None = None,
-    routing: str = "uniform",
+    routing: str | None = None,
     memory: Annotated[Value, Parameter(name="--memory-fraction")] = "0.9",
     sets: Overrides = None,
     json: Json = False,
@@ -66,7 +66,8 @@ def explain(
         calibration: how far kernels fall short of the peaks: auto (the stack measured most on the chip), trtllm, vllm,
             sglang, generic (all stacks), unit (ideal roofline) or a TOML file
         policy: how rows combine: blackboard, serial or overlap; the calibration's own by default
-        routing: how tokens spread over experts: uniform, balanced or power-law=EXPONENT
+        routing: how tokens spread over experts: uniform, balanced or power-law=EXPONENT; by default
+            as fitted to servers of the stack
         memory: share of HBM that the server may use
         sets: KEY=VALUE replaces a number of the model, cluster or chip; may be repeated
         json: print JSON (SI units) and nothing else
@@ -85,13 +86,15 @@ def explain(
     from rackline.parallel import parse_layout
     from rackline.parallel import precision as find_precision
     from rackline.report.explain_report import Explanation, explain_report
+    from rackline.serving.stack import stack_of
 
+    numbers = find_calibration(calibration, cluster.chip)
     ask = _Ask(
         model=found_model,
         cluster=cluster,
         precision=find_precision(precision, found_model, cluster.chip),
-        calibration=find_calibration(calibration, cluster.chip),
-        routing=read_routing(routing),
+        calibration=numbers,
+        routing=read_routing(routing) or stack_of(numbers, cluster.chip.hbm_bytes).routing,
         sequences=sequences,
         context_len=context_len,
         new_tokens=new_tokens,

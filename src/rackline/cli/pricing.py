@@ -280,6 +280,7 @@ def _deployment(
     """
     from rackline.parallel import Deployment
     from rackline.search import plan
+    from rackline.serving.stack import stack_of
     from rackline.serving.workload import Workload
 
     numbers = find_calibration(calibration, cluster.chip)
@@ -302,4 +303,5 @@ def _deployment(
         layout=answer.best.layout,
         precision=answer.best.precision,
         calibration=numbers,
+        routing=stack_of(numbers, cluster.chip.hbm_bytes).routing,
     )

@@ -116,7 +116,7 @@ class ServerOptions:
     calibration: str
     stack: str | None
     memory: str | None
-    routing: str
+    routing: str | None
 
     def with_changes(self, text: str) -> ServerOptions:
         """Another server: "policy=prefill-first,max-num-seqs=64"; a layout's own commas are written as "+".
@@ -175,7 +175,7 @@ class ServerOptions:
         stack = replace(stack, **numbers)
         precision = find_precision(self.precision, self.model, chip)
         layout = parse_layout(self.layout, self.model) if self.layout else self._smallest(precision, stack)
-        routing = read_routing(self.routing)
+        routing = read_routing(self.routing) or stack.routing
 
         def deployed(of: Layout) -> Deployment:
             return Deployment(

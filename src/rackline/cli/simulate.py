@@ -76,7 +76,7 @@ def simulate(
     calibration: str = "auto",
     stack: str | None = None,
     memory: Annotated[MaybeValue, Parameter(name="--memory-fraction")] = None,
-    routing: str = "uniform",
+    routing: str | None = None,
     price: MaybeValue = None,
     sets: Overrides = None,
     json: Json = False,
@@ -133,7 +133,8 @@ def simulate(
         calibration: auto (the stack measured most on the chip), trtllm, vllm, sglang, generic, unit or a TOML file
         stack: what runs around the kernels, such as vllm or vllm=0.6.3; that of the calibration by default
         memory: share of HBM that the server may use; the stack's by default
-        routing: how tokens spread over experts: uniform, balanced or power-law=EXPONENT
+        routing: how tokens spread over experts: uniform, balanced or power-law=EXPONENT; by default
+            as fitted to servers of the stack
         price: price of a chip, in USD an hour
         sets: KEY=VALUE replaces a number of the model, cluster or chip; may be repeated
         json: print JSON (SI units) and nothing else

@@ -33,6 +33,10 @@ class Routing:
     law: RoutingLaw = "uniform"
     exponent: float = 0.0
 
+    def label(self) -> str:
+        """As the command line reads it: "power-law=0.85"."""
+        return f"power-law={self.exponent:g}" if self.law == "power_law" else self.law
+
 
 @dataclass(frozen=True, slots=True)
 class ExpertLoads:
@@ -114,7 +118,7 @@ def build_table(
         experts=experts or expert_law(model, layout, routing),
         num_layouts=num,
         assumptions=(
-            f"routing {routing.law}" if model.is_moe else "dense model",
+            f"routing {routing.label()}" if model.is_moe else "dense model",
             "each weight is read once a pass; activations between operations pass memory",
         ),
     )
@@ -235,7 +239,7 @@ class Deployment:
             "layout": self.layout.as_dict(),
             "precision": self.precision.as_dict(),
             "calibration": self.calibration.name,
-            "routing": self.routing.law,
+            "routing": self.routing.label(),
         }
 
 

@@ -104,7 +104,7 @@ def split_attention_ffn(
     """The split with most tokens per second and chip that fits and keeps the limit; None when there is none.
 
     Args:
-        routing: how tokens spread over experts.
+        routing: how tokens spread over experts; as fitted to servers of the calibration's stack by default.
 
     Raises:
         InputError: a model without experts.
@@ -115,7 +115,7 @@ def split_attention_ffn(
     moe = model.moe()
     if moe is None:
         raise InputError(what="attention-ffn", given=model.name, allowed="a mixture of experts")
-    law = routing or Routing()
+    law = routing or stack_of(calibration, cluster.chip.hbm_bytes).routing
     best: AttentionFfnSplit | None = None
     sizes = [n for n in range(2, cluster.num_chips) if _usual(n) and moe.num_experts >= n]
     for tp in (1, 2, 4, 8):

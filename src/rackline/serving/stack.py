@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rackline.catalog import StackRecord, names, stack_record
+from rackline.parallel.deployment import Routing
 from rackline.parallel.server_memory import SERVER, FractionOf, ServerMemory
 from rackline.passes import Calibration
 from rackline.passes.features import FloatLike
@@ -63,6 +64,13 @@ class Stack:
             graph_bytes=self.graph_bytes,
             logit_bytes=self.logit_bytes,
         )
+
+    @property
+    def routing(self) -> Routing:
+        """How tokens spread over experts where nothing else is asked for: as fitted to servers of the stack."""
+        if not self.routing_exponent:
+            return Routing(law="uniform")
+        return Routing(law="power_law", exponent=self.routing_exponent)
 
     def mode(self) -> Mode:
         """The scheduler that the stack starts with."""
