@@ -24,6 +24,7 @@ HEAVY = {
     "polars",
     "scipy",
     "sympy",
+    "vl_convert",
 }
 
 

@@ -103,7 +103,8 @@ def test_without_use_it_is_compute_optimal(capsys: pytest.CaptureFixture[str]) -
         ([*ASK, "--law", "clark"], ("joint law", "nearest: ludziejewski")),
         ([*ASK, "--precision", "fp7"], ("data type of h100-sxm", "nearest: fp")),
         ([*ASK, "--on", "dgx-h10"], ("nearest: dgx-h100",)),
-        ([*ASK, "--plot", "no.pdf"], ("--plot",)),
+        ([*ASK, "--plot", "no.gif"], ("--plot",)),
+        ([*ASK, "--plot", "no.json", "--plot-kind", "qualty"], ("--plot-kind", "nearest: quality")),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(

@@ -60,7 +60,8 @@ CASES: list[tuple[list[str], tuple[str, ...]]] = [
     ([*PLAN, "--set", "hbm_bytes_per_s=-1"], ("hbm_bytes_per_s", "not negative")),
     ([*PLAN, "--set", "hbm_bytes_per_s=20GB"], ("bytes per second",)),
     ([*PLAN, "--tpto", "30ms"], ("'--tpto'", "nearest: --tpot")),
-    ([*PLAN, "--plot", "x.pdf"], (".html, .svg or .png", "nearest: x.svg")),
+    ([*PLAN, "--plot", "x.gif"], (".html or .json", "nearest: x.svg")),
+    ([*PLAN, "--plot", "x.json", "--plot-theme", "drak"], ("--plot-theme", "nearest: dark")),
     ([*PLAN, "--plot", "no/such/folder/x.svg"], ("a folder that exists",)),
     (["plan", "llama-3.1-8b", "--on", "dgx-h100", *PLAN[4:], "--mode", "chunked,overlap"], ("--mode", "no overlap")),
     (["pln"], ("'pln'", "nearest: plan")),
@@ -144,11 +145,11 @@ def test_file_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "plot.svg" in refusal(capsys, [*base, "--plot", str(target)])
 
 
-def test_png_without_its_extra_names_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cairosvg", None)  # type: ignore[arg-type]
+def test_image_without_its_extra_names_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)  # type: ignore[arg-type]
     line = refusal(capsys, [*PLAN, "--plot", "front.png"])
-    assert "cairosvg" in line
-    assert "nearest: front.svg" in line
+    assert "uv add 'rackline[plot]'" in line
+    assert "nearest: front.json" in line
 
 
 def test_the_installed_command_exits_2() -> None:
@@ -160,12 +161,12 @@ def test_the_installed_command_exits_2() -> None:
 
 
 def test_interrupt_exits_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    import rackline.cli.catalogue as catalogue
+    import rackline.cli.command as command
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(catalogue, "print_json", interrupted)
+    monkeypatch.setattr(command, "print_json", interrupted)
     assert run(["chips", "--json"]) == 130
     assert "Traceback" not in capsys.readouterr().err
 

@@ -9,9 +9,6 @@ from helpers import deploy
 from rackline.errors import InputError
 from rackline.hardware import memory_tier
 from rackline.pricing import Rent, Terms, TokenCosts, keeping_lines, offer_prices, purchase_usd_per_hour
-from rackline.report.figures import Figure
-from rackline.report.pricing_figures import offered_figure, readings_figure, tiers_figure
-from rackline.report.svg import figure_svg
 from rackline.serving import blackboard
 
 RENT = Rent(usd_per_chip_hour=2.0, power_w_per_chip=1730.0, pue=1.2)
@@ -113,20 +110,3 @@ def test_bad_terms(make: object, message: str) -> None:
 def test_bad_context_tiers(costs: TokenCosts, steps: tuple[float, ...]) -> None:
     with pytest.raises(InputError, match="rising lengths"):
         offer_prices(costs, RENT, steps=steps)
-
-
-def test_figures_can_be_drawn(costs: TokenCosts) -> None:
-    from rackline.pricing import all_sheets, envelope, read_all
-
-    lines = keeping_lines(costs, RENT, 8e3)
-    figures: list[Figure] = [
-        tiers_figure(lines, envelope(lines), title="t", prompt_len=8e3, reuses=1.0),
-        offered_figure(offer_prices(costs, RENT, steps=(8e3, 32e3))),
-        readings_figure(read_all(all_sheets()[:12])),
-    ]
-    for figure in figures:
-        assert len(figure["data"]) >= 2
-        assert figure_svg(figure).count("<polyline") + figure_svg(figure).count("<circle") >= 2
-    least = np.array(figures[0]["data"][-1]["y"])
-    for trace in figures[0]["data"][:-1]:
-        assert (least <= np.array(trace["y"]) * (1 + 1e-9)).all()

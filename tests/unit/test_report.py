@@ -1,23 +1,18 @@
-"""Reports: texts, the terminal plot, figures, SVG and traces, on small inputs."""
+"""Reports: texts, the terminal plot, traces, on small inputs."""
 
 from __future__ import annotations
 
-import json
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 
 from rackline import arch
-from rackline.errors import InputError
 from rackline.hardware import cluster
 from rackline.parallel import Deployment, Layout, precision
 from rackline.passes import Batch, PassTime, calibration
 from rackline.report import wording
 from rackline.report.breakdown import pass_table, resources_line
-from rackline.report.plan_figure import pareto_figure
 from rackline.report.plan_report import front_with_best, plan_report
-from rackline.report.svg import check_plot_path, figure_html, figure_svg
 from rackline.report.terminal_plot import LogAxis, Series, log_plot
 from rackline.report.trace import chrome_trace
 from rackline.search import Constraints, Plan, plan
@@ -144,44 +139,6 @@ def test_report_is_built_for_any_width(small_plan: Plan) -> None:
         assert "llama-3.1-8b on dgx-h100" in text
 
 
-def test_figure_is_data_of_the_front(small_plan: Plan) -> None:
-    figure = pareto_figure(small_plan)
-    json.dumps(figure, allow_nan=False)
-    front = figure["data"][0]
-    assert front["x"] == [candidate.tokens_per_s_per_user for candidate in small_plan.pareto]
-    assert figure["layout"]["xaxis"]["type"] == "log"
-    assert figure["layout"]["shapes"][0]["x0"] == pytest.approx(50.0)
-    marked = sum(len(trace["x"]) for trace in figure["data"] if trace["name"] in ("keeps the limits", "breaks a limit"))
-    assert marked == len(small_plan.pareto)
-
-
-def test_svg_is_well_formed_and_inside_its_frame(small_plan: Plan) -> None:
-    root = ElementTree.fromstring(figure_svg(pareto_figure(small_plan)))
-    width, height = (float(value) for value in root.attrib["viewBox"].split()[2:])
-    for circle in root.findall(".//{*}circle"):
-        assert 0 <= float(circle.attrib["cx"]) <= width
-        assert 0 <= float(circle.attrib["cy"]) <= height
-    texts = [element.text for element in root.iter() if element.tag.endswith("text")]
-    assert "tokens/s per user" in texts
-    assert "tpot limit 20.0 ms" in texts
-
-
-def test_html_escapes_what_it_shows(small_plan: Plan) -> None:
-    figure = pareto_figure(small_plan)
-    figure["layout"]["title"]["text"] = "</script><b>"
-    page = figure_html(figure, figure_svg(figure))
-    assert "<b>" not in page
-    assert page.count("</script>") == 1
-
-
-def test_plot_path_must_be_a_known_format(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"nearest: front\.svg"):
-        check_plot_path("front.gif")
-    with pytest.raises(InputError, match="folder"):
-        check_plot_path(str(tmp_path / "none" / "front.svg"))
-    assert check_plot_path(str(tmp_path / "front.SVG")) == tmp_path / "front.SVG"
-
-
 @pytest.mark.parametrize("policy", ["serial", "overlap", "blackboard"])
 def test_trace_ends_with_the_pass(policy: str) -> None:
     model, rack = arch.model("llama-3.1-8b"), cluster("dgx-h100")
@@ -264,31 +221,3 @@ def test_footer_of_a_file_of_ones_own(tmp_path: Path) -> None:
     deployment, time = deployed("dgx-h100", str(file), Layout())
     line = wording.trust(deployment.calibration, deployment.cluster.chip, time.rows).plain
     assert line == "calibration mine (assumed): guessed; expect tens of percent"
-
-
-def test_a_long_legend_takes_more_rows_and_pushes_the_axes_down() -> None:
-    def drawn(count: int) -> ElementTree.Element:
-        traces = [
-            {
-                "name": f"a name of some length, {index}",
-                "mode": "lines",
-                "x": [1.0, 2.0],
-                "y": [1.0, 2.0],
-                "marker": {"color": "#000000", "symbol": "circle", "size": 3},
-                "line": {"color": "#000000", "dash": "dash"},
-            }
-            for index in range(count)
-        ]
-        axis = {"type": "linear", "title": {"text": ""}}
-        layout = {"title": {"text": "t"}, "xaxis": axis, "yaxis": axis, "shapes": []}
-        return ElementTree.fromstring(figure_svg({"data": traces, "layout": layout}))
-
-    short, long = drawn(2), drawn(9)
-    assert float(long.get("viewBox", "").split()[3]) > float(short.get("viewBox", "").split()[3])
-    width = float(long.get("viewBox", "").split()[2])
-    names = [text for text in long.iter("{http://www.w3.org/2000/svg}text") if (text.text or "").startswith("a name")]
-    assert len(names) == 9
-    assert all(float(text.get("x", "")) + 6.0 * len(text.text or "") < width for text in names)
-    assert len({text.get("y") for text in names}) > 1
-    dashed = [line for line in long.iter("{http://www.w3.org/2000/svg}polyline") if line.get("stroke-dasharray")]
-    assert len(dashed) == 9

@@ -12,7 +12,8 @@ import pytest
 from rackline import arch
 from rackline.errors import InputError, LayoutError
 from rackline.validation import validate
-from rackline.validation.cases import Case, Unsupported, read_cases, read_line
+from rackline.validation.cases import Case, Unsupported, read_line
+from rackline.validation.read import read_cases
 from rackline.validation.resolve import Resolver
 from rackline.validation.train_cases import measured_step_s, prepare_training
 from rackline.validation.train_fit import NUMBERS, base_stacks, fit_numbers, stacks_with
@@ -66,7 +67,7 @@ def test_layout_fills_what_the_source_leaves_open() -> None:
         ({"layout": {"tp": 3}}, "to divide num_chips=16"),
         ({"layout": {"tq": 3}}, "nearest: tp"),
         ({"layout": {"sharding": "full-shart"}}, "nearest: full-shard"),
-        ({"recompute": "partial"}, "none, selective, full, reversible, unknown"),
+        ({"recompute": "partial"}, "none, selective, modules, full, reversible, unknown"),
     ],
 )
 def test_layout_that_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:

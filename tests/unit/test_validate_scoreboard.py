@@ -10,17 +10,8 @@ import pytest
 
 from rackline.errors import InputError
 from rackline.validation import Score, Scoreboard, Unsupported, statistics
-from rackline.validation.figure import parity_figure
-from rackline.validation.stored import (
-    BEGIN,
-    END,
-    markdown,
-    read_stored,
-    stored_form,
-    worse_than,
-    write_docs,
-    write_stored,
-)
+from rackline.validation.page import BEGIN, END, markdown, write_docs
+from rackline.validation.stored import read_stored, stored_form, worse_than, write_stored
 from rackline.validation.worst import worst_scores
 
 
@@ -159,14 +150,3 @@ def test_page_without_marks_is_an_error_and_stays(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="scoreboard: begin"):
         write_docs(stored_form(board(score(1.0, 1.1)), []), page)
     assert page.read_text() == "nothing here\n"
-
-
-def test_parity_plot_has_every_value_beside_the_diagonal() -> None:
-    figure = parity_figure(board(score(1.0, 1.1), score(2.0, 1.8, "b"), score(5.0, 4.0, metric="ttft_s")))
-    marks = {trace["name"]: trace for trace in figure["data"] if trace["mode"] == "markers"}
-    assert marks["tpot_s"]["x"] == [1.0, 2.0]
-    assert marks["tpot_s"]["y"] == [1.1, 1.8]
-    assert marks["ttft_s"]["y"] == [4.0]
-    diagonal = figure["data"][0]
-    assert diagonal["x"] == diagonal["y"] == [1.0, 5.0]
-    assert "measured 2, predicted 1.8 (-10%)" in marks["tpot_s"]["text"][1]

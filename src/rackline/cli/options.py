@@ -312,15 +312,6 @@ def find_calibration(text: str, chip: Chip) -> Calibration:
         ) from error
 
 
-def read_figure_file(plot: str | None) -> Path | None:
-    """The file of --plot; drawing is only loaded when somebody wants it."""
-    if plot is None:
-        return None
-    from rackline.report.svg import check_plot_path
-
-    return check_plot_path(plot)
-
-
 def check_file_to_write(text: str | None, option: str) -> Path | None:
     """A file that is going to be written, in a folder that exists; None stays None.
 

@@ -20,7 +20,6 @@ from rackline.cli.options import (
     find_calibration,
     latency,
     memory_fraction,
-    read_figure_file,
     read_layouts,
     read_model_and_cluster,
     read_modes,
@@ -28,6 +27,7 @@ from rackline.cli.options import (
     read_routing,
     tokens,
 )
+from rackline.cli.plot import PlotFile, PlotLook, read_plot
 from rackline.cli.pools import PrefillOptions, read_prefill
 from rackline.cli.screen import print_json, progress, screen
 from rackline.cli.speculate import read_speculation
@@ -70,7 +70,8 @@ def plan(
     what_if: str | None = None,
     sets: Overrides = None,
     json: Json = False,
-    plot: str | None = None,
+    plot: PlotFile = None,
+    plot_theme: PlotLook = "auto",
 ) -> None:
     """The cheapest way to serve a model on a cluster under latency limits.
 
@@ -115,9 +116,9 @@ def plan(
         sets: KEY=VALUE replaces a number of the model, cluster or chip, such as hbm_bytes_per_s=20TB/s; may be
             repeated
         json: print JSON (SI units) and nothing else
-        plot: write the Pareto front, or the optimum over --what-if, to FILE.html, .svg or .png
     """
-    file = read_figure_file(plot)
+    figures = "FIGURES" if what_if is None else "WHAT_IF_FIGURES"
+    drawing = read_plot(plot, f"rackline.report.plan_figure:{figures}", look=plot_theme)
     fraction = memory_fraction(memory)
     request = (tokens(input_len, "--input"), tokens(output_len, "--output", 2.0))
     hit = parse_fraction(cache_hit, name="--cache-hit", maximum=0.9999)
@@ -159,7 +160,7 @@ def plan(
 
     if sweep is not None:
         base, _ = read_model_and_cluster(model, on, chips=chips, price=price, sets=sets)
-        show_what_if(sweep, base, lambda text: answer_with((text,))[0], json=json, file=file)
+        show_what_if(sweep, base, lambda text: answer_with((text,))[0], json=json, drawing=drawing)
         return
     start = time.perf_counter()
     with progress("looking at layouts, precisions, modes and batches"):
@@ -181,11 +182,8 @@ def plan(
 
         split = plan_split(answer)
     commands = launch_commands(answer, model, stack) if stack else None
-    if file is not None:
-        from rackline.report.plan_figure import pareto_figure
-        from rackline.report.svg import write_figure
-
-        write_figure(pareto_figure(answer), file)
+    if drawing is not None:
+        drawing.write(answer)
     from rackline.validation.intervals import as_dict, of_candidate
 
     name = answer.calibration.name

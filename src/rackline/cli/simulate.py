@@ -16,13 +16,13 @@ from rackline.cli.options import (
     Several,
     Value,
     check_file_to_write,
-    read_figure_file,
     read_model_and_cluster,
 )
+from rackline.cli.plot import PlotFile, PlotLook, read_plot
 from rackline.cli.screen import print_json, requests_done, screen
 from rackline.cli.server_options import ServerOptions
 from rackline.cli.traffic import Traffic, read_limits
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError
 
 if TYPE_CHECKING:
     from rackline.simulation import Requests, Result
@@ -80,8 +80,9 @@ def simulate(
     price: MaybeValue = None,
     sets: Overrides = None,
     json: Json = False,
-    plot: str | None = None,
-    plot_kind: str = "cdf",
+    plot: PlotFile = None,
+    plot_kind: str | None = None,
+    plot_theme: PlotLook = "auto",
     trace_passes: str | None = None,
     series: str | None = None,
 ) -> None:
@@ -138,20 +139,13 @@ def simulate(
         price: price of a chip, in USD an hour
         sets: KEY=VALUE replaces a number of the model, cluster or chip; may be repeated
         json: print JSON (SI units) and nothing else
-        plot: write a figure to FILE.html, .svg or .png
-        plot_kind: cdf, timeline or occupancy
+        plot_kind: cdf (tails of latency; default), timeline (latency by arrival) or occupancy (requests over time)
         trace_passes: write the passes as a Chrome trace to FILE.json
         series: write one row a request to FILE.parquet or .csv
     """
-    from rackline.report.run_files import PLOT_KINDS, PlotKind, check_series_path
+    from rackline.report.run_files import check_series_path
 
-    figure_file = read_figure_file(plot)
-    kind: PlotKind | None = next((known for known in PLOT_KINDS if known == plot_kind), None)
-    if kind is None:
-        near = nearest_names(plot_kind, PLOT_KINDS, 1)
-        raise InputError(
-            what="--plot-kind", given=plot_kind, allowed=", ".join(PLOT_KINDS), nearest=near[0] if near else None
-        )
+    drawing = read_plot(plot, "rackline.report.simulate_figures:FIGURES", plot_kind, plot_theme)
     passes_file = check_file_to_write(trace_passes, "--trace-passes")
     series_file = check_series_path(series)
     limits = read_limits(slo, "--slo") if slo is not None else None
@@ -220,11 +214,8 @@ def simulate(
             break
     elapsed_s = time.perf_counter() - start
     main = results["this"]
-    if figure_file is not None:
-        from rackline.report.simulate_figures import run_figure
-        from rackline.report.svg import write_figure
-
-        write_figure(run_figure(results, kind), figure_file)
+    if drawing is not None:
+        drawing.write(results)
     if passes_file is not None:
         from rackline.report.simulate_figures import chrome_trace_of_run
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rackline.cli.screen import counting, print_json, screen
@@ -11,6 +10,7 @@ from rackline.errors import InputError
 
 if TYPE_CHECKING:
     from rackline.arch import AnyModel
+    from rackline.cli.plot import Plot
     from rackline.search import Plan
     from rackline.search.what_if import Sweep
 
@@ -32,7 +32,7 @@ def read_what_if(text: str | None, plot: str | None, traffic: str | None, launch
 
 
 def show_what_if(
-    sweep: Sweep, model: AnyModel, answer: Callable[[str], Plan], *, json: bool, file: Path | None
+    sweep: Sweep, model: AnyModel, answer: Callable[[str], Plan], *, json: bool, drawing: Plot | None
 ) -> None:
     """Print (and plot) the optimum at each value.
 
@@ -47,11 +47,8 @@ def show_what_if(
         for index, (value, text) in enumerate(zip(sweep.values, texts, strict=True)):
             points.append(WhatIfPoint(value=value, setting=text, plan=answer(text)))
             done(value, index + 1, len(texts))
-    if file is not None:
-        from rackline.report.svg import write_figure
-        from rackline.report.what_if_report import what_if_figure
-
-        write_figure(what_if_figure(sweep.name, points), file)
+    if drawing is not None:
+        drawing.write(sweep.name, points)
     if json:
         print_json({"what_if": sweep.name, "points": [point.as_dict() for point in points]})
         return

@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from rackline.report.breakdown import plain_table
-from rackline.report.figures import BLUE, GREEN, ORANGE, Figure
 from rackline.report.terminal_plot import Series, log_plot
 from rackline.report.wording import bar, flop, percent
 from rackline.scaling import Budget, KnownRun
@@ -129,60 +128,6 @@ def _curve(budget: Budget, width: int) -> Text:
         x_text=format_count,
         y_text=lambda value: f"{value:.3g}",
     )
-
-
-def budget_figure(budget: Budget, *, asked: str) -> Figure:
-    """Cost over life against size: in all, of training alone, of use alone; and the optimum.
-
-    Args:
-        asked: the wanted quality in the words of the command line.
-    """
-    least = float(budget.optimum.lifetime_flop)
-    shown = np.isfinite(budget.curve_flop)
-    if budget.feasible:
-        shown &= budget.curve_flop < 20.0 * least
-    sizes, total = budget.curve_params[shown], budget.curve_flop[shown]
-    use = sizes * budget.lifetime_flop_per_param
-    data = [_line("whole life", sizes, total, BLUE), _line("training", sizes, total - use, ORANGE)]
-    if budget.lifetime_flop_per_param > 0.0:
-        data.append(_line("use", sizes, use, GREEN))
-    if budget.feasible:
-        best = float(budget.optimum.params)
-        data.append(
-            {
-                "type": "scatter",
-                "name": "least",
-                "mode": "markers",
-                "x": [best],
-                "y": [least],
-                "text": [f"{format_count(best)} parameters, {format_count(float(budget.optimum.tokens))} tokens"],
-                "marker": {"color": ORANGE, "symbol": "diamond", "size": 13},
-                "line": {"color": ORANGE},
-            }
-        )
-    return {
-        "data": data,
-        "layout": {
-            "title": {"text": f"Cost over life at the quality of {asked} ({budget.law.name})"},
-            "xaxis": {"type": "log", "title": {"text": "active parameters"}},
-            "yaxis": {"type": "log", "title": {"text": "FLOP, at the MFU of pre-training"}},
-            "shapes": [],
-        },
-    }
-
-
-def _line(name: str, x: np.ndarray, y: np.ndarray, color: str) -> dict[str, object]:
-    kept = y > 0.0
-    return {
-        "type": "scatter",
-        "name": name,
-        "mode": "lines",
-        "x": [*x[kept]],
-        "y": [*y[kept]],
-        "text": [f"{format_count(size)}: {_power(cost)} FLOP" for size, cost in zip(x[kept], y[kept], strict=True)],
-        "marker": {"color": color, "symbol": "circle", "size": 1},
-        "line": {"color": color},
-    }
 
 
 def runs_report(runs: Sequence[KnownRun], *, law: str) -> Group:

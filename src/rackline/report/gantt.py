@@ -1,24 +1,16 @@
-"""A pipeline timeline as terminal text, as a figure of boxes, and as a Chrome trace."""
+"""A pipeline timeline as terminal text and as a Chrome trace."""
 
 from __future__ import annotations
 
-from html import escape
-from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
-from rackline.errors import InputError
-from rackline.report.figures import BLUE, GREEN, ORANGE
-from rackline.report.svg import check_plot_path
 from rackline.training.schedules import Timeline
-from rackline.units import format_percent, format_seconds
+from rackline.units import format_percent
 
-COLORS = {"F": BLUE, "B": GREEN, "W": ORANGE}
 NAMES = {"F": "forward", "B": "backward", "W": "gradient of weights"}
 _STYLES = {"F": "blue", "B": "green", "W": "yellow"}
-WIDTH, ROW, LEFT, TOP = 1200, 22, 70, 64
-MOST_EVENTS = 40_000
 
 
 def gantt_text(timeline: Timeline, width: int, most_devices: int = 16) -> Text:
@@ -51,64 +43,6 @@ def gantt_text(timeline: Timeline, width: int, most_devices: int = 16) -> Text:
     )
     text.append("waits (bubble)")
     return text
-
-
-def gantt_svg(timeline: Timeline, title: str) -> str:
-    """Boxes over time, one row a stage; hover shows slot and times."""
-    end = max((event.end for event in timeline.events), default=1.0)
-    scale = (WIDTH - LEFT - 20) / end
-    height = TOP + ROW * timeline.num_devices + 40
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
-        'font-family="system-ui, Helvetica, Arial, sans-serif" font-size="12">',
-        f"<title>{escape(title)}</title>",
-        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-        f'<text x="{LEFT}" y="24" font-size="16" font-weight="600">{escape(title)}</text>',
-    ]
-    for index, (op, name) in enumerate(NAMES.items()):
-        x = LEFT + index * 160
-        parts.append(f'<rect x="{x}" y="36" width="14" height="14" fill="{COLORS[op]}"/>')
-        parts.append(f'<text x="{x + 20}" y="48">{name}</text>')
-    for device, events in enumerate(timeline.of_device):
-        y = TOP + device * ROW
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 15}" text-anchor="end">stage {device}</text>')
-        for event in events:
-            x, width = LEFT + event.start * scale, max((event.end - event.start) * scale - 0.4, 0.2)
-            hover = f"{NAMES[event.slot.op]}, micro-batch {event.slot.micro_batch}, chunk {event.slot.chunk}: "
-            hover += f"{format_seconds(event.start)} to {format_seconds(event.end)}"
-            shade = 1.0 - 0.35 * (event.slot.chunk % 3)
-            parts.append(
-                f'<rect x="{x:.2f}" y="{y + 2}" width="{width:.2f}" height="{ROW - 4}" fill="{COLORS[event.slot.op]}" '
-                f'fill-opacity="{shade:.2f}"><title>{hover}</title></rect>'
-            )
-    parts.append(f'<text x="{LEFT}" y="{height - 12}">0</text>')
-    parts.append(f'<text x="{WIDTH - 20}" y="{height - 12}" text-anchor="end">{format_seconds(end)}</text>')
-    parts.append("</svg>")
-    return "\n".join(parts)
-
-
-def write_gantt(timeline: Timeline, title: str, path: Path) -> None:
-    """Write the timeline as .svg or .html.
-
-    Raises:
-        InputError: another ending, a folder that does not exist, too many slots for a page.
-    """
-    check_plot_path(str(path))
-    if path.suffix.lower() == ".png":
-        raise InputError(what="--plot", given=str(path), allowed="a file ending in .html or .svg")
-    if len(timeline.events) > MOST_EVENTS:
-        raise InputError(
-            what="--plot",
-            given=f"{len(timeline.events):,} slots",
-            allowed=f"at most {MOST_EVENTS:,}; --trace takes more",
-        )
-    svg = gantt_svg(timeline, title)
-    if path.suffix.lower() == ".html":
-        svg = (
-            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title></head>\n'
-            f"<body>\n{svg}\n</body></html>\n"
-        )
-    path.write_text(svg, encoding="utf-8")
 
 
 def schedule_trace(timeline: Timeline, title: str) -> dict[str, Any]:

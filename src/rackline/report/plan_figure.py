@@ -1,106 +1,164 @@
-"""The figure of a plan: what was found, its Pareto front, its limits."""
+"""Figures of a plan: its Pareto front, and the optimum over a quantity that is varied."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from rackline.report.figures import BLUE, GREEN, GREY, ORANGE, Figure
+from rackline.report.axes import Measure, log_axis
+from rackline.report.figure import Figure
+from rackline.report.layers import Layer, Row, colour, hovered, limit, note
 from rackline.report.wording import money, money_name
 from rackline.search import Candidate, Plan, PoolPair
+from rackline.search.what_if import WhatIfPoint, leading_number
 from rackline.units import format_seconds
+
+_SPEED = Measure(field="tokens_per_s_per_user", title="speed for one user [tokens/s]", kind="count")
+_ONE, _TWO = "one engine", "separate pools"
 
 
 def pareto_figure(plan: Plan) -> Figure:
-    """Speed for one user against cost: the front, what breaks a limit, the best, and the limit itself."""
+    """Speed for one user against cost: the fronts of one engine and of separate pools, the best, and the limits."""
     limits = plan.constraints
-    kept = [c for c in plan.pareto if _keeps(c, limits.tpot_s, limits.ttft_s)]
-    broken = [c for c in plan.pareto if not _keeps(c, limits.tpot_s, limits.ttft_s)]
-    data = [
-        _trace(plan, list(plan.pareto), name="Pareto front", mode="lines", color=BLUE),
-        _trace(plan, kept, name="keeps the limits", mode="markers", color=BLUE),
-    ]
-    if broken:
-        data.append(_trace(plan, broken, name="breaks a limit", mode="markers", color=GREY))
-    alone = plan.aggregated
-    if alone is not None:
-        data.append(
-            _trace(plan, [alone.steady], name="best engine", mode="markers", color=ORANGE, symbol="diamond", size=13)
-        )
-    apart = plan.disaggregated
-    if apart is not None and apart.pareto:
-        data.append(_trace(plan, list(apart.pareto), name="separate pools", mode="lines", color=GREEN))
-        if apart.best is not None:
-            data.append(
-                _trace(
-                    plan, [apart.best.steady], name="best pools", mode="markers", color=GREEN, symbol="diamond", size=13
-                )
-            )
-    shapes: list[dict[str, Any]] = []
+    apart = plan.disaggregated.pareto if plan.disaggregated else ()
+    rows = [_row(plan, candidate) for candidate in (*plan.pareto, *apart)]
+    best = plan.best
+    cost = _cost(plan)
+    speeds = [row[_SPEED.field] for row in rows]
     if limits.tpot_s is not None:
-        shapes.append(
+        speeds.append(1.0 / limits.tpot_s)
+    x, y = log_axis(_SPEED, speeds), log_axis(cost, [row[cost.field] for row in rows], margin=0.08)
+    names = [_ONE, *([_TWO] if apart else [])]
+    place = {"x": x, "y": y}
+    layers: list[Layer] = [
+        {"mark": {"type": "line", "strokeWidth": 1.4, "opacity": 0.6}, "encoding": {**place, "color": colour(names)}},
+        hovered(
+            {"type": "point", "size": 34, "strokeWidth": 1.3},
             {
-                "type": "line",
-                "x0": 1.0 / limits.tpot_s,
-                "x1": 1.0 / limits.tpot_s,
-                "yref": "paper",
-                "y0": 0,
-                "y1": 1,
-                "line": {"color": GREEN, "dash": "dash"},
-                "label": {"text": f"tpot limit {format_seconds(limits.tpot_s)}"},
-            }
-        )
-    return {
-        "data": data,
-        "layout": {
-            "title": {"text": f"{plan.model.name} on {plan.cluster.name} ({plan.calibration.name} calibration)"},
-            "xaxis": {"type": "log", "title": {"text": "tokens/s per user"}},
-            "yaxis": {
-                "type": "log",
-                "title": {"text": f"{money_name(plan.priced)} per million output tokens, all-in"},
+                **place,
+                "color": colour(names),
+                "stroke": colour(names),
+                "fillOpacity": {"condition": {"test": "datum.keeps_limits", "value": 1}, "value": 0},
             },
-            "shapes": shapes,
-        },
-    }
-
-
-def _keeps(candidate: Candidate, tpot_s: float | None, ttft_s: float | None) -> bool:
-    return (tpot_s is None or candidate.tpot_s <= tpot_s) and (ttft_s is None or candidate.ttft_s <= ttft_s)
-
-
-def _trace(
-    plan: Plan,
-    candidates: Sequence[Candidate | PoolPair],
-    *,
-    name: str,
-    mode: str,
-    color: str,
-    symbol: str = "circle",
-    size: int = 7,
-) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "name": name,
-        "mode": mode,
-        "x": [c.tokens_per_s_per_user for c in candidates],
-        "y": [c.usd_per_mtok_output_all_in for c in candidates],
-        "text": [_hover(plan, c) for c in candidates],
-        "marker": {"color": color, "symbol": symbol, "size": size},
-        "line": {"color": color},
-    }
-
-
-def _hover(plan: Plan, candidate: Candidate | PoolPair) -> str:
-    cost = money(candidate.usd_per_mtok_output_all_in, plan.priced)
-    head = f"{candidate.tokens_per_s_per_user:.3g} tokens/s/user, {cost}/Mtok"
-    if isinstance(candidate, PoolPair):
-        return (
-            f"{head}\ndecode {candidate.decode.layout.label()}, batch {candidate.decode.batch_size}\n"
-            f"prefill {candidate.prefill.layout.label()}, {candidate.decode.precision.short()}\n"
-            f"tpot {format_seconds(candidate.tpot_s)}, ttft {format_seconds(candidate.ttft_s)}"
+            _shown(plan),
+        ),
+    ]
+    if limits.tpot_s is not None:
+        text = f"limit: {format_seconds(limits.tpot_s)} a token"
+        layers += limit("x", x, 1.0 / limits.tpot_s, text)
+    words = "Nothing keeps the limits."
+    if best is not None:
+        row = _row(plan, best.steady)
+        text = f"best: {money(row[cost.field], plan.priced)} at {row[_SPEED.field]:.3g} tokens/s"
+        layers.append(
+            hovered({"type": "point", "style": "best"}, place, _shown(plan), data={"values": [row]}),
         )
-    return (
-        f"{head}\n{candidate.layout.label()}, batch {candidate.batch_size}\n"
-        f"{candidate.precision.short()}, {candidate.mode.label()}\n"
-        f"tpot {format_seconds(candidate.tpot_s)}, ttft {format_seconds(candidate.ttft_s)}"
+        layers += note(x, y, (row[_SPEED.field], row[cost.field]), text, below=True)
+        words = f"The cheapest that keeps the limits: {row['layout']}, {text.removeprefix('best: ')} for each user."
+    broken = any(not row["keeps_limits"] for row in rows)
+    return Figure(
+        title=f"{plan.model.name} on {plan.cluster.name}: speed against cost",
+        subtitle=f"{plan.calibration.name} calibration" + ("; hollow: breaks a limit" if broken else ""),
+        description=f"Pareto front of tokens per second for one user against cost on log axes. {words}",
+        spec={"data": {"values": rows}, "layer": layers},
     )
+
+
+def what_if_figure(name: str, points: Sequence[WhatIfPoint]) -> Figure:
+    """Cost of the optimum against the quantity that is varied.
+
+    Args:
+        name: of the quantity.
+    """
+    first = points[0].plan
+    cost = _cost(first)
+    varied = Measure(field="value", title=name, kind="count")
+    shown = (
+        Measure(field="given", title=name),
+        cost,
+        Measure(field="tokens_per_s_per_user", title="speed for one user [tokens/s]", kind="count"),
+        Measure(field="layout", title="layout"),
+    )
+    rows: list[Row] = []
+    for point in points:
+        chosen = point.plan.best
+        if chosen is None:
+            continue
+        rows.append({"given": point.value, "value": leading_number(point.value), **_row(point.plan, chosen.steady)})
+    x = log_axis(varied, [row["value"] for row in rows])
+    x["axis"]["values"] = [row["value"] for row in rows]
+    x["axis"]["labelExpr"] = _chosen_labels(rows)
+    y = log_axis(cost, [row[cost.field] for row in rows])
+    least = min(rows, key=lambda row: row[cost.field], default=None)
+    layers: list[Layer] = [
+        {"mark": {"type": "line", "opacity": 0.7}, "encoding": {"x": x, "y": y}},
+        hovered({"type": "point", "size": 70}, {"x": x, "y": y}, shown),
+    ]
+    words = "No value keeps the limits."
+    if least is not None:
+        layers.append(
+            {"data": {"values": [least]}, "mark": {"type": "point", "style": "best"}, "encoding": {"x": x, "y": y}}
+        )
+        words = f"The least cost, {money(least[cost.field], first.priced)}, is at {least['given']}."
+    return Figure(
+        title=f"{first.model.name} on {first.cluster.name}: what if {name} were another",
+        subtitle=f"the cheapest deployment at each value; {first.calibration.name} calibration",
+        description=f"Cost of the cheapest deployment against {name} on log axes. {words}",
+        spec={"data": {"values": rows}, "layer": layers},
+    )
+
+
+FIGURES: dict[str, Callable[..., Figure]] = {"front": pareto_figure}
+WHAT_IF_FIGURES: dict[str, Callable[..., Figure]] = {"cost": what_if_figure}
+
+
+def _cost(plan: Plan) -> Measure:
+    kind = "usd" if plan.priced else "count"
+    field = "usd_per_mtok_output_all_in" if plan.priced else "chip_hours_per_mtok_output_all_in"
+    return Measure(field=field, title=f"{money_name(plan.priced)} per million output tokens, all-in", kind=kind)
+
+
+def _shown(plan: Plan) -> tuple[Measure, ...]:
+    return (
+        _SPEED,
+        _cost(plan),
+        Measure(field="layout", title="layout"),
+        Measure(field="batch_size", title="batch", kind="count"),
+        Measure(field="precision", title="precision"),
+        Measure(field="tpot_s", title="time per output token", kind="seconds"),
+        Measure(field="ttft_s", title="time to first token", kind="seconds"),
+    )
+
+
+def _row(plan: Plan, candidate: Candidate | PoolPair) -> Row:
+    limits = plan.constraints
+    keeps = (limits.tpot_s is None or candidate.tpot_s <= limits.tpot_s) and (
+        limits.ttft_s is None or candidate.ttft_s <= limits.ttft_s
+    )
+    if isinstance(candidate, PoolPair):
+        decode, prefill = (replace(pool.layout, dp=1).label() for pool in (candidate.decode, candidate.prefill))
+        layout, batch = f"decode {decode}; prefill {prefill}", candidate.decode.batch_size
+        precision = candidate.decode.precision.short()
+    else:
+        layout, batch = candidate.layout.label(), candidate.batch_size
+        precision = candidate.precision.short()
+    return {
+        "series": _TWO if isinstance(candidate, PoolPair) else _ONE,
+        _SPEED.field: candidate.tokens_per_s_per_user,
+        _cost(plan).field: candidate.usd_per_mtok_output_all_in,
+        "tpot_s": candidate.tpot_s,
+        "ttft_s": candidate.ttft_s if math.isfinite(candidate.ttft_s) else None,
+        "layout": layout,
+        "batch_size": batch,
+        "precision": precision,
+        "keeps_limits": keeps,
+    }
+
+
+def _chosen_labels(rows: Sequence[Row]) -> str:
+    """Ticks say what was asked for ("3TB/s")."""
+    text = "''"
+    for row in reversed(rows):
+        text = f"abs(datum.value / {row['value']!r} - 1) < 1e-9 ? '{row['given']}' : {text}"
+    return text

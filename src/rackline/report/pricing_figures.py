@@ -1,109 +1,206 @@
-"""Figures of prices and memory tiers as data, in the form of plotly."""
+"""Figures of prices and memory tiers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from rackline.pricing import KeepingCost, Offered, Reading, Reign
-from rackline.report.figures import BLUE, GREEN, GREY, ORANGE, Figure
+from rackline.report.axes import Measure, log_axis
+from rackline.report.figure import Figure
+from rackline.report.layers import Layer, Row, colour, hovered, limit
+from rackline.report.wording import percent
+from rackline.units import format_count, format_seconds
 
-_COLORS = (BLUE, ORANGE, GREEN, GREY, "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
-
-
-def _line(name: str, x: Sequence[float], y: Sequence[float], color: str) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "name": name,
-        "mode": "lines",
-        "x": list(x),
-        "y": list(y),
-        "marker": {"color": color, "symbol": "circle", "size": 6},
-        "line": {"color": color},
-    }
-
-
-def _layout(title: str, x: str, y: str) -> dict[str, Any]:
-    return {
-        "title": {"text": title},
-        "xaxis": {"type": "log", "title": {"text": x}},
-        "yaxis": {"type": "log", "title": {"text": y}},
-        "shapes": [],
-    }
+_HELD = Measure(field="held_s", title="time held", kind="seconds")
+_LENGTH = Measure(field="prompt_len", title="length of the prompt [tokens]", kind="count")
+_USD = Measure(field="usd_per_mtok", title="$ per million tokens", kind="usd")
+_SERIES = Measure(field="series", title="what")
+_SHORTEST = 128.0
 
 
 def tiers_figure(
     lines: Sequence[KeepingCost], reigns: Sequence[Reign], *, title: str, prompt_len: float, reuses: float
 ) -> Figure:
-    """Cost of keeping a prompt over the hold time: the tiers that are ever the cheapest, and their lower envelope."""
-    times = np.geomspace(1e-3, 1e8, 121)
+    """Cost of keeping a prompt over the time held: the tiers that are ever the cheapest, and where one takes over.
+
+    Args:
+        lines: cost of each tier.
+        reigns: stretches in which one is the cheapest.
+        title: what is kept and where.
+        prompt_len: tokens of the prompt [tokens].
+        reuses: times that it is brought back [count].
+    """
+    ends = [reign.until_s for reign in reigns if np.isfinite(reign.until_s) and reign.until_s > 0]
+    times = np.geomspace(min([1.0, *ends]) / 30.0, max([86400.0, *ends]) * 5.0, 81)
     per_mtok = 1e6 / prompt_len
-    ever = {reign.cost.name for reign in reigns}
-    data = [
-        _line(line.name, times.tolist(), (line.usd(times, reuses) * per_mtok).tolist(), _COLORS[index % len(_COLORS)])
-        for index, line in enumerate(line for line in lines if line.name in ever)
-    ]
+    names = list(dict.fromkeys(reign.cost.name for reign in reigns))
+    rows: list[Row] = []
+    for line in lines:
+        if line.name in names:
+            usd = line.usd(times, reuses) * per_mtok
+            rows += [
+                {"series": line.name, "held_s": held, "usd_per_mtok": cost}
+                for held, cost in zip(times.tolist(), usd.tolist(), strict=True)
+                if cost > 0
+            ]
     least = np.min([line.usd(times, reuses) * per_mtok for line in lines], axis=0)
-    data.append(_line("cheapest", times.tolist(), least.tolist(), "#000000"))
-    kept = [trace for trace in data if min(trace["y"]) > 0]
-    return {"data": kept, "layout": _layout(title, "held [s]", f"$ per million tokens, brought back {reuses:g} times")}
+    kept = least[least > 0]
+    low, high = (float(kept.min()), float(kept.max())) if len(kept) else (1.0, 10.0)
+    rows = [row for row in rows if row["usd_per_mtok"] < 30.0 * high]
+    x, y = log_axis(_HELD, times.tolist()), log_axis(_USD, [low / 3.0, 10.0 * high])
+    cost = Measure(field="usd_per_mtok", title=f"$ per million tokens, brought back {reuses:g} ×", kind="usd")
+    y["axis"]["title"] = cost.title
+    hull = [
+        {"held_s": held, "usd_per_mtok": usd}
+        for held, usd in zip(times.tolist(), least.tolist(), strict=True)
+        if usd > 0
+    ]
+    place = {"x": x, "y": y}
+    layers: list[Layer] = [
+        {
+            "data": {"values": hull},
+            "mark": {"type": "line", "style": "trail", "clip": True},
+            "encoding": place,
+        },
+        {"mark": {"type": "line", "clip": True}, "encoding": {**place, "color": colour(names)}},
+        hovered({"type": "point", "opacity": 0, "size": 60, "clip": True}, place, [_SERIES, _HELD, cost]),
+    ]
+    for end in ends:
+        layers += limit("x", x, end, format_seconds(end), "reference")
+    words = "; ".join(
+        f"{reign.cost.name} up to {format_seconds(reign.until_s)}"
+        if np.isfinite(reign.until_s)
+        else f"then {reign.cost.name}"
+        for reign in reigns
+    )
+    return Figure(
+        title="Keeping the cache of a prompt: cost over the time held",
+        subtitle=f"{title}; wide grey: the cheapest; dashed: where another tier takes over",
+        description=f"Cost over the time held on log axes. The cheapest: {words}.",
+        spec={"data": {"values": rows}, "layer": layers},
+    )
 
 
 def offered_figure(offered: Offered) -> Figure:
-    """Price and bare cost of input and output over the prompt length, standard mode."""
+    """Price and bare cost of input and output over the length of the prompt, standard mode."""
     sold = [tier for tier in offered.tiers if tier.mode == "standard" and not tier.reason]
     terms, costs = offered.terms, offered.costs
     usd = offered.rent.usd_per_chip_hour / 3600.0 / terms.utilisation * 1e6
-    data: list[dict[str, Any]] = []
+    rows: list[Row] = []
     if sold:
-        lengths = np.geomspace(128.0, sold[-1].until_len, 80)
-        limit = terms.tpot_s
-        data = [
-            _line("cost of input", lengths.tolist(), (usd * costs.prefill_chip_s(lengths)).tolist(), BLUE),
-            _line(
-                "cost of output",
-                lengths.tolist(),
-                (usd * costs.decode_chip_s(lengths + terms.output_len, limit)).tolist(),
-                ORANGE,
-            ),
-        ]
-        for name, color in (("input", GREEN), ("output", GREY)):
-            x: list[float] = []
-            y: list[float] = []
-            for tier in sold:
-                x += [max(tier.from_len, 128.0), tier.until_len]
-                y += [(tier.input_usd if name == "input" else tier.output_usd) * 1e6] * 2
-            data.append(_line(f"price of {name}", x, y, color))
-    name = f"{costs.deployment.model.name} on {costs.deployment.cluster.name}"
-    return {"data": data, "layout": _layout(name, "prompt [tokens]", "$ per million tokens")}
+        lengths = np.geomspace(_SHORTEST, sold[-1].until_len, 80)
+        bare = {
+            "input": usd * costs.prefill_chip_s(lengths),
+            "output": usd * costs.decode_chip_s(lengths + terms.output_len, terms.tpot_s),
+        }
+        for name, values in bare.items():
+            rows += [
+                {"series": name, "what": "cost", "prompt_len": length, "usd_per_mtok": value}
+                for length, value in zip(lengths.tolist(), values.tolist(), strict=True)
+                if np.isfinite(value)
+            ]
+        for tier in sold:
+            for name, price in (("input", tier.input_usd), ("output", tier.output_usd)):
+                rows += [
+                    {"series": name, "what": "price", "prompt_len": length, "usd_per_mtok": price * 1e6}
+                    for length in (max(tier.from_len, _SHORTEST), tier.until_len)
+                ]
+    x = log_axis(_LENGTH, [row["prompt_len"] for row in rows])
+    y = log_axis(_USD, [row["usd_per_mtok"] for row in rows])
+    names = ["price", "cost"]
+    lines = {
+        "field": "what",
+        "type": "nominal",
+        "scale": {"domain": names, "range": [[1, 0], [5, 4]]},
+        "legend": {"title": None},
+    }
+    place = {"x": x, "y": y}
+    words = "; ".join(
+        f"up to {format_count(tier.until_len)} tokens ${tier.input_usd * 1e6:.3g} in, ${tier.output_usd * 1e6:.3g} out"
+        for tier in sold
+    )
+    return Figure(
+        title=f"{costs.deployment.model.name} on {costs.deployment.cluster.name}: price and cost over context",
+        subtitle=f"${offered.rent.usd_per_chip_hour:.3g} per chip-hour, {percent(terms.utilisation)} used, "
+        f"margin {percent(terms.margin)}",
+        description=f"Prices step up with the tier, cost rises with the prompt. {words or 'Nothing can be sold.'}",
+        spec={
+            "data": {"values": rows},
+            "layer": [
+                {"mark": "line", "encoding": {**place, "color": colour(["input", "output"]), "strokeDash": lines}},
+                hovered(
+                    {"type": "point", "opacity": 0, "size": 60},
+                    place,
+                    [_SERIES, Measure(field="what", title="price or cost"), _LENGTH, _USD],
+                ),
+            ],
+        },
+    )
 
 
 def readings_figure(readings: Sequence[Reading]) -> Figure:
-    """Likely active parameters against likely KV bytes per token, one mark a sheet at the middles."""
-    data: list[dict[str, Any]] = []
-    for name, color, chosen in (
-        ("closed models", ORANGE, [r for r in readings if r.model is None]),
-        ("open models", BLUE, [r for r in readings if r.model is not None]),
-    ):
-        pairs = [
-            (reading.sheet, active.likely.middle, kv.likely.middle)
-            for reading in chosen
-            if (active := reading.find("active_params"))
-            and (kv := reading.find("kv_bytes_per_token", "context step") or reading.find("kv_bytes_per_token"))
+    """What prices reveal: likely active parameters against likely KV bytes per token, with their likely intervals."""
+    size = Measure(field="active_params", title="active parameters", kind="count")
+    cache = Measure(field="kv_bytes_per_token", title="KV cache of a token", kind="bytes")
+    rows: list[Row] = []
+    for reading in readings:
+        active = reading.find("active_params")
+        kv = reading.find("kv_bytes_per_token", "context step") or reading.find("kv_bytes_per_token")
+        if active is None or kv is None:
+            continue
+        rows.append(
+            {
+                "series": "closed models" if reading.model is None else "open models",
+                "sheet": reading.sheet,
+                "active_params": active.likely.middle,
+                "active_params_low": active.likely_low,
+                "active_params_high": active.likely_high,
+                "kv_bytes_per_token": kv.likely.middle,
+                "kv_bytes_per_token_low": kv.likely_low,
+                "kv_bytes_per_token_high": kv.likely_high,
+            }
+        )
+    named = len(rows) <= 16
+    ends = ("", "_low", "_high") if named else ("",)
+    x = log_axis(size, [row[f"active_params{end}"] for row in rows for end in ends])
+    y = log_axis(cache, [row[f"kv_bytes_per_token{end}"] for row in rows for end in ends])
+    place: Layer = {"x": x, "y": y, "color": colour(["closed models", "open models"])}
+    shown = [
+        Measure(field="sheet", title="price sheet"),
+        size,
+        Measure(field="active_params_low", title="likely from", kind="count"),
+        Measure(field="active_params_high", title="to", kind="count"),
+        cache,
+        Measure(field="kv_bytes_per_token_low", title="likely from", kind="bytes"),
+        Measure(field="kv_bytes_per_token_high", title="to", kind="bytes"),
+    ]
+    faint = {"type": "rule", "opacity": 0.35, "clip": True}
+    wide = {**place, "x": {**x, "field": "active_params_low"}, "x2": {"field": "active_params_high"}}
+    high = {**place, "y": {**y, "field": "kv_bytes_per_token_low"}, "y2": {"field": "kv_bytes_per_token_high"}}
+    layers: list[Layer] = [hovered({"type": "point", "size": 60}, {**place, "shape": _shapes()}, shown)]
+    if named:
+        words = {"type": "text", "align": "left", "dx": 7, "dy": -7}
+        layers = [
+            {"mark": faint, "encoding": wide},
+            {"mark": faint, "encoding": high},
+            *layers,
+            {"mark": words, "encoding": {"x": x, "y": y, "text": {"field": "sheet"}}},
         ]
-        if pairs:
-            data.append(
-                {
-                    "type": "scatter",
-                    "name": name,
-                    "mode": "markers",
-                    "x": [pair[1] for pair in pairs],
-                    "y": [pair[2] for pair in pairs],
-                    "text": [pair[0] for pair in pairs],
-                    "marker": {"color": color, "symbol": "circle", "size": 8},
-                }
-            )
-    title = "What prices reveal: middles of the likely intervals"
-    return {"data": data, "layout": _layout(title, "active parameters", "KV bytes a token")}
+    return Figure(
+        title="What prices reveal",
+        subtitle="middles of the likely intervals" + ("; lines: the likely intervals" if named else ""),
+        description=f"Likely active parameters against KV bytes of a token, read from {len(rows)} price sheets.",
+        spec={"data": {"values": rows}, "layer": layers},
+    )
+
+
+def _shapes() -> Layer:
+    names = ["closed models", "open models"]
+    return {**colour(names), "scale": {"domain": names, "range": ["circle", "square"]}}
+
+
+TIERS_FIGURES: dict[str, Callable[..., Figure]] = {"cost": tiers_figure}
+PRICE_FIGURES: dict[str, Callable[..., Figure]] = {"price": offered_figure}
+READING_FIGURES: dict[str, Callable[..., Figure]] = {"map": readings_figure}

@@ -1,19 +1,16 @@
-"""Files of a simulated run: what can be drawn, and one row a request as Parquet or CSV."""
+"""Files of a simulated run: one row a request as Parquet or CSV."""
 
 from __future__ import annotations
 
 import csv
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
     from rackline.simulation import Result
-
-PlotKind = Literal["cdf", "timeline", "occupancy"]
-PLOT_KINDS: tuple[PlotKind, ...] = ("cdf", "timeline", "occupancy")
 
 
 def check_series_path(text: str | None) -> Path | None:

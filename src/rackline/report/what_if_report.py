@@ -1,11 +1,9 @@
-"""One quantity varied: the optimum at each value, for people and as a figure."""
+"""One quantity varied: the optimum at each value, for people."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from rich.console import Group
 from rich.text import Text
@@ -14,8 +12,6 @@ from rackline.report.breakdown import plain_table
 from rackline.report.wording import money, money_name
 from rackline.search.what_if import WhatIfPoint
 from rackline.units import format_seconds
-
-COLOR = "#0072B2"
 
 
 def what_if_report(name: str, points: Sequence[WhatIfPoint]) -> Group:
@@ -45,34 +41,3 @@ def what_if_report(name: str, points: Sequence[WhatIfPoint]) -> Group:
             layout,
         )
     return Group(table, Text(f"set: {points[0].setting.partition('=')[0]}", style="dim"))
-
-
-def what_if_figure(name: str, points: Sequence[WhatIfPoint]) -> dict[str, Any]:
-    """Cost of the optimum against the quantity, in plotly's form."""
-    from rackline.search.what_if import leading_number
-
-    kept = [point for point in points if math.isfinite(point.cost)]
-    first = points[0].plan
-    return {
-        "data": [
-            {
-                "type": "scatter",
-                "name": "cheapest deployment",
-                "mode": "lines+markers",
-                "x": [leading_number(point.value) for point in kept],
-                "y": [point.cost for point in kept],
-                "text": [f"{name} {point.value}: {money(point.cost, first.priced)}/Mtok" for point in kept],
-                "marker": {"color": COLOR, "symbol": "circle", "size": 7},
-                "line": {"color": COLOR},
-            }
-        ],
-        "layout": {
-            "title": {"text": f"{first.model.name} on {first.cluster.name}: what if {name} were another"},
-            "xaxis": {"type": "log", "title": {"text": name}},
-            "yaxis": {
-                "type": "log",
-                "title": {"text": f"{money_name(first.priced)} per million output tokens, all-in"},
-            },
-            "shapes": [],
-        },
-    }

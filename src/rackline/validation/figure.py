@@ -2,74 +2,102 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
-from rackline.report.figures import BLUE, GREEN, GREY, ORANGE, Figure
+from rackline.report.axes import Kind, Measure, log_axis
+from rackline.report.figure import Figure
+from rackline.report.layers import Layer, colour, hovered, thinned
+from rackline.report.wording import percent
 from rackline.validation.scoreboard import Score, Scoreboard
 
-_COLORS = (BLUE, ORANGE, GREEN, "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MOST_POINTS = 4000
+_BAND = 0.2
+_UNITS: tuple[tuple[Kind, str], ...] = (("seconds", "time"), ("count", "rate [tokens/s]"))
 
 
 def parity_figure(board: Scoreboard) -> Figure:
-    """All values of a scoreboard on log axes, with the diagonal and the band of 20 % around it."""
-    kept = _thinned(board.scores)
-    values = [value for score in kept for value in (score.measured, score.predicted) if value > 0] or [1.0, 10.0]
-    ends = (min(values), max(values))
-    data = [
-        _line("predicted = measured", ends, 1.0, GREY),
-        _line("20 % more", ends, 1.2, "#bbbbbb"),
-        _line("20 % less", ends, 0.8, "#bbbbbb"),
+    """All values of a scoreboard on log axes, with the diagonal and the band of 20 % around it; views by unit."""
+    kept = [board.scores[index] for index in thinned(len(board.scores), _MOST_POINTS)]
+    kept = [score for score in kept if score.predicted > 0 and score.measured > 0]
+    views = [
+        _view(found, kind, unit)
+        for kind, unit in _UNITS
+        if (found := [score for score in kept if _kind(score) == kind])
     ]
-    for index, metric in enumerate(dict.fromkeys(score.metric for score in kept)):
-        scores = [score for score in kept if score.metric == metric and score.predicted > 0]
-        data.append(
-            {
-                "type": "scatter",
-                "name": metric,
-                "mode": "markers",
-                "x": [score.measured for score in scores],
-                "y": [score.predicted for score in scores],
-                "text": [_hover(score) for score in scores],
-                "marker": {"color": _COLORS[index % len(_COLORS)], "symbol": "circle", "size": 5},
-                "line": {"color": _COLORS[index % len(_COLORS)]},
-            }
-        )
-    title = f"predicted over measured, {len(board.scores):,} values"
-    if len(kept) < len(board.scores):
-        title += f" ({len(kept):,} shown)"
-    unit = "s, or tokens/s" if any(score.metric.endswith("_per_s") for score in kept) else "s"
-    return {
-        "data": data,
-        "layout": {
-            "title": {"text": title},
-            "xaxis": {"type": "log", "title": {"text": f"measured [{unit}]"}},
-            "yaxis": {"type": "log", "title": {"text": f"predicted [{unit}]"}},
-            "shapes": [],
-        },
-    }
-
-
-def _thinned(scores: tuple[Score, ...]) -> tuple[Score, ...]:
-    step = -(-len(scores) // _MOST_POINTS)
-    return scores[:: max(step, 1)]
-
-
-def _line(name: str, ends: tuple[float, float], factor: float, color: str) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "name": name,
-        "mode": "lines",
-        "x": list(ends),
-        "y": [end * factor for end in ends],
-        "marker": {"color": color, "symbol": "circle", "size": 5},
-        "line": {"color": color},
-    }
-
-
-def _hover(score: Score) -> str:
-    names = [score.groups[key] for key in ("model", "op", "chip", "stack", "precision") if score.groups[key]]
-    return (
-        f"{score.case_id}\n{', '.join(names)}\n{score.metric}: measured {score.measured:.4g}, "
-        f"predicted {score.predicted:.4g} ({score.error:+.0%})"
+    metrics = "; ".join(
+        f"{name} median error {stats.median_abs_error:.1%} of {stats.n:,}"
+        for name, stats in board.metrics.items()
+        if stats.n
     )
+    shown = "" if len(kept) == len(board.scores) else f", {len(kept):,} shown"
+    return Figure(
+        title=f"Predicted over measured: {len(board.scores):,} values{shown}",
+        subtitle=f"band: within {percent(_BAND)}; calibration {board.calibration}",
+        description=f"Predicted against measured values on log axes, with the diagonal. {metrics}.",
+        spec={"hconcat": views, "resolve": {"scale": {"color": "independent"}}} if len(views) != 1 else views[0],
+        width=420,
+        height=420,
+    )
+
+
+def _view(scores: list[Score], kind: Kind, unit: str) -> Layer:
+    measured = Measure(field="measured", title=f"measured {unit}", kind=kind)
+    predicted = Measure(field="predicted", title=f"predicted {unit}", kind=kind)
+    names = list(dict.fromkeys(_name(score.metric) for score in scores))
+    rows = [
+        {
+            "series": _name(score.metric),
+            "measured": score.measured,
+            "predicted": score.predicted,
+            "error": score.error,
+            "case_id": score.case_id,
+            **{key: score.groups[key] for key in ("model", "op", "chip", "stack", "precision") if score.groups[key]},
+        }
+        for score in scores
+    ]
+    values = [value for score in scores for value in (score.measured, score.predicted)]
+    x, y = log_axis(measured, values, most=7), log_axis(predicted, values, most=7)
+    low, high = x["scale"]["domain"]
+    ends = [{"measured": at, "low": at * (1 - _BAND), "high": at * (1 + _BAND), "predicted": at} for at in (low, high)]
+    data = {"values": ends}
+    keys = [key for key in ("model", "op", "chip", "stack", "precision") if any(key in row for row in rows)]
+    return {
+        "width": 420,
+        "height": 420,
+        "data": {"values": rows},
+        "layer": [
+            {
+                "data": data,
+                "mark": {"type": "area", "style": "band", "clip": True},
+                "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
+            },
+            {"data": data, "mark": {"type": "line", "style": "reference", "clip": True}, "encoding": {"x": x, "y": y}},
+            hovered(
+                {"type": "point", "size": 14, "opacity": 0.6},
+                {"x": x, "y": y, "color": colour(names, width=420)},
+                [
+                    Measure(field="case_id", title="case"),
+                    Measure(field="series", title="metric"),
+                    *(Measure(field=key, title=key) for key in keys),
+                    measured,
+                    predicted,
+                    Measure(field="error", title="error", kind="share"),
+                ],
+            ),
+        ],
+    }
+
+
+_NAMES = {"tpot_s": "time per output token", "ttft_s": "time to first token", "request_s": "whole request"}
+
+
+def _name(metric: str) -> str:
+    """A metric in words; a word of its own for the common ones."""
+    return _NAMES.get(metric, metric.removesuffix("_s").replace("_", " "))
+
+
+def _kind(score: Score) -> Kind:
+    return "count" if score.metric.endswith("_per_s") else "seconds"
+
+
+FIGURES: dict[str, Callable[..., Figure]] = {"parity": parity_figure}

@@ -1,0 +1,264 @@
+"""A figure as data: a Vega-Lite specification with its rows, for files, notebooks and pages.
+
+Nothing here draws. Files are drawn by vl-convert (extra `plot`), which holds Vega, Vega-Lite and fonts and needs no
+network; JupyterLab and VS Code draw the specification themselves.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any, Literal
+
+from rackline.errors import InputError, nearest_names
+from rackline.files import write_bytes
+from rackline.report.theme import THEME_NAMES, ThemeName, theme
+
+ENDINGS = (".svg", ".png", ".pdf", ".html", ".json")
+SCHEMA = "https://vega.github.io/schema/vega-lite/v{}.json"
+VEGA_LITE, NOTEBOOK_VEGA_LITE = 6, 5  # a specification here means the same in both; notebooks still know 5 best
+NOTEBOOK_TYPE = f"application/vnd.vegalite.v{NOTEBOOK_VEGA_LITE}+json"
+PNG_SCALE = 2.0
+_HOW_TO_GET = "uv add 'rackline[plot]' or pip install 'rackline[plot]'"
+
+PlotTheme = ThemeName | Literal["auto"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One figure.
+
+    Args:
+        title: what it shows, in a line.
+        description: what one sees, in a sentence or two, for people who cannot see it.
+        spec: Vega-Lite without title, size and look: data, layers, encodings.
+        subtitle: under what assumptions.
+        width, height: of the area between the axes [pixels]; views side by side have their own.
+    """
+
+    title: str
+    description: str
+    spec: Mapping[str, Any]
+    subtitle: str = ""
+    width: int = 640
+    height: int = 360
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows that are drawn, in SI units."""
+        return self.spec["data"]["values"]
+
+    def to_dict(self, look: ThemeName = "light", *, vega_lite: int = VEGA_LITE) -> dict[str, Any]:
+        """The whole specification with its look.
+
+        Args:
+            look: "light" or "dark".
+            vega_lite: major version that the specification names.
+        """
+        return {
+            "$schema": SCHEMA.format(vega_lite),
+            "title": {"text": self.title, "subtitle": self.subtitle} if self.subtitle else self.title,
+            "description": self.description,
+            **self._size(),
+            **self.spec,
+            "config": theme(look).config(),
+        }
+
+    def _size(self) -> dict[str, int]:
+        several = any(key in self.spec for key in ("vconcat", "hconcat", "concat", "facet", "repeat"))
+        return {} if several else {"width": self.width, "height": self.height}
+
+    def json(self, look: ThemeName = "light") -> str:
+        """The specification as text."""
+        return json.dumps(self.to_dict(look), ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+
+    def svg(self, look: ThemeName = "light") -> str:
+        """The figure as SVG.
+
+        Raises:
+            InputError: without the extra `plot`.
+        """
+        text: str = _drawing().vegalite_to_svg(self._still(look))
+        head, bracket, rest = text.partition(">")
+        words = f"<title>{escape(self.title)}</title><desc>{escape(self.description)}</desc>"
+        return f'{head} role="img"{bracket}{words}{rest}\n'
+
+    def png(self, look: ThemeName = "light", *, scale: float = PNG_SCALE) -> bytes:
+        """The figure as PNG.
+
+        Args:
+            scale: pixels of the image for each of the figure.
+
+        Raises:
+            InputError: without the extra `plot`.
+        """
+        return _drawing().vegalite_to_png(self._still(look), scale=scale)
+
+    def pdf(self, look: ThemeName = "light") -> bytes:
+        """The figure as PDF.
+
+        Raises:
+            InputError: without the extra `plot`.
+        """
+        return _drawing().vegalite_to_pdf(self._still(look))
+
+    def html(self, look: PlotTheme = "auto") -> str:
+        """A page that holds everything it needs: it works from a disk, without network, and can be hovered over.
+
+        Args:
+            look: "light", "dark", or "auto" for what the reader's system prefers.
+
+        Raises:
+            InputError: without the extra `plot`.
+        """
+        spec = self.to_dict()
+        del spec["config"], spec["title"]
+        if "width" in spec:
+            spec |= {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+        data = {"spec": spec, "configs": {name: theme(name).config() for name in THEME_NAMES}, "look": look}
+        text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+        subtitle = f"<p>{escape(self.subtitle)}</p>" if self.subtitle else ""
+        return _PAGE.format(
+            title=escape(self.title),
+            subtitle=subtitle,
+            description=escape(self.description),
+            light=theme("light"),
+            dark=theme("dark"),
+            look="light dark" if look == "auto" else look,
+            data=text,
+            libraries=_drawing().javascript_bundle("window.vegaEmbed = vegaEmbed;"),
+        )
+
+    def save(self, path: str | Path, look: PlotTheme = "auto", *, what: str = "--plot") -> None:
+        """Write the figure in the format that the ending names; a file that is there stays whole until then.
+
+        Args:
+            path: a file ending in .svg, .png, .pdf, .html or .json.
+            look: "light", "dark", or "auto": the reader's preference in a page, else light.
+            what: the option that asked for it, for messages.
+
+        Raises:
+            InputError: see `check_plot_path`; the file cannot be written.
+        """
+        file = check_plot_path(str(path), what=what)
+        still: ThemeName = "dark" if look == "dark" else "light"
+        writers: dict[str, Callable[[], str | bytes]] = {
+            ".svg": lambda: self.svg(still),
+            ".png": lambda: self.png(still),
+            ".pdf": lambda: self.pdf(still),
+            ".html": lambda: self.html(look),
+            ".json": lambda: self.json(still),
+        }
+        content = writers[file.suffix.lower()]()
+        write_bytes(file, content.encode() if isinstance(content, str) else content, what=what)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        """What a notebook shows."""
+        return {
+            NOTEBOOK_TYPE: self.to_dict(vega_lite=NOTEBOOK_VEGA_LITE),
+            "text/plain": f"{self.title}: {self.description}",
+        }
+
+    def _still(self, look: ThemeName) -> dict[str, Any]:
+        """The specification of an image: no texts for a screen reader at each mark, its description stands once."""
+        spec = self.to_dict(look)
+        return {**spec, "config": {**spec["config"], "aria": False}}
+
+
+def check_plot_path(path: str, *, what: str = "--plot") -> Path:
+    """The file of a figure, before the work begins.
+
+    Args:
+        what: the option, for the message.
+
+    Raises:
+        InputError: an ending that is not a format, a folder that does not exist, or nothing to draw with.
+    """
+    file = Path(path)
+    ending = file.suffix.lower()
+    if ending not in ENDINGS:
+        raise InputError(
+            what=what,
+            given=path,
+            allowed=f"a file ending in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}",
+            nearest=f"{file.stem or 'plot'}.svg",
+        )
+    if file.is_dir() or not file.parent.is_dir():
+        raise InputError(what=what, given=path, allowed="a file in a folder that exists")
+    if ending != ".json":
+        _drawing(path, what)
+    return file
+
+
+def choose_figure(
+    figures: Mapping[str, Callable[..., Figure]], kind: str | None, *, what: str = "--plot-kind"
+) -> Callable[..., Figure]:
+    """The figure of a name, the first one without.
+
+    Raises:
+        InputError: a name that is not there.
+    """
+    if kind is None:
+        return next(iter(figures.values()))
+    found = figures.get(kind)
+    if found is None:
+        near = nearest_names(kind, list(figures), 1)
+        raise InputError(what=what, given=kind, allowed=", ".join(figures), nearest=near[0] if near else None)
+    return found
+
+
+def _drawing(given: str = "a figure", what: str = "--plot") -> Any:
+    """vl-convert, loaded when somebody wants a file."""
+    try:
+        return importlib.import_module("vl_convert")
+    except ImportError:
+        raise InputError(
+            what=what,
+            given=given,
+            allowed=f"with vl-convert: {_HOW_TO_GET}; .json needs nothing",
+            nearest=str(Path(given).with_suffix(".json")) if given != "a figure" else None,
+        ) from None
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="{look}">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: {look} }}
+body {{ font-family: system-ui, sans-serif; margin: 1.5rem auto; max-width: 62rem; padding: 0 1rem;
+  background: {light.background}; color: {light.ink} }}
+body.dark {{ background: {dark.background}; color: {dark.ink} }}
+h1 {{ font-size: 1.25rem; margin: 0 0 .25rem }}
+p {{ margin: 0 0 1rem; font-size: .9rem }}
+#figure {{ width: 100%; overflow-x: auto }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+{subtitle}
+<div id="figure" role="img" aria-label="{description}"></div>
+<script type="application/json" id="data">{data}</script>
+<script>{libraries}</script>
+<script>
+const data = JSON.parse(document.getElementById("data").textContent);
+const prefers = window.matchMedia("(prefers-color-scheme: dark)");
+const draw = () => {{
+  const look = data.look === "auto" ? (prefers.matches ? "dark" : "light") : data.look;
+  document.body.className = look;
+  const actions = {{export: true, source: false, compiled: false, editor: false}};
+  vegaEmbed("#figure", data.spec, {{config: data.configs[look], actions, renderer: "svg"}});
+}};
+prefers.addEventListener("change", draw);
+draw();
+</script>
+</body>
+</html>
+"""

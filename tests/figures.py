@@ -1,0 +1,159 @@
+"""One figure of every kind, from small answers; each answer is found once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from helpers import cluster, deploy, model
+from rackline.passes import calibration
+from rackline.pricing import (
+    KeepingCost,
+    Offered,
+    Reading,
+    Rent,
+    TokenCosts,
+    all_sheets,
+    keeping_lines,
+    offer_prices,
+    read_all,
+)
+from rackline.report.budget_figures import lifetime_figure, quality_figure
+from rackline.report.figure import Figure
+from rackline.report.plan_figure import pareto_figure, what_if_figure
+from rackline.report.pricing_figures import offered_figure, readings_figure, tiers_figure
+from rackline.report.simulate_figures import occupancy_figure, tails_figure, timeline_figure
+from rackline.report.train_figures import pipeline_figure
+from rackline.scaling import Budget, PhaseMfu, Usage, budget, loss_law
+from rackline.search import Constraints, Plan, plan
+from rackline.search.what_if import WhatIfPoint
+from rackline.serving.workload import Workload
+from rackline.simulation import PlainClock, Pool, RankSpec, Requests, Result, policy, simulate
+from rackline.training.schedules import Timeline, equal_stages, schedule
+from rackline.validation.figure import parity_figure
+from rackline.validation.scoreboard import Score, Scoreboard
+
+RENT = Rent(usd_per_chip_hour=2.0)
+
+
+@cache
+def a_plan() -> Plan:
+    rack = cluster("dgx-h100")
+    return plan(
+        model("llama-3.1-8b"),
+        rack,
+        Workload(input_len=1000, output_len=200),
+        calibration=calibration("auto", rack.chip),
+        constraints=Constraints(tpot_s=0.02),
+    )
+
+
+def what_ifs() -> list[WhatIfPoint]:
+    return [
+        WhatIfPoint(value=value, setting=f"chip.hbm_bytes_per_s={value}", plan=a_plan()) for value in ("2TB/s", "4TB/s")
+    ]
+
+
+@cache
+def costs() -> TokenCosts:
+    return TokenCosts.of(deploy("llama-3.1-70b", "tp=8", on="dgx-h100", label="fp8"))
+
+
+@cache
+def tiers() -> list[KeepingCost]:
+    return list(keeping_lines(costs(), RENT, 8e3))
+
+
+@cache
+def offered() -> Offered:
+    return offer_prices(costs(), RENT, steps=(8e3, 32e3))
+
+
+@cache
+def readings() -> list[Reading]:
+    return list(read_all(all_sheets()[:12]))
+
+
+@cache
+def a_run(pace: float = 1.0) -> Result:
+    generator = np.random.default_rng(1)
+    count = 120
+    requests = Requests(
+        arrival_s=np.cumsum(generator.exponential(0.05, count)),
+        input_len=generator.integers(20, 400, count),
+        output_len=generator.integers(1, 60, count),
+    )
+    clock = PlainClock(base_s=0.005 * pace, per_prompt_token_s=1e-5)
+    return simulate(requests, Pool(clock=clock, spec=RankSpec(pool_tokens=20_000), policy=policy("chunked")))
+
+
+@cache
+def a_budget(feasible: bool = True) -> Budget:
+    law = loss_law("besiroglu")
+    return budget(
+        law,
+        1.95,
+        Usage(inference_tokens=1e14),
+        mfu=PhaseMfu(pretrain=0.4, rl=0.12, inference=0.12),
+        peak_flop_per_s=1e15,
+        unique_tokens=None if feasible else 1e9,
+    )
+
+
+@cache
+def timeline(name: str = "zb-v") -> Timeline:
+    kind = schedule(name)
+    return kind.run(4, 8, equal_stages(kind, 4, 1.0, 1.0, 1.0))
+
+
+@cache
+def board() -> Scoreboard:
+    groups = {"kind": "serve", "model": "m", "chip": "c", "stack": "s", "precision": "p", "op": ""}
+    rows = [
+        ("tpot_s", 0.02, 0.022),
+        ("tpot_s", 0.03, 0.027),
+        ("ttft_s", 0.5, 0.6),
+        ("output_tokens_per_s", 900.0, 990.0),
+    ]
+    scores = [
+        Score(case_id=str(index), where="x", metric=metric, measured=measured, predicted=predicted, groups=groups)
+        for index, (metric, measured, predicted) in enumerate(rows)
+    ]
+    return Scoreboard(calibration="auto", num_cases=len(scores), scores=tuple(scores), unsupported=())
+
+
+@cache
+def tiers_of_a_prompt() -> Figure:
+    from rackline.pricing import envelope
+
+    return tiers_figure(tiers(), envelope(tiers(), 4.0), title="a prompt", prompt_len=8e3, reuses=4.0)
+
+
+def two_runs() -> dict[str, Result]:
+    return {"this": a_run(), "slower": a_run(2.0)}
+
+
+MAKERS: dict[str, Callable[[], Figure]] = {
+    "front": lambda: pareto_figure(a_plan()),
+    "what-if": lambda: what_if_figure("hbm_bandwidth", what_ifs()),
+    "tiers": tiers_of_a_prompt,
+    "price": lambda: offered_figure(offered()),
+    "price map": lambda: readings_figure(readings()),
+    "tails": lambda: tails_figure({"this": a_run()}),
+    "tails of two": lambda: tails_figure(two_runs()),
+    "timeline": lambda: timeline_figure(two_runs()),
+    "occupancy": lambda: occupancy_figure(two_runs()),
+    "lifetime": lambda: lifetime_figure(a_budget(), asked="loss 1.95"),
+    "lifetime without answer": lambda: lifetime_figure(a_budget(feasible=False), asked="loss 1.95"),
+    "quality": lambda: quality_figure(a_budget(), asked="loss 1.95"),
+    "pipeline": lambda: pipeline_figure(timeline(), title="the schedule zb-v"),
+    "parity": lambda: parity_figure(board()),
+}
+
+
+@cache
+def figure(name: str) -> Figure:
+    """A figure of the library by name."""
+    return MAKERS[name]()

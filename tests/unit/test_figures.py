@@ -1,0 +1,391 @@
+"""Figures as data: specifications that compile, numbers of the engine, files of every format, contrast and colours."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import vl_convert
+
+import figures as made
+from rackline.errors import InputError
+from rackline.pricing import envelope
+from rackline.report.axes import Kind, Measure, linear_axis, linear_ticks, log_axis, log_ticks, text_of
+from rackline.report.figure import ENDINGS, NOTEBOOK_TYPE, Figure, check_plot_path, choose_figure
+from rackline.report.theme import DARK, LIGHT, THEME_NAMES, Theme, ThemeName
+
+NAMES = list(made.MAKERS)
+
+
+def rows(figure: Figure) -> list[dict[str, Any]]:
+    return figure.spec["data"]["values"]
+
+
+def parts(value: Any) -> Iterator[dict[str, Any]]:
+    """Every object inside a specification."""
+    if isinstance(value, dict):
+        yield value
+        for inner in value.values():
+            yield from parts(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from parts(inner)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("version", ["5.21", "6.4"])
+def test_specification_compiles_without_a_warning(name: str, version: str, capfd: pytest.CaptureFixture[str]) -> None:
+    spec = made.figure(name).to_dict(vega_lite=int(version[0]))
+    json.dumps(spec, allow_nan=False)
+    compiled = vl_convert.vegalite_to_vega(spec, vl_version=version, show_warnings=True)
+    assert compiled["marks"]
+    said = capfd.readouterr()
+    assert "WARN" not in said.out + said.err
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_figure_says_what_it_shows_and_names_no_colour(name: str) -> None:
+    figure = made.figure(name)
+    assert len(figure.title) > 5
+    assert len(figure.description.split()) > 6, "people who cannot see it are told what is there"
+    assert not re.search(r"#[0-9a-f]{6}", json.dumps(figure.spec)), "colours belong to the theme"
+    for part in parts(figure.spec):
+        axis = part.get("axis")
+        if isinstance(axis, dict) and "labelExpr" in axis:
+            assert axis["title"], "an axis of numbers says what they are"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("look", THEME_NAMES)
+def test_svg_is_well_formed_and_draws_nothing_outside(name: str, look: ThemeName) -> None:
+    text = made.figure(name).svg(look)
+    assert len(text) < 400_000
+    root = ElementTree.fromstring(text)
+    assert root.attrib["role"] == "img"
+    assert [child.tag.rpartition("}")[2] for child in root[:2]] == ["title", "desc"]
+    colours = set(re.findall(r"#[0-9a-f]{6}", text))
+    other = LIGHT if look == "dark" else DARK
+    assert other.background not in colours - {LIGHT.ink, DARK.ink}
+    assert "NaN" not in text
+    assert "undefined" not in text
+    assert ">null<" not in text
+
+
+def test_front_has_the_numbers_of_the_plan() -> None:
+    plan, figure = made.a_plan(), made.figure("front")
+    found = [row for row in rows(figure) if row["series"] == "one engine"]
+    assert [row["tokens_per_s_per_user"] for row in found] == [c.tokens_per_s_per_user for c in plan.pareto]
+    assert [row["usd_per_mtok_output_all_in"] for row in found] == [c.usd_per_mtok_output_all_in for c in plan.pareto]
+    assert [row["keeps_limits"] for row in found] == [c.tpot_s <= 0.02 for c in plan.pareto]
+    lines = [part["x"]["datum"] for part in parts(figure.spec) if "x" in part and "datum" in part["x"]]
+    assert 50.0 in lines, "the limit of 20 ms is drawn"
+    best = plan.best
+    assert best is not None
+    marked = next(layer for layer in figure.spec["layer"] if layer["mark"].get("style") == "best")
+    assert marked["data"]["values"][0]["usd_per_mtok_output_all_in"] == best.usd_per_mtok_output_all_in
+
+
+def test_tiers_follow_their_lines_and_never_pass_below_the_hull() -> None:
+    lines = {line.name: line for line in made.tiers()}
+    figure = made.figure("tiers")
+    for row in rows(figure):
+        usd = float(lines[row["series"]].usd(row["held_s"], 4.0)) / 8e3 * 1e6
+        assert row["usd_per_mtok"] == pytest.approx(usd)
+    hull = {row["held_s"]: row["usd_per_mtok"] for row in figure.spec["layer"][0]["data"]["values"]}
+    assert all(hull[row["held_s"]] <= row["usd_per_mtok"] * (1 + 1e-12) for row in rows(figure))
+    ends = {reign.until_s for reign in envelope(made.tiers(), 4.0) if np.isfinite(reign.until_s)}
+    rules = {
+        layer["encoding"]["x"]["datum"] for layer in figure.spec["layer"] if layer["mark"].get("style") == "reference"
+    }
+    assert rules == ends
+
+
+def test_prices_are_those_that_are_offered() -> None:
+    sold = [tier for tier in made.offered().tiers if tier.mode == "standard"]
+    priced = [row for row in rows(made.figure("price")) if row["what"] == "price" and row["series"] == "output"]
+    assert [row["usd_per_mtok"] for row in priced[::2]] == [tier.output_usd * 1e6 for tier in sold]
+    cost = [row for row in rows(made.figure("price")) if row["what"] == "cost"]
+    for row in cost:
+        tier = next(tier for tier in sold if row["prompt_len"] <= tier.until_len * (1 + 1e-9))
+        price = tier.input_usd if row["series"] == "input" else tier.output_usd
+        assert row["usd_per_mtok"] < price * 1e6, "no prompt is sold below its cost"
+
+
+def test_price_map_has_the_likely_middles() -> None:
+    for row in rows(made.figure("price map")):
+        reading = next(one for one in made.readings() if one.sheet == row["sheet"])
+        active = reading.find("active_params")
+        assert active is not None
+        assert row["active_params"] == active.likely.middle
+        assert row["active_params_low"] <= row["active_params"] <= row["active_params_high"]
+
+
+def test_tails_are_shares_of_the_sorted_times() -> None:
+    run = made.a_run()
+    found = [row for row in rows(made.figure("tails")) if row["metric"] == "time to first token"]
+    for row in found:
+        assert row["share_above"] == pytest.approx(np.mean(run.ttft_s >= row["latency_s"] * (1 - 1e-12)))
+    assert min(row["share_above"] for row in found) == pytest.approx(1 / len(run.requests))
+    count = sum(row["series"].startswith("whole request, this") for row in rows(made.figure("timeline")))
+    assert count == int(run.finished.sum())
+
+
+def test_sizes_of_one_loss_reach_it() -> None:
+    from rackline.scaling import loss
+
+    found = made.a_budget()
+    for row in rows(made.figure("quality")):
+        assert loss(found.law, row["active_params"], row["tokens"]) == pytest.approx(found.loss, rel=1e-9)
+        assert row["lifetime_flop"] >= float(found.optimum.lifetime_flop) * (1 - 1e-9)
+    whole = {
+        row["active_params"]: row["flop"] for row in rows(made.figure("lifetime")) if row["series"] == "whole life"
+    }
+    split = [row for row in rows(made.figure("lifetime")) if row["series"] != "whole life"]
+    for size, flop in whole.items():
+        assert sum(row["flop"] for row in split if row["active_params"] == size) == pytest.approx(flop)
+
+
+def test_pipeline_has_a_box_for_every_slot() -> None:
+    line = made.timeline()
+    found = rows(made.figure("pipeline"))
+    assert len(found) == len(line.events)
+    busy = [sum(row["end_s"] - row["start_s"] for row in found if row["stage"] == stage) for stage in range(4)]
+    assert busy == pytest.approx(line.busy_s)
+
+
+def test_a_long_step_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rackline.report import train_figures
+
+    monkeypatch.setattr(train_figures, "MOST_SLOTS", 10)
+    figure = train_figures.pipeline_figure(made.timeline(), title="t")
+    assert len(rows(figure)) == 10
+    assert "the first 10 of" in figure.subtitle
+
+
+def test_parity_has_every_value_beside_the_diagonal() -> None:
+    views = made.figure("parity").spec["hconcat"]
+    found = [row for view in views for row in view["data"]["values"]]
+    assert {(row["case_id"], row["measured"], row["predicted"]) for row in found} == {
+        (score.case_id, score.measured, score.predicted) for score in made.board().scores
+    }
+    for view in views:
+        band = view["layer"][0]["data"]["values"]
+        assert [row["predicted"] for row in band] == [row["measured"] for row in band]
+        assert [row["low"] / row["measured"] for row in band] == pytest.approx([0.8, 0.8])
+
+
+# ---------------------------------------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_every_ending_is_written_whole(ending: str, tmp_path: Path) -> None:
+    file = tmp_path / f"front{ending.upper()}"
+    figure = made.figure("front")
+    figure.save(file)
+    data = file.read_bytes()
+    starts = {
+        ".svg": b"<svg",
+        ".png": b"\x89PNG\r\n",
+        ".pdf": b"%PDF-",
+        ".html": b"<!doctype html>",
+        ".json": b'{"$schema',
+    }
+    assert data.startswith(starts[ending])
+    assert [path.name for path in tmp_path.iterdir()] == [file.name], "nothing is left beside it"
+    if ending == ".json":
+        assert json.loads(data) == json.loads(json.dumps(figure.to_dict()))
+    if ending == ".png":
+        width = int.from_bytes(data[16:20])
+        assert width > 2 * figure.width
+
+
+def test_page_needs_nothing_else(tmp_path: Path) -> None:
+    figure = Figure(
+        title="</script><b>",
+        description='say "it"',
+        spec={"data": {"values": [{"x": 1, "text": "</script>"}]}, "mark": "point", "encoding": {"x": {"field": "x"}}},
+    )
+    page = figure.html()
+    assert "<b>" not in page
+    assert page.count("</script>") == 3
+    assert not re.search(r"""(src|href)\s*=\s*["']?https?:""", page)
+    assert not re.search(r"@import|<link|fetch\(['\"]http", page)
+    data = json.loads(re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[0])
+    assert data["spec"]["data"] == figure.spec["data"]
+    assert set(data["configs"]) == set(THEME_NAMES)
+    assert data["look"] == "auto"
+
+
+def test_notebooks_draw_it_themselves() -> None:
+    bundle = made.figure("front")._repr_mimebundle_()
+    assert bundle[NOTEBOOK_TYPE]["$schema"].endswith("vega-lite/v5.json")
+    assert NOTEBOOK_TYPE == "application/vnd.vegalite.v5+json"
+    assert made.figure("front").title in bundle["text/plain"]
+
+
+def test_plot_path_must_be_a_known_format(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nearest: front\.svg"):
+        check_plot_path("front.gif")
+    folder = tmp_path / "folder.svg"
+    folder.mkdir()
+    with pytest.raises(InputError, match="folder"):
+        check_plot_path(str(tmp_path / "none" / "front.svg"))
+    with pytest.raises(InputError, match="folder"):
+        check_plot_path(str(folder))
+    assert check_plot_path(str(tmp_path / "front.SVG")) == tmp_path / "front.SVG"
+
+
+def test_without_the_extra_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"uv add 'rackline\[plot\]' or pip install 'rackline\[plot\]'"):
+        check_plot_path(str(tmp_path / "front.png"))
+    assert check_plot_path(str(tmp_path / "front.json"))
+    figure = made.figure("pipeline")
+    figure.save(tmp_path / "front.json")
+    with pytest.raises(InputError, match="plot"):
+        figure.svg()
+
+
+def test_unknown_figure_names_the_nearest() -> None:
+    known = {"lifetime": made.lifetime_figure, "quality": made.quality_figure}
+    assert choose_figure(known, None) is made.lifetime_figure
+    assert choose_figure(known, "quality") is made.quality_figure
+    with pytest.raises(InputError, match="nearest: quality"):
+        choose_figure(known, "qualty")
+
+
+# ---------------------------------------------------------------------------------------------- axes
+
+
+def written(kind: Kind, values: list[float]) -> list[str]:
+    """Numbers as Vega writes them."""
+    spec = {
+        "data": {"values": [{"v": value, "i": index} for index, value in enumerate(values)]},
+        "transform": [{"calculate": text_of(kind, "datum.v"), "as": "t"}],
+        "mark": "text",
+        "encoding": {"y": {"field": "i", "type": "ordinal", "axis": None}, "text": {"field": "t"}},
+    }
+    root = ElementTree.fromstring(vl_convert.vegalite_to_svg(spec))
+    return [element.text or "" for element in root.iter() if element.tag.endswith("}text")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "texts"),
+    [
+        (
+            "seconds",
+            [0.0, 2e-6, 0.0304, 1.0, 60.0, 5400.0, 86400.0],
+            ["0 s", "2 µs", "30.4 ms", "1 s", "1 min", "1.5 h", "1 d"],
+        ),
+        ("seconds", [365.25 * 86400.0], ["1 y"]),
+        ("usd", [0.05, 2.5, 1200.0, 1.25e6, 3e9], ["$0.05", "$2.5", "$1,200", "$1.25M", "$3B"]),
+        ("count", [8.0, 1500.0, 128_000.0, 70e9, 15e12, 3e15], ["8", "1.5k", "128k", "70B", "15T", "3,000T"]),
+        ("bytes", [512.0, 1e9, 141e9], ["512 B", "1 GB", "141 GB"]),
+        ("bytes_per_s", [3.35e12], ["3.35 TB/s"]),
+        ("flop_per_s", [989e12], ["989 TFLOP/s"]),
+        ("share", [0.0, 0.01, 0.125, 1.0], ["0 %", "1 %", "12.5 %", "100 %"]),
+        ("power", [3e25, 1.5e21], ["3e25", "1.5e21"]),
+        ("number", [1234.5, 0.25], ["1,235", "0.25"]),
+    ],
+)
+def test_numbers_are_written_as_people_write_them(kind: Kind, values: list[float], texts: list[str]) -> None:
+    assert [text.replace("−", "-") for text in written(kind, values)] == texts
+
+
+@pytest.mark.parametrize("kind", ["seconds", "count", "usd"])
+@pytest.mark.parametrize(("low", "high"), [(1.0, 1.1), (3e-3, 700.0), (1e-6, 3e9), (0.5, 5.0), (40.0, 50.0)])
+def test_log_ticks_lie_inside_and_are_enough(kind: Kind, low: float, high: float) -> None:
+    for most in (5, 9):
+        ticks = log_ticks(kind, low, high, most)
+        assert 2 <= len(ticks) <= max(most, 6)
+        assert ticks == sorted(ticks)
+        assert all(low * (1 - 1e-6) <= tick <= high * (1 + 1e-6) for tick in ticks)
+
+
+def test_time_ticks_are_those_of_a_clock() -> None:
+    assert log_ticks("seconds", 0.5, 100 * 86400.0)[-3:] == [86400.0, 10 * 86400.0, 100 * 86400.0]
+    assert linear_ticks("seconds", 0.0, 7200.0) == [0.0, 1200.0, 2400.0, 3600.0, 4800.0, 6000.0, 7200.0]
+    assert linear_ticks("count", 0.0, 1.0) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    assert linear_ticks("count", 2.0, 2.0) == [2.0]
+
+
+def test_axes_span_what_is_finite() -> None:
+    measure = Measure(field="x_s", title="x", kind="seconds")
+    low, high = log_axis(measure, [1.0, 100.0, float("inf"), 0.0, float("nan")])["scale"]["domain"]
+    assert 0.5 < low < 1.0
+    assert 100.0 < high < 200.0
+    assert linear_axis(measure, [])["scale"]["domain"][0] == 0.0
+    assert linear_axis(measure, [3.0, 5.0], zero=False)["scale"]["domain"][0] == 3.0
+
+
+# ---------------------------------------------------------------------------------------------- colours
+
+_TO_LMS = np.array(
+    [
+        [0.4122214708, 0.5363325363, 0.0514459929],
+        [0.2119034982, 0.6806995451, 0.1073969566],
+        [0.0883024619, 0.2817188376, 0.6299787005],
+    ]
+)
+_TO_OKLAB = np.array(
+    [
+        [0.2104542553, 0.7936177850, -0.0040720468],
+        [1.9779984951, -2.4285922050, 0.4505937099],
+        [0.0259040371, 0.7827717662, -0.8086757660],
+    ]
+)
+# Machado, Oliveira, Fernandes 2009: full loss of one kind of cone, in linear RGB
+_VISION = {
+    "full": np.eye(3),
+    "protanopia": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "deuteranopia": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+    "tritanopia": np.array(
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
+    ),
+}
+
+
+def linear(colour: str) -> np.ndarray:
+    value = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255.0
+    return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG 2: (brighter + 0.05) / (darker + 0.05)."""
+    weights = np.array([0.2126, 0.7152, 0.0722])
+    dark, bright = sorted(float(linear(colour) @ weights) for colour in (one, other))
+    return (bright + 0.05) / (dark + 0.05)
+
+
+def oklab(colour: str, vision: np.ndarray) -> np.ndarray:
+    seen = np.clip(vision @ linear(colour), 0.0, 1.0)
+    return _TO_OKLAB @ np.cbrt(_TO_LMS @ seen)
+
+
+@pytest.mark.parametrize("look", [LIGHT, DARK], ids=["light", "dark"])
+def test_colours_are_seen_and_told_apart_whatever_the_vision(look: Theme) -> None:
+    assert contrast(look.ink, look.background) >= 12.0
+    assert contrast(look.muted, look.background) >= 4.5, "text in the muted colour is read"
+    for colour in look.category:
+        assert contrast(colour, look.background) >= 3.0, colour
+    for vision, matrix in _VISION.items():
+        for one, other in combinations(look.category, 2):
+            distance = float(np.linalg.norm(oklab(one, matrix) - oklab(other, matrix)))
+            assert distance >= 0.1, (vision, one, other)
+
+
+def test_contrast_of_black_on_white_is_21() -> None:
+    assert contrast("#000000", "#ffffff") == pytest.approx(21.0)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
