@@ -90,7 +90,7 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
 
     Example:
         >>> import rackline as rl
-        >>> rl.fit("llama-3.1-70b", on="dgx-h100", context="32k").result.capacity.fitting[0].layout.tp
+        >>> rl.fit("llama-3.1-70b", on="dgx-h100", context="32k").result.capacity.fitting[0].layout.chips_per_replica
         8
     """
     model, cluster = model_and_cluster(question.model, question.on, chips=question.chips, settings=question.set)
