@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rackline.api.memory import memory as memory
     from rackline.api.models import models as models
     from rackline.api.price import price as price
+    from rackline.api.simulate import simulate as simulate
     from rackline.api.tiers import tiers as tiers
     from rackline.api.validate import validate as validate
     from rackline.arch import model as model
@@ -86,6 +87,7 @@ _WHERE = {
     "price": "rackline.api.price",
     "price_sheet": "rackline.pricing",
     "read_prices": "rackline.pricing",
+    "simulate": "rackline.api.simulate",
     "tiers": "rackline.api.tiers",
     "validate": "rackline.api.validate",
 }

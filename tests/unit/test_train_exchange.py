@@ -14,9 +14,10 @@ from rackline.arch import Model, MoeFfn
 from rackline.hardware import cluster
 from rackline.passes import calibration
 from rackline.training.exchange import expert_rows
+from rackline.training.memory import cheapest_recompute, train_memory
 from rackline.training.pipeline import DUALPIPE_CORES, hide_exchange, paired_share
 from rackline.training.precision import TrainPrecision, train_precision
-from rackline.training.runs import SCHEDULES, Runs, TrainLayout, layout_problem
+from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs, TrainLayout, layout_problem
 from rackline.training.schedules.dualpipe import table
 from rackline.training.stack import IDEAL, training_stack
 from rackline.training.step import StepParts, step_parts, step_time
@@ -206,3 +207,29 @@ def test_hidden_exchange_leaves_other_schedules_alone() -> None:
     found = hide_exchange(runs, np.array([40.0]), shown, np.array([2.0]))
     assert found.mean is found.pair
     assert found.shown == shown
+
+
+def test_the_cheapest_recompute_that_fits_is_taken() -> None:
+    on = cluster("dgx-h100").with_num_chips(16)
+    runs = Runs.of([TrainLayout(tp=4, pp=4, virtual_pp=8)])
+    batch = MicroBatch(model=named("llama-3.1-8b"), runs=runs, cluster=on, precision=BF16, seq_len=8192)
+    needs: dict[str, float] = {}
+    for name in ("none", "modules", "full"):
+        one = replace(batch, runs=replace(runs, recompute=np.array([RECOMPUTE.index(name)])))
+        needs[name] = float(train_memory(one, global_batch_sequences=64, gradient_bytes=4.0).total[0])
+    assert needs["none"] > needs["modules"] > needs["full"]
+    for hbm_bytes, chosen in (
+        (1.01 * needs["none"], "none"),
+        (0.99 * needs["none"], "modules"),
+        (0.99 * needs["modules"], "full"),
+        (0.99 * needs["full"], "none"),  # nothing fits: our count is not theirs
+    ):
+        found = cheapest_recompute(batch, global_batch_sequences=64, gradient_bytes=4.0, hbm_bytes=hbm_bytes)
+        assert found == [chosen]
+    # scores that are written out are the first to be dropped
+    plain = replace(batch, flash=False)
+    with_scores = float(train_memory(plain, global_batch_sequences=64, gradient_bytes=4.0).total[0])
+    found = cheapest_recompute(
+        plain, global_batch_sequences=64, gradient_bytes=4.0, hbm_bytes=(with_scores + needs["none"]) / 2
+    )
+    assert found == ["selective"]

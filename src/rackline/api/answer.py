@@ -175,7 +175,7 @@ class Verb(Generic[Q, R]):
     solve: Callable[[Q, Watch], R]
     text: Callable[[Answer[Q, R], int], Iterable[Any]]
     summary: Callable[[Answer[Q, R]], str]
-    rows: Callable[[Answer[Q, R]], Iterable[Any]]
+    rows: Callable[[Answer[Q, R]], Iterable[Any] | Mapping[str, Any]]
     data: Callable[[Answer[Q, R]], Any] = _result
     figures: Mapping[str, Callable[[Answer[Q, R]], Figure]] = field(
         default_factory=dict[str, Callable[[Answer[Q, R]], "Figure"]]
@@ -199,7 +199,7 @@ def asks(
     *,
     text: Callable[[Answer[Q, R], int], Iterable[Any]],
     summary: Callable[[Answer[Q, R]], str],
-    rows: Callable[[Answer[Q, R]], Iterable[Any]],
+    rows: Callable[[Answer[Q, R]], Iterable[Any] | Mapping[str, Any]],
     data: Callable[[Answer[Q, R]], Any] = _result,
     figures: Mapping[str, Callable[[Answer[Q, R]], Figure]] | None = None,
     files: Mapping[str, SideFile] | None = None,

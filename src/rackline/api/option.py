@@ -76,6 +76,7 @@ class Option:
         positional: whether it is an argument, without a flag.
         minimum, maximum: bounds of a number [unit of the option].
         zero: whether zero is allowed.
+        hidden: whether `--help` leaves it out.
     """
 
     kind: Kind
@@ -91,6 +92,7 @@ class Option:
     minimum: float | None = None
     maximum: float | None = None
     zero: bool = False
+    hidden: bool = False
 
     @property
     def is_quantity(self) -> bool:
@@ -166,7 +168,7 @@ class Option:
         if isinstance(value, bool):
             raise InputError(what=name, given=value, allowed="a text")
         if isinstance(value, int | float):
-            value = f"{value:g}" if isinstance(value, float) else str(value)
+            value = repr(value)
         if not isinstance(value, str | Path):
             label = getattr(value, "label", None)
             if not callable(label):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # name on the command line -> module of rackline.api that holds the question and the function of that name
 MODULES = {
+    "simulate": "simulate",
     "explain": "explain",
     "fit": "fit",
     "tiers": "tiers",

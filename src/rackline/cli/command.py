@@ -231,6 +231,8 @@ def _parameter(name: str, option: Option, usual: Mapping[str, Any]) -> inspect.P
         more["negative"] = ()
         if default is None or isinstance(default, str):
             default = None
+    if option.hidden:
+        more["show"] = False
     if option.group:
         more["group"] = Group(option.group)
     if default is None:

@@ -178,7 +178,7 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
 _MODULES = {
     "plan": "rackline.cli.plan:plan",
     "train": "rackline.cli.train:train",
-    "simulate": "rackline.cli.simulate:simulate",
+    "simulate": "rackline.cli.commands:simulate",
     "explain": "rackline.cli.commands:explain",
     "fit": "rackline.cli.commands:fit",
     "tiers": "rackline.cli.commands:tiers",

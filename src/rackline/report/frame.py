@@ -11,8 +11,11 @@ from rackline.errors import InputError
 from rackline.report.plain import plain
 
 
-def frame(rows: Iterable[Any]) -> Any:
+def frame(rows: Iterable[Any] | Mapping[str, Any]) -> Any:
     """One row an object; parts of parts are columns with a dot, such as `layout.tp`.
+
+    Args:
+        rows: objects, or columns by name.
 
     Returns:
         A `polars.DataFrame`, or a `pandas.DataFrame` where polars is not installed.
@@ -20,9 +23,12 @@ def frame(rows: Iterable[Any]) -> Any:
     Raises:
         InputError: neither is installed.
     """
-    flat = [flatten(plain(row)) for row in rows]
-    names = list(dict.fromkeys(name for row in flat for name in row))
-    columns = {name: [row.get(name) for row in flat] for name in names}
+    if isinstance(rows, Mapping):
+        columns = dict(cast("Mapping[str, Any]", rows))
+    else:
+        flat = [flatten(plain(row)) for row in rows]
+        names = list(dict.fromkeys(name for row in flat for name in row))
+        columns = {name: [row.get(name) for row in flat] for name in names}
     if find_spec("polars"):
         from polars import DataFrame
 
