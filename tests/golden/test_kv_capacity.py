@@ -18,8 +18,8 @@ from rackline.arch import Model, build_model
 from rackline.parallel import ServerMemory
 from rackline.parallel.memory import kv_room_bytes, kv_size
 from rackline.serving.stack import stack
+from rackline.validation.page import fill_block
 from rackline.validation.resolve import architecture_record
-from rackline.validation.stored import fill_block
 
 GIB = 2**30
 LINES: list[dict[str, Any]] = json.loads(Path(__file__).with_name("kv_capacity.json").read_text(encoding="utf-8"))
