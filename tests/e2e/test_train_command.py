@@ -58,7 +58,9 @@ def test_report_shows_layout_time_memory_pipeline_and_levels(
 ) -> None:
     plot, trace = tmp_path / "pipeline.svg", tmp_path / "pipeline.json"
     text = call(
-        capsys, *TRAIN, "--layout", "tp=4,pp=4", "--schedule", "zb-h1", "--plot", str(plot), "--trace", str(trace)
+        capsys,
+        *(*TRAIN, "--layout", "tp=4,pp=4", "--schedule", "zb-h1", "--trace", str(trace)),
+        *("--plot", str(plot), "--plot-kind", "pipeline"),
     )
     for part in ("zb-h1", "MFU", "memory of the fullest chip", "gradient of weights", "which level", "scale-up"):
         assert part in text

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
 from rackline.api.fields import INPUT, OUTPUT
-from rackline.api.option import Quantity, latency, option, si, texts
+from rackline.api.option import Quantity, limit, option, si, texts
 from rackline.api.question import Question
-from rackline.api.resolve import calibration_of, model_and_cluster
+from rackline.api.resolve import calibration_of, constraints_of, model_and_cluster
 from rackline.api.watch import Watch
 from rackline.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, Texts
     from rackline.report.compare_report import Side
+    from rackline.report.figure import Figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +37,8 @@ class CompareQuestion(Question):
     )
     input: Quantity = field(default="4k", metadata=INPUT)
     output: Quantity = field(default="1k", metadata=OUTPUT)
-    tpot: Quantity | None = field(
-        default=None, metadata=latency("largest mean time per output token of deployments, such as 30ms")
-    )
-    ttft: Quantity | None = field(
-        default=None, metadata=latency("largest mean time to first token of deployments, such as 2s")
-    )
+    tpot: Quantity | None = field(default=None, metadata=limit("time per output token of deployments", "30ms"))
+    ttft: Quantity | None = field(default=None, metadata=limit("time to first token of deployments", "2s"))
     calibration: CalibrationLike = field(
         default="auto",
         metadata=option("object", "of deployments: auto, trtllm, vllm, sglang, generic, unit or a TOML file"),
@@ -81,7 +78,13 @@ def _rows(answer: Answer[CompareQuestion, Compared]) -> Iterable[Any]:
     return [{"name": side.name, **side.values} for side in answer.result.sides]
 
 
-@asks(CompareQuestion, text=_text, summary=_summary, rows=_rows, data=_data)
+def _figure(answer: Answer[CompareQuestion, Compared]) -> Figure:
+    from rackline.report.compare_figure import compare_figure
+
+    return compare_figure(answer.result.sides, what=answer.result.kind)
+
+
+@asks(CompareQuestion, text=_text, summary=_summary, rows=_rows, data=_data, figures={"ratios": _figure})
 def compare(question: CompareQuestion, watch: Watch) -> Compared:
     """Chips, clusters, models or deployments side by side, each number over that of the first.
 
@@ -132,7 +135,7 @@ def _of_the_catalogue(names: tuple[str, ...]) -> Compared:
 
 def _deployment(name: str, question: CompareQuestion, watch: Watch) -> Side:
     from rackline.report.compare_report import deployment_side
-    from rackline.search import Constraints, plan
+    from rackline.search import plan
     from rackline.serving.workload import Workload
 
     model_name, separator, cluster_name = name.partition("@")
@@ -145,6 +148,6 @@ def _deployment(name: str, question: CompareQuestion, watch: Watch) -> Side:
             cluster,
             Workload(input_len=si(question.input), output_len=si(question.output)),
             calibration=calibration_of(question.calibration, cluster.chip),
-            constraints=Constraints(tpot_s=si(question.tpot), ttft_s=si(question.ttft)),
+            constraints=constraints_of(question.tpot, question.ttft),
         )
     return deployment_side(name, answer)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rackline.parallel import Deployment, Layout, ServerMemory
     from rackline.passes import Batch, StepPolicy
     from rackline.report.explain_report import Explanation
+    from rackline.report.figure import Figure
     from rackline.validation.intervals import Interval
 
 POLICIES: tuple[StepPolicy, ...] = ("blackboard", "serial", "overlap")
@@ -130,7 +131,32 @@ _TRACE = SideFile(
 )
 
 
-@asks(ExplainQuestion, text=_text, summary=_summary, rows=_rows, files={"trace": _TRACE})
+def _waterfall(answer: Answer[ExplainQuestion, Explained]) -> Figure:
+    from rackline.report.explain_figures import waterfall_figure
+
+    return waterfall_figure(answer.result.explanation)
+
+
+def _roofline(answer: Answer[ExplainQuestion, Explained]) -> Figure:
+    from rackline.report.explain_figures import roofline_figure
+
+    return roofline_figure(answer.result.explanation)
+
+
+def _memory(answer: Answer[ExplainQuestion, Explained]) -> Figure:
+    from rackline.report.explain_figures import memory_figure
+
+    return memory_figure(answer.result.explanation)
+
+
+@asks(
+    ExplainQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    figures={"waterfall": _waterfall, "roofline": _roofline, "memory": _memory},
+    files={"trace": _TRACE},
+)
 def explain(question: ExplainQuestion, watch: Watch) -> Explained:
     """One pass row by row: formula, coefficients, numbers put in, seconds, share, what binds.
 

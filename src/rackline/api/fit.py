@@ -15,6 +15,7 @@ from rackline.api.watch import Watch
 
 if TYPE_CHECKING:
     from rackline.api.option import ClusterLike, LayoutLike, ModelLike, Settings
+    from rackline.report.figure import Figure
     from rackline.search.fits import ClusterNeed
     from rackline.serving.capacity import Capacity
 
@@ -43,6 +44,7 @@ class Fitting:
     Args:
         capacity: of each layout.
         num_chips: of the cluster.
+        hbm_bytes: memory of a chip [bytes].
         need: the smallest cluster that would hold one request, when none fits here.
     """
 
@@ -50,6 +52,7 @@ class Fitting:
 
     capacity: Capacity
     num_chips: int
+    hbm_bytes: float
     need: ClusterNeed | None
 
     @property
@@ -84,7 +87,13 @@ def _rows(answer: Answer[FitQuestion, Fitting]) -> Iterable[Any]:
     return answer.result.capacity.rows
 
 
-@asks(FitQuestion, text=_text, summary=_summary, rows=_rows)
+def _figure(answer: Answer[FitQuestion, Fitting]) -> Figure:
+    from rackline.report.capacity_figure import capacity_figure
+
+    return capacity_figure(answer.result.capacity, hbm_bytes=answer.result.hbm_bytes)
+
+
+@asks(FitQuestion, text=_text, summary=_summary, rows=_rows, figures={"memory": _figure})
 def fit(question: FitQuestion, watch: Watch) -> Fitting:
     """What fits: weights per chip, room for KV, largest context and concurrency, layout by layout.
 
@@ -120,4 +129,4 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
 
         request = Workload(input_len=max(context_len - 2, 1), output_len=2)
         need = smallest_cluster(model, request, memory_fraction)
-    return Fitting(capacity=found, num_chips=cluster.num_chips, need=need)
+    return Fitting(capacity=found, num_chips=cluster.num_chips, hbm_bytes=cluster.chip.hbm_bytes, need=need)

@@ -18,6 +18,7 @@ from rackline.files import write_text
 if TYPE_CHECKING:
     from rackline.api.option import Settings
     from rackline.ledger import Finding
+    from rackline.report.figure import Figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +31,14 @@ class LectureQuestion(Question):
         default=None,
         metadata=whole(
             "1 batch size, 2 experts on racks, 3 pipelines, 4 memory wall, 5 over-training, 6 prices, 7 cryptography, "
-            "8 inconsistencies, 9 golden values; all by default",
-            maximum=9,
+            "8 inconsistencies, 9 golden values, 10 summaries, 11 flash cards; all by default",
+            maximum=11,
         ),
     )
-    claim: str | None = field(default=None, metadata=option("text", "one claim in full, such as C99"))
+    claim: str | None = field(
+        default=None,
+        metadata=option("text", "one claim in full, such as C99, N01 (a summary) or Q4 (a flash card)"),
+    )
     set: Settings | None = field(
         default=None,
         metadata=option(
@@ -60,14 +64,14 @@ def _text(answer: Answer[LectureQuestion, Ledger], width: int) -> Iterable[Any]:
 
     found = answer.result.claims
     if answer.question.claim is not None:
-        yield claim_panel(found[0])
+        yield from map(claim_panel, found)
     else:
         yield ledger_table(found, full=answer.question.segment is not None)
 
 
 def _summary(answer: Answer[LectureQuestion, Ledger]) -> str:
     found = answer.result.claims
-    if len(found) == 1:
+    if answer.question.claim is not None:
         return f"{found[0].claim.id}: {found[0].verdict}"
     verdicts = Counter(str(one.verdict) for one in found)
     return f"{len(found)} claims: " + ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
@@ -86,7 +90,20 @@ def _write_page(answer: Answer[LectureQuestion, Ledger], path: Path) -> None:
 _PAGE = SideFile(option=Option(kind="text", help="write the ledger as Markdown to FILE.md"), write=_write_page)
 
 
-@asks(LectureQuestion, text=_text, summary=_summary, rows=_rows, files={"page": _PAGE})
+def _figure(answer: Answer[LectureQuestion, Ledger]) -> Figure:
+    from rackline.ledger.figure import verdicts_figure
+
+    return verdicts_figure(answer.result.claims)
+
+
+@asks(
+    LectureQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    figures={"verdicts": _figure},
+    files={"page": _PAGE},
+)
 def lecture(question: LectureQuestion, watch: Watch) -> Ledger:
     """Is what the lecture says true, and where does it stop being true?
 

@@ -66,7 +66,7 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
     rackline train llama-3.1-405b --on dgx-h100 --chips 16384 \\
       --tokens 15.6T --global-batch 16M
     rackline train deepseek-v3 --on gb200-nvl72 --chips 2304 \\
-      --global-batch 63M --seq 4k --precision mxfp8 --plot pipeline.html
+      --global-batch 63M --seq 4k --precision mxfp8 --plot pipeline.html --plot-kind pipeline
     rackline train llama-3.1-70b --on dgx-h100 --chips 64 \\
       --global-batch 1M --layout tp=4,pp=4 --recompute full --json
 """,
@@ -140,6 +140,7 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
     rackline lecture
     rackline lecture --segment 6
     rackline lecture --claim C99
+    rackline lecture --claim Q4
     rackline lecture --claim C28 --set gb200:hbm_bytes_per_s=16TB/s
 """,
     "chips": """Examples:

@@ -47,6 +47,7 @@ def train(
     sets: Overrides = None,
     json: Json = False,
     plot: PlotFile = None,
+    plot_kind: str | None = None,
     plot_theme: PlotLook = "auto",
     trace: str | None = None,
 ) -> None:
@@ -75,6 +76,7 @@ def train(
         price: price of a chip, in USD an hour
         sets: KEY=VALUE replaces a number of the model, cluster or chip; may be repeated
         json: print JSON (SI units) and nothing else
+        plot_kind: step (where the time goes; default), pipeline (each stage over time) or memory
         trace: write the same as a Chrome trace to FILE.json
     """
     found_model, cluster = read_model_and_cluster(model, on, chips=chips, price=price, sets=sets)
@@ -107,7 +109,7 @@ def train(
     )
     fixed = parse_train_layout(layout) if layout else {}
     schedules, again = read_schedules(schedule, found_stack), read_recompute(recompute)
-    drawing = read_plot(plot, "rackline.report.train_figures:FIGURES", look=plot_theme)
+    drawing = read_plot(plot, "rackline.report.train_figures:FIGURES", plot_kind, plot_theme)
     trace_file = check_file_to_write(trace, "--trace")
     start = time.perf_counter()
     with progress("looking at layouts, micro-batches, schedules and recompute"):
@@ -119,11 +121,12 @@ def train(
 
     timeline = timeline_of(answer, answer.best[0]) if answer.best and answer.best[0].layout.pp > 1 else None
     title = f"{found_model.name}, {answer.best[0].layout.label()}" if answer.best else found_model.name
-    for file, option in ((drawing.file if drawing else None, "--plot"), (trace_file, "--trace")):
-        if file is not None and timeline is None:
-            raise InputError(what=option, given=str(file), allowed="only for a best run with a pipeline (pp above 1)")
-    if drawing is not None and timeline is not None:
-        drawing.write(timeline, title=title)
+    if trace_file is not None and timeline is None:
+        raise InputError(
+            what="--trace", given=str(trace_file), allowed="only for a best run with a pipeline (pp above 1)"
+        )
+    if drawing is not None:
+        drawing.write(answer)
     if trace_file is not None and timeline is not None:
         import json as json_text
 

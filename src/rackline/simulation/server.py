@@ -24,6 +24,7 @@ def pool_of(
     policy_name: str | None = None,
     scheduler: Policy | None = None,
     speculation: Speculation = PLAIN,
+    two_batch_overlap: bool = False,
     replicas: int | None = None,
     pool_tokens: int | None = None,
     longest: int | None = None,
@@ -42,6 +43,7 @@ def pool_of(
         policy_name: a scheduling policy; the stack's admission by default.
         scheduler: a policy object, in place of a name.
         speculation: drafts a step and what they yield.
+        two_batch_overlap: passes run as two halves, of which one computes while the other communicates.
         replicas: how many; those of the layout by default.
         pool_tokens: KV room of a rank; what memory leaves by default [tokens].
         longest: of the requests, prompt and answer, up to which windows are filled; whole windows by default [tokens].
@@ -73,7 +75,7 @@ def pool_of(
         pool_tokens = max(int(room / layout.pp / (unit * block_size)), 1) * block_size
     grows = float(size.bytes_per_token) > 0.0
     return Pool(
-        clock=TableClock.of(deployment, stack, speculation),
+        clock=TableClock.of(deployment, stack, speculation, two_batch_overlap=two_batch_overlap),
         spec=RankSpec(
             pool_tokens=pool_tokens,
             block_size=block_size,
