@@ -66,7 +66,7 @@ class PlanQuestion(Question):
             zero=True,
         ),
     )
-    routing: str = field(default="uniform", metadata=shared.ROUTING)
+    routing: str | None = field(default=None, metadata=shared.ROUTING)
     price: Quantity | None = field(default=None, metadata=shared.PRICE)
     serving: str = field(
         default="both",

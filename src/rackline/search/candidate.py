@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rackline.hardware import Cluster
-from rackline.parallel import Deployment, Layout, Precision
+from rackline.parallel import Deployment, Layout, Precision, ServerMemory
 from rackline.passes.features import Array, FloatLike
 from rackline.serving.closed_loop import engine_of
 from rackline.serving.stack import stack_of
@@ -105,12 +105,12 @@ def plan_points(
     like: Candidate,
     per_rank: Array,
     workload: Workload,
-    memory_fraction: float,
+    server: ServerMemory,
     usd_per_chip_s: float,
 ) -> list[Candidate]:
     """Candidates of one deployment at other batches."""
     layout = deployment.layout
-    engine = engine_of(deployment, stack_of(deployment.calibration))
+    engine = engine_of(deployment, stack_of(deployment.calibration, deployment.cluster.chip.hbm_bytes))
     state = steady_state(engine, workload, like.mode, per_rank)
     found: list[Candidate] = []
     for index, count in enumerate(per_rank.astype(int)):
@@ -124,8 +124,7 @@ def plan_points(
         free = deployment.memory(
             sequences=float(batch_size),
             context_len=workload.final_context,
-            batched_tokens=float(like.mode.max_batched_tokens),
-            memory_fraction=memory_fraction,
+            server=server,
         ).free
         found.append(
             replace(
