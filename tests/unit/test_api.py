@@ -6,7 +6,9 @@ import inspect
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -14,6 +16,7 @@ import rackline as rl
 from helpers import call_json
 from rackline.api.answer import SCHEMA_VERSION, find_verb
 from rackline.api.verbs import MODULES, function_name
+from rackline.plain import plain
 
 
 def test_python_and_the_command_line_give_the_same_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,3 +100,39 @@ def test_help_imports_nothing_heavy(command: list[str]) -> None:
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
     assert result.returncode == 0, result.stderr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Inner:
+    seconds: float
+    hidden: int = 0
+
+    json_keys: ClassVar = ("seconds", "twice=doubled()")
+
+    def doubled(self) -> float:
+        return 2 * self.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outer:
+    name: str
+    inner: _Inner | None
+    several: tuple[_Inner, ...] = ()
+
+    json_keys: ClassVar = ("name", "first=several.0", "part.s=inner.seconds", "part.missing=inner.hidden", "*inner")
+
+
+def test_plain_follows_what_a_class_declares() -> None:
+    inner = _Inner(seconds=1.5)
+    found = plain(_Outer(name="a", inner=inner, several=(inner,)))
+    assert found == {
+        "name": "a",
+        "first": {"seconds": 1.5, "twice": 3.0},
+        "part": {"s": 1.5, "missing": 0},
+        "seconds": 1.5,
+        "twice": 3.0,
+    }
+    assert plain(_Outer(name="a", inner=None)) == {"name": "a", "first": None, "part": {"s": None, "missing": None}}
+    assert plain([float("nan"), float("inf"), {1: {2}}]) == [None, None, {"1": [2]}]
+    with pytest.raises(TypeError, match="no plain form"):
+        plain(object())

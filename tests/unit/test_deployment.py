@@ -12,6 +12,7 @@ from helpers import deploy, model
 from rackline.errors import LayoutError
 from rackline.parallel import pipeline_stretch
 from rackline.passes import Batch
+from rackline.plain import plain
 
 DECODE = Batch(decode_sequences=32.0, context_len=1000.0)
 
@@ -125,8 +126,8 @@ def test_aggregate_models_have_three_rows() -> None:
 
 def test_plain_data_is_json() -> None:
     d = deploy("deepseek-v3", "tp=8,ep=8", label="fp8")
-    data = json.loads(json.dumps(d.as_dict()))
+    data = json.loads(json.dumps(plain(d)))
     assert data["layout"]["ep"] == 8
     assert data["chip"] == "gb200"
     found = d.table().time(DECODE)
-    assert json.loads(json.dumps(found.as_dict()))["seconds"] == found.seconds
+    assert json.loads(json.dumps(plain(found)))["seconds"] == found.seconds

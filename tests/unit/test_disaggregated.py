@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import rackline as rl
 from rackline.parallel import LayoutGrid, Precision
+from rackline.plain import plain
 from rackline.search import Constraints, plan
 from rackline.search.pools import Budget, PoolPoints, pair
 from rackline.serving import Workload
@@ -71,7 +72,7 @@ def test_pools_keep_the_limits_and_add_up(rack_plan) -> None:
 
 
 def test_pools_in_plain_data(rack_plan) -> None:
-    data = rack_plan.as_dict()
+    data = plain(rack_plan)
     best = data["best"]
     assert best["serving"] == "disaggregated"
     for key in ("layout", "batch_size", "num_chips", "tpot_s", "ttft_s", "memory", "binding", "usd_per_mtok_input"):

@@ -8,6 +8,7 @@ from helpers import gqa_model, layouts, model
 from rackline.errors import LayoutError
 from rackline.parallel import Layout, LayoutGrid, enumerate_layouts, parse_layout
 from rackline.parallel.layout import check, problem
+from rackline.plain import plain
 
 
 def test_parse_fills_in_moe_tp() -> None:
@@ -83,7 +84,7 @@ def test_chips_multiply() -> None:
     assert (layout.chips_per_replica, layout.num_chips) == (24, 120)
     assert layout.label() == "tp=2,pp=3,ep=8,attention_dp=4,dp=5"
     assert Layout().label() == "tp=1"
-    assert layout.as_dict()["attention_dp"] == 4
+    assert plain(layout)["attention_dp"] == 4
     assert parse_layout(layout.label()) == layout
 
 

@@ -10,6 +10,7 @@ from helpers import cluster, deploy, layouts, model, types
 from rackline.parallel import Layout, LayoutGrid, ServerMemory, max_sequences, memory_use
 from rackline.parallel.memory import activation_bytes, kv_bytes_per_sequence, sampling_bytes, weight_bytes
 from rackline.parallel.server_memory import FractionOf
+from rackline.plain import plain
 
 FRACTIONS: tuple[FractionOf, ...] = ("memory", "free", "static")
 OPEN = (
@@ -42,7 +43,7 @@ def test_parts_sum_to_used_and_used_plus_free_is_usable() -> None:
     d = deploy("deepseek-v3", "attention_dp=32,ep=32", label="fp8")
     server = ServerMemory(memory_fraction=0.85, batched_tokens=8192.0)
     use = d.memory(sequences=3200, context_len=5000.0, server=server)
-    data = use.as_dict()
+    data = plain(use)
     parts = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "runtime_bytes", "free_bytes")
     held = sum(float(data[key]) for key in parts)  # type: ignore[arg-type]
     assert held == pytest.approx(0.85 * d.cluster.chip.program_bytes, rel=1e-4)  # but for a part of a block

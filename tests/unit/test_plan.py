@@ -13,6 +13,7 @@ import pytest
 from helpers import cluster, deploy, layouts, model, numbers, types
 from rackline.errors import InputError
 from rackline.parallel import Layout, Routing
+from rackline.plain import plain
 from rackline.search import BATCH_GRID, Candidate, Constraints, Plan, default_modes, default_precisions, plan
 from rackline.search.fits import best_free_bytes
 from rackline.search.floors import floors
@@ -290,7 +291,7 @@ def test_fits_nowhere_names_a_cluster_that_does() -> None:
     assert free >= 0
     again = plan(model("llama-3.1-405b"), cluster(need.cluster), WORK, calibration=numbers("generic", need.cluster))
     assert again.best is not None
-    json.dumps(found.as_dict(), allow_nan=False)
+    json.dumps(plain(found), allow_nan=False)
 
 
 def test_limits_that_nothing_keeps_say_what_is_possible() -> None:
@@ -350,7 +351,7 @@ def test_bad_limits(kept: dict[str, float], message: str) -> None:
 
 
 def test_plain_data_has_the_keys_that_programs_rely_on() -> None:
-    data = json.loads(json.dumps(full_plan().as_dict(), allow_nan=False))
+    data = json.loads(json.dumps(plain(full_plan()), allow_nan=False))
     assert {"candidates_evaluated", "best", "pareto", "rejected"} <= set(data)
     needed = {
         "layout",
@@ -412,7 +413,7 @@ def test_json_holds_no_infinity() -> None:
         modes=[Mode(admission="chunked", max_batched_tokens=2048)],
     )
     assert any(rejected.reason.startswith("prefill") for rejected in found.rejected)
-    json.dumps(found.as_dict(), allow_nan=False)
+    json.dumps(plain(found), allow_nan=False)
 
 
 @pytest.mark.parametrize(

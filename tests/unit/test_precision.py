@@ -8,6 +8,7 @@ from helpers import cluster, model, types
 from rackline.errors import PrecisionError
 from rackline.parallel import precision
 from rackline.parallel.precision import LABELS, STORAGE_BYTES, compute_dtype, operation_dtype, storage_bytes
+from rackline.plain import plain
 
 
 def test_scales_are_part_of_what_is_stored() -> None:
@@ -32,7 +33,7 @@ def test_unknown_types_and_labels() -> None:
 
 def test_bf16_is_bf16_everywhere() -> None:
     p = types("bf16", "llama-3.1-70b", "dgx-h100")
-    assert set(p.as_dict().values()) == {"bf16"}
+    assert set(plain(p).values()) == {"bf16"}
     assert p.notes == ()
 
 

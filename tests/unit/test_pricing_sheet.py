@@ -9,6 +9,7 @@ import pytest
 
 from rackline.catalog import model_record, names
 from rackline.errors import CatalogError, UnknownNameError
+from rackline.plain import plain
 from rackline.pricing import all_sheets, find_sheets, price_sheet, read_all, read_prices
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "prices" / "api_prices_litellm.csv"
@@ -193,4 +194,4 @@ def test_what_is_no_sheet_is_refused(tmp_path: Path, body: str, message: str) ->
 
 def test_reading_sheets_twice_gives_the_same() -> None:
     sheets = all_sheets()[:6]
-    assert [r.as_dict() for r in read_all(sheets)] == [r.as_dict() for r in read_all(sheets)]
+    assert [plain(r) for r in read_all(sheets)] == [plain(r) for r in read_all(sheets)]

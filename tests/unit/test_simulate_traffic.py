@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rackline.errors import InputError
+from rackline.plain import plain
 from rackline.search.rate_capacity import rate_capacity
 from rackline.simulation import (
     Lengths,
@@ -173,7 +174,7 @@ def test_a_request_longer_than_the_pool_is_refused_or_left_out() -> None:
     with pytest.raises(InputError, match=r"line 3.*KV pool"):
         simulate(requests, POOL)
     result = simulate(requests, POOL, skip_bad=True)
-    assert result.as_dict()["skipped"] == 1
+    assert plain(result)["skipped"] == 1
     assert result.finished.all()
 
 
@@ -204,7 +205,7 @@ def test_conversations_find_what_was_said_before() -> None:
         spec = RankSpec(pool_tokens=20_000, prefix_caching=True, hash_tokens=requests.hash_tokens, tiers=tiers)
         result = simulate(requests, Pool(clock=CLOCK, spec=spec, policy=policy("chunked")))
         assert result.finished.all()
-        shares[name] = result.as_dict()["cache_hit_share"]
+        shares[name] = plain(result)["cache_hit_share"]
     assert 0.2 < shares["none"] <= shares["host"] < 1.0
 
 
@@ -244,7 +245,7 @@ def test_an_interrupted_run_reports_what_was_done() -> None:
     result = simulate(requests, POOL, progress=stop)
     assert result.interrupted
     assert 0 < result.finished.sum() < 6000
-    assert result.as_dict()["unfinished"] == 6000 - result.finished.sum()
+    assert plain(result)["unfinished"] == 6000 - result.finished.sum()
 
 
 def test_a_queue_that_keeps_growing_is_named() -> None:

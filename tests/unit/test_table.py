@@ -13,6 +13,7 @@ from rackline.passes import UNIT, Batch, Calibration, OperationCalibration, Pass
 from rackline.passes import features as f
 from rackline.passes.calibration import CollectiveCalibration
 from rackline.passes.row import feature_names, merge, scaled
+from rackline.plain import plain
 
 CHIP = cluster("dgx-h100").chip
 DECODE = Batch(decode_sequences=16.0, context_len=2000.0)
@@ -277,7 +278,7 @@ def test_merge_and_scaled() -> None:
 def test_json_of_a_breakdown_has_the_rows_in_use() -> None:
     table = deploy("qwen3-235b-a22b", "tp=4,attention_dp=2,ep=8", on="dgx-h100").table()
     found = table.time(Batch(decode_sequences=8.0, context_len=500.0, group_tokens=16.0))
-    data = found.as_dict()
+    data = plain(found)
     assert len(data["rows"]) == sum(row.used for row in found.rows) < len(found.rows)
     assert sum(row["seconds"] for row in data["rows"]) == pytest.approx(data["seconds"])
     assert sum(data["by_group_s"].values()) == pytest.approx(data["seconds"])

@@ -11,6 +11,7 @@ import pytest
 
 from rackline import arch
 from rackline.errors import InputError, LayoutError
+from rackline.plain import plain
 from rackline.validation import validate
 from rackline.validation.cases import Case, Unsupported, read_line
 from rackline.validation.read import read_cases
@@ -160,7 +161,7 @@ def test_refit_leaves_each_source_out(tmp_path: Path) -> None:
     refit = refit_training(found, "source")
     assert [fold.left_out for fold in refit.folds] == ["llm-foundry", "nemo"]
     assert refit.whole.stats.supported == 4
-    assert refit.as_dict()["folds"][0]["n"] == 2
+    assert plain(refit)["folds"][0]["n"] == 2
     assert "each source left out" in train_refit_markdown(refit)
     with pytest.raises(InputError, match="at least two"):
         refit_training(read_cases([write(tmp_path, BASE)]), "source")

@@ -12,6 +12,7 @@ import pytest
 
 from rackline.cli.main import run
 from rackline.errors import InputError
+from rackline.plain import plain
 from rackline.validation import Case, CaseSet
 from rackline.validation.ablation import BEGIN, EFFECTS, END, ablation, write_docs
 from rackline.validation.cases import case_from
@@ -113,7 +114,7 @@ def test_planted_numbers_come_back(ready: FitCases) -> None:
     assert found.prefill_slowdown == pytest.approx(PLANTED.prefill_slowdown, rel=0.03)
     assert found.eager_s_per_layer == pytest.approx(PLANTED.eager_s_per_layer, rel=0.03)
     assert found.routing_exponent == PLANTED.routing_exponent
-    for name, value in PLANTED.as_dict().items():
+    for name, value in plain(PLANTED).items():
         if name.startswith(("first_token", "burst_share")):
             assert found.get(name) == pytest.approx(value, rel=0.05), name
 
@@ -177,7 +178,7 @@ def test_summaries_of_a_refit(left_out: Refit, tmp_path: Path) -> None:
     assert left_out.worst_group("tpot_s")[1] == max(groups)  # each model has 16 cases
     low, high, whole = left_out.ranges()["prefill_slowdown"]
     assert low <= whole <= high
-    assert json.loads(json.dumps(left_out.as_dict()))["folds"][0]["cases"] == 16
+    assert json.loads(json.dumps(plain(left_out)))["folds"][0]["cases"] == 16
     page = tmp_path / "page.md"
     page.write_text("\n".join(["top", *marks("model"), "end"]))
     write_refit_docs(left_out, page)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rackline.errors import InputError
+from rackline.plain import plain
 from rackline.validation import read_cases, validate
 from rackline.validation.page import BEGIN, END, RUNS_BEGIN, RUNS_END, write_docs
 from rackline.validation.requests import chip_of
@@ -35,7 +36,7 @@ def test_runs_are_scored_by_request_and_percentile(tmp_path: Path) -> None:
         "ttft_p99_s": 1,
     }
     assert board.scores[0].groups["chip"] == "h100-sxm"
-    assert board.as_dict()["worst"]
+    assert plain(board)["worst"]
 
 
 def test_bad_runs_are_named(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rackline.errors import InputError
+from rackline.plain import plain
 from rackline.validation import Score, Scoreboard, Unsupported, statistics
 from rackline.validation.page import BEGIN, END, markdown, write_docs
 from rackline.validation.stored import read_stored, stored_form, worse_than, write_stored
@@ -82,7 +83,7 @@ def test_groups_split_by_every_name() -> None:
 
 
 def test_json_has_the_keys_that_programs_rely_on() -> None:
-    data = board(score(1.0, 1.1), unsupported=(LOST,)).as_dict()
+    data = plain(board(score(1.0, 1.1), unsupported=(LOST,)))
     assert set(data["metrics"]["tpot_s"]) == {
         "n",
         "supported",

@@ -54,7 +54,7 @@ class Answer(Generic[Q, R]):
 
     def to_dict(self) -> dict[str, Any]:
         """What `--json` prints: plain data in SI units, with stable keys."""
-        from rackline.report.plain import plain
+        from rackline.plain import plain
 
         return {
             "schema_version": SCHEMA_VERSION,

@@ -54,7 +54,7 @@ def _text(answer: Answer[ClustersQuestion, Clusters], width: int) -> Iterable[An
 
 
 def _data(answer: Answer[ClustersQuestion, Clusters]) -> Any:
-    from rackline.report.plain import plain
+    from rackline.plain import plain
     from rackline.report.rack_report import rack_data
 
     found = answer.result

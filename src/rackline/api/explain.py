@@ -112,7 +112,7 @@ def _summary(answer: Answer[ExplainQuestion, Explained]) -> str:
 
 
 def _rows(answer: Answer[ExplainQuestion, Explained]) -> Iterable[Any]:
-    from rackline.report.plain import plain
+    from rackline.plain import plain
 
     return plain(answer.result.explanation)["rows"]
 

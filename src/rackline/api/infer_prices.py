@@ -105,7 +105,7 @@ def _summary(answer: Answer[InferPricesQuestion, Inferred]) -> str:
 
 
 def _rows(answer: Answer[InferPricesQuestion, Inferred]) -> Iterable[Any]:
-    from rackline.report.plain import plain
+    from rackline.plain import plain
 
     return [{"sheet": reading.sheet, **plain(one)} for reading in answer.result.sheets for one in reading.inferences]
 

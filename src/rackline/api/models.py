@@ -75,8 +75,8 @@ def _text(answer: Answer[ModelsQuestion, Models], width: int) -> Iterable[Any]:
 
 def _data(answer: Answer[ModelsQuestion, Models]) -> Any:
     from rackline.hardware import chip
+    from rackline.plain import plain
     from rackline.report.catalogue_report import model_data
-    from rackline.report.plain import plain
 
     question, found = answer.question, answer.result
     if question.kv:

@@ -134,7 +134,7 @@ def _more_text(question: PlanQuestion, found: Planned) -> Iterable[Any]:
 
 
 def _data(answer: Answered) -> Any:
-    from rackline.report.plain import plain
+    from rackline.plain import plain
     from rackline.validation.intervals import as_dict, of_candidate
 
     found, question = answer.result, answer.question
@@ -174,7 +174,7 @@ def _summary(answer: Answered) -> str:
 
 
 def _rows(answer: Answered) -> Iterable[Any]:
-    from rackline.report.plain import plain
+    from rackline.plain import plain
 
     found = answer.result
     if isinstance(found, WhatIf):

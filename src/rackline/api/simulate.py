@@ -98,7 +98,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
 
 
 def _data(answer: Answered) -> Any:
-    from rackline.report.plain import plain
+    from rackline.plain import plain
 
     found = answer.result
     if isinstance(found, Sustained):

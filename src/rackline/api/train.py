@@ -139,7 +139,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
 
 
 def _data(answer: Answered) -> Any:
-    from rackline.report.plain import plain
+    from rackline.plain import plain
 
     return {**plain(answer.result), "elapsed_s": answer.elapsed_s}
 

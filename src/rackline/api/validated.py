@@ -99,7 +99,7 @@ def text_of(answer: Answered, width: int) -> Iterable[Any]:
 def data_of(answer: Answered) -> Any:
     import json
 
-    from rackline.report.plain import plain
+    from rackline.plain import plain
 
     found = answer.result
     if isinstance(found, Validated):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import assert_never
 
 from rackline.hardware.fabric import Cluster, FabricLevel
 from rackline.hardware.paths import fat_tree
@@ -41,10 +41,6 @@ class RackBill:
     power_w: float | None
     rack_usd_per_hour: float | None
     usd_per_hour: float | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def scale_up_cables(level: FabricLevel, num_chips: int) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -188,6 +188,16 @@ class Deployment:
         LayoutError: the layout is impossible for the model or the cluster.
     """
 
+    json_keys: ClassVar = (
+        "model=model.name",
+        "cluster=cluster.name",
+        "chip=cluster.chip.name",
+        "layout",
+        "precision",
+        "calibration=calibration.name",
+        "routing=routing.label()",
+    )
+
     model: AnyModel
     cluster: Cluster
     layout: Layout
@@ -229,18 +239,6 @@ class Deployment:
     def with_calibration(self, calibration: Calibration) -> Deployment:
         """The same deployment under other numbers."""
         return replace(self, calibration=calibration)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "model": self.model.name,
-            "cluster": self.cluster.name,
-            "chip": self.cluster.chip.name,
-            "layout": self.layout.as_dict(),
-            "precision": self.precision.as_dict(),
-            "calibration": self.calibration.name,
-            "routing": self.routing.label(),
-        }
 
 
 def pipeline_stretch(model: AnyModel, pp: int | Array) -> Any:

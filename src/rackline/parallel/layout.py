@@ -50,10 +50,6 @@ class Layout:
         parts = [f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name) != 1]
         return ",".join(parts) or "tp=1"
 
-    def as_dict(self) -> dict[str, int]:
-        """Plain data."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutGrid:

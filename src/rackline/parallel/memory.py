@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import assert_never
+from typing import ClassVar, assert_never
 
 import numpy as np
 
@@ -35,6 +35,17 @@ class MemoryUse:
         total: chip memory as the driver reports it [bytes].
     """
 
+    json_keys: ClassVar = (
+        "weights_bytes=weight_total",
+        "weights_by_kind_bytes=weights",
+        "kv_cache_bytes=kv_cache",
+        "activations_bytes=activations",
+        "runtime_bytes=runtime",
+        "free_bytes=free",
+        "usable_bytes=usable",
+        "hbm_bytes=total",
+    )
+
     weights: dict[str, FloatLike]
     kv_cache: FloatLike
     activations: FloatLike
@@ -63,19 +74,6 @@ class MemoryUse:
         left = as_array(self.kv_room) - self.kv_cache
         rounded = np.where(np.abs(left) < _ROUNDING_BYTES, 0.0, left)
         return float(rounded) if rounded.ndim == 0 else rounded
-
-    def as_dict(self) -> dict[str, object]:
-        """Plain data of a scalar use."""
-        return {
-            "weights_bytes": float(self.weight_total),
-            "weights_by_kind_bytes": {k: float(v) for k, v in self.weights.items()},
-            "kv_cache_bytes": float(self.kv_cache),
-            "activations_bytes": float(self.activations),
-            "runtime_bytes": float(self.runtime),
-            "free_bytes": float(self.free),
-            "usable_bytes": float(self.usable),
-            "hbm_bytes": self.total,
-        }
 
 
 def weight_bytes(model: AnyModel, layout: Sharding, precision: Precision) -> dict[str, FloatLike]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, assert_never
+from typing import ClassVar, assert_never
 
 import numpy as np
 
@@ -31,6 +31,20 @@ class RowTime:
         used: False for an alternative that a faster kernel replaced, or that the stack does not have; its seconds do
             not count.
     """
+
+    json_keys: ClassVar = (
+        "name",
+        "group",
+        "class=op_class",
+        "dtype",
+        "amounts",
+        "resource_s",
+        "overhead_s",
+        "seconds",
+        "binds",
+        "evidence",
+        "origin",
+    )
 
     name: str
     group: str
@@ -62,6 +76,20 @@ class PassTime:
         overheads_s, rows_s: overhead and time of each row, in order [s].
         used: whether each row counts.
     """
+
+    json_keys: ClassVar = (
+        "seconds",
+        "binds",
+        "policy",
+        "calibration",
+        "evidence",
+        "host_s",
+        "by_resource_s=by_resource",
+        "by_group_s=by_group()",
+        "features",
+        "rows=used_rows",
+        "assumptions",
+    )
 
     seconds: float
     by_resource: dict[str, float]
@@ -143,37 +171,10 @@ class PassTime:
                 groups[numbers.row.group] = groups.get(numbers.row.group, 0.0) + seconds
         return groups
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON, SI units."""
-        return {
-            "seconds": self.seconds,
-            "binds": self.binds,
-            "policy": self.policy,
-            "calibration": self.calibration,
-            "evidence": self.evidence,
-            "host_s": self.host_s,
-            "by_resource_s": self.by_resource,
-            "by_group_s": self.by_group(),
-            "features": self.features,
-            "rows": [
-                {
-                    "name": row.name,
-                    "group": row.group,
-                    "class": row.op_class,
-                    "dtype": row.dtype,
-                    "amounts": row.amounts,
-                    "resource_s": row.resource_s,
-                    "overhead_s": row.overhead_s,
-                    "seconds": row.seconds,
-                    "binds": row.binds,
-                    "evidence": row.evidence,
-                    "origin": row.origin,
-                }
-                for row in self.rows
-                if row.used
-            ],
-            "assumptions": list(self.assumptions),
-        }
+    @property
+    def used_rows(self) -> tuple[RowTime, ...]:
+        """Rows that take part in this pass."""
+        return tuple(row for row in self.rows if row.used)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from rackline.catalog import names
 from rackline.errors import InputError
 from rackline.hardware import Cluster, MemoryTier, hbm_of, memory_tier
 from rackline.passes.features import Array, FloatLike, as_array
+from rackline.plain import plain
 
 SECONDS_PER_HOUR = 3600.0
 RECOMPUTE = "recompute"
@@ -112,18 +113,16 @@ class Reign:
         from_s, until_s: hold times; until_s of the last one is infinite [s].
     """
 
+    json_keys: ClassVar = (
+        "name=cost.name",
+        "tier=cost.tier",
+        "from_s",
+        "until_s",
+    )
+
     cost: KeepingCost
     from_s: float
     until_s: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data; an open end is null."""
-        return {
-            "name": self.cost.name,
-            "tier": self.cost.tier,
-            "from_s": self.from_s,
-            "until_s": self.until_s if np.isfinite(self.until_s) else None,
-        }
 
 
 def envelope(costs: Sequence[KeepingCost], reuses: float = 1.0) -> tuple[Reign, ...]:
@@ -247,7 +246,7 @@ def tiers_data(
             }
             for line in lines
         ],
-        "envelope": [reign.as_dict() for reign in reigns],
+        "envelope": [plain(reign) for reign in reigns],
         "held": [answer(hold) for hold in holds_s],
     }
 

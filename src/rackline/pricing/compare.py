@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -56,6 +56,19 @@ class Compared:
         certain, likely: hosts whose certain and likely interval holds a true value [count].
     """
 
+    json_keys: ClassVar = (
+        "model",
+        "quantity",
+        "true_low=truth.low",
+        "true_high=truth.high",
+        "cheapest_likely_low=cheapest.likely_low",
+        "cheapest_likely_high=cheapest.likely_high",
+        "hosts",
+        "hosts_certain=certain",
+        "hosts_likely=likely",
+        "factor",
+    )
+
     model: str
     quantity: str
     truth: Range
@@ -68,21 +81,6 @@ class Compared:
     def factor(self) -> float:
         """Middle of the cheapest host's likely interval over the middle of the truth."""
         return self.cheapest.likely.middle / self.truth.middle
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "model": self.model,
-            "quantity": self.quantity,
-            "true_low": self.truth.low,
-            "true_high": self.truth.high,
-            "cheapest_likely_low": self.cheapest.likely_low,
-            "cheapest_likely_high": self.cheapest.likely_high,
-            "hosts": self.hosts,
-            "hosts_certain": self.certain,
-            "hosts_likely": self.likely,
-            "factor": self.factor,
-        }
 
 
 def compare(readings: Sequence[Reading], context_len: float = 5657.0) -> tuple[Compared, ...]:

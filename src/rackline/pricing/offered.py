@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
@@ -70,6 +70,24 @@ class SoldTier:
         reason: why the tier cannot be sold; empty when it can.
     """
 
+    json_keys: ClassVar = (
+        "name",
+        "mode",
+        "from_len",
+        "until_len",
+        "usd_per_mtok_input",
+        "usd_per_mtok_output",
+        "usd_per_mtok_output_all_in",
+        "usd_per_mtok_cached_input",
+        "batch_size",
+        "tpot_s",
+        "mean_margin_input=mean_margin.0",
+        "mean_margin_output=mean_margin.1",
+        "kwh_per_mtok_input",
+        "kwh_per_mtok_output",
+        "reason",
+    )
+
     name: str
     mode: str
     from_len: float
@@ -85,25 +103,25 @@ class SoldTier:
     kwh_per_mtok_output: float | None = None
     reason: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, prices per million tokens."""
-        return {
-            "name": self.name,
-            "mode": self.mode,
-            "from_len": self.from_len,
-            "until_len": self.until_len,
-            "usd_per_mtok_input": self.input_usd * 1e6,
-            "usd_per_mtok_output": self.output_usd * 1e6,
-            "usd_per_mtok_output_all_in": (self.output_usd + self.input_usd * self.until_len / self.output_len) * 1e6,
-            "usd_per_mtok_cached_input": self.cached_input_usd * 1e6,
-            "batch_size": self.batch_size,
-            "tpot_s": self.tpot_s,
-            "mean_margin_input": self.mean_margin[0],
-            "mean_margin_output": self.mean_margin[1],
-            "kwh_per_mtok_input": self.kwh_per_mtok_input,
-            "kwh_per_mtok_output": self.kwh_per_mtok_output,
-            "reason": self.reason,
-        }
+    @property
+    def usd_per_mtok_input(self) -> float:
+        """Price of input [USD per million tokens]."""
+        return self.input_usd * 1e6
+
+    @property
+    def usd_per_mtok_output(self) -> float:
+        """Price of output [USD per million tokens]."""
+        return self.output_usd * 1e6
+
+    @property
+    def usd_per_mtok_output_all_in(self) -> float:
+        """Price of output with the longest prompt that belongs to it [USD per million output tokens]."""
+        return (self.output_usd + self.input_usd * self.until_len / self.output_len) * 1e6
+
+    @property
+    def usd_per_mtok_cached_input(self) -> float:
+        """Price of cached input [USD per million tokens]."""
+        return self.cached_input_usd * 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,21 +136,29 @@ class SoldCache:
         saves: uncached over cached cost of one use within the lifetime [ratio].
     """
 
+    json_keys: ClassVar = (
+        "lifetime_s",
+        "tier",
+        "usd_per_mtok_write",
+        "usd_per_mtok_hold",
+        "saves",
+    )
+
     lifetime_s: float
     tier: str
     write_usd: float
     hold_usd: float
     saves: float
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, prices per million tokens."""
-        return {
-            "lifetime_s": self.lifetime_s,
-            "tier": self.tier,
-            "usd_per_mtok_write": self.write_usd * 1e6,
-            "usd_per_mtok_hold": self.hold_usd * 1e6,
-            "saves": self.saves,
-        }
+    @property
+    def usd_per_mtok_write(self) -> float:
+        """Price of a write [USD per million tokens]."""
+        return self.write_usd * 1e6
+
+    @property
+    def usd_per_mtok_hold(self) -> float:
+        """Price of keeping it [USD per million tokens]."""
+        return self.hold_usd * 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +172,23 @@ class Offered:
         terms, rent: as given.
         costs: bare costs, for other contexts.
     """
+
+    json_keys: ClassVar = (
+        "deployment=costs.deployment",
+        "terms.margin=terms.margin",
+        "terms.utilisation=terms.utilisation",
+        "terms.price_over_cost=terms.price_over_cost",
+        "terms.output_len=terms.output_len",
+        "terms.tpot_s=terms.tpot_s",
+        "terms.usd_per_chip_hour=rent.usd_per_chip_hour",
+        "terms.rent_or_purchase=rent.how",
+        "terms.pue=rent.pue",
+        "terms.usd_per_kwh=rent.usd_per_kwh",
+        "terms.power_w_per_chip=rent.power_w_per_chip",
+        "tiers",
+        "cache_writes=caches",
+        "usd_per_mtok_hour_storage=storage_usd_per_mtok_hour",
+    )
 
     tiers: tuple[SoldTier, ...]
     caches: tuple[SoldCache, ...]
@@ -187,27 +230,6 @@ class Offered:
         return PriceSheet(
             name=name, provider=d.cluster.name, sold_as=d.model.name, date="", tiers=tiers, max_context_len=longest
         )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "deployment": self.costs.deployment.as_dict(),
-            "terms": {
-                "margin": self.terms.margin,
-                "utilisation": self.terms.utilisation,
-                "price_over_cost": self.terms.price_over_cost,
-                "output_len": self.terms.output_len,
-                "tpot_s": self.terms.tpot_s,
-                "usd_per_chip_hour": self.rent.usd_per_chip_hour,
-                "rent_or_purchase": self.rent.how,
-                "pue": self.rent.pue,
-                "usd_per_kwh": self.rent.usd_per_kwh,
-                "power_w_per_chip": self.rent.power_w_per_chip,
-            },
-            "tiers": [tier.as_dict() for tier in self.tiers],
-            "cache_writes": [cache.as_dict() for cache in self.caches],
-            "usd_per_mtok_hour_storage": self.storage_usd_per_mtok_hour,
-        }
 
 
 def _check(what: str, given: float, least: float, allowed: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 from rackline.pricing.unknowns import Range
 
@@ -46,21 +46,6 @@ class Inference:
         """The likely interval as a range."""
         return Range(low=self.likely_low, high=self.likely_high)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "quantity": self.quantity,
-            "unit": self.unit,
-            "method": self.method,
-            "low": self.low,
-            "high": self.high,
-            "likely_low": self.likely_low,
-            "likely_high": self.likely_high,
-            "bound": self.bound,
-            "claim": self.claim,
-            "note": self.note,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
@@ -68,10 +53,6 @@ class Missing:
 
     quantity: str
     reason: str
-
-    def as_dict(self) -> dict[str, str]:
-        """Plain data."""
-        return {"quantity": self.quantity, "reason": self.reason}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +66,6 @@ class Conflict:
 
     claims: str
     text: str
-
-    def as_dict(self) -> dict[str, str]:
-        """Plain data."""
-        return {"claims": self.claims, "text": self.text}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +81,6 @@ class KeptIn:
     lifetime_s: float
     rule_tier: str
     rule_drain_s: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {"lifetime_s": self.lifetime_s, "rule_tier": self.rule_tier, "rule_drain_s": self.rule_drain_s}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,18 +104,6 @@ class PriceChange:
     left_over: float
     text: str
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "name": self.name,
-            "input_ratio": self.input_ratio,
-            "output_ratio": self.output_ratio,
-            "hardware_gain": self.hardware_gain,
-            "precision_gain": self.precision_gain,
-            "left_over": self.left_over,
-            "text": self.text,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
@@ -155,6 +116,21 @@ class Reading:
         fitting_tiers: memory tiers whose cost the price of keeping a token likely pays.
         problems: prices that could not be used.
     """
+
+    json_keys: ClassVar = (
+        "sheet",
+        "provider",
+        "sold_as",
+        "date",
+        "model",
+        "inferences",
+        "not_inferred=missing",
+        "conflicts",
+        "kept_in",
+        "fitting_tiers",
+        "price_changes=changes",
+        "problems",
+    )
 
     sheet: str
     provider: str
@@ -172,20 +148,3 @@ class Reading:
     def find(self, quantity: str, method: str = "") -> Inference | None:
         """The first inference of a quantity whose method begins so."""
         return next((i for i in self.inferences if i.quantity == quantity and i.method.startswith(method)), None)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "sheet": self.sheet,
-            "provider": self.provider,
-            "sold_as": self.sold_as,
-            "date": self.date,
-            "model": self.model,
-            "inferences": [inference.as_dict() for inference in self.inferences],
-            "not_inferred": [missing.as_dict() for missing in self.missing],
-            "conflicts": [conflict.as_dict() for conflict in self.conflicts],
-            "kept_in": [kept.as_dict() for kept in self.kept_in],
-            "fitting_tiers": list(self.fitting_tiers),
-            "price_changes": [change.as_dict() for change in self.changes],
-            "problems": list(self.problems),
-        }

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from rackline.parallel import Deployment, MemoryUse
 from rackline.passes import UNIT, Batch, PassTable, PassTime, Row, RowTime, StepPolicy
+from rackline.plain import plain
 from rackline.report.breakdown import comparison, plain_table, resources_line, spaced
 from rackline.report.wording import flop, percent, short_count, size, trust
 from rackline.units import format_bytes, format_seconds
@@ -72,13 +73,13 @@ class Explanation:
         """Plain data, SI units; every row with its formula, coefficients and amounts."""
         rows = zip(self.table.rows, self.time.rows, self.ideal.rows, strict=True)
         return {
-            **self.deployment.as_dict(),
+            **plain(self.deployment),
             "layout_choice": self.layout_choice,
             "batch_size": self.batch_size,
             "sequences_per_rank": float(np.asarray(self.batch.decode_sequences)),
             "context_len": float(np.asarray(self.batch.context_len)),
             "prefill_tokens": float(np.asarray(self.batch.prefill_tokens)),
-            "memory": self.memory.as_dict(),
+            "memory": plain(self.memory),
             "fits": bool(float(self.memory.free) >= 0),
             "seconds": self.time.seconds,
             "binds": self.time.binds,

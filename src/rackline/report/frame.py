@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any, cast
 
 from rackline.errors import InputError
-from rackline.report.plain import plain
+from rackline.plain import plain
 
 
 def frame(rows: Iterable[Any] | Mapping[str, Any]) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from rackline.hardware import Cluster, Path, rack_bill, scale_out_path, scale_up_path
+from rackline.plain import plain
 from rackline.report.breakdown import plain_table
 from rackline.report.wording import money
 from rackline.units import format_count, format_seconds
@@ -15,7 +16,7 @@ from rackline.units import format_count, format_seconds
 def rack_data(cluster: Cluster) -> dict[str, Any]:
     """The same as plain data."""
     return {
-        **rack_bill(cluster).as_dict(),
+        **plain(rack_bill(cluster)),
         "paths": [
             {
                 "stops": list(path.stops),

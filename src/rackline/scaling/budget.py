@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,6 +126,34 @@ class Budget:
         flat: for each tolerance, the smallest and largest size whose cost is within it [count].
     """
 
+    json_keys: ClassVar = (
+        "law=law.name",
+        "law_evidence=law.evidence",
+        "loss",
+        "feasible",
+        "reason=optimum.reason",
+        "active_params=optimum.params",
+        "total_params",
+        "num_experts",
+        "tokens=optimum.tokens",
+        "unique_tokens",
+        "overtraining_factor",
+        "tokens_over_compute_optimal",
+        "chip_hours",
+        "usd",
+        "peak_flop_per_s",
+        "usd_per_chip_hour",
+        "phases",
+        "compute_optimal.params=compute_optimal.params",
+        "compute_optimal.tokens=compute_optimal.tokens",
+        "compute_optimal.train_flop=compute_optimal.train_flop",
+        "compute_optimal.lifetime_over_optimum=compute_optimal_over_optimum",
+        "equal_costs",
+        "curve.params=curve_params",
+        "curve.lifetime_over_optimum=curve_over_optimum",
+        "flat=flat_spans",
+    )
+
     law: LossLaw
     loss: float
     usage: Usage
@@ -174,45 +202,20 @@ class Budget:
             return float("nan")
         return float(self.optimum.tokens / compute_optimal_of_params(self.law, self.optimum.params).tokens)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Data for JSON, SI units."""
-        best = self.optimum
-        rule = self.equal_costs
-        return {
-            "law": self.law.name,
-            "law_evidence": self.law.evidence,
-            "loss": self.loss,
-            "feasible": self.feasible,
-            "reason": best.reason,
-            "active_params": best.params,
-            "total_params": self.total_params,
-            "num_experts": self.num_experts,
-            "tokens": best.tokens,
-            "unique_tokens": self.unique_tokens,
-            "overtraining_factor": self.overtraining_factor,
-            "tokens_over_compute_optimal": self.tokens_over_compute_optimal,
-            "chip_hours": self.chip_hours,
-            "usd": self.usd,
-            "peak_flop_per_s": self.peak_flop_per_s,
-            "usd_per_chip_hour": self.usd_per_chip_hour,
-            "phases": [{name: getattr(phase, name) for name in phase.__slots__} for phase in self.phases],
-            "compute_optimal": {
-                "params": self.compute_optimal.params,
-                "tokens": self.compute_optimal.tokens,
-                "train_flop": self.compute_optimal.train_flop,
-                "lifetime_over_optimum": self.compute_optimal_lifetime_flop / float(best.lifetime_flop),
-            },
-            "equal_costs": None
-            if rule is None
-            else {"pretrain_tokens": rule.pretrain_tokens, "rl_tokens": rule.rl_tokens},
-            "curve": {
-                "params": list(self.curve_params),
-                "lifetime_over_optimum": list(self.curve_flop / float(best.lifetime_flop)),
-            },
-            "flat": [
-                {"within": within, "params_low": low, "params_high": high} for within, (low, high) in self.flat.items()
-            ],
-        }
+    @property
+    def compute_optimal_over_optimum(self) -> float:
+        """Cost over life of the compute-optimal model over the least cost."""
+        return self.compute_optimal_lifetime_flop / float(self.optimum.lifetime_flop)
+
+    @property
+    def curve_over_optimum(self) -> np.ndarray:
+        """Cost over life of each size over the least cost."""
+        return self.curve_flop / float(self.optimum.lifetime_flop)
+
+    @property
+    def flat_spans(self) -> list[dict[str, float]]:
+        """Sizes that cost no more than a share above the least."""
+        return [{"within": share, "params_low": low, "params_high": high} for share, (low, high) in self.flat.items()]
 
 
 def lifetime_flop_per_param(usage: Usage, mfu: PhaseMfu) -> float:

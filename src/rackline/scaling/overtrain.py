@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,8 @@ class EqualCosts:
         rl_tokens: D_RL [token].
         inference_tokens: D_inf [token].
     """
+
+    json_keys: ClassVar = ("pretrain_tokens", "rl_tokens")
 
     pretrain_tokens: float | NDArray[np.float64]
     rl_tokens: float | NDArray[np.float64]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from rackline.catalog import RunRecord, names, run_record
 from rackline.checked import Num, checked, plain
@@ -61,10 +60,6 @@ class KnownRun:
     mfu_of_hours: float | None
     goodput: float | None
     evidence: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """Data for JSON, SI units."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def run_mfu(active_params: Num, tokens: Num, chip_hours: Num, peak_flop_per_s: Num) -> Num:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 from rackline.hardware import Cluster
 from rackline.parallel import Deployment, Layout, Precision, ServerMemory
@@ -29,6 +28,27 @@ class Candidate:
         usd_per_mtok_input, usd_per_mtok_output: the same cost, split by the time that prompts and outputs take.
         free_bytes: left on the fullest chip [bytes].
     """
+
+    json_keys: ClassVar = (
+        "layout",
+        "precision",
+        "mode",
+        "batch_size",
+        "num_chips",
+        "tpot_s",
+        "ttft_s",
+        "tokens_per_s_per_user",
+        "requests_per_s",
+        "output_tokens_per_s_per_chip",
+        "usd_per_mtok_output_all_in",
+        "usd_per_mtok_input",
+        "usd_per_mtok_output",
+        "prefill_utilisation",
+        "free_bytes",
+        "prefill_pool",
+        "decode_pool",
+        "kv_transfer",
+    )
 
     layout: Layout
     precision: Precision
@@ -55,28 +75,11 @@ class Candidate:
         """1 / tpot [tokens/s]."""
         return 1.0 / self.tpot_s
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "layout": self.layout.as_dict(),
-            "precision": self.precision.as_dict(),
-            "mode": self.mode.as_dict(),
-            "batch_size": self.batch_size,
-            "num_chips": self.num_chips,
-            "tpot_s": self.tpot_s,
-            "ttft_s": self.ttft_s if math.isfinite(self.ttft_s) else None,
-            "tokens_per_s_per_user": self.tokens_per_s_per_user,
-            "requests_per_s": self.requests_per_s,
-            "output_tokens_per_s_per_chip": self.output_tokens_per_s_per_chip,
-            "usd_per_mtok_output_all_in": self.usd_per_mtok_output_all_in,
-            "usd_per_mtok_input": self.usd_per_mtok_input,
-            "usd_per_mtok_output": self.usd_per_mtok_output,
-            "prefill_utilisation": self.prefill_utilisation,
-            "free_bytes": self.free_bytes,
-            "prefill_pool": None,
-            "decode_pool": None,
-            "kv_transfer": None,
-        }
+    @property
+    def prefill_pool(self) -> None:
+        """One engine has no pools: the keys of a pair of pools stand empty."""
+
+    decode_pool = kv_transfer = prefill_pool
 
 
 def price_per_chip_s(cluster: Cluster) -> tuple[float, bool]:

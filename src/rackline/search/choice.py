@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from rackline.parallel import Layout, MemoryUse, Precision
 from rackline.passes import PassTime
+from rackline.plain import plain
 from rackline.search.candidate import Candidate
 from rackline.search.floors import Floors
 from rackline.search.pool_pair import Pool, PoolPair
@@ -194,14 +195,14 @@ class Choice:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data with the same keys for one engine and for pools."""
-        steady, inside = self.steady.as_dict(), self.inside
+        steady, inside = plain(self.steady), self.inside
         pools = {name: steady.pop(name) for name in ("prefill_pool", "decode_pool", "kv_transfer")}
         if inside.prefill_memory is not None:
             for pool, time, memory in (
                 ("prefill_pool", inside.prefill, inside.prefill_memory),
                 ("decode_pool", inside.decode, inside.memory),
             ):
-                pools[pool] |= {"binding": time.binds, "memory": memory.as_dict()}
+                pools[pool] |= {"binding": time.binds, "memory": plain(memory)}
         numbers = (
             "batch_size", "max_num_seqs", "num_chips", "tpot_s", "ttft_s", "tokens_per_s_per_user", "requests_per_s",
             "saturation_requests_per_s", "utilisation", "output_tokens_per_s_per_chip",
@@ -211,13 +212,13 @@ class Choice:
             "serving": self.serving,
             **{name: steady.pop(name) for name in ("layout", "precision", "mode")},
             **{name: getattr(self, name) for name in numbers},
-            "simulated": self.promise.simulated.as_dict() if self.promise else None,
+            "simulated": plain(self.promise.simulated) if self.promise else None,
             "not_simulated": self.not_simulated,
             "steady": steady,
             **pools,
-            "memory": inside.memory.as_dict(),
+            "memory": plain(inside.memory),
             "binding": inside.decode.binds,
-            "decode": inside.decode.as_dict(),
-            "prefill": inside.prefill.as_dict(),
-            "floors": inside.floors.as_dict() if inside.floors else None,
+            "decode": plain(inside.decode),
+            "prefill": plain(inside.prefill),
+            "floors": plain(inside.floors) if inside.floors else None,
         }

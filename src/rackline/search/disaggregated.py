@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
@@ -51,21 +51,19 @@ class Disaggregated:
         pairs_compared: combinations of both pools that were compared.
     """
 
+    json_keys: ClassVar = (
+        "pareto",
+        "candidates_evaluated",
+        "pairs_compared",
+        "reason",
+    )
+
     best: Choice | None
     pareto: tuple[PoolPair, ...]
     candidates_evaluated: int
     pairs_compared: int
     contenders: tuple[Choice, ...] = ()
     reason: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data beside the answer, which holds the best pair."""
-        return {
-            "pareto": [option.as_dict() for option in self.pareto],
-            "candidates_evaluated": self.candidates_evaluated,
-            "pairs_compared": self.pairs_compared,
-            "reason": self.reason,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -31,10 +30,6 @@ class ClusterNeed:
     cluster: str | None
     num_chips: int
     reason: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {"cluster": self.cluster, "num_chips": self.num_chips, "reason": self.reason}
 
 
 def best_free_bytes(model: AnyModel, on: Cluster, workload: Workload, memory_fraction: float) -> tuple[float, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from rackline.parallel import Deployment, Layout
 from rackline.parallel.memory import weight_bytes
@@ -30,16 +29,6 @@ class Floors:
     usd_per_mtok_output: float
     latency_ratio: float
     cost_ratio: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "latency_s": self.latency_s,
-            "full_read_s": self.full_read_s,
-            "usd_per_mtok_output": self.usd_per_mtok_output,
-            "latency_ratio": self.latency_ratio,
-            "cost_ratio": self.cost_ratio,
-        }
 
 
 def floors(

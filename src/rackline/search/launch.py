@@ -39,16 +39,6 @@ class LaunchCommand:
     options_file: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "stack": self.stack,
-            "role": self.role,
-            "words": list(self.words),
-            "options_file": list(self.options_file),
-            "notes": list(self.notes),
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:

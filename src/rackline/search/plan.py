@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
@@ -50,6 +50,31 @@ class Plan:
         reason: why no single engine keeps the limits; empty when one does.
         disaggregated: the search over separate pools for prefill and decode; None when not asked.
     """
+
+    json_keys: ClassVar = (
+        "model=model.name",
+        "cluster=cluster.name",
+        "calibration=calibration.name",
+        "evidence=calibration.evidence",
+        "input_len=workload.input_len",
+        "output_len=workload.output_len",
+        "tpot_limit_s=constraints.tpot_s",
+        "ttft_limit_s=constraints.ttft_s",
+        "tpot_limit_percentile=constraints.tpot_percentile",
+        "ttft_limit_percentile=constraints.ttft_percentile",
+        "candidates_evaluated",
+        "combinations",
+        "priced",
+        "best",
+        "runner_up",
+        "disaggregated",
+        "pareto",
+        "ranked",
+        "rejected",
+        "reason",
+        "need",
+        "assumptions",
+    )
 
     model: AnyModel
     cluster: Cluster
@@ -107,34 +132,6 @@ class Plan:
             reason=alone.reason if engines else self.reason,
             disaggregated=both,
         )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data with the keys that other programs rely on."""
-        best, second = self.best, self.runner_up
-        return {
-            "model": self.model.name,
-            "cluster": self.cluster.name,
-            "calibration": self.calibration.name,
-            "evidence": self.calibration.evidence,
-            "input_len": self.workload.input_len,
-            "output_len": self.workload.output_len,
-            "tpot_limit_s": self.constraints.tpot_s,
-            "ttft_limit_s": self.constraints.ttft_s,
-            "tpot_limit_percentile": self.constraints.tpot_percentile,
-            "ttft_limit_percentile": self.constraints.ttft_percentile,
-            "candidates_evaluated": self.candidates_evaluated,
-            "combinations": self.combinations,
-            "priced": self.priced,
-            "best": best.as_dict() if best else None,
-            "runner_up": second.as_dict() if second else None,
-            "disaggregated": self.disaggregated.as_dict() if self.disaggregated else None,
-            "pareto": [candidate.as_dict() for candidate in self.pareto],
-            "ranked": [candidate.as_dict() for candidate in self.ranked],
-            "rejected": [rejected.as_dict() for rejected in self.rejected],
-            "reason": self.reason,
-            "need": self.need.as_dict() if self.need else None,
-            "assumptions": list(self.assumptions),
-        }
 
 
 def plan(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 from rackline.parallel import Layout, Precision
 from rackline.serving.disaggregated import KvTransfer
@@ -25,6 +24,18 @@ class Pool:
         load: share of that which is used.
     """
 
+    json_keys: ClassVar = (
+        "cluster",
+        "layout",
+        "num_chips",
+        "precision",
+        "mode",
+        "batch_size",
+        "seconds",
+        "requests_per_s",
+        "load",
+    )
+
     cluster: str
     layout: Layout
     precision: Precision
@@ -39,20 +50,6 @@ class Pool:
     def num_chips(self) -> int:
         """Chips of all replicas."""
         return self.layout.num_chips
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "cluster": self.cluster,
-            "layout": self.layout.as_dict(),
-            "num_chips": self.num_chips,
-            "precision": self.precision.as_dict(),
-            "mode": self.mode.as_dict(),
-            "batch_size": self.batch_size,
-            "seconds": self.seconds,
-            "requests_per_s": self.requests_per_s,
-            "load": self.load,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +66,28 @@ class PoolPair:
         usd_per_mtok_input, usd_per_mtok_output: cost of the prefill pool over input tokens, of the decode pool over
             output tokens [USD per million].
     """
+
+    json_keys: ClassVar = (
+        "layout=decode.layout",
+        "precision=decode.precision",
+        "mode=decode.mode",
+        "batch_size=decode.batch_size",
+        "num_chips",
+        "tpot_s",
+        "ttft_s",
+        "tokens_per_s_per_user",
+        "requests_per_s",
+        "output_tokens_per_s_per_chip",
+        "usd_per_mtok_output_all_in",
+        "usd_per_mtok_input",
+        "usd_per_mtok_output",
+        "prefill_utilisation=prefill.load",
+        "prefill_pool=prefill",
+        "decode_pool=decode",
+        "kv_transfer.kv_bytes=transfer.kv_bytes",
+        "kv_transfer.level=transfer.level",
+        "kv_transfer.seconds=transfer.seconds",
+    )
 
     prefill: Pool
     decode: Pool
@@ -90,29 +109,3 @@ class PoolPair:
     def tokens_per_s_per_user(self) -> float:
         """1 / tpot [tokens/s]."""
         return 1.0 / self.tpot_s
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data; layout, precision, mode and batch are those of the decode pool, as in an aggregated plan."""
-        return {
-            "layout": self.decode.layout.as_dict(),
-            "precision": self.decode.precision.as_dict(),
-            "mode": self.decode.mode.as_dict(),
-            "batch_size": self.decode.batch_size,
-            "num_chips": self.num_chips,
-            "tpot_s": self.tpot_s,
-            "ttft_s": self.ttft_s if math.isfinite(self.ttft_s) else None,
-            "tokens_per_s_per_user": self.tokens_per_s_per_user,
-            "requests_per_s": self.requests_per_s,
-            "output_tokens_per_s_per_chip": self.output_tokens_per_s_per_chip,
-            "usd_per_mtok_output_all_in": self.usd_per_mtok_output_all_in,
-            "usd_per_mtok_input": self.usd_per_mtok_input,
-            "usd_per_mtok_output": self.usd_per_mtok_output,
-            "prefill_utilisation": self.prefill.load,
-            "prefill_pool": self.prefill.as_dict(),
-            "decode_pool": self.decode.as_dict(),
-            "kv_transfer": {
-                "kv_bytes": self.transfer.kv_bytes,
-                "level": self.transfer.level,
-                "seconds": self.transfer.seconds,
-            },
-        }

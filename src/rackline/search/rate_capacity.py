@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, sqrt
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,13 +19,15 @@ Serve = Callable[[Requests], Result]
 class TriedRate:
     """One rate [requests/s], whether it held, and the limited latencies at the percentile [s]."""
 
+    json_keys: ClassVar = (
+        "rate_per_s",
+        "holds",
+        "*values",
+    )
+
     rate_per_s: float
     holds: bool
     values: dict[str, float]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {"rate_per_s": self.rate_per_s, "holds": self.holds, **self.values}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,22 +43,21 @@ class RateCapacity:
         result: the run at `rate_per_s`, None when none held.
     """
 
+    json_keys: ClassVar = (
+        "slo.*=slo.limits()",
+        "slo.percentile=slo.percentile",
+        "rate_per_s",
+        "broken_per_s",
+        "reason",
+        "tried",
+    )
+
     slo: Slo
     rate_per_s: float
     broken_per_s: float | None
     reason: str
     tried: tuple[TriedRate, ...]
     result: Result | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "slo": {**self.slo.limits(), "percentile": self.slo.percentile},
-            "rate_per_s": self.rate_per_s,
-            "broken_per_s": self.broken_per_s,
-            "reason": self.reason,
-            "tried": [one.as_dict() for one in self.tried],
-        }
 
 
 def rate_capacity(

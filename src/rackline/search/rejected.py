@@ -28,15 +28,6 @@ class Rejected:
     excess: float
     candidate: dict[str, Any]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "what": self.what,
-            "reason": self.reason,
-            "excess": self.excess,
-            "candidate": self.candidate,
-        }
-
 
 def nearest_rejected(
     *,

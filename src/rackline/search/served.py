@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import gcd
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
@@ -66,6 +66,13 @@ class Simulated:
         grows: whether the queue keeps growing.
     """
 
+    json_keys: ClassVar = (
+        "requests",
+        "ttft_s",
+        "tpot_s",
+        "e2e_s",
+    )
+
     requests_per_s: float
     requests: int
     in_flight: float
@@ -74,15 +81,6 @@ class Simulated:
     tpot_s: Latency
     e2e_s: Latency
     grows: bool
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "requests": self.requests,
-            "ttft_s": self.ttft_s.as_dict(),
-            "tpot_s": self.tpot_s.as_dict(),
-            "e2e_s": self.e2e_s.as_dict(),
-        }
 
     def over_limits(self, limits: Constraints) -> dict[str, float]:
         """Each limited latency, at its percentile, over its limit."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
@@ -37,6 +37,17 @@ class SpeculationRow:
         output_tokens_per_s_per_chip: at that batch [tokens/s].
     """
 
+    json_keys: ClassVar = (
+        "draft_tokens=speculation.draft_tokens",
+        "tokens_per_step=speculation.tokens_per_step",
+        "sequences_per_rank",
+        "tpot_s",
+        "breakeven_tokens=breakeven",
+        "pays_up_to",
+        "best_batch",
+        "output_tokens_per_s_per_chip",
+    )
+
     speculation: Speculation
     sequences_per_rank: Array
     tpot_s: Array
@@ -44,19 +55,6 @@ class SpeculationRow:
     pays_up_to: int
     best_batch: int
     output_tokens_per_s_per_chip: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "draft_tokens": self.speculation.draft_tokens,
-            "tokens_per_step": self.speculation.tokens_per_step,
-            "sequences_per_rank": self.sequences_per_rank.tolist(),
-            "tpot_s": self.tpot_s.tolist(),
-            "breakeven_tokens": self.breakeven.tolist(),
-            "pays_up_to": self.pays_up_to,
-            "best_batch": self.best_batch,
-            "output_tokens_per_s_per_chip": self.output_tokens_per_s_per_chip,
-        }
 
 
 def speculation_rows(

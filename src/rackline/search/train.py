@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,6 +29,22 @@ class TrainCandidate:
         levels: which group works on which level of the fabric.
     """
 
+    json_keys: ClassVar = (
+        "layout",
+        "num_chips=layout.num_chips",
+        "step_s",
+        "breakdown=step",
+        "memory",
+        "mfu",
+        "hfu",
+        "tokens_per_s_per_chip",
+        "days",
+        "usd",
+        "kwh",
+        "binding=binds",
+        "levels",
+    )
+
     layout: TrainLayout
     step_s: float
     step: Mapping[str, Any]
@@ -41,27 +57,6 @@ class TrainCandidate:
     kwh: float | None
     binds: str
     levels: tuple[Crossing, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "layout": self.layout.as_dict(),
-            "num_chips": self.layout.num_chips,
-            "step_s": self.step_s,
-            "breakdown": dict(self.step),
-            "memory": dict(self.memory),
-            "mfu": self.mfu,
-            "hfu": self.hfu,
-            "tokens_per_s_per_chip": self.tokens_per_s_per_chip,
-            "days": self.days,
-            "usd": self.usd,
-            "kwh": self.kwh,
-            "binding": self.binds,
-            "levels": [
-                {"group": one.name, "size": one.size, "inside_domain": one.inside, "level": one.level}
-                for one in self.levels
-            ],
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +74,27 @@ class TrainPlan:
         nearest: the run that lacks least memory, when nothing fits.
     """
 
+    json_keys: ClassVar = (
+        "model=job.model.name",
+        "cluster=job.cluster.name",
+        "num_chips=job.cluster.num_chips",
+        "stack=job.stack.name",
+        "precision=job.precision",
+        "global_batch_tokens=job.global_batch_tokens",
+        "global_batch_sequences=job.global_batch_sequences",
+        "asked_batch_tokens",
+        "schedules",
+        "seq_len=job.seq_len",
+        "tokens",
+        "candidates_evaluated",
+        "candidates_timed",
+        "best=best.0",
+        "others",
+        "reliability",
+        "reason",
+        "nearest",
+    )
+
     job: TrainJob
     tokens: float | None
     candidates_evaluated: int
@@ -90,28 +106,10 @@ class TrainPlan:
     asked_batch_tokens: float | None = None
     schedules: tuple[str, ...] = ()
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "model": self.job.model.name,
-            "cluster": self.job.cluster.name,
-            "num_chips": self.job.cluster.num_chips,
-            "stack": self.job.stack.name,
-            "precision": self.job.precision.as_dict(),
-            "global_batch_tokens": self.job.global_batch_tokens,
-            "global_batch_sequences": self.job.global_batch_sequences,
-            "asked_batch_tokens": self.asked_batch_tokens,
-            "schedules": list(self.schedules),
-            "seq_len": self.job.seq_len,
-            "tokens": self.tokens,
-            "candidates_evaluated": self.candidates_evaluated,
-            "candidates_timed": self.candidates_timed,
-            "best": self.best[0].as_dict() if self.best else None,
-            "others": [one.as_dict() for one in self.best[1:]],
-            "reliability": self.reliability.as_dict(),
-            "reason": self.reason,
-            "nearest": self.nearest.as_dict() if self.nearest else None,
-        }
+    @property
+    def others(self) -> tuple[TrainCandidate, ...]:
+        """The runs behind the fastest."""
+        return self.best[1:]
 
 
 def train_plan(

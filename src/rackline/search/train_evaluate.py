@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -150,6 +151,13 @@ class Crossing:
         inside: of them in one scale-up domain [count].
         level: "scale-up", "scale-out" or "both".
     """
+
+    json_keys: ClassVar = (
+        "group=name",
+        "size",
+        "inside_domain=inside",
+        "level",
+    )
 
     name: str
     size: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
@@ -144,6 +144,13 @@ class WhatIfPoint:
         plan: the answer there.
     """
 
+    json_keys: ClassVar = (
+        "value",
+        "setting",
+        "best=plan.best",
+        "reason",
+    )
+
     value: str
     setting: str
     plan: Plan
@@ -153,12 +160,7 @@ class WhatIfPoint:
         """Cheapest cost [USD per million output tokens]; infinite without an answer."""
         return self.plan.best.usd_per_mtok_output_all_in if self.plan.best is not None else math.inf
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        chosen = self.plan.best
-        return {
-            "value": self.value,
-            "setting": self.setting,
-            "best": chosen.as_dict() if chosen else None,
-            "reason": self.plan.reason if chosen is None else "",
-        }
+    @property
+    def reason(self) -> str:
+        """Why there is no answer; empty where there is one."""
+        return self.plan.reason if self.plan.best is None else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
@@ -42,19 +42,6 @@ class CapacityRow:
     total_concurrency: int
     reason: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data; an unbounded context is null."""
-        return {
-            "layout": self.layout.as_dict(),
-            "weights_bytes": self.weights_bytes,
-            "kv_room_bytes": self.kv_room_bytes,
-            "kv_bytes_per_sequence": self.kv_bytes_per_sequence,
-            "max_context": self.max_context if np.isfinite(self.max_context) else None,
-            "max_concurrency": self.max_concurrency,
-            "total_concurrency": self.total_concurrency,
-            "reason": self.reason,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
@@ -65,6 +52,17 @@ class Capacity:
         concurrency: the asked requests on the cluster, None when only counted [requests].
         rows: every layout that was looked at.
     """
+
+    json_keys: ClassVar = (
+        "model",
+        "cluster",
+        "precision",
+        "context_len",
+        "concurrency",
+        "memory_fraction",
+        "fits",
+        "rows",
+    )
 
     model: str
     cluster: str
@@ -80,18 +78,10 @@ class Capacity:
         least = max(self.concurrency or 1, 1)
         return tuple(row for row in self.rows if row.total_concurrency >= least)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "model": self.model,
-            "cluster": self.cluster,
-            "precision": self.precision.as_dict(),
-            "context_len": self.context_len,
-            "concurrency": self.concurrency,
-            "memory_fraction": self.memory_fraction,
-            "fits": bool(self.fitting),
-            "rows": [row.as_dict() for row in self.rows],
-        }
+    @property
+    def fits(self) -> bool:
+        """Whether any layout holds what was asked."""
+        return bool(self.fitting)
 
 
 def capacity(

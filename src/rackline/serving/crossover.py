@@ -37,10 +37,6 @@ class Ridge:
     ridge: float
     drain_s: float
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
-
 
 def ridges(chips: Sequence[Chip]) -> list[Ridge]:
     """Ridge points of chips for every data type whose width is known (ledger G01, G02).

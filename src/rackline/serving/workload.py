@@ -76,11 +76,3 @@ class Mode:
         """Short text."""
         overlap = ", two-batch overlap" if self.two_batch_overlap else ""
         return f"{self.admission.replace('_', ' ')} {self.max_batched_tokens}{overlap}"
-
-    def as_dict(self) -> dict[str, object]:
-        """Plain data."""
-        return {
-            "admission": self.admission,
-            "max_batched_tokens": self.max_batched_tokens,
-            "two_batch_overlap": self.two_batch_overlap,
-        }

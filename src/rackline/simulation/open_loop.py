@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, sqrt
+from typing import ClassVar
 
 import numpy as np
 
@@ -27,6 +28,15 @@ class Latency:
         values: of each request, in the order of arrival [s], (n,).
     """
 
+    json_keys: ClassVar = (
+        "mean",
+        "p50",
+        "p90",
+        "p99",
+        "p99_interval.low=p99_low",
+        "p99_interval.high=p99_high",
+    )
+
     mean: float
     p50: float
     p90: float
@@ -38,16 +48,6 @@ class Latency:
     def at(self, percentile: float | None) -> float:
         """A percentile, or the mean without one [s]."""
         return self.mean if percentile is None else float(np.percentile(self.values, percentile))
-
-    def as_dict(self) -> dict[str, float | dict[str, float]]:
-        """Plain data."""
-        return {
-            "mean": self.mean,
-            "p50": self.p50,
-            "p90": self.p90,
-            "p99": self.p99,
-            "p99_interval": {"low": self.p99_low, "high": self.p99_high},
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

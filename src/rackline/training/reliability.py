@@ -76,16 +76,6 @@ class Reliability:
     interval_s: float
     goodput: float
 
-    def as_dict(self) -> dict[str, float]:
-        """Plain data."""
-        return {
-            "between_failures_s": self.between_failures_s,
-            "checkpoint_bytes": self.checkpoint_bytes,
-            "write_s": self.write_s,
-            "interval_s": self.interval_s,
-            "goodput": self.goodput,
-        }
-
 
 def reliability(
     total_params: float,

@@ -65,10 +65,6 @@ class TrainLayout:
         parts += [f"micro_batch={self.micro_batch}", f"zero={self.zero}"]
         return ",".join(parts)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
-
 
 _COUNTS = ("tp", "pp", "virtual_pp", "cp", "ep", "expert_tp", "dp", "zero", "micro_batch")
 

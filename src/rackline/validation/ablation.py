@@ -12,6 +12,7 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.parallel import Deployment
 from rackline.passes.calibration import UNIT, Calibration, OperationCalibration
+from rackline.plain import plain
 from rackline.serving.stack import Stack
 from rackline.validation.cases import CaseSet
 from rackline.validation.fit_cases import FIRST_TOKEN, prepare, shipped_numbers
@@ -69,8 +70,8 @@ class Ablated:
         return {
             "effect": self.name,
             "without": self.without,
-            "numbers": self.fold.numbers.as_dict(),
-            "metrics": {metric: self.stats(metric).as_dict() for metric in METRICS},
+            "numbers": plain(self.fold.numbers),
+            "metrics": {metric: plain(self.stats(metric)) for metric in METRICS},
         }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import ClassVar, cast
 
 from rackline.validation.forms import FORMS, Problem, find_problem, known_keys
 
@@ -64,6 +64,13 @@ class Unsupported:
         metrics: measured keys that go unscored.
     """
 
+    json_keys: ClassVar = (
+        "id=case_id",
+        "reason",
+        "kind",
+        "where",
+    )
+
     case_id: str
     kind: str
     where: str
@@ -79,10 +86,6 @@ class Unsupported:
     def reason(self) -> str:
         """Why, with file and line when the case itself is wrong."""
         return f"{self.where}: {self.cause}" if self.bad_input else self.cause
-
-    def as_dict(self) -> dict[str, str]:
-        """Plain data."""
-        return {"id": self.case_id, "reason": self.reason, "kind": self.kind, "where": self.where}
 
     @classmethod
     def of(cls, case: Case, cause: str, *, bad_input: bool = False) -> Unsupported:

@@ -15,6 +15,7 @@ import numpy as np
 
 from rackline.errors import InputError
 from rackline.passes.features import Array
+from rackline.plain import plain
 from rackline.validation.cases import Case, CaseSet
 from rackline.validation.fit_cases import FitCases, ServingNumbers, prepare, shipped_numbers
 from rackline.validation.resolve import stack_name
@@ -93,8 +94,8 @@ class Refit:
     def ranges(self) -> dict[str, tuple[float, float, float]]:
         """Number → (least, most) over the folds, and its value in the fit that sees all cases."""
         found: dict[str, tuple[float, float, float]] = {}
-        for name, value in self.whole.numbers.as_dict().items():
-            known = [d[name] for fold in self.folds if name in (d := fold.numbers.as_dict())]
+        for name, value in plain(self.whole.numbers).items():
+            known = [d[name] for fold in self.folds if name in (d := plain(fold.numbers))]
             found[name] = (min(known, default=value), max(known, default=value), value)
         return found
 
@@ -108,25 +109,25 @@ class Refit:
         )
         return {
             "left_out_by": self.by,
-            **self.board.as_dict(),
+            **plain(self.board),
             "macro_median": {metric: self.macro_median(metric) for metric in self.board.metrics},
             "ttft_s_where_kv_fits": {
-                "left_out": self.where_kv_fits(self.board.scores).as_dict(),
-                "in_sample": self.where_kv_fits(self.whole.scores).as_dict(),
+                "left_out": plain(self.where_kv_fits(self.board.scores)),
+                "in_sample": plain(self.where_kv_fits(self.whole.scores)),
             },
             "memory_bound": list(self.memory_bound),
             "in_sample": {
-                "numbers": self.whole.numbers.as_dict(),
-                "metrics": {name: stats.as_dict() for name, stats in in_sample.metrics.items()},
-                "groups": [group.as_dict() for group in in_sample.groups],
+                "numbers": plain(self.whole.numbers),
+                "metrics": {name: plain(stats) for name, stats in in_sample.metrics.items()},
+                "groups": [plain(group) for group in in_sample.groups],
             },
             "folds": [
                 {
                     "left_out": fold.left_out,
                     "cases": fold.num_cases,
-                    "numbers": fold.numbers.as_dict(),
+                    "numbers": plain(fold.numbers),
                     "metrics": {
-                        metric: statistics([one for one in fold.scores if one.metric == metric]).as_dict()
+                        metric: plain(statistics([one for one in fold.scores if one.metric == metric]))
                         for metric in dict.fromkeys(one.metric for one in fold.scores)
                     },
                 }

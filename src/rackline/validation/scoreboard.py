@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from rackline.plain import plain
 from rackline.validation.cases import Case, Unsupported
 from rackline.validation.speculation import BothWays, by_group
 
@@ -63,30 +64,22 @@ class Stats:
     share_within_20: float
     bias: float
 
-    def as_dict(self) -> dict[str, float]:
-        """Plain data."""
-        return {
-            "n": self.n,
-            "supported": self.supported,
-            "median_abs_error": self.median_abs_error,
-            "p90_abs_error": self.p90_abs_error,
-            "share_within_20": self.share_within_20,
-            "bias": self.bias,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """Errors of one metric in one group, such as all cases of a chip."""
 
+    json_keys: ClassVar = (
+        "by",
+        "group",
+        "metric",
+        "*stats",
+    )
+
     by: str
     group: str
     metric: str
     stats: Stats
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {"by": self.by, "group": self.group, "metric": self.metric, **self.stats.as_dict()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,14 +155,14 @@ class Scoreboard:
             "calibration": self.calibration,
             "cases": self.num_cases,
             "supported": self.num_cases - len(self.unsupported),
-            "metrics": {name: stats.as_dict() for name, stats in self.metrics.items()},
-            "groups": [group.as_dict() for group in self.groups],
-            "unsupported": [case.as_dict() for case in self.unsupported],
+            "metrics": {name: plain(stats) for name, stats in self.metrics.items()},
+            "groups": [plain(group) for group in self.groups],
+            "unsupported": [plain(case) for case in self.unsupported],
             "unknown_keys": dict(self.unknown_keys),
             "worst": list(self.worst),
             "unknown_speculation": {
-                "groups": [group.as_dict() for group in by_group(self.both_ways)] if self.both_ways else [],
-                "cases": [row.as_dict() for row in self.both_ways],
+                "groups": [plain(group) for group in by_group(self.both_ways)] if self.both_ways else [],
+                "cases": [plain(row) for row in self.both_ways],
             },
         }
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -45,6 +45,17 @@ class BothWays:
         measured, plain, speculating: measured, and predicted with one token a step and with drafts [s].
     """
 
+    json_keys: ClassVar = (
+        "id=case_id",
+        "model",
+        "chip",
+        "stack",
+        "measured_tpot_s=measured",
+        "plain_tpot_s=plain",
+        "speculating_tpot_s=speculating",
+        "place",
+    )
+
     case_id: str
     model: str
     chip: str
@@ -59,19 +70,6 @@ class BothWays:
         if self.measured < min(self.plain, self.speculating):
             return "faster"
         return "slower" if self.measured > max(self.plain, self.speculating) else "between"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "id": self.case_id,
-            "model": self.model,
-            "chip": self.chip,
-            "stack": self.stack,
-            "measured_tpot_s": self.measured,
-            "plain_tpot_s": self.plain,
-            "speculating_tpot_s": self.speculating,
-            "place": self.place,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rackline.errors import InputError
+from rackline.plain import plain
 from rackline.validation.scoreboard import Scoreboard
 
 RELATIVE, ABSOLUTE = 0.02, 0.002
@@ -23,8 +24,8 @@ def stored_form(board: Scoreboard, files: Iterable[str]) -> dict[str, Any]:
         "calibration": board.calibration,
         "cases": board.num_cases,
         "supported": board.num_cases - len(board.unsupported),
-        "metrics": {name: _rounded(stats.as_dict()) for name, stats in board.metrics.items()},
-        "groups": [_rounded(group.as_dict()) for group in board.groups],
+        "metrics": {name: _rounded(plain(stats)) for name, stats in board.metrics.items()},
+        "groups": [_rounded(plain(group)) for group in board.groups],
         "unsupported": [
             {"kind": kind, "reason": cause, "n": len(cases)} for (kind, cause), cases in board.reasons().items()
         ],

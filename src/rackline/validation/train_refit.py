@@ -11,6 +11,7 @@ import numpy as np
 from rackline.catalog import names
 from rackline.errors import InputError
 from rackline.passes.features import Array
+from rackline.plain import plain
 from rackline.training.stack import TrainingStack
 from rackline.validation.cases import Case, CaseSet
 from rackline.validation.resolve import Resolver
@@ -80,13 +81,12 @@ class TrainRefit:
         """Plain data for JSON."""
         return {
             "left_out_by": self.by,
-            "left_out": self.left_out.as_dict(),
+            "left_out": plain(self.left_out),
             "median_of_medians": self.median_of_medians,
-            "in_sample": self.whole.stats.as_dict(),
+            "in_sample": plain(self.whole.stats),
             "numbers": dict(self.whole.numbers),
             "folds": [
-                {"left_out": fold.left_out, **fold.stats.as_dict(), "numbers": dict(fold.numbers)}
-                for fold in self.folds
+                {"left_out": fold.left_out, **plain(fold.stats), "numbers": dict(fold.numbers)} for fold in self.folds
             ],
             "repeat_spread": dict(zip(("pairs", "median", "p90"), self.spread, strict=True)),
             "unsupported": self.unsupported,

@@ -2,7 +2,8 @@
 
 A dataclass is written as its public fields. A class whose JSON differs says so in `json_keys`, a tuple of texts:
 `name` is a field or property, `key=path` another key for what lies at a path (`model=model.name`; `()` calls a
-method), and `*path` spreads what lies there into the object itself. Numbers that are not finite become null.
+method, a number takes one of several), `part.key=path` puts it into an object of its own, and `*path` spreads what
+lies there into the object itself. Numbers that are not finite become null.
 """
 
 from __future__ import annotations
@@ -60,16 +61,20 @@ def object_of(value: Any) -> dict[str, Any]:
     data: dict[str, Any] = {}
     for key, path in json_keys(value.__class__):
         found = plain(follow(value, path))
-        if key:
-            data[key] = found
+        *places, name = key.split(".")
+        inside = data
+        for place in places:
+            inside = inside.setdefault(place, {})
+        if name != "*":
+            inside[name] = found
         elif found is not None:
-            data.update(cast("dict[str, Any]", found))
+            inside.update(cast("dict[str, Any]", found))
     return data
 
 
 @cache
 def json_keys(kind: type) -> tuple[tuple[str, str], ...]:
-    """Keys of a dataclass in JSON, each with the path to its value; an empty key spreads the value."""
+    """Keys of a dataclass in JSON, each with the path to its value; the key * spreads the value."""
     declared: tuple[str, ...] | None = getattr(kind, "json_keys", None)
     if declared is None:
         return tuple((field.name, field.name) for field in fields(kind) if not field.name.startswith("_"))
@@ -81,6 +86,9 @@ def follow(value: Any, path: str) -> Any:
     for step in path.split("."):
         if value is None:
             return None
+        if step.isdigit():
+            value = value[int(step)] if int(step) < len(value) else None
+            continue
         name = step.removesuffix("()")
         value = getattr(value, name)
         if name != step:
@@ -91,7 +99,7 @@ def follow(value: Any, path: str) -> Any:
 def _declared(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
     for text in texts:
         key, equals, path = text.partition("=")
-        if text.startswith("*"):
-            yield "", text[1:]
+        if text.startswith("*") and not equals:
+            yield "*", text[1:]
         else:
             yield key, path if equals else key
