@@ -1,0 +1,218 @@
+"""An open loop: requests come at random, whatever the server does.
+
+With lambda requests a second, a request waits for the prefill path (`rackline.serving.prompt_queue`) and then decodes
+in J = output_len - 1 passes, each as long as what runs beside it makes it. Four things set the mean time of a token:
+
+    tpot = E[T] + growth · D'(n) · (n_seen - n) + (V0 - VJ) · k / (J (1 - rho))
+
+- the mean pass E[T] with the prompts that arrive meanwhile;
+- the batch that a request sees, n_seen: itself and those beside it, more than the mean over passes because requests
+  come in bursts (busy periods of the prefill path make them 1 / (1 - rho)² as uneven as Poisson arrivals);
+- the backlog V0 of prompts that a finished prompt leaves behind, served while it decodes, less the VJ that wait when
+  it ends, at k seconds a token;
+- Little's law: lambda · J · tpot requests decode.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rackline.passes import Batch, TimeTable
+from rackline.passes.features import Array, FloatLike, as_array
+from rackline.serving.busiest import busiest_share
+from rackline.serving.prompt_queue import PromptPasses, PromptQueue, prompt_queue
+from rackline.serving.steady import Engine, SteadyState
+from rackline.serving.workload import Mode, Workload
+
+_TURNS = 3
+_UNEVEN = 0.9  # sequences by which the busiest of many ranks exceeds their mean when each request goes to the idlest
+
+
+def open_loop(
+    engine: Engine,
+    workload: Workload,
+    mode: Mode,
+    sequences_per_rank: FloatLike,
+    *,
+    decode_s: Array | None = None,
+    threads: int = 1,
+) -> SteadyState:
+    """Mean latencies under random arrivals, at the rate at which `sequences_per_rank` decode in the mean.
+
+    The rate of a replica is sequences / (J · tpot + hold), over all its ranks and micro-batches.
+
+    Args:
+        sequences_per_rank: n, mean on each rank and micro-batch [sequences]; scalar, (points,) or (layouts, points),
+            rising along the points.
+        decode_s: the decode step with so many if it is known already, without drafts [s].
+
+    Returns:
+        Arrays of shape () or (points,) or (layouts, points). Where prefill_utilisation is 1 or more the state does
+        not exist and ttft_s is infinite.
+
+    Assumes: Poisson arrivals, memory for all that come, requests of about equal length.
+    Sources: see `rackline.serving.prompt_queue`; the number of requests in a busy period and its variance, Borel 1942.
+    """
+    n = np.atleast_1d(as_array(sequences_per_rank))
+    times = engine.time_table(mode.two_batch_overlap)
+    step_s = _step(engine, workload, mode, n, times, decode_s, threads)
+    steps = (workload.output_len - 1.0) / engine.speculation.tokens_per_step
+    peers = as_array(engine.attention_dp) * as_array(engine.micro_batches)
+    busiest_s = step_s + _growth(engine, workload, mode, n, times, step_s, threads) * _UNEVEN * (1.0 - 1.0 / peers)
+    growth_s = _growth(engine, workload, mode, n, times, step_s, threads)
+    passes = _passes(engine, workload, mode, n, times, step_s, busiest_s, threads)
+    if mode.admission == "decode_first":
+        raise NotImplementedError
+    first = np.minimum(workload.new_tokens, passes.room)
+    whole_s = passes.decode_s + passes.first_s + passes.per_token_s * (passes.room - first)
+    most = 0.999 * passes.room / (workload.new_tokens * whole_s)
+    # prompts that come in a pass, were every request to see the mean of all passes
+    coming = n / steps
+    some = -np.expm1(-coming * peers)
+    first_s = passes.first_s + (0.0 if mode.admission == "chunked" else passes.decode_s)
+    more = np.maximum(coming - some, 0.0) * workload.new_tokens * passes.per_token_s
+    rate = coming / (passes.decode_s + some * first_s + more)
+    rate = np.minimum(rate, most)
+    before, error_before = rate, np.zeros_like(rate)
+    for turn in range(_TURNS):
+        queue = prompt_queue(passes, rate, workload.new_tokens)
+        tpot_s = _step_seen_s(queue, passes, mode, n, rate, steps, growth_s)
+        error = np.log(np.maximum(rate * steps * tpot_s / n, 1e-9))
+        slope = np.maximum(tpot_s / passes.decode_s, 1.0)  # of ln(rate · tpot) against ln(rate), about
+        if turn:
+            moved = np.log(rate / before)
+            secant = (error - error_before) / np.where(np.abs(moved) < 1e-9, 1e-9, moved)
+            slope = np.where(np.abs(moved) < 1e-6, slope, np.clip(secant, 1.0, 30.0))
+        before, error_before = rate, error
+        if turn < _TURNS - 1:
+            rate = np.minimum(rate * np.exp(np.clip(-error / slope, -1.0, 1.0)), most)
+    prompts = queue.pass_s - passes.decode_s * (1.0 - queue.some * (mode.admission != "chunked"))
+    idle = np.maximum(1.0 - prompts / queue.pass_s, 0.0) * np.exp(-rate * peers * steps * passes.decode_s)
+    wait_s = queue.wait_s - 0.5 * idle * passes.decode_s
+    exists = n * workload.new_tokens / steps < passes.room
+    zero = np.zeros_like(tpot_s)
+    return SteadyState(
+        requests_per_s=rate * peers,
+        decode_s=step_s,
+        mixed_s=queue.prompt_pass_s,
+        prefill_share=queue.some,
+        tpot_s=tpot_s / engine.speculation.tokens_per_step,
+        ttft_s=np.where(exists | (mode.admission != "chunked"), engine.stack.beyond_passes_s(workload) + wait_s, np.inf),
+        prompt_s=zero,
+        hold_s=zero,
+        prefill_utilisation=queue.load,
+        prefill_cost_share=prompts / queue.pass_s,
+    )
+
+
+def _step(
+    engine: Engine, workload: Workload, mode: Mode, n: Array, times: TimeTable, decode_s: Array | None, threads: int
+) -> Array:
+    """A pass without prompts, with at least one sequence, drafts included [s]."""
+    held = np.maximum(n, 1.0)
+    context = workload.mean_context
+    if decode_s is None or np.any(n < 1.0):
+        batch = Batch(
+            decode_sequences=held, decode_tokens=engine.speculation.verified_tokens, context_len=context
+        )
+        decode_s = engine.decode_s(batch, times, two_batch_overlap=mode.two_batch_overlap, threads=threads)
+    return decode_s + engine.drafts_s(held, context)
+
+
+def _growth(
+    engine: Engine, workload: Workload, mode: Mode, n: Array, times: TimeTable, step_s: Array, threads: int
+) -> Array:
+    """What one sequence more adds to a pass without prompts [s]."""
+    held = np.maximum(n, 1.0)
+    if n.shape[-1] > 1 and held.size == n.shape[-1] and held.ravel()[0] < held.ravel()[-1]:
+        points = held.ravel()
+        places = np.unique(points, return_index=True)[1]
+        if places.size > 1:
+            slope = np.gradient(step_s[..., places], points[places], axis=-1)
+            return slope[..., np.searchsorted(points[places], points)]
+    return _step(engine, workload, mode, held + 1.0, times, None, threads) - step_s
+
+
+def _passes(
+    engine: Engine,
+    workload: Workload,
+    mode: Mode,
+    n: Array,
+    times: TimeTable,
+    step_s: Array,
+    busiest_s: Array,
+    threads: int,
+) -> PromptPasses:
+    """What prompts add to a pass: one of them, and each further token at a usual load."""
+    chunked = mode.admission == "chunked"
+    verified, new = engine.speculation.verified_tokens, workload.new_tokens
+    room = np.maximum(float(mode.max_batched_tokens) - (n * verified if chunked else 0.0 * n), 1.0)
+    ranks = as_array(engine.attention_dp)
+    peers = ranks * as_array(engine.micro_batches)
+    first = np.minimum(new, room)
+    beside = n if chunked else np.zeros_like(n)
+
+    def extra_s(tokens: Array, group: Array) -> Array:
+        batch = Batch(
+            decode_sequences=beside,
+            decode_tokens=verified,
+            context_len=workload.mean_context,
+            prefill_sequences=tokens / first,
+            chunk_tokens=first,
+            prefix_tokens=workload.cached_tokens + np.maximum(new - first, 0.0) / 2.0,
+            group_tokens=ranks * beside * verified + np.maximum(group * tokens, tokens),
+        )
+        device = engine.seconds(batch, times, two_batch_overlap=mode.two_batch_overlap, threads=threads)
+        if chunked:
+            return engine.with_prompts_s(step_s, device) - step_s
+        return engine.with_prompts_s(0.0, device)
+
+    steps = (workload.output_len - 1.0) / engine.speculation.tokens_per_step
+    one = np.ones_like(n)
+    first_s = extra_s(first, one)
+    share = -np.expm1(-n * peers / steps)
+    loaded = step_s + first_s if chunked else first_s
+    mean_s = (1.0 - share) * step_s + share * loaded + (0.0 if chunked else step_s * share)
+    rate = n / steps / mean_s
+    together = np.maximum(rate * ((1.0 - share) * step_s**2 + share * loaded**2) / mean_s, 1e-3)
+    busiest = busiest_share(together, peers) * together / -np.expm1(-together)
+    total = ranks * together / -np.expm1(-ranks * together)
+    group = np.maximum(total / busiest, 1.0)
+    if np.any(ranks > 1):
+        first_s = extra_s(first, group)
+    usual = np.minimum(np.maximum(2.0 * first, 1.1 * busiest * new), room)
+    usual = np.where(usual > 1.01 * first, usual, 0.5 * room)
+    slope = np.maximum((extra_s(usual, group) - first_s) / (usual - first), 0.0)
+    return PromptPasses(
+        decode_s=busiest_s,
+        first_s=first_s if chunked else first_s - busiest_s,
+        per_token_s=slope,
+        room=room,
+        peers=peers,
+    )
+
+
+def _step_seen_s(
+    queue: PromptQueue, passes: PromptPasses, mode: Mode, n: Array, rate: Array, steps: float, growth_s: Array
+) -> Array:
+    """Time between two tokens of a request, with drafts of a step [s]."""
+    decode, peers = passes.decode_s, as_array(passes.peers)
+    prompts_s = queue.pass_s - decode
+    cycle_s, decodes = queue.pass_s, np.ones_like(queue.some)
+    growth = queue.growth
+    last = queue.backlog + (queue.left_behind - queue.backlog) * np.exp(-steps / np.maximum(queue.settling, 1e-9))
+    if mode.admission != "chunked":
+        decodes = np.maximum(1.0 - queue.some, 1e-6)
+        cycle_s = queue.pass_s / decodes
+        prompts_s = queue.pass_s - decode * decodes
+        growth = cycle_s / decode
+        last = np.minimum(rate * queue.prompt_tokens / np.maximum(rate * queue.pass_s, 1e-30) * decode, queue.left_behind)
+    share = np.clip(prompts_s / queue.pass_s, 0.0, 0.97)
+    per_token_s = prompts_s / queue.prompt_tokens
+    excess_s = (queue.left_behind - last) * per_token_s / ((1.0 - share) * steps)
+    held = np.maximum(n, 1.0)
+    feedback = np.clip(rate * steps * growth_s * growth, 0.0, 0.9)
+    in_passes = np.maximum(rate * steps * (cycle_s - growth * growth_s * held) / (1.0 - feedback), 0.0)
+    bursts = 1.0 + (1.0 / (1.0 - share) ** 2 - 1.0) * steps / (steps + queue.settling)
+    seen = np.maximum(in_passes + bursts / (1.0 - feedback) / peers, 1.0)
+    return cycle_s + growth * growth_s * (seen - held) + excess_s
