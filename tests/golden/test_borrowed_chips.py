@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rackline.catalog import calibration_record, names
+from rackline.catalog import calibration_record, measured_stacks, names
 from rackline.fitting.amounts import amounts
 from rackline.fitting.line import seconds
 from rackline.fitting.tables import Measurements
 from rackline.hardware import Chip, chip
 from rackline.passes.borrowed import INLINE_ECC_DATA_SHARE, ecc_ratio, share_by_power
 from rackline.passes.calibration import OperationCalibration
-from rackline.passes.fallback import STACKS, calibration, calibration_from_record
+from rackline.passes.fallback import calibration, calibration_from_record
 
 SIZES = np.array([4096.0, 8192.0, 10240.0])
 
@@ -107,11 +107,11 @@ def test_memory_with_inline_ecc_moves_a_sixteenth_less() -> None:
 
 
 def test_measured_chips_keep_their_numbers() -> None:
-    tables = {entry.chip for stack in STACKS for entry in calibration_record(stack).operation}
+    tables = {entry.chip for stack in measured_stacks() for entry in calibration_record(stack).operation}
     measured = tables & set(names("chips"))
     assert len(measured) > 5
     for name in measured:
-        for stack in STACKS:
+        for stack in measured_stacks():
             for numbers in calibration(stack, chip(name)).operations.values():
                 assert "by power" not in numbers.origin
                 assert "inline ECC" not in numbers.origin

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import rackline as rl
 from rackline.passes import Batch
+from rackline.passes.calibration import CollectiveCalibration
 from rackline.search import Constraints, plan
 from rackline.search.disaggregated import without_context
 from rackline.serving import Engine, Workload
@@ -82,6 +83,28 @@ def test_keys_that_arrive_are_those_of_the_other_ranks() -> None:
     work = Workload(input_len=65536, output_len=2)
     got = kv_exchange_bytes(d.model, precision, work, 8192.0, ContextGroup(cp=8))
     assert float(got) == pytest.approx(70_272 * 65536 * 7 / 8)
+
+
+@pytest.mark.parametrize(("on", "tp", "cp", "inside"), [("gb200-nvl72", 8, 4, True), ("h100-96", 8, 4, False)])
+def test_an_exchange_is_a_row_of_the_fabric(on: str, tp: int, cp: int, inside: bool) -> None:
+    """Under unit it takes its bytes over the link and nothing else; else a launch and its messages a layer as well."""
+    engine, d = _engine("llama-3.1-70b", on, tp=tp)
+    group, sent = ContextGroup(cp=cp, tp=float(tp)), np.array(1e9)
+    up, out = d.cluster.levels
+    level = up if inside else out
+    ideal = dataclasses.replace(engine, table=engine.table.with_calibration(rl.calibration("unit")))
+    wire = 1e9 / level.bytes_per_s_each_way
+    for name, steps in (("all_gather", cp - 1), ("all_to_all", 1)):
+        assert float(exchange_s(ideal, d.cluster, sent, group, name)) == pytest.approx(wire, rel=1e-12)
+        numbers = CollectiveCalibration(overheads_s=(3e-6,), eta_links=(0.5,), ramps=(0.4,), alpha_s=2e-6)
+        table = engine.table.with_calibration(
+            dataclasses.replace(engine.table.calibration, collectives={name: numbers})
+        )
+        message = 2e-6 + (0.0 if inside else out.latency_s - up.latency_s)
+        fixed = 80 * (3e-6 + steps * message)
+        expected = fixed + 2.0 * wire + 0.4 * np.sqrt(fixed * 2.0 * wire)
+        timed = dataclasses.replace(engine, table=table)
+        assert float(exchange_s(timed, d.cluster, sent, group, name)) == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_long_prompt_is_there_sooner() -> None:

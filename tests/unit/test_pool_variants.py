@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ import pytest
 import rackline as rl
 from rackline.cli.main import run
 from rackline.cli.speculate import read_speculation
-from rackline.passes import Batch
-from rackline.search.attention_ffn import layer_s, split_attention_ffn
+from rackline.passes import Batch, Calibration
+from rackline.passes.calibration import CollectiveCalibration
+from rackline.search.attention_ffn import _Attention, _exchange_s, layer_s, split_attention_ffn
 from rackline.search.speculation import speculation_rows
 from rackline.serving import Workload
 from rackline.serving.speculative import Speculation, usual_speculation
@@ -104,6 +106,29 @@ class TestAttentionFfn:
             walked = (ready[0] - half) / (rounds / 2)
             closed = layer_s(*(np.array(t) for t in times), count)
             assert float(closed) == pytest.approx(walked, rel=1e-6)
+
+    @pytest.mark.parametrize("on", ["gb200-nvl72", "h100-96"])
+    def test_an_exchange_between_the_pools_is_a_row_of_the_fabric(self, on: str) -> None:
+        """Under unit bytes over the link alone; a message step costs alpha, and the outer latency beyond a domain."""
+        model, cluster = rl.model("deepseek-v3"), rl.cluster(on)
+        types = rl.precision("fp8", model, cluster.chip)
+        sent, chips = np.array([1e6]), np.array([16.0])
+
+        def seconds(numbers: Calibration) -> float:
+            holder = _Attention.of(model, cluster, types, numbers, rl.Layout(tp=8, ep=8), rl.Routing(), WORK, 0.9)
+            assert holder is not None
+            return float(_exchange_s(holder, sent, chips)[0])
+
+        up, out = cluster.levels
+        level, later = (up, 0.0) if up.size >= 16 else (out, out.latency_s - up.latency_s)
+        wire = 1e6 / level.bytes_per_s_each_way
+        assert seconds(rl.calibration("unit")) == pytest.approx(wire, rel=1e-12)
+        fitted = replace(
+            rl.calibration("unit"),
+            collectives={"all_to_all": CollectiveCalibration(overheads_s=(3e-6,), ramps=(0.5,), alpha_s=2e-6)},
+        )
+        fixed = 3e-6 + 2e-6 + later
+        assert seconds(fitted) == pytest.approx(fixed + wire + 0.5 * (fixed * wire) ** 0.5, rel=1e-12)
 
     def test_a_split_adds_up_and_keeps_its_limit(self) -> None:
         d = _deployment(tp=8, ep=8)

@@ -12,7 +12,8 @@ import pytest
 from rackline import arch
 from rackline.errors import InputError, LayoutError
 from rackline.validation import validate
-from rackline.validation.cases import Case, Unsupported, read_cases, read_line
+from rackline.validation.cases import Case, Unsupported, read_line
+from rackline.validation.read import read_cases
 from rackline.validation.resolve import Resolver
 from rackline.validation.train_cases import measured_step_s, prepare_training
 from rackline.validation.train_fit import NUMBERS, base_stacks, fit_numbers, stacks_with

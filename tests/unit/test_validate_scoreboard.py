@@ -10,16 +10,8 @@ import pytest
 
 from rackline.errors import InputError
 from rackline.validation import Score, Scoreboard, Unsupported, statistics
-from rackline.validation.stored import (
-    BEGIN,
-    END,
-    markdown,
-    read_stored,
-    stored_form,
-    worse_than,
-    write_docs,
-    write_stored,
-)
+from rackline.validation.page import BEGIN, END, markdown, write_docs
+from rackline.validation.stored import read_stored, stored_form, worse_than, write_stored
 from rackline.validation.worst import worst_scores
 
 

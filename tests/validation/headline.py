@@ -11,7 +11,7 @@ from pathlib import Path
 import rackline as rl
 from rackline.passes import Batch
 from rackline.serving import Engine
-from rackline.validation.stored import fill_block
+from rackline.validation.page import fill_block
 
 BEGIN, END = "<!-- headline figures: begin -->", "<!-- headline figures: end -->"
 

@@ -12,7 +12,7 @@ import numpy as np
 from rackline.pricing import all_sheets, compare, rank_correlation, read_all
 from rackline.pricing.compare import Compared
 from rackline.units import format_bytes, format_count
-from rackline.validation.stored import fill_block
+from rackline.validation.page import fill_block
 
 BEGIN, END = "<!-- prices of open models: begin -->", "<!-- prices of open models: end -->"
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from rackline.validation import Scoreboard, validate
-from rackline.validation.stored import BEGIN, END, markdown, read_stored, worse_than
+from rackline.validation.page import BEGIN, END, markdown
+from rackline.validation.stored import read_stored, worse_than
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT.parent / "shared" / "measured"

@@ -32,8 +32,8 @@ from rackline.training.schedules import equal_stages, schedule
 from rackline.training.stack import training_stack
 from rackline.training.step import step_parts, step_time
 from rackline.training.work import MicroBatch
+from rackline.validation.page import fill_block
 from rackline.validation.resolve import architecture_record
-from rackline.validation.stored import fill_block
 
 ROOT = Path(__file__).resolve().parents[2]
 FACTS = ROOT.parent / "shared" / "facts"

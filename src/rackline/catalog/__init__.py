@@ -3,9 +3,11 @@
 from rackline.catalog.laws import FrontierRecord, JointRecord, LawRecord, LossErrorRecord, LossRecord, RoutedRecord
 from rackline.catalog.load import (
     calibration_record,
+    canonical_name,
     chip_record,
     cluster_record,
     law_record,
+    measured_stacks,
     memory_record,
     model_record,
     names,
@@ -80,9 +82,11 @@ __all__ = [
     "StackRecord",
     "TrainingStackRecord",
     "calibration_record",
+    "canonical_name",
     "chip_record",
     "cluster_record",
     "law_record",
+    "measured_stacks",
     "memory_record",
     "model_record",
     "names",

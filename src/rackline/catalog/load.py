@@ -7,17 +7,17 @@ and suffixes such as ``-Instruct``), file. A name that ends in ``.toml`` is alwa
 from __future__ import annotations
 
 import functools
-import importlib.resources
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
 from rackline.catalog.base import SourcedRecord
+from rackline.catalog.index import SINGULAR, Kind, canonical_name, find, folder, names
 from rackline.catalog.laws import LawRecord
 from rackline.catalog.lines import line_of
 from rackline.catalog.memory_tiers import MemoryRecord
@@ -27,14 +27,16 @@ from rackline.catalog.runs import RunRecord
 from rackline.catalog.schema import CalibrationRecord, ChipRecord, ClusterRecord, ModelRecord
 from rackline.catalog.stacks import StackRecord
 from rackline.catalog.training_stacks import TrainingStackRecord
-from rackline.errors import CatalogError, UnknownNameError, nearest_names
+from rackline.errors import CatalogError, nearest_names
 from rackline.files import read_text
 
 __all__ = [
     "calibration_record",
+    "canonical_name",
     "chip_record",
     "cluster_record",
     "law_record",
+    "measured_stacks",
     "memory_record",
     "model_record",
     "names",
@@ -47,29 +49,10 @@ __all__ = [
     "training_stack_record",
 ]
 
-Kind = Literal[
-    "chips", "clusters", "memory", "models", "prices", "calibrations", "stacks", "laws", "runs", "training_stacks"
-]
 R = TypeVar("R", bound=SourcedRecord)
 
-_SINGULAR = {
-    "chips": "chip",
-    "clusters": "cluster",
-    "memory": "memory tier",
-    "models": "model",
-    "prices": "price sheet",
-    "calibrations": "calibration",
-    "stacks": "stack",
-    "training_stacks": "training stack",
-    "laws": "scaling law",
-    "runs": "training run",
-}
-_CANONICAL = re.compile(r"^[a-z0-9][a-z0-9._-]*$")
 _TAGS = ("gqa", "mla", "uniform", "layered", "int", "bool", "float", "str")
-_LONGEST_NAME = 200  # characters; longer ones are no names
 _MAX_BYTES = 16 * 2**20  # of a user's file
-_MODEL_PREFIXES = ("meta-",)
-_MODEL_SUFFIXES = ("-instruct", "-hf", "-fp8", "-nvfp4")
 
 
 def chip_record(name: str, overrides: Mapping[str, object] | None = None) -> ChipRecord:
@@ -145,25 +128,6 @@ def training_stack_record(name: str, overrides: Mapping[str, object] | None = No
     return _record("training_stacks", TrainingStackRecord, name, overrides)
 
 
-@functools.cache
-def names(kind: Kind) -> tuple[str, ...]:
-    """Return the canonical names of all shipped objects of a kind, sorted.
-
-    Args:
-        kind: "chips", "clusters", "memory", "models", "prices", "calibrations", "stacks", "laws", "runs".
-
-    Example:
-        >>> "h100-sxm" in names("chips")
-        True
-    """
-    if kind not in _SINGULAR:
-        raise UnknownNameError(what="kind of catalogue object", given=kind, allowed=", ".join(_SINGULAR))
-    folder = _folder(kind)
-    if not folder.is_dir():
-        return ()
-    return tuple(sorted(p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")))
-
-
 def record_from_mapping(
     model: type[R],
     data: Mapping[str, Any],
@@ -208,20 +172,20 @@ def resolve_beside(reference: str, referrer: str) -> str:
 
 
 def _record(kind: Kind, model: type[R], name: str, overrides: Mapping[str, object] | None) -> R:
-    path = _find(kind, name)
+    path = find(kind, name)
     if overrides or not _is_shipped(kind, path):
         return _read(kind, model, path, name, overrides)
     return cast("R", _shipped(kind, model, path.name))
 
 
 def _is_shipped(kind: Kind, path: Traversable) -> bool:
-    return not isinstance(path, Path) or path.parent == _folder(kind)
+    return not isinstance(path, Path) or path.parent == folder(kind)
 
 
 @functools.cache
 def _shipped(kind: Kind, model: type[SourcedRecord], file: str) -> SourcedRecord:
     """A record of the catalogue; read once, because a calibration takes ten milliseconds."""
-    record = _read(kind, model, _folder(kind).joinpath(file), file, None)
+    record = _read(kind, model, folder(kind).joinpath(file), file, None)
     if record.name != file.removesuffix(".toml"):
         raise CatalogError(what="name", given=record.name, allowed="the name of its file", where=f"{kind}/{file}")
     return record
@@ -230,7 +194,7 @@ def _shipped(kind: Kind, model: type[SourcedRecord], file: str) -> SourcedRecord
 def _read(kind: Kind, model: type[R], path: Traversable, name: str, overrides: Mapping[str, object] | None) -> R:
     where = f"{kind}/{path.name}" if _is_shipped(kind, path) else str(path)
     if isinstance(path, Path):
-        what = f"{_SINGULAR[kind]} file"
+        what = f"{SINGULAR[kind]} file"
         text = read_text(path, what=what, allowed="a readable file", max_bytes=_MAX_BYTES, refusal=CatalogError)
     else:
         text = path.read_text(encoding="utf-8")
@@ -242,111 +206,11 @@ def _read(kind: Kind, model: type[R], path: Traversable, name: str, overrides: M
     return record_from_mapping(model, data, where=where, text=text, overrides=overrides)
 
 
-# ------------------------------------------------------------------------------------------------ names
-
-
-def _folder(kind: str) -> Traversable:
-    return importlib.resources.files("rackline.catalog").joinpath("data", kind)
-
-
-def _find(kind: Kind, name: str) -> Traversable:
-    """Return the file of a name; only alias look-ups open other files, and then only their headers."""
-    if not name.endswith(".toml") and len(name) <= _LONGEST_NAME:
-        if _CANONICAL.match(name) and (path := _folder(kind).joinpath(f"{name}.toml")).is_file():
-            return path
-        index = _alias_index(kind)
-        for form in _forms(kind, name):
-            if form in index:
-                return _folder(kind).joinpath(f"{index[form]}.toml")
-    user_file = Path(name)
-    if (name.endswith(".toml") or "/" in name) and _exists(user_file):
-        return user_file
-    if name.endswith(".toml"):
-        near = nearest_names(Path(name).stem[:_LONGEST_NAME], names(kind), 1)
-        raise UnknownNameError(
-            what=f"{_SINGULAR[kind]} file",
-            given=name,
-            allowed="an existing file",
-            nearest=near[0] if near else None,
-        )
-    known = names(kind)
-    near = _nearest(kind, name)
-    raise UnknownNameError(
-        what=_SINGULAR[kind],
-        given=name,
-        allowed=f"one of {len(known)} catalogue names or a .toml file",
-        nearest=", ".join(near) or None,
-    )
-
-
-def _exists(file: Path) -> bool:
-    """Whether there is something of this name that is no folder; reading it says what is wrong with a device."""
-    try:
-        return file.exists() and not file.is_dir()
-    except (OSError, ValueError):  # a name that is too long, or has a NUL character
-        return False
-
-
-def _nearest(kind: Kind, name: str) -> list[str]:
-    """Return canonical names whose name or alias looks like the given one."""
-    if len(name) > _LONGEST_NAME:
-        return []
-    index = _alias_index(kind)
-    found: list[str] = []
-    for form in _forms(kind, name):
-        for near in nearest_names(form, [*names(kind), *index]):
-            canonical = index.get(near, near)
-            if canonical not in found:
-                found.append(canonical)
-    return found[:3]
-
-
-def _forms(kind: Kind, name: str) -> list[str]:
-    """Return the spellings under which a name is looked up, the most exact first.
-
-    A model's Hugging Face id loses its organisation, the ``Meta-`` prefix and the suffixes for
-    instruction tuning, format and quantisation one by one, so that an alias may name any of them.
-    """
-    forms = [name.lower()]
-    if kind == "models":
-        bare = forms[0].rsplit("/", 1)[-1]
-        forms.append(bare)
-        changed = True
-        while changed:
-            changed = False
-            for prefix in _MODEL_PREFIXES:
-                if bare.startswith(prefix):
-                    bare, changed = bare.removeprefix(prefix), True
-                    forms.append(bare)
-            for suffix in _MODEL_SUFFIXES:
-                if bare.endswith(suffix):
-                    bare, changed = bare.removesuffix(suffix), True
-                    forms.append(bare)
-    return list(dict.fromkeys(forms))
-
-
 @functools.cache
-def _alias_index(kind: Kind) -> dict[str, str]:
-    """Map lower-case aliases (and their shortened forms) to canonical names."""
-    exact: dict[str, str] = {name: name for name in names(kind)}
-    loose: dict[str, str] = {}
-    for name in names(kind):
-        for alias in _aliases(_folder(kind).joinpath(f"{name}.toml").read_text(encoding="utf-8")):
-            forms = _forms(kind, alias)
-            exact.setdefault(forms[0], name)
-            for form in forms[1:]:
-                loose.setdefault(form, name)
-    return loose | exact
-
-
-def _aliases(text: str) -> Sequence[str]:
-    """Read the aliases from the head of a file, before its first table; a broken file has none."""
-    head = re.split(r"(?m)^\s*\[[^\n]*\]\s*(?:#[^\n]*)?$", text, maxsplit=1)[0] if "\n[" in text else text
-    try:
-        aliases: object = tomllib.loads(head).get("aliases", [])
-    except tomllib.TOMLDecodeError:
-        return ()
-    return [a for a in cast("list[object]", aliases) if isinstance(a, str)] if isinstance(aliases, list) else ()
+def measured_stacks() -> tuple[str, ...]:
+    """Stacks whose kernels were measured, in the order in which they stand in for one another."""
+    ranked = [(record.fallback_rank, name) for name in names("stacks") if (record := stack_record(name)).fallback_rank]
+    return tuple(name for _, name in sorted(ranked))
 
 
 # ----------------------------------------------------------------------------------------------- errors

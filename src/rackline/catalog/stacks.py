@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rackline.catalog.base import Count, Fraction, NonNegative, Positive, Record, SourcedRecord
+from rackline.catalog.base import Count, Fraction, NonNegative, Positive, Record, SourcedRecord, Text
 
 Admission = Literal["chunked", "prefill_first", "decode_first"]
 
@@ -56,6 +56,12 @@ class StackRecord(SourcedRecord):
             all of them at once, and engines that prefill first keep them in step [fraction].
         synchrony: Share of prompts that arrive together when their cohort has ended, not between decode steps
             [fraction].
+        fallback_rank: Place among the stacks whose kernels were measured, which stand in for one another; none for a
+            stack without measured kernels.
+        graph_all_reduce: Implementation of the custom all-reduce that the stack captures in CUDA graphs, as the
+            tables name it; empty without one.
+        separate_quantise: Data types of products whose activations the stack quantises in a kernel of its own; the
+            other stacks fuse it into the kernel before.
         defaults: What differs in some versions or on some chips; later entries win.
     """
 
@@ -73,4 +79,7 @@ class StackRecord(SourcedRecord):
     first_token_equal_s: NonNegative | None = None
     burst_share: Fraction = 0.0
     synchrony: Fraction = 0.0
+    fallback_rank: Count | None = None
+    graph_all_reduce: str = ""
+    separate_quantise: tuple[Text, ...] = ()
     defaults: tuple[StackDefaults, ...] = ()

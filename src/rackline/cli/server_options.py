@@ -220,7 +220,7 @@ class ServerOptions:
             prefill = Handover(
                 pool=pool_of(deployed(front_layout), stack, replicas=front_count, **options),
                 tokens_per_s=link / size.bytes_per_token if size.bytes_per_token else inf,
-                latency_s=self.cluster.levels[-1].latency_s + size.fixed_bytes / link,
+                latency_s=(0.0 if calibration.is_unit else self.cluster.levels[-1].latency_s) + size.fixed_bytes / link,
             )
         pool = pool_of(
             deployment,

@@ -109,8 +109,8 @@ def validate(
         if value is not None:
             raise InputError(what=name, given=value, allowed="only with --import, which says what the results lack")
     from rackline.validation import validate as run
+    from rackline.validation.page import write_docs as fill_page
     from rackline.validation.stored import read_stored, stored_form, worse_than
-    from rackline.validation.stored import write_docs as fill_page
     from rackline.validation.stored import write_stored as store
 
     if write_stacks is not None:

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rackline.catalog import names, stack_record
 from rackline.fitting.evaluate import Errors, random_half
 from rackline.fitting.fit import Values
 from rackline.fitting.line import robust_fit
 from rackline.fitting.tables import Array, Measurements
+from rackline.passes.features import as_array
+from rackline.passes.line import fastest, line_seconds
 
 RING_CLASSES = {
     "all_reduce": "all_reduce_ring",
@@ -26,7 +29,6 @@ RING_CLASSES = {
 }
 ONE_SHOT, TWO_SHOT = "all_reduce_one_shot", "all_reduce_two_shot"
 CUSTOM = "custom_all_reduce"
-_CUDA_GRAPH = {"trtllm": "trtllm", "vllm": "vllm_graph", "sglang": "sglang_graph"}
 _LIBRARIES = ("nccl", "oneccl")
 _FEWEST = 6
 _PULL = 0.03
@@ -82,9 +84,7 @@ def ring_seconds(values: Mapping[str, float], wire_s: Array) -> Array:
         values: overhead_s [s], eta_link, ramp.
         wire_s: bytes on the wire over the link's rate [s].
     """
-    x = wire_s / values["eta_link"]
-    overhead = values["overhead_s"]
-    return overhead + x + values.get("ramp", 0.0) * np.sqrt(overhead * x)
+    return as_array(line_seconds(values["overhead_s"], (wire_s / values["eta_link"],), ramp=values.get("ramp", 0.0)))
 
 
 def custom_seconds(values: Mapping[str, float], one_shot_s: Array, two_shot_s: Array) -> Array:
@@ -94,9 +94,8 @@ def custom_seconds(values: Mapping[str, float], one_shot_s: Array, two_shot_s: A
         values: overhead_s [s], eta_link of one-shot; extra_s [s], eta_link_two, ramp_two of two-shot.
         one_shot_s, two_shot_s: bytes on the wire of each over the link's rate [s].
     """
-    one = values["overhead_s"] + one_shot_s / values["eta_link"]
-    two = ring_seconds(two_shot_values(values), two_shot_s)
-    return np.minimum(one, two)
+    one = line_seconds(values["overhead_s"], (one_shot_s / values["eta_link"],))
+    return fastest((one, ring_seconds(two_shot_values(values), two_shot_s)))
 
 
 def two_shot_values(values: Mapping[str, float]) -> Values:
@@ -127,7 +126,7 @@ def calibrate_collectives(tables: Sequence[Measurements], links: Mapping[str, fl
         t
         for t in tables
         if t.table == CUSTOM
-        and _CUDA_GRAPH.get(t.stack) == t.labels[0]
+        and _graph_all_reduce(t.stack) == t.labels[0]
         and t.chip in links
         and len(t.seconds) >= _FEWEST
     ]
@@ -217,3 +216,7 @@ def _fit(
         return np.concatenate([np.log(model(values_of(coded))[mask]) - log_measured, root * (coded - centre)])
 
     return values_of(robust_fit(residuals, centre))
+
+
+def _graph_all_reduce(stack: str) -> str:
+    return stack_record(stack).graph_all_reduce if stack in names("stacks") else ""

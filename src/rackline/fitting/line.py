@@ -16,6 +16,8 @@ import numpy as np
 
 from rackline.fitting.amounts import Amounts
 from rackline.fitting.tables import Array
+from rackline.passes.features import as_array
+from rackline.passes.line import line_seconds
 
 CACHE_OVER_MEMORY = 4.0  # rate of the last-level cache over that of the memory, about 3 to 5 on these chips
 
@@ -104,17 +106,15 @@ def seconds(values: Mapping[str, float | Array], work: Amounts) -> Array:
     compute = work.compute_s / values.get("eta_compute", 1.0)
     cached = np.minimum(values.get("cached", 0.0) * work.cache_s, work.memory_s)
     memory = (work.memory_s - cached) / eta_memory + cached / CACHE_OVER_MEMORY
-    time = (
+    overhead_s = (
         values.get("overhead_s", 0.0)
-        + np.maximum(compute, memory)
-        + values.get("exposed", 0.0) * np.minimum(compute, memory)
         + values.get("depth_s", 0.0) * work.depth
         + values.get("tile_s", 0.0) * work.tiles
         + values.get("permute", 0.0) * work.permute_memory_s
     )
     if "quantise_s" in values:
-        time = time + values["quantise_s"] + work.quantise_memory_s / eta_memory
-    return time
+        overhead_s = overhead_s + values["quantise_s"] + work.quantise_memory_s / eta_memory
+    return as_array(line_seconds(overhead_s, (compute, memory), exposed=values.get("exposed", 0.0)))
 
 
 def encode(terms: Sequence[Term], values: Mapping[str, float]) -> Array:

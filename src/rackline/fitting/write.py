@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rackline.catalog import names, stack_record
 from rackline.fitting.collectives import CUSTOM, ONE_SHOT, TWO_SHOT, CollectiveFit, two_shot_values
 from rackline.fitting.evaluate import Errors
 from rackline.fitting.fit import Values
@@ -14,7 +15,6 @@ from rackline.fitting.kernels import KernelFit
 from rackline.fitting.reject import host_bound_chips
 from rackline.fitting.run import CalibrationResult
 
-STACK_NAMES = {"trtllm": "TensorRT-LLM", "vllm": "vLLM", "sglang": "SGLang"}
 GENERIC = "generic"
 _SOURCE = (
     "kernel and collective times published with aiconfigurator (github.com/ai-dynamo/aiconfigurator), latest version "
@@ -31,10 +31,6 @@ _ASSUMED = (
 
 Entry = dict[str, str | float | int]
 
-# Products whose activations a stack quantises in a kernel of its own when it serves; the others fuse it into the
-# kernel before. Found on published serving measurements (Llama-3.1-70B in NVFP4), not from the tables.
-SEPARATE_QUANTISE = {"vllm": ("fp4",)}
-
 
 def stacks_of(result: CalibrationResult) -> list[str]:
     """Stacks that have a kernel or a custom all-reduce, sorted."""
@@ -49,7 +45,7 @@ def stack_file(result: CalibrationResult, stack: str) -> str:
     custom = [
         fit for fit in result.collectives if fit.stack == stack and fit.op_class == CUSTOM and fit.chip not in bound
     ]
-    full = STACK_NAMES.get(stack, stack)
+    full = stack_record(stack).full_name if stack in names("stacks") else stack
     return _file(
         name=stack,
         full_name=f"{full}, fitted",
@@ -220,7 +216,7 @@ def _file(
         f"evidence = {_text(evidence)}",
         'step_policy = "serial"',
         "host_s_per_step = 0.0",
-        f"separate_quantise = [{', '.join(_text(dtype) for dtype in SEPARATE_QUANTISE.get(stack, ()))}]",
+        f"separate_quantise = [{', '.join(_text(dtype) for dtype in _separate_quantise(stack))}]",
         "",
     ]
     if rejected:
@@ -260,3 +256,7 @@ def _inline(entry: Entry) -> str:
         return str(value) if isinstance(value, int) else _number(value)
 
     return "{" + ", ".join(f"{key} = {shown(value)}" for key, value in entry.items()) + "}"
+
+
+def _separate_quantise(stack: str) -> tuple[str, ...]:
+    return stack_record(stack).separate_quantise if stack in names("stacks") else ()

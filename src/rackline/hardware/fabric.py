@@ -129,6 +129,11 @@ class Cluster:
             )
         return dataclasses.replace(self, num_chips=num_chips)
 
+    def without_latency(self) -> Cluster:
+        """Return the same cluster with links that deliver at once, as the calibration `unit` has them."""
+        levels = tuple(dataclasses.replace(level, latency_s=0.0) for level in self.levels)
+        return dataclasses.replace(self, levels=levels)
+
 
 def cluster_from_record(record: ClusterRecord, of: Chip) -> Cluster:
     """Build the cluster that a catalogue record describes, made of the given chip."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from rackline.catalog import CalibrationRecord, CollectiveRecord, OperationRecord, calibration_record
+from rackline.catalog import CalibrationRecord, CollectiveRecord, OperationRecord, calibration_record, measured_stacks
 from rackline.hardware import Chip
 from rackline.passes.borrowed import adapted
 from rackline.passes.calibration import UNIT, Calibration, CollectiveCalibration, OperationCalibration
 
-STACKS = ("trtllm", "vllm", "sglang")
 GENERIC = "generic"
 
 
@@ -34,14 +33,14 @@ def calibration(name: str, chip: Chip | None = None) -> Calibration:
     if record.name == "unit":
         return UNIT
     found = calibration_from_record(record, chip)
-    if record.name in STACKS:
-        others = [calibration_record(stack) for stack in STACKS if stack != record.name]
+    if record.name in measured_stacks():
+        others = [calibration_record(stack) for stack in measured_stacks() if stack != record.name]
         for other in others:
             found = _fill(found, _resolve(other, chip, own_chip_only=True))
         found = _fill(found, _resolve(calibration_record(GENERIC), chip))
     if chip is None:
         return found
-    tables = [entry for stack in STACKS for entry in calibration_record(stack).operation]
+    tables = [entry for stack in measured_stacks() for entry in calibration_record(stack).operation]
     return replace(found, operations=adapted(found.operations, chip, tables, calibration_record(GENERIC)))
 
 
@@ -49,8 +48,9 @@ def best_stack(chip: Chip | None) -> str:
     """The stack with the most measured entries for a chip; the generic set where nothing was measured."""
     if chip is None:
         return GENERIC
-    counts = {stack: sum(entry.chip == chip.name for entry in calibration_record(stack).operation) for stack in STACKS}
-    best = max(STACKS, key=lambda stack: counts[stack])
+    stacks = measured_stacks()
+    counts = {stack: sum(entry.chip == chip.name for entry in calibration_record(stack).operation) for stack in stacks}
+    best = max(stacks, key=lambda stack: counts[stack])
     return best if counts[best] else GENERIC
 
 

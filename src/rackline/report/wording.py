@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
+from rackline.catalog import measured_stacks
 from rackline.hardware import Chip
 from rackline.passes import UNIT, Calibration, RowTime
-from rackline.passes.fallback import GENERIC, STACKS, best_stack
+from rackline.passes.fallback import GENERIC, best_stack
 from rackline.units import (
     format_bytes,
     format_count,
@@ -168,7 +169,7 @@ def trust(calibration: Calibration, chip: Chip, rows: Iterable[RowTime] = ()) ->
         best = best_stack(chip)
         why = f"nothing was measured on {chip.name}" if best == GENERIC else f"not those measured on {chip.name}"
         return Text(f"generic numbers: {why}, {shaky}", style="bold yellow")
-    if calibration.stack not in STACKS:
+    if calibration.stack not in measured_stacks():
         what = f"calibration {calibration.name} ({calibration.evidence}): {calibration.description}"
         return Text(f"{what}; {shaky}" if calibration.evidence == "assumed" else what)
     fallbacks = Counter(_fallback_place(origin, chip) for origin in used.values() if origin.startswith(_FALLBACK))

@@ -22,9 +22,11 @@ from rackline.parallel.layout import problem
 from rackline.parallel.memory import RUNTIME_BYTES, kv_bytes_per_sequence, weight_bytes
 from rackline.parallel.precision import storage_bytes
 from rackline.passes import Batch, Calibration
-from rackline.passes.calibration import UNIT_COLLECTIVE
-from rackline.passes.features import Array, as_array
+from rackline.passes.features import ONE, Array, as_array
+from rackline.passes.line import row_seconds
+from rackline.passes.numbers import row_numbers
 from rackline.passes.routing import distinct_ranks
+from rackline.passes.row import Row
 from rackline.passes.table import PassTable
 from rackline.search.plan import Plan
 from rackline.search.space import BATCH_GRID
@@ -277,13 +279,19 @@ def _with_experts(
 
 
 def _exchange_s(attention: _Attention, num_bytes: Array, chips: Array) -> Array:
-    """One dispatch or combine between the pools [s]."""
+    """One dispatch or combine between the pools, one message step [s]."""
     cluster = attention.cluster
-    found = attention.calibration.collective("all_to_all") or UNIT_COLLECTIVE
-    overhead, eta, ramp = found.at(chips)
-    outer = cluster.scale_out or cluster.scale_up
-    inside = chips <= cluster.scale_up.size
-    rate = np.where(inside, cluster.scale_up.bytes_per_s_each_way, outer.bytes_per_s_each_way) * eta
-    fixed = overhead + np.where(inside, 0.0, max(outer.latency_s - cluster.scale_up.latency_s, 0.0))
-    wire = num_bytes / rate
-    return wire + fixed + ramp * np.sqrt(fixed * wire)
+    inside = 1.0 * (chips <= cluster.scale_up.size) if cluster.scale_out is not None else np.ones_like(chips)
+    row = Row(
+        name="pool_exchange",
+        group="expert parallel",
+        op_class="all_to_all",
+        dtype="bf16",
+        scale_up={ONE: num_bytes * inside},
+        scale_out={} if cluster.scale_out is None else {ONE: num_bytes * (1.0 - inside)},
+        launches={ONE: 1.0},
+        group_size=chips,
+        scale_up_steps=inside,
+        scale_out_steps=1.0 - inside,
+    )
+    return as_array(row_seconds(row_numbers(row, attention.calibration, cluster.chip, cluster), {ONE: 1.0}))

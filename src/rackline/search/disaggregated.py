@@ -114,7 +114,10 @@ def search_pools(
         prefill_space: another cluster, or other layouts, for the prefill pool; its precisions in the same order.
     """
     other = prefill_space is not None and prefill_space.cluster is not decode_space.cluster
-    links = pool_links(decode_space.cluster, prefill_space.cluster if prefill_space is not None and other else None)
+    ends = [decode_space.cluster, *([prefill_space.cluster] if prefill_space is not None and other else [])]
+    if decode_space.calibration.is_unit:
+        ends = [cluster.without_latency() for cluster in ends]
+    links = pool_links(ends[0], ends[1] if len(ends) > 1 else None)
     overlap = any(layout.attention_dp > 1 for layout in decode_options)
     decode = Side(
         space=decode_space, options=decode_options, engines=engines, modes=decode_modes(overlap), link=links[1]

@@ -30,7 +30,8 @@ def timeline_of(plan: TrainPlan, one: TrainCandidate) -> Timeline:
     forward, given, weight = (float(one.step[f"{name}_s"]) * layout.pp for name in ("forward", "input", "weight"))
     again = float(one.step["recompute_s"]) * layout.pp
     batch = job.micro_batch(runs)
-    hop = hop_seconds(job.cluster, runs, batch.tokens * 2.0 * job.model.d_model / layout.tp)
+    links = job.cluster.without_latency() if job.calibration.is_unit else job.cluster
+    hop = hop_seconds(links, runs, batch.tokens * 2.0 * job.model.d_model / layout.tp)
 
     def of(total: float, share_of_head: float) -> list[float]:
         each = [total * count / layers for count in per_part]

@@ -9,6 +9,7 @@ before attention, a ring passes them on block by block while attention works. In
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -17,10 +18,14 @@ from rackline.hardware import Cluster
 from rackline.parallel.precision import Precision, storage_bytes
 from rackline.passes import Batch
 from rackline.passes import features as f
-from rackline.passes.calibration import UNIT_COLLECTIVE
 from rackline.passes.features import Array, FloatLike, as_array
+from rackline.passes.line import row_seconds
+from rackline.passes.numbers import row_numbers
+from rackline.passes.row import Row
 from rackline.serving.steady import Engine
 from rackline.serving.workload import Workload
+
+CollectiveName = Literal["all_gather", "all_to_all"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,22 +106,33 @@ def _kv_bytes_per_token(model: Model, precision: Precision, tp: FloatLike) -> Fl
     return sum((count * attention.kv_elements_per_token(tp) * size for attention, count in _kinds(model)), 0.0)
 
 
-def exchange_s(engine: Engine, cluster: Cluster, num_bytes: Array, group: ContextGroup, op_class: str) -> Array:
+def exchange_s(
+    engine: Engine, cluster: Cluster, num_bytes: FloatLike, group: ContextGroup, op_class: CollectiveName
+) -> Array:
     """Time of one exchange a layer over the level that joins a context group [s].
 
     Args:
         num_bytes: of all layers, on one chip, one way [bytes].
-        op_class: whose measured numbers apply, "all_gather" or "all_to_all".
+        op_class: whose measured numbers apply. An all-gather passes cp - 1 messages on one after the other, in an
+            all-to-all every rank is one message away.
     """
-    found = engine.table.calibration.collective(op_class) or UNIT_COLLECTIVE
-    overhead, eta, ramp = found.at(float(group.cp))
-    inside = as_array(group.tp) * group.cp <= cluster.scale_up.size
-    outer = cluster.scale_out or cluster.scale_up
-    rate = np.where(inside, cluster.scale_up.bytes_per_s_each_way, outer.bytes_per_s_each_way) * eta
-    latency = np.where(inside, 0.0, max(outer.latency_s - cluster.scale_up.latency_s, 0.0))
-    wire = num_bytes / rate
-    fixed = engine.num_layers * (overhead + found.alpha_s * (group.cp - 1) + latency)
-    return wire + fixed + ramp * np.sqrt(fixed * wire)
+    inside = as_array(as_array(group.tp) * group.cp <= cluster.scale_up.size)
+    if cluster.scale_out is None:
+        inside = np.ones_like(inside)
+    steps = engine.num_layers * (1.0 if op_class == "all_to_all" else group.cp - 1.0)
+    row = Row(
+        name="context_exchange",
+        group="context parallel",
+        op_class=op_class,
+        dtype="bf16",
+        scale_up={f.ONE: num_bytes * inside},
+        scale_out={} if cluster.scale_out is None else {f.ONE: num_bytes * (1.0 - inside)},
+        launches={f.ONE: float(engine.num_layers)},
+        group_size=float(group.cp),
+        scale_up_steps=steps * inside,
+        scale_out_steps=steps * (1.0 - inside),
+    )
+    return as_array(row_seconds(row_numbers(row, engine.table.calibration, cluster.chip, cluster), {f.ONE: 1.0}))
 
 
 def context_prefill_s(

@@ -128,6 +128,8 @@ def step_parts(
         expert_load: tokens of the busiest expert-parallel rank over the mean [1].
         lora_rank: rank of adapters beside frozen weights; 0 trains all weights [count].
     """
+    if calibration.is_unit:
+        cluster = cluster.without_latency()
     batch = MicroBatch(
         model=model,
         runs=runs,

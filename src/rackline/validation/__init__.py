@@ -1,6 +1,7 @@
 """Measured cases → prediction → scoreboard: how close the library comes to what people measured."""
 
-from rackline.validation.cases import Case, CaseSet, Unsupported, read_cases
+from rackline.validation.cases import Case, CaseSet, Unsupported
+from rackline.validation.read import read_cases
 from rackline.validation.run import validate
 from rackline.validation.scoreboard import Score, Scoreboard, Stats, statistics
 

@@ -15,10 +15,10 @@ from rackline.passes.calibration import UNIT, Calibration, OperationCalibration
 from rackline.serving.stack import Stack
 from rackline.validation.cases import CaseSet
 from rackline.validation.fit_cases import FIRST_TOKEN, prepare, shipped_numbers
+from rackline.validation.page import fill_block
 from rackline.validation.refit import Done, Fold, in_processes, score_fold, shared_cases
 from rackline.validation.scoreboard import Stats, statistics
 from rackline.validation.serving_fit import fit_numbers
-from rackline.validation.stored import fill_block
 
 BEGIN, END = "<!-- ablation: begin -->", "<!-- ablation: end -->"
 METRICS = ("tpot_s", "ttft_s", "request_s")
@@ -188,5 +188,5 @@ def markdown(rows: Sequence[Ablated]) -> str:
 
 
 def write_docs(rows: Sequence[Ablated], page: Path) -> None:
-    """Replace the table of a page; see `rackline.validation.stored.fill_block`."""
+    """Replace the table of a page; see `rackline.validation.page.fill_block`."""
     fill_block(page, BEGIN, END, markdown(rows))

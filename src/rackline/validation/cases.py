@@ -1,14 +1,12 @@
-"""Read measured cases: one JSON object a line; what cannot be used is kept with its place and reason."""
+"""Measured cases: one JSON object a line; what cannot be used is kept with its place and reason."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import cast
 
-from rackline.errors import InputError
 from rackline.validation.forms import FORMS, Problem, find_problem, known_keys
 
 Layout = Mapping[str, int | str]
@@ -117,62 +115,6 @@ class CaseSet:
     cases: tuple[Case, ...]
     unsupported: tuple[Unsupported, ...]
     unknown_keys: Mapping[str, int]
-
-
-def read_cases(paths: Iterable[str | Path]) -> CaseSet:
-    """Read case files.
-
-    Args:
-        paths: files with one JSON object a line, operation tables (.csv), or a `runs.json` of real server runs.
-
-    Returns:
-        Every line, either as a case or as an unsupported one with its reason.
-
-    Raises:
-        InputError: a file that cannot be read at all, or no case in any file.
-    """
-    cases: list[Case] = []
-    unsupported: list[Unsupported] = []
-    unknown: dict[str, int] = {}
-    for path in map(Path, paths):
-        text = _text(path)
-        if path.suffix == ".json" and _looks_like_runs(text):
-            from rackline.validation.requests import read_runs
-
-            runs = read_runs(path, text)
-            cases += [case for case in runs if isinstance(case, Case)]
-            unsupported += [case for case in runs if isinstance(case, Unsupported)]
-            continue
-        if path.suffix == ".csv":
-            from rackline.validation.op_table import read_op_table
-
-            found = read_op_table(path, text, unknown)
-        else:
-            lines = enumerate(text.split("\n"), start=1)
-            found = [read_line(line, f"{path.name}, line {n}", unknown) for n, line in lines if line.strip()]
-        cases += [case for case in found if isinstance(case, Case)]
-        unsupported += [case for case in found if isinstance(case, Unsupported)]
-    if not cases and not unsupported:
-        raise InputError(what="case files", given="no case", allowed="at least one JSON object on a line")
-    return CaseSet(cases=tuple(cases), unsupported=tuple(unsupported), unknown_keys=unknown)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-        raise InputError(
-            what="case file", given=str(path), allowed=f"a readable UTF-8 file, one JSON object a line ({reason})"
-        ) from None
-
-
-def _looks_like_runs(text: str) -> bool:
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(data, dict) and "runs" in data
 
 
 def read_line(line: str, where: str, unknown_keys: dict[str, int] | None = None) -> Case | Unsupported:

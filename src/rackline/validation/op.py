@@ -13,8 +13,9 @@ from rackline.fitting.line import seconds as line_seconds
 from rackline.fitting.tables import TABLES, Measurements
 from rackline.hardware import Chip
 from rackline.passes import Calibration
-from rackline.passes.calibration import UNIT_COLLECTIVE, CollectiveCalibration
-from rackline.passes.features import Array
+from rackline.passes.calibration import UNIT_COLLECTIVE
+from rackline.passes.features import Array, FloatLike, as_array
+from rackline.passes.line import collective_seconds, fastest
 from rackline.passes.routing import distinct_ranks
 from rackline.validation.cases import Case, Unsupported
 from rackline.validation.forms import OP_COLUMNS, OP_WORDS
@@ -104,20 +105,6 @@ def _measurements(op: str, cases: Sequence[Case], columns: dict[str, Array]) -> 
     )
 
 
-def collective_seconds(
-    numbers: CollectiveCalibration, group_size: Array, bytes_moved: Array, bytes_per_s: float
-) -> Array:
-    """overhead + t + ramp sqrt(overhead t), t = bytes / (eta_link rate) [s].
-
-    Args:
-        bytes_moved: bytes that a rank sends, shape (rows,).
-        bytes_per_s: of a rank's links, each way.
-    """
-    overhead, eta, ramp = numbers.at(group_size)
-    busy = bytes_moved / (eta * bytes_per_s)
-    return overhead + busy + ramp * np.sqrt(overhead * busy)
-
-
 def _collective(resolver: Resolver, chip: Chip, numbers: Calibration, cases: Sequence[Case], size: Array) -> Array:
     """The whole buffer of a rank in bytes → what it sends, by algorithm."""
     n = np.array([float(case.num_chips) for case in cases])
@@ -131,16 +118,16 @@ def _collective(resolver: Resolver, chip: Chip, numbers: Calibration, cases: Seq
                 what="collective", given=name, allowed=", ".join(COLLECTIVES), nearest=near[0] if near else None
             )
         found = numbers.collective(COLLECTIVES[name]) or UNIT_COLLECTIVE
-        return collective_seconds(found, n, (2.0 if name == "all_reduce" else 1.0) * share * size, link)
+        return as_array(collective_seconds(found, n, [(2.0 if name == "all_reduce" else 1.0) * share * size / link]))
     ending = "_eager" if cases[0].text("implementation").endswith("_eager") else ""
-    options: list[Array] = []
+    options: list[FloatLike] = []
     for algorithm, sent in (("all_reduce_one_shot", (n - 1.0) * size), ("all_reduce_two_shot", 2.0 * share * size)):
         found = numbers.collective(algorithm + ending) or numbers.collective(algorithm)
         if found is not None:
-            options.append(collective_seconds(found, n, sent, link))
+            options.append(collective_seconds(found, n, [sent / link]))
     if not options:
-        options.append(collective_seconds(UNIT_COLLECTIVE, n, 2.0 * share * size, link))
-    return np.minimum.reduce(options)
+        options.append(collective_seconds(UNIT_COLLECTIVE, n, [2.0 * share * size / link]))
+    return fastest(options)
 
 
 def _deepep(resolver: Resolver, chip: Chip, numbers: Calibration, columns: dict[str, Array]) -> Array:
@@ -154,9 +141,8 @@ def _deepep(resolver: Resolver, chip: Chip, numbers: Calibration, columns: dict[
     elements = columns["tokens"] * copies * columns["d_model"]
     total = np.zeros_like(elements)
     for size in (1.0, 2.0):
-        inside_s = collective_seconds(found, ranks, size * elements * (1.0 - outside), on.scale_up.bytes_per_s_each_way)
+        wire_s = [size * elements * (1.0 - outside) / on.scale_up.bytes_per_s_each_way]
         if on.scale_out is not None:
-            out_s = size * elements * outside / (found.at(ranks)[1] * on.scale_out.bytes_per_s_each_way)
-            inside_s = np.maximum(inside_s, out_s + found.at(ranks)[0])
-        total = total + inside_s
+            wire_s.append(size * elements * outside / on.scale_out.bytes_per_s_each_way)
+        total = total + collective_seconds(found, ranks, wire_s)
     return total

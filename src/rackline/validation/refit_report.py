@@ -12,10 +12,10 @@ from rich.text import Text
 from rackline.report.breakdown import plain_table
 from rackline.units import format_seconds
 from rackline.validation.ablation import METRICS, Ablated
+from rackline.validation.page import fill_block
 from rackline.validation.refit import LeftOut, Refit
 from rackline.validation.report import percent, scoreboard_report
 from rackline.validation.scoreboard import Score, Stats, statistics
-from rackline.validation.stored import fill_block
 
 _UNITS: Mapping[str, tuple[float, str]] = {
     "rank_skew_s": (1e6, "µs"),
@@ -130,7 +130,7 @@ def _heads(metrics: Sequence[str]) -> str:
 
 
 def write_refit_docs(found: Refit, page: Path) -> None:
-    """Replace the block of these refits in a page; InputError as `rackline.validation.stored.fill_block`."""
+    """Replace the block of these refits in a page; InputError as `rackline.validation.page.fill_block`."""
     fill_block(page, *marks(found.by), refit_markdown(found))
 
 

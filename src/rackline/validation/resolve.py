@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from rackline import arch
 from rackline.arch import AnyModel, GroupedQueryAttention, Model
-from rackline.catalog import ModelRecord, chip_record, cluster_record, names
+from rackline.catalog import ModelRecord, canonical_name, chip_record, cluster_record, measured_stacks, names
 from rackline.catalog.load import record_from_mapping
 from rackline.errors import InputError, LayoutError, nearest_names
 from rackline.hardware import Chip, Cluster, FabricLevel, chip_from_record, cluster
@@ -19,15 +19,6 @@ from rackline.passes import Calibration, calibration
 from rackline.serving.stack import IDEAL, Stack, stack
 from rackline.validation.cases import Case
 
-STACK_NAMES = {
-    "tensorrt-llm": "trtllm",
-    "tensorrtllm": "trtllm",
-    "trt-llm": "trtllm",
-    "trt": "trtllm",
-    "trtllm": "trtllm",
-    "vllm": "vllm",
-    "sglang": "sglang",
-}
 BEFORE_CUDA_GRAPHS = "0.2.6"  # of vLLM, whose next version captures decode steps
 # Parts that a training layout has and serving has not.
 _OTHER_PARTS = ("virtual_pp", "fsdp", "sharding", "dp", "dcp")
@@ -48,7 +39,7 @@ _ARCHITECTURE_KEYS = (
 
 def stack_name(label: str) -> str:
     """Name of a stack in the catalogue, from however a source writes it; unknown ones pass in lower case."""
-    return STACK_NAMES.get(label.lower().replace(" ", ""), label.lower())
+    return canonical_name("stacks", label) or label.lower()
 
 
 @dataclass(slots=True)
@@ -143,7 +134,7 @@ class Resolver:
         name = self.calibration_name
         if name == "auto":
             stack = stack_name(case.stack)
-            name = stack if stack in names("calibrations") and stack in STACK_NAMES.values() else "auto"
+            name = stack if stack in names("calibrations") and stack in measured_stacks() else "auto"
         key = (name, chip.name)
         if key not in self._calibrations:
             self._calibrations[key] = calibration(name, chip)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from rackline.errors import RacklineError
 from rackline.serving.stack import Stack
-from rackline.validation.cases import Case, CaseSet, Unsupported, read_cases
+from rackline.validation.cases import Case, CaseSet, Unsupported
 from rackline.validation.predict import Predictor, predict_serve, request_s
+from rackline.validation.read import read_cases
 from rackline.validation.resolve import Resolver
 from rackline.validation.scoreboard import Score, Scoreboard, group_of
 from rackline.validation.speculation import both_ways

@@ -13,6 +13,7 @@ import numpy as np
 from rackline.errors import InputError, RacklineError
 from rackline.serving.speculative import PLAIN, USUAL_DRAFT_TOKENS, Speculation, usual_speculation
 from rackline.validation.cases import Case
+from rackline.validation.page import fill_block
 
 UNKNOWN = "unknown"
 BEGIN, END = "<!-- unknown speculation: begin -->", "<!-- unknown speculation: end -->"
@@ -176,7 +177,5 @@ def markdown(rows: Sequence[BothWays]) -> str:
 
 
 def write_docs(rows: Sequence[BothWays], page: Path) -> None:
-    """Replace the table of a page; see `rackline.validation.stored.fill_block`."""
-    from rackline.validation.stored import fill_block
-
+    """Replace the table of a page; see `rackline.validation.page.fill_block`."""
     fill_block(page, BEGIN, END, markdown(rows))

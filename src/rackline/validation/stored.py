@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -79,77 +79,3 @@ def worse_than(stored: Mapping[str, Any], board: Scoreboard) -> list[str]:
             if was is not None and not value <= was * (1.0 + RELATIVE) + ABSOLUTE:
                 found.append(f"{name}: {key} error {value:.2%}, it was {was:.2%}")
     return found
-
-
-# --------------------------------------------------------------------------------------------- a page of docs
-
-BEGIN, END = "<!-- scoreboard: begin -->", "<!-- scoreboard: end -->"
-RUNS_BEGIN, RUNS_END = "<!-- real servers: begin -->", "<!-- real servers: end -->"
-_HEAD = "| n | supported | median error | p90 | within 20 % | bias |"
-_RULE = "---:|---:|---:|---:|---:|---:|"
-_TITLES = {
-    "model": "By model",
-    "chip": "By chip",
-    "stack": "By stack",
-    "precision": "By precision",
-    "op": "By operation",
-}
-
-
-def markdown(stored: Mapping[str, Any], by_what: Sequence[str] = tuple(_TITLES)) -> str:
-    """A stored scoreboard as Markdown tables, in total and by these groups."""
-    lines = [
-        f"{stored['supported']:,} of {stored['cases']:,} cases are supported. Error is |predicted / measured − 1|, "
-        "bias is median(predicted / measured) − 1; calibration "
-        + ("of each case's own stack." if stored["calibration"] == "auto" else f"{stored['calibration']}."),
-        "",
-        f"| measured {_HEAD}",
-        f"|---|{_RULE}",
-    ]
-    lines += [f"| {name} | {_cells(stats)}" for name, stats in stored["metrics"].items()]
-    for by in by_what:
-        rows = [row for row in stored["groups"] if row["by"] == by and row["supported"]]
-        if rows:
-            lines += ["", f"### {_TITLES[by]}", "", f"| measured | {by} {_HEAD}", f"|---|---|{_RULE}"]
-            lines += [f"| {row['metric']} | {row['group']} | {_cells(row)}" for row in rows]
-    if stored["unsupported"]:
-        lines += ["", "### Not supported", "", "| kind | cases | reason |", "|---|---:|---|"]
-        lines += [f"| {row['kind']} | {row['n']:,} | {_escaped(row['reason'])} |" for row in stored["unsupported"]]
-    return "\n".join(lines)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
-
-
-def _cells(stats: Mapping[str, Any]) -> str:
-    values = [stats[key] for key in ("median_abs_error", "p90_abs_error", "share_within_20", "bias")]
-    texts: Sequence[str] = ["-" if v is None else f"{100 * v:.1f} %" for v in values[:3]]
-    bias = "-" if values[3] is None else f"{100 * values[3]:+.1f} %"
-    return " | ".join([f"{stats['n']:,}", f"{stats['supported']:,}", *texts, bias]) + " |"
-
-
-def write_docs(stored: Mapping[str, Any], page: Path) -> None:
-    """Replace the scoreboard of a page, or that of runs of real servers; see `fill_block`."""
-    if "tpot_p99_s" in stored["metrics"]:
-        fill_block(page, RUNS_BEGIN, RUNS_END, markdown(stored, ["chip"]))
-    else:
-        fill_block(page, BEGIN, END, markdown(stored))
-
-
-def fill_block(page: Path, begin: str, end: str, text: str) -> None:
-    """Replace the block between two marks of a page.
-
-    Raises:
-        InputError: the page cannot be read, or has no such block.
-    """
-    try:
-        old = page.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else type(error).__name__
-        raise InputError(what="--write-docs", given=str(page), allowed=f"a readable page ({reason})") from None
-    if old.count(begin) != 1 or end not in old.split(begin)[1]:
-        raise InputError(what="--write-docs", given=str(page), allowed=f"a page with the lines {begin} and {end}")
-    before, rest = old.split(begin)
-    _, after = rest.split(end, 1)
-    page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")

@@ -9,9 +9,9 @@ from rich.text import Text
 
 from rackline.report.breakdown import plain_table
 from rackline.units import format_seconds
+from rackline.validation.page import fill_block
 from rackline.validation.report import percent
 from rackline.validation.scoreboard import Stats
-from rackline.validation.stored import fill_block
 from rackline.validation.train_refit import TrainLeftOut, TrainRefit
 
 _NAMES = {"source": "source", "model": "model family", "chip": "chip"}
@@ -96,5 +96,5 @@ def train_refit_markdown(found: TrainRefit) -> str:
 
 
 def write_train_refit_docs(found: TrainRefit, page: Path) -> None:
-    """Replace the block of these refits in a page; InputError as `rackline.validation.stored.fill_block`."""
+    """Replace the block of these refits in a page; InputError as `rackline.validation.page.fill_block`."""
     fill_block(page, *train_marks(found.by), train_refit_markdown(found))

@@ -1,0 +1,170 @@
+"""Names of the catalogue: which file a name or alias stands for, and what is nearest to one that is unknown."""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import re
+import tomllib
+from collections.abc import Sequence
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Literal, cast
+
+from rackline.errors import UnknownNameError, nearest_names
+
+Kind = Literal[
+    "chips", "clusters", "memory", "models", "prices", "calibrations", "stacks", "laws", "runs", "training_stacks"
+]
+
+SINGULAR = {
+    "chips": "chip",
+    "clusters": "cluster",
+    "memory": "memory tier",
+    "models": "model",
+    "prices": "price sheet",
+    "calibrations": "calibration",
+    "stacks": "stack",
+    "training_stacks": "training stack",
+    "laws": "scaling law",
+    "runs": "training run",
+}
+_CANONICAL = re.compile(r"^[a-z0-9][a-z0-9._-]*$")
+_LONGEST_NAME = 200  # characters; longer ones are no names
+_MODEL_PREFIXES = ("meta-",)
+_MODEL_SUFFIXES = ("-instruct", "-hf", "-fp8", "-nvfp4")
+
+
+@functools.cache
+def names(kind: Kind) -> tuple[str, ...]:
+    """Return the canonical names of all shipped objects of a kind, sorted.
+
+    Args:
+        kind: "chips", "clusters", "memory", "models", "prices", "calibrations", "stacks", "laws", "runs".
+
+    Example:
+        >>> "h100-sxm" in names("chips")
+        True
+    """
+    if kind not in SINGULAR:
+        raise UnknownNameError(what="kind of catalogue object", given=kind, allowed=", ".join(SINGULAR))
+    place = folder(kind)
+    if not place.is_dir():
+        return ()
+    return tuple(sorted(p.name.removesuffix(".toml") for p in place.iterdir() if p.name.endswith(".toml")))
+
+
+def folder(kind: str) -> Traversable:
+    """Where the files of a kind are."""
+    return importlib.resources.files("rackline.catalog").joinpath("data", kind)
+
+
+def find(kind: Kind, name: str) -> Traversable:
+    """Return the file of a name; only alias look-ups open other files, and then only their headers."""
+    if not name.endswith(".toml") and len(name) <= _LONGEST_NAME:
+        if _CANONICAL.match(name) and (path := folder(kind).joinpath(f"{name}.toml")).is_file():
+            return path
+        index = _alias_index(kind)
+        for form in _forms(kind, name):
+            if form in index:
+                return folder(kind).joinpath(f"{index[form]}.toml")
+    user_file = Path(name)
+    if (name.endswith(".toml") or "/" in name) and _exists(user_file):
+        return user_file
+    if name.endswith(".toml"):
+        near = nearest_names(Path(name).stem[:_LONGEST_NAME], names(kind), 1)
+        raise UnknownNameError(
+            what=f"{SINGULAR[kind]} file",
+            given=name,
+            allowed="an existing file",
+            nearest=near[0] if near else None,
+        )
+    known = names(kind)
+    near = _nearest(kind, name)
+    raise UnknownNameError(
+        what=SINGULAR[kind],
+        given=name,
+        allowed=f"one of {len(known)} catalogue names or a .toml file",
+        nearest=", ".join(near) or None,
+    )
+
+
+def canonical_name(kind: Kind, label: str) -> str | None:
+    """The catalogue's name for a label that a source uses; None when it has none.
+
+    Example:
+        >>> canonical_name("models", "Llama 3.1 70B"), canonical_name("models", "unheard of")
+        ('llama-3.1-70b', None)
+    """
+    form = "-".join(label.lower().split())
+    return form if form in names(kind) else _alias_index(kind).get(form)
+
+
+def _exists(file: Path) -> bool:
+    """Whether there is something of this name that is no folder; reading it says what is wrong with a device."""
+    try:
+        return file.exists() and not file.is_dir()
+    except (OSError, ValueError):  # a name that is too long, or has a NUL character
+        return False
+
+
+def _nearest(kind: Kind, name: str) -> list[str]:
+    """Return canonical names whose name or alias looks like the given one."""
+    if len(name) > _LONGEST_NAME:
+        return []
+    index = _alias_index(kind)
+    found: list[str] = []
+    for form in _forms(kind, name):
+        for near in nearest_names(form, [*names(kind), *index]):
+            canonical = index.get(near, near)
+            if canonical not in found:
+                found.append(canonical)
+    return found[:3]
+
+
+def _forms(kind: Kind, name: str) -> list[str]:
+    """Return the spellings under which a name is looked up, the most exact first.
+
+    A model's Hugging Face id loses its organisation, the ``Meta-`` prefix and the suffixes for
+    instruction tuning, format and quantisation one by one, so that an alias may name any of them.
+    """
+    forms = [name.lower()]
+    if kind == "models":
+        bare = forms[0].rsplit("/", 1)[-1]
+        forms.append(bare)
+        changed = True
+        while changed:
+            changed = False
+            for prefix in _MODEL_PREFIXES:
+                if bare.startswith(prefix):
+                    bare, changed = bare.removeprefix(prefix), True
+                    forms.append(bare)
+            for suffix in _MODEL_SUFFIXES:
+                if bare.endswith(suffix):
+                    bare, changed = bare.removesuffix(suffix), True
+                    forms.append(bare)
+    return list(dict.fromkeys(forms))
+
+
+@functools.cache
+def _alias_index(kind: Kind) -> dict[str, str]:
+    """Map lower-case aliases (and their shortened forms) to canonical names."""
+    exact: dict[str, str] = {name: name for name in names(kind)}
+    loose: dict[str, str] = {}
+    for name in names(kind):
+        for alias in _aliases(folder(kind).joinpath(f"{name}.toml").read_text(encoding="utf-8")):
+            forms = _forms(kind, alias)
+            exact.setdefault(forms[0], name)
+            for form in forms[1:]:
+                loose.setdefault(form, name)
+    return loose | exact
+
+
+def _aliases(text: str) -> Sequence[str]:
+    """Read the aliases from the head of a file, before its first table; a broken file has none."""
+    head = re.split(r"(?m)^\s*\[[^\n]*\]\s*(?:#[^\n]*)?$", text, maxsplit=1)[0] if "\n[" in text else text
+    try:
+        aliases: object = tomllib.loads(head).get("aliases", [])
+    except tomllib.TOMLDecodeError:
+        return ()
+    return [a for a in cast("list[object]", aliases) if isinstance(a, str)] if isinstance(aliases, list) else ()
