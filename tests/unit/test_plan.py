@@ -16,8 +16,9 @@ from rackline.parallel import Layout, Routing
 from rackline.search import BATCH_GRID, Candidate, Constraints, Plan, default_modes, default_precisions, plan
 from rackline.search.fits import best_free_bytes
 from rackline.search.floors import floors
+from rackline.serving.open_loop import open_loop
 from rackline.serving.stack import stack
-from rackline.serving.steady import Engine, steady_state
+from rackline.serving.steady import Engine
 from rackline.serving.workload import Mode, Workload
 
 WORK = Workload(input_len=2000, output_len=500)
@@ -68,7 +69,7 @@ def every_point() -> tuple[dict[str, object], ...]:
             num_layers=d.model.num_layers,
             stack=stack("generic"),
         )
-        state = steady_state(engine, WORK, mode, float(batch))
+        state = open_loop(engine, WORK, mode, float(batch))
         sequences = int(batch) * layout.attention_dp * layout.pp
         free = d.memory(
             sequences=sequences,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rackline.serving.steady import steady_state
+from rackline.serving.open_loop import open_loop
 from rackline.serving.workload import Admission, Mode, Workload
 from rackline.simulation import Pool, Result, TableClock
 from rackline.simulation.policies import Passes
@@ -41,4 +41,4 @@ def prompt_cost_share(result: Result, pool: Pool) -> float:
     workload = Workload(input_len=float(result.requests.input_len[done].mean()), output_len=max(outputs, 2.0))
     decoding = result.sequence_s / result.busy_s / (pool.ranks * pool.micro_batches)
     mode = Mode(admission=_ADMISSION[pool.policy.passes], max_batched_tokens=pool.spec.max_batched_tokens)
-    return float(steady_state(clock.engine, workload, mode, max(decoding, 1.0)).prefill_cost_share)
+    return float(open_loop(clock.engine, workload, mode, max(decoding, 1.0)).prefill_cost_share)

@@ -21,9 +21,9 @@ from rackline.parallel import (
 from rackline.parallel.deployment import ExpertLoads
 from rackline.passes import Batch, Calibration, ExpertLoad
 from rackline.passes.features import Array, as_array
-from rackline.search.candidate import output_rate
+from rackline.serving.open_loop import open_loop_on_grid
 from rackline.serving.stack import stack_of
-from rackline.serving.steady import Engine, SteadyState, steady_state
+from rackline.serving.steady import Engine, SteadyState
 from rackline.serving.workload import Mode, Workload
 
 
@@ -128,7 +128,6 @@ class Space:
 
     def blocks(self) -> Iterator[Block]:
         """Evaluate every point, one precision and mode after the other."""
-        per_replica = self.batches[None, :] * as_array(self.grid.attention_dp * self.grid.pp)[:, None]
         chips = as_array(self.grid.chips_per_replica)[:, None]
         everything = np.arange(len(self.grid))
         exchanging = self.grid.attention_dp > 1
@@ -139,9 +138,9 @@ class Space:
                 overlap = mode.two_batch_overlap
                 if overlap not in decode:
                     decode[overlap] = self.decode_s(engine, overlap)
-                state = steady_state(engine, self.workload, mode, b, decode_s=decode[overlap], threads=self.threads)
+                state = open_loop_on_grid(engine, self.workload, mode, b, decode[overlap], threads=self.threads)
                 free = self.free_bytes(precision, mode.max_batched_tokens)
-                rate = output_rate(self.workload, per_replica, state.tpot_s, state.hold_s) / chips
+                rate = self.workload.output_len * state.requests_per_s / chips
                 if overlap:
                     rate = np.where(exchanging[:, None] & (b >= 2), rate, np.nan)  # one sequence has no halves
                 yield Block(

@@ -24,10 +24,13 @@ from rackline.serving.prompt_queue import PromptPasses, PromptQueue, prompt_queu
 from rackline.serving.steady import Engine, SteadyState
 from rackline.serving.workload import Mode, Workload
 
-_TURNS = 3
+_ITERATIONS = 8  # of the rate that keeps a batch; each leaves a part of the error
+_FEW_ITERATIONS = 2
+_MANY = 16  # batches, from which on they are thinned
 _UNEVEN = 0.9  # sequences by which the busiest of many ranks exceeds their mean when each request goes to the idlest
 
 
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # beyond saturation
 def open_loop(
     engine: Engine,
     workload: Workload,
@@ -35,7 +38,9 @@ def open_loop(
     sequences_per_rank: FloatLike,
     *,
     decode_s: Array | None = None,
+    growth_s: Array | None = None,
     threads: int = 1,
+    iterations: int = _ITERATIONS,
 ) -> SteadyState:
     """Mean latencies under random arrivals, at the rate at which `sequences_per_rank` decode in the mean.
 
@@ -45,6 +50,8 @@ def open_loop(
         sequences_per_rank: n, mean on each rank and micro-batch [sequences]; scalar, (points,) or (layouts, points),
             rising along the points.
         decode_s: the decode step with so many if it is known already, without drafts [s].
+        growth_s: what one sequence more adds to it if that is known [s].
+        iterations: of the rate that keeps n [count].
 
     Returns:
         Arrays of shape () or (points,) or (layouts, points). Where prefill_utilisation is 1 or more the state does
@@ -53,40 +60,48 @@ def open_loop(
     Assumes: Poisson arrivals, memory for all that come, requests of about equal length.
     Sources: see `rackline.serving.prompt_queue`; the number of requests in a busy period and its variance, Borel 1942.
     """
-    n = np.atleast_1d(as_array(sequences_per_rank))
+    if np.ndim(sequences_per_rank) == 0:
+        one = np.reshape(as_array(sequences_per_rank), 1)
+        found = open_loop(engine, workload, mode, one, decode_s=decode_s, threads=threads, iterations=iterations)
+        return SteadyState(**{name: np.asarray(getattr(found, name))[..., 0] for name in SteadyState.__slots__})
+    n = as_array(sequences_per_rank)
     times = engine.time_table(mode.two_batch_overlap)
     step_s = _step(engine, workload, mode, n, times, decode_s, threads)
     steps = (workload.output_len - 1.0) / engine.speculation.tokens_per_step
     peers = as_array(engine.attention_dp) * as_array(engine.micro_batches)
-    busiest_s = step_s + _growth(engine, workload, mode, n, times, step_s, threads) * _UNEVEN * (1.0 - 1.0 / peers)
-    growth_s = _growth(engine, workload, mode, n, times, step_s, threads)
+    if growth_s is None:
+        growth_s = _step(engine, workload, mode, np.maximum(n, 1.0) + 1.0, times, None, threads) - step_s
+    busiest_s = step_s + growth_s * _UNEVEN * (1.0 - 1.0 / peers)
     passes = _passes(engine, workload, mode, n, times, step_s, busiest_s, threads)
     if mode.admission == "decode_first":
-        raise NotImplementedError
+        return _batch_after_batch(engine, workload, n, steps, step_s, growth_s, passes)
+    chunked = mode.admission == "chunked"
     first = np.minimum(workload.new_tokens, passes.room)
     whole_s = passes.decode_s + passes.first_s + passes.per_token_s * (passes.room - first)
     most = 0.999 * passes.room / (workload.new_tokens * whole_s)
     # prompts that come in a pass, were every request to see the mean of all passes
     coming = n / steps
-    some = -np.expm1(-coming * peers)
-    first_s = passes.first_s + (0.0 if mode.admission == "chunked" else passes.decode_s)
+    some = -np.expm1(-coming * peers) if chunked else coming * peers
+    first_s = passes.first_s + (0.0 if chunked else passes.decode_s)
     more = np.maximum(coming - some, 0.0) * workload.new_tokens * passes.per_token_s
     rate = coming / (passes.decode_s + some * first_s + more)
     rate = np.minimum(rate, most)
-    before, error_before = rate, np.zeros_like(rate)
-    for turn in range(_TURNS):
+    least = 1e-3 * rate
+    queue = prompt_queue(passes, rate, workload.new_tokens)
+    tpot_s = _step_seen_s(queue, passes, mode, n, rate, steps, growth_s)
+    for _ in range(iterations):
+        error = np.log(np.maximum(rate * steps * tpot_s / n, 1e-9))
+        most = np.where(error > 0.0, rate, most)
+        least = np.where(error > 0.0, least, rate)
+        slope = np.clip(tpot_s / passes.decode_s, 1.0, 5.0)  # of ln(rate · tpot) against ln(rate), about
+        rate = rate * np.exp(np.clip(-error / slope, -0.7, 0.7))
+        rate = np.where((rate > least) & (rate < most), rate, np.sqrt(least * most))
         queue = prompt_queue(passes, rate, workload.new_tokens)
         tpot_s = _step_seen_s(queue, passes, mode, n, rate, steps, growth_s)
-        error = np.log(np.maximum(rate * steps * tpot_s / n, 1e-9))
-        slope = np.maximum(tpot_s / passes.decode_s, 1.0)  # of ln(rate · tpot) against ln(rate), about
-        if turn:
-            moved = np.log(rate / before)
-            secant = (error - error_before) / np.where(np.abs(moved) < 1e-9, 1e-9, moved)
-            slope = np.where(np.abs(moved) < 1e-6, slope, np.clip(secant, 1.0, 30.0))
-        before, error_before = rate, error
-        if turn < _TURNS - 1:
-            rate = np.minimum(rate * np.exp(np.clip(-error / slope, -1.0, 1.0)), most)
-    prompts = queue.pass_s - passes.decode_s * (1.0 - queue.some * (mode.admission != "chunked"))
+    error = np.clip(np.log(np.maximum(rate * steps * tpot_s / n, 1e-9)), -3.0, 3.0)  # what is left, along the curve
+    rate = rate * np.exp(-error / np.clip(tpot_s / passes.decode_s, 1.0, 5.0))
+    tpot_s = n / (rate * steps)
+    prompts = queue.pass_s - passes.decode_s * (1.0 - queue.some * (not chunked))
     idle = np.maximum(1.0 - prompts / queue.pass_s, 0.0) * np.exp(-rate * peers * steps * passes.decode_s)
     wait_s = queue.wait_s - 0.5 * idle * passes.decode_s
     exists = n * workload.new_tokens / steps < passes.room
@@ -97,11 +112,101 @@ def open_loop(
         mixed_s=queue.prompt_pass_s,
         prefill_share=queue.some,
         tpot_s=tpot_s / engine.speculation.tokens_per_step,
-        ttft_s=np.where(exists | (mode.admission != "chunked"), engine.stack.beyond_passes_s(workload) + wait_s, np.inf),
-        prompt_s=zero,
+        ttft_s=np.where(exists | (not chunked), engine.stack.beyond_passes_s(workload) + wait_s, np.inf),
+        prompt_s=(passes.first_s + (0.0 if chunked else passes.decode_s)) * workload.new_tokens / first,
         hold_s=zero,
-        prefill_utilisation=queue.load,
+        prefill_utilisation=np.where(
+            exists | (not chunked), np.minimum(queue.load, 1.0 - 1e-9), 1.0 + 0.0 * queue.load
+        ),
         prefill_cost_share=prompts / queue.pass_s,
+    )
+
+
+def open_loop_on_grid(
+    engine: Engine, workload: Workload, mode: Mode, batches: Array, decode_s: Array, *, threads: int = 1
+) -> SteadyState:
+    """`open_loop` at every second of many batches, straight between them: half the time, within about a percent.
+
+    Of few batches each is looked at.
+
+    Args:
+        batches: n, rising [sequences], (1, points).
+        decode_s: the decode step with so many [s], (layouts, points).
+    """
+    points = as_array(batches[0])
+    if points.size < _MANY:
+        return open_loop(engine, workload, mode, batches, decode_s=decode_s, threads=threads)
+    chosen = np.array(sorted({*range(0, points.size, 2), points.size - 1}), dtype=np.int64)
+    growth_s = np.gradient(decode_s, points, axis=-1)
+    thin = open_loop(
+        engine,
+        workload,
+        mode,
+        batches[:, chosen],
+        decode_s=decode_s[..., chosen],
+        growth_s=growth_s[..., chosen],
+        threads=threads,
+        iterations=_FEW_ITERATIONS,
+    )
+    right = np.clip(np.searchsorted(points[chosen], points), 1, chosen.size - 1)
+    low, high = points[chosen][right - 1], points[chosen][right]
+    share = (points - low) / (high - low)
+    fields: dict[str, Array] = {}
+    for name in SteadyState.__slots__:
+        values = np.broadcast_to(getattr(thin, name), (decode_s.shape[0], chosen.size))
+        if name == "requests_per_s":  # a rate bends, the time that it stands for does not
+            values = batches[:, chosen] / values
+        left = values[:, right - 1]
+        with np.errstate(invalid="ignore"):
+            found = left + share * (values[:, right] - left)
+        fields[name] = batches / found if name == "requests_per_s" else found
+    never = ~np.isfinite(fields["ttft_s"])
+    fields["ttft_s"] = np.where(never, np.inf, fields["ttft_s"])
+    fields["prefill_utilisation"] = np.where(never, 1.0, fields["prefill_utilisation"])
+    return SteadyState(**fields)
+
+
+def _batch_after_batch(
+    engine: Engine, workload: Workload, n: Array, steps: float, step_s: Array, growth_s: Array, passes: PromptPasses
+) -> SteadyState:
+    """Decode first: all that came while a batch decoded are prefilled, with those that come meanwhile, then decode.
+
+    A server with vacations: prompts are served until none waits, then it is away for G = J steps of a batch of n.
+
+        wait = E[G²] / (2 E[G]) + lambda w² / (2 (1 - rho)),  n = lambda G / (1 - rho),  rho = lambda w
+
+    Sources: M/G/1 with vacations, Levy and Yechiali 1975.
+    """
+    batch_s = steps * step_s
+    prompt_s = passes.first_s + passes.decode_s
+    in_pass = np.clip(n, 1.0, np.maximum(passes.room / workload.new_tokens, 1.0))
+    pieces = np.ceil(workload.new_tokens / passes.room - 1e-9)
+    one_s = np.where(
+        pieces > 1.0, prompt_s * workload.new_tokens / passes.room, prompt_s + 0.0 * n
+    )  # w: what a prompt costs among in_pass of them
+    more_s = passes.per_token_s * np.minimum(workload.new_tokens, passes.room)
+    each_s = np.where(pieces > 1.0, one_s, (one_s + (in_pass - 1.0) * more_s) / in_pass)
+    rate = n / (batch_s + n * each_s)
+    calm = 1.0 - rate * each_s
+    feedback = np.clip(rate * steps * growth_s / calm, 0.0, 0.95)
+    uneven = 1.0 / (calm * calm * (1.0 - feedback * feedback))  # variance of the size of a batch over its mean
+    variance = (steps * growth_s) ** 2 * n * uneven
+    waiting_s = 0.5 * (batch_s + variance / batch_s) + 0.5 * rate * each_s**2 / calm
+    nobody = np.exp(-rate * batch_s)
+    idle = nobody / (rate * (batch_s + nobody / rate) / calm)  # of the arrivals, those that find nothing to do
+    together_s = each_s * (in_pass + 1.0) / 2.0
+    rest_s = 0.5 * np.maximum(n + uneven - in_pass, 0.0) * each_s  # of the batch that a request sees
+    return SteadyState(
+        requests_per_s=rate * as_array(passes.peers),
+        decode_s=step_s,
+        mixed_s=each_s * in_pass,
+        prefill_share=n / (n + steps * in_pass),
+        tpot_s=(batch_s + steps * growth_s * uneven + rest_s) / (workload.output_len - 1.0),
+        ttft_s=engine.stack.beyond_passes_s(workload) + (1.0 - idle) * (waiting_s + together_s) + idle * one_s,
+        prompt_s=each_s,
+        hold_s=np.zeros_like(rest_s),
+        prefill_utilisation=1.0 - calm,
+        prefill_cost_share=1.0 - calm,
     )
 
 
@@ -112,25 +217,9 @@ def _step(
     held = np.maximum(n, 1.0)
     context = workload.mean_context
     if decode_s is None or np.any(n < 1.0):
-        batch = Batch(
-            decode_sequences=held, decode_tokens=engine.speculation.verified_tokens, context_len=context
-        )
+        batch = Batch(decode_sequences=held, decode_tokens=engine.speculation.verified_tokens, context_len=context)
         decode_s = engine.decode_s(batch, times, two_batch_overlap=mode.two_batch_overlap, threads=threads)
     return decode_s + engine.drafts_s(held, context)
-
-
-def _growth(
-    engine: Engine, workload: Workload, mode: Mode, n: Array, times: TimeTable, step_s: Array, threads: int
-) -> Array:
-    """What one sequence more adds to a pass without prompts [s]."""
-    held = np.maximum(n, 1.0)
-    if n.shape[-1] > 1 and held.size == n.shape[-1] and held.ravel()[0] < held.ravel()[-1]:
-        points = held.ravel()
-        places = np.unique(points, return_index=True)[1]
-        if places.size > 1:
-            slope = np.gradient(step_s[..., places], points[places], axis=-1)
-            return slope[..., np.searchsorted(points[places], points)]
-    return _step(engine, workload, mode, held + 1.0, times, None, threads) - step_s
 
 
 def _passes(
@@ -180,7 +269,8 @@ def _passes(
     group = np.maximum(total / busiest, 1.0)
     if np.any(ranks > 1):
         first_s = extra_s(first, group)
-    usual = np.minimum(np.maximum(2.0 * first, 1.1 * busiest * new), room)
+    together = n if mode.admission == "decode_first" else 1.1 * busiest
+    usual = np.minimum(np.maximum(2.0 * first, together * new), room)
     usual = np.where(usual > 1.01 * first, usual, 0.5 * room)
     slope = np.maximum((extra_s(usual, group) - first_s) / (usual - first), 0.0)
     return PromptPasses(
@@ -206,7 +296,9 @@ def _step_seen_s(
         cycle_s = queue.pass_s / decodes
         prompts_s = queue.pass_s - decode * decodes
         growth = cycle_s / decode
-        last = np.minimum(rate * queue.prompt_tokens / np.maximum(rate * queue.pass_s, 1e-30) * decode, queue.left_behind)
+        last = np.minimum(
+            rate * queue.prompt_tokens / np.maximum(rate * queue.pass_s, 1e-30) * decode, queue.left_behind
+        )
     share = np.clip(prompts_s / queue.pass_s, 0.0, 0.97)
     per_token_s = prompts_s / queue.prompt_tokens
     excess_s = (queue.left_behind - last) * per_token_s / ((1.0 - share) * steps)

@@ -1,4 +1,4 @@
-"""Prompts that wait for the passes of an engine: a queue with bulk service, whose service time depends on what it takes.
+"""Prompts that wait for the passes of an engine: a queue with bulk service, whose time depends on what it takes.
 
 Passes follow one another without a pause. One that finds V tokens of prompts waiting at its rank takes x = min(V, B)
 of them and lasts T(x), with or without prompts; what arrives meanwhile waits for the next. With n new tokens a prompt,
@@ -25,10 +25,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.serving.busiest import busiest_share
+from rackline.serving.busiest import most_of
 
-_ROUNDS = 5  # of the share of passes with prompts
+_ROUNDS = 6  # of the share of passes with prompts
 _TINY = 1e-12
+_CHANCE = 1.15  # spread of prompts over peers against that of chance, when passes are alike
 _SPREAD = 2.7  # how fast passes of several prompts become all or nothing as prompts grow: fitted to the chain itself
 
 
@@ -80,12 +81,16 @@ class PromptQueue:
     growth: Array
 
 
-def prompt_queue(passes: PromptPasses, prompts_per_s: FloatLike, new_tokens: float) -> PromptQueue:
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # beyond saturation
+def prompt_queue(
+    passes: PromptPasses, prompts_per_s: FloatLike, new_tokens: float, like: PromptQueue | None = None
+) -> PromptQueue:
     """The queue of one rank.
 
     Args:
         prompts_per_s: lambda, arrivals at one rank, at random [requests/s].
         new_tokens: n, of a prompt [tokens].
+        like: the queue at a rate close by, to start from.
 
     Returns:
         Arrays of the shape that all broadcast to; without meaning where `load` is 1 or more.
@@ -108,43 +113,61 @@ def prompt_queue(passes: PromptPasses, prompts_per_s: FloatLike, new_tokens: flo
     fill = np.where(size > 0.6, 1.0 + (pieces / size - 1.0) * open_, 1.0)
 
     several = bool(np.any(peers > 1))
-    alone_s = passes.first_s - slope * first
-    loaded_s = decode + passes.first_s
+    alone_s = decode + passes.first_s - slope * first
     per_prompt_s = slope * new_tokens
-    of_calm: FloatLike = _most_of(rate * decode, peers) if several else 1.0
-    of_busy: FloatLike = 1.0
-    own = some = np.minimum(rate * decode * pieces, 0.5)
-    for _ in range(_ROUNDS):
+    loaded_s = decode + passes.first_s if like is None else like.prompt_pass_s
+    some = -np.expm1(-rate * peers * decode * pieces) if like is None else like.some
+    own = some
+    coming = rate * decode
+    of_calm = np.maximum(-np.expm1(-coming * peers), coming) * per_prompt_s
+    of_busy: FloatLike = rate * per_prompt_s
+    busiest: FloatLike = 1.0
+    calm = np.exp(-coming)
+    calm_of_all = np.exp(-coming * peers) if several else calm
+    one = size < 1.0
+    for turn in range(_ROUNDS):
         mean_s = decode + some * (loaded_s - decode)
         kept = np.minimum(tokens_per_s * mean_s / room * fill, 1.0)
-        calm, busy = np.exp(-rate * decode), np.exp(-rate * loaded_s)
+        busy = np.exp(-rate * loaded_s)
+        busy_of_all = np.exp(-rate * peers * loaded_s) if several else busy
+        some = np.where(one, 1.0 - busy_of_all / (1.0 - calm_of_all + busy_of_all), kept)
         if several:
-            calm_of_all, busy_of_all = calm**peers, busy**peers
-            some = np.where(size < 1.0, 1.0 - busy_of_all / (1.0 - calm_of_all + busy_of_all), 0.0)
-            own = np.where(size < 1.0, 1.0 - (1.0 - some) * calm - some * busy, 0.0)
-            own = np.minimum(np.maximum(own, kept), 1.0)
-            kept = -np.expm1(peers * np.log1p(-np.minimum(kept, 1.0 - _TINY)))
-            some = np.maximum(some, np.maximum(own, kept))
-            of_busy = _most_of(rate * loaded_s, peers)
+            own = np.minimum(np.maximum(np.where(one, 1.0 - (1.0 - some) * calm - some * busy, 0.0), kept), 1.0)
+            some = np.where(one, some, 1.0 - (1.0 - kept) ** peers)
+            some = np.maximum(some, own)
+            # long passes end few requests, so that each new one finds the peer with fewest
+            if turn % 2 == 0:
+                chance = _CHANCE * np.sqrt(np.minimum(mean_s / loaded_s, 1.0))
+                busiest = most_of(rate * loaded_s, peers, chance)
+            of_busy = rate * per_prompt_s * busiest
         else:
-            own = some = np.maximum(np.where(size < 1.0, 1.0 - busy / (1.0 - calm + busy), 0.0), kept)
-        begun_s = decode + alone_s + (1.0 / np.maximum(some, _TINY) - 1.0) * rate * per_prompt_s * of_calm * decode
-        loaded_s = begun_s / np.maximum(1.0 - rate * per_prompt_s * of_busy, 1e-3)
+            own = some = np.maximum(some, kept)
+        before_s = loaded_s
+        loaded_s = (alone_s + (1.0 / np.maximum(some, _TINY) - 1.0) * of_calm) / np.maximum(1.0 - of_busy, 1e-3)
+        loaded_s = np.maximum(loaded_s, 1e-3 * (decode + passes.first_s))
         if several:
-            loaded_s = np.where(size < 1.0, np.clip(loaded_s, decode + passes.first_s, whole_pass_s), decode + passes.first_s)
+            least_s = decode + passes.first_s
+            together_s = np.where(one, np.clip(loaded_s, least_s, np.maximum(whole_pass_s, least_s)), least_s)
+            loaded_s = np.where(peers > 1.0, 0.5 * (together_s + before_s), loaded_s)  # else it swings
     mean_s = decode + some * (loaded_s - decode)
-    if not several:  # the tokens that a pass takes are those that come in one
-        mean_s = np.maximum(decode + some * alone_s, 1e-3 * decode) / np.maximum(1.0 - tokens_per_s * slope, 1e-3)
-        loaded_s = decode + (mean_s - decode) / np.maximum(some, _TINY)
     taken = np.minimum(tokens_per_s * mean_s, room * (1.0 - 1e-6))
     # the pass as one rank sees it: others' prompts when it has none, and what its own add
-    others = np.where(own < 1.0, (some - own) / np.maximum(1.0 - own, _TINY), 0.0) if several else 0.0
-    base_s = decode + others * (loaded_s - decode)
-    noise = (1.0 - own) * others * (1.0 - others) * (loaded_s - decode) ** 2
+    own_s, base_s, noise = loaded_s, decode, np.zeros_like(mean_s)
+    if several:
+        # a prompt is one more in its pass: it sees more beside it than a pass has in the mean
+        at_once = (1.0 + (busiest * rate * loaded_s) ** 2.5) ** 0.4
+        with_it_s = decode + passes.first_s + per_prompt_s * some * loaded_s / mean_s * (at_once - 1.0)
+        own_s = np.where(
+            one & (peers > 1.0), np.clip(with_it_s, loaded_s, np.maximum(whole_pass_s, loaded_s)), loaded_s
+        )
+        others = np.clip((mean_s - decode - own * (own_s - decode)) / (loaded_s - decode), 0.0, 1.0)
+        others = np.where(own < 1.0, np.minimum(others / np.maximum(1.0 - own, _TINY), 1.0), 0.0)
+        base_s = decode + others * (loaded_s - decode)
+        noise = (1.0 - own) * others * (1.0 - others) * (loaded_s - decode) ** 2
     own_held = np.minimum(np.maximum(taken / np.maximum(own, _TINY), 1.0), room)
-    per_token = np.where(room - own_held > 1.0, (whole_pass_s - loaded_s) / np.maximum(room - own_held, 1.0), slope)
+    per_token = np.where(room - own_held > 1.0, (whole_pass_s - own_s) / np.maximum(room - own_held, 1.0), slope)
     per_token = np.maximum(per_token, 0.0)
-    jump = loaded_s - base_s - per_token * own_held
+    jump = own_s - base_s - per_token * own_held
     grown = tokens_per_s * per_token
     rest = np.maximum(1.0 - grown, 1e-3)
 
@@ -173,7 +196,7 @@ def prompt_queue(passes: PromptPasses, prompts_per_s: FloatLike, new_tokens: flo
     token_s = held_s / (mean_s * tokens_per_s)
     # from the mean token of a prompt to its last one
     before = (pieces - 1.0) * room
-    last_s = np.minimum(loaded_s, whole_pass_s - slope * (room - np.maximum(new_tokens - before, 1.0)))
+    last_s = np.minimum(own_s, whole_pass_s - slope * (room - np.maximum(new_tokens - before, 1.0)))
     in_pieces_s = (0.5 * (pieces - 1.0) * (pieces - 2.0) * whole_pass_s + (pieces - 1.0) * last_s) / size
     ratio = np.maximum(size, 1.0 / size)
     loose = np.where(np.abs(ratio - np.rint(ratio)) < 1e-9, 0.0, np.minimum(load, 1.0))
@@ -205,9 +228,3 @@ def prompt_queue(passes: PromptPasses, prompts_per_s: FloatLike, new_tokens: flo
         settling=behind / drift + noisy / (drift * drift),
         growth=1.0 / np.maximum(1.0 - loaded_more, 0.05),
     )
-
-
-def _most_of(mean: Array, peers: Array) -> Array:
-    """Prompts at the busiest of several peers over the mean of one, when so many come to each."""
-    low = np.maximum(mean, 1e-9)
-    return busiest_share(low, peers) * np.expm1(-low * peers) / np.expm1(-low)
