@@ -8,7 +8,10 @@ from functools import cache
 import numpy as np
 
 from helpers import cluster, deploy, model
-from rackline.passes import calibration
+from rackline.ledger import Finding, ledger
+from rackline.ledger.figure import verdicts_figure
+from rackline.parallel import precision
+from rackline.passes import Batch, StepPolicy, calibration
 from rackline.pricing import (
     KeepingCost,
     Offered,
@@ -20,18 +23,29 @@ from rackline.pricing import (
     offer_prices,
     read_all,
 )
+from rackline.report.bars import nothing_figure
 from rackline.report.budget_figures import lifetime_figure, quality_figure
+from rackline.report.capacity_figure import capacity_figure
+from rackline.report.compare_figure import compare_figure
+from rackline.report.compare_report import Side, cluster_side
+from rackline.report.explain_figures import memory_figure, roofline_figure, waterfall_figure
+from rackline.report.explain_report import Explanation
 from rackline.report.figure import Figure
 from rackline.report.plan_figure import pareto_figure, what_if_figure
 from rackline.report.pricing_figures import offered_figure, readings_figure, tiers_figure
 from rackline.report.simulate_figures import occupancy_figure, tails_figure, timeline_figure
-from rackline.report.train_figures import pipeline_figure
+from rackline.report.train_figures import pipeline_figure, pipeline_of_plan, step_figure, train_memory_figure
 from rackline.scaling import Budget, PhaseMfu, Usage, budget, loss_law
 from rackline.search import Constraints, Plan, plan
+from rackline.search.train import TrainPlan, train_plan
+from rackline.search.train_evaluate import TrainJob
 from rackline.search.what_if import WhatIfPoint
+from rackline.serving.capacity import Capacity, capacity
 from rackline.serving.workload import Workload
 from rackline.simulation import PlainClock, Pool, RankSpec, Requests, Result, policy, simulate
+from rackline.training.precision import train_precision
 from rackline.training.schedules import Timeline, equal_stages, schedule
+from rackline.training.stack import training_stack
 from rackline.validation.figure import parity_figure
 from rackline.validation.scoreboard import Score, Scoreboard
 
@@ -125,6 +139,49 @@ def board() -> Scoreboard:
 
 
 @cache
+def explained(policy: StepPolicy = "serial") -> Explanation:
+    deployment = deploy("deepseek-v3", "pp=2,ep=8,attention_dp=8", on="gb200-nvl72")
+    batch = Batch(decode_sequences=32.0, context_len=4e3, group_tokens=256.0)
+    held = deployment.memory(sequences=512.0, context_len=4e3, batched_tokens=512.0)
+    return Explanation.of(deployment, batch, batch_size=512, memory=held, policy=policy)
+
+
+@cache
+def fitting(context_len: float = 32e3) -> Capacity:
+    rack = cluster("dgx-h100")
+    found = model("llama-3.1-70b")
+    return capacity(found, rack, precision("bf16", found, rack.chip), context_len=context_len)
+
+
+@cache
+def a_train_plan() -> TrainPlan:
+    rack = cluster("dgx-h100").with_num_chips(64)
+    stack = training_stack("megatron-bridge")
+    job = TrainJob(
+        model=model("llama-3.1-70b"),
+        cluster=rack,
+        precision=train_precision("bf16", rack.chip),
+        stack=stack,
+        calibration=calibration(stack.kernels, rack.chip),
+        global_batch_sequences=64,
+        seq_len=8192,
+    )
+    return train_plan(
+        job, fixed={"tp": 8, "pp": 4, "cp": 1}, schedules=["1f1b"], recompute=["none", "selective", "full"]
+    )
+
+
+@cache
+def sides() -> list[Side]:
+    return [cluster_side(cluster(name)) for name in ("dgx-h100", "gb200-nvl72", "mi355x-8")]
+
+
+@cache
+def verdicts() -> list[Finding]:
+    return list(ledger(segment=3))
+
+
+@cache
 def tiers_of_a_prompt() -> Figure:
     from rackline.pricing import envelope
 
@@ -149,6 +206,18 @@ MAKERS: dict[str, Callable[[], Figure]] = {
     "lifetime without answer": lambda: lifetime_figure(a_budget(feasible=False), asked="loss 1.95"),
     "quality": lambda: quality_figure(a_budget(), asked="loss 1.95"),
     "pipeline": lambda: pipeline_figure(timeline(), title="the schedule zb-v"),
+    "pipeline of a plan": lambda: pipeline_of_plan(a_train_plan()),
+    "step": lambda: step_figure(a_train_plan()),
+    "memory of training": lambda: train_memory_figure(a_train_plan()),
+    "roofline": lambda: roofline_figure(explained()),
+    "waterfall": lambda: waterfall_figure(explained()),
+    "waterfall of streams": lambda: waterfall_figure(explained("overlap")),
+    "memory": lambda: memory_figure(explained()),
+    "what fits": lambda: capacity_figure(fitting(), hbm_bytes=cluster("dgx-h100").chip.hbm_bytes),
+    "what does not fit": lambda: capacity_figure(fitting(1e8), hbm_bytes=cluster("dgx-h100").chip.hbm_bytes),
+    "nothing": lambda: nothing_figure("a question", "no layout is possible"),
+    "compare": lambda: compare_figure(sides(), what="clusters"),
+    "verdicts": lambda: verdicts_figure(verdicts()),
     "parity": lambda: parity_figure(board()),
 }
 

@@ -1,20 +1,36 @@
 """rackline predicts what it takes to train and serve a large language model, from first principles.
 
     import rackline as rl
-    rack = rl.cluster("gb200-nvl72")
-    answer = rl.plan(rl.model("deepseek-v3"), rack, rl.Workload(input_len=4000, output_len=1000),
-                     calibration=rl.calibration("auto", rack.chip),
-                     constraints=rl.Constraints(tpot_s=0.03, ttft_s=2.0))
+    rl.plan("llama-3.1-70b", on="dgx-h100", input="2k", output=500, tpot="50ms")
+    rl.explain("llama-3.1-70b", on="dgx-h100", batch=64, context="8k", layout="tp=8").to_frame()
 
-Names are loaded when they are first used, so that importing the package costs nothing.
+Each question of the command line is a function here: its options are keywords, its quantities SI numbers or texts with
+a unit, names may be objects. Answers print in a line, show tables in notebooks, and have `to_frame`, `to_dict` and
+`plot`. Names are loaded when they are first used, so that importing the package costs nothing.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rackline.api.answer import Answer as Answer
+    from rackline.api.answer import answer as answer
+    from rackline.api.budget import budget as budget
+    from rackline.api.calibrate import calibrate as calibrate
+    from rackline.api.chips import chips as chips
+    from rackline.api.clusters import clusters as clusters
+    from rackline.api.compare import compare as compare
+    from rackline.api.explain import explain as explain
+    from rackline.api.fit import fit as fit
+    from rackline.api.infer_prices import infer_prices as infer_prices
+    from rackline.api.lecture import lecture as lecture
+    from rackline.api.memory import memory as memory
+    from rackline.api.models import models as models
+    from rackline.api.price import price as price
+    from rackline.api.simulate import simulate as simulate
+    from rackline.api.tiers import tiers as tiers
+    from rackline.api.validate import validate as validate
     from rackline.arch import model as model
     from rackline.errors import RacklineError as RacklineError
     from rackline.hardware import chip as chip
@@ -37,26 +53,43 @@ if TYPE_CHECKING:
     from rackline.serving import capacity as capacity
 
 _WHERE = {
-    "model": "rackline.arch",
-    "RacklineError": "rackline.errors",
-    "chip": "rackline.hardware",
-    "cluster": "rackline.hardware",
+    "Answer": "rackline.api.answer",
+    "Batch": "rackline.passes",
+    "Constraints": "rackline.search",
     "Deployment": "rackline.parallel",
     "Layout": "rackline.parallel",
+    "Mode": "rackline.serving",
+    "RacklineError": "rackline.errors",
     "Routing": "rackline.parallel",
-    "parse_layout": "rackline.parallel",
-    "precision": "rackline.parallel",
-    "Batch": "rackline.passes",
+    "Workload": "rackline.serving",
+    "answer": "rackline.api.answer",
+    "budget": "rackline.api.budget",
+    "calibrate": "rackline.api.calibrate",
     "calibration": "rackline.passes",
+    "capacity": "rackline.serving",
+    "chip": "rackline.hardware",
+    "chips": "rackline.api.chips",
+    "cluster": "rackline.hardware",
+    "clusters": "rackline.api.clusters",
+    "compare": "rackline.api.compare",
+    "explain": "rackline.api.explain",
+    "fit": "rackline.api.fit",
+    "infer_prices": "rackline.api.infer_prices",
+    "lecture": "rackline.api.lecture",
+    "memory": "rackline.api.memory",
     "memory_tier": "rackline.hardware",
+    "model": "rackline.arch",
+    "models": "rackline.api.models",
     "offer_prices": "rackline.pricing",
+    "parse_layout": "rackline.parallel",
+    "plan": "rackline.search",
+    "precision": "rackline.parallel",
+    "price": "rackline.api.price",
     "price_sheet": "rackline.pricing",
     "read_prices": "rackline.pricing",
-    "Constraints": "rackline.search",
-    "plan": "rackline.search",
-    "Mode": "rackline.serving",
-    "Workload": "rackline.serving",
-    "capacity": "rackline.serving",
+    "simulate": "rackline.api.simulate",
+    "tiers": "rackline.api.tiers",
+    "validate": "rackline.api.validate",
 }
 __all__ = sorted(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -64,8 +97,10 @@ __all__ = sorted(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'rackline' has no attribute {name!r}")
-    return getattr(importlib.import_module(_WHERE[name]), name)
+    from importlib import import_module
+
+    return getattr(import_module(_WHERE[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_WHERE])
+    return __all__

@@ -23,10 +23,10 @@ def test_runs_timed_at_once(benchmark: Any) -> None:
         precision=train_precision("bf16", on.chip),
         stack=stack,
         calibration=calibration(stack.kernels, on.chip),
-        global_batch=2048,
+        global_batch_sequences=2048,
         seq_len=8192,
     )
-    runs = train_space(job.model, on, global_batch=2048, seq_len=8192)
+    runs = train_space(job.model, on, global_batch_sequences=2048, seq_len=8192)
     found = benchmark(evaluate_runs, job, runs, all_runs=True)
     assert found.timed == len(runs) > 10_000
     assert np.all(np.isfinite(found.step_s))

@@ -161,12 +161,12 @@ def test_the_installed_command_exits_2() -> None:
 
 
 def test_interrupt_exits_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    import rackline.cli.catalogue as catalogue
+    import rackline.cli.command as command
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(catalogue, "print_json", interrupted)
+    monkeypatch.setattr(command, "print_json", interrupted)
     assert run(["chips", "--json"]) == 130
     assert "Traceback" not in capsys.readouterr().err
 

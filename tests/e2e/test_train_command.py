@@ -26,7 +26,7 @@ def test_issue_command_answers_with_days_and_dollars(capsys: pytest.CaptureFixtu
     )
     assert found["candidates_evaluated"] >= 50_000
     assert found["elapsed_s"] < 12.0
-    assert found["global_batch"] == 2048
+    assert (found["global_batch_sequences"], found["global_batch_tokens"]) == (2048, 2048 * 8192)
     best = found["best"]
     for key in ("layout", "step_s", "breakdown", "memory", "mfu", "hfu", "tokens_per_s_per_chip", "levels", "binding"):
         assert key in best
@@ -58,7 +58,9 @@ def test_report_shows_layout_time_memory_pipeline_and_levels(
 ) -> None:
     plot, trace = tmp_path / "pipeline.svg", tmp_path / "pipeline.json"
     text = call(
-        capsys, *TRAIN, "--layout", "tp=4,pp=4", "--schedule", "zb-h1", "--plot", str(plot), "--trace", str(trace)
+        capsys,
+        *(*TRAIN, "--layout", "tp=4,pp=4", "--schedule", "zb-h1", "--trace", str(trace)),
+        *("--plot", str(plot), "--plot-kind", "pipeline"),
     )
     for part in ("zb-h1", "MFU", "memory of the fullest chip", "gradient of weights", "which level", "scale-up"):
         assert part in text
@@ -110,6 +112,42 @@ def test_adapters_train_a_fraction_of_the_states_in_two_thirds_of_the_work(
     assert adapters["breakdown"]["data_s"] < 0.02 * whole["breakdown"]["data_s"]
 
 
+def test_a_batch_that_replicas_cannot_share_is_moved_and_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """64M tokens are 15,625 sequences of 4k, an odd number: 512 chips use 16,384."""
+    run_ = ["train", "llama-3.1-8b", "--on", "dgx-h100", "--chips", "512", "--seq", "4k", "--global-batch"]
+    moved, exact = answer(capsys, *run_, "64M"), answer(capsys, *run_, "67108864")
+    assert moved["asked_batch_tokens"] == 64e6
+    assert exact["asked_batch_tokens"] == exact["global_batch_tokens"] == 67108864
+    for found in (moved, exact):
+        assert (found["global_batch_sequences"], found["global_batch_tokens"]) == (16384, 16384 * 4096)
+    assert moved["best"] == exact["best"]
+    assert "moved from 15,625 to 16,384 sequences" in " ".join(call(capsys, *run_, "64M").split())
+    assert "moved from" not in call(capsys, *run_, "67108864")
+
+
+def test_only_schedules_that_the_stack_has_are_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, *TRAIN)
+    assert found["schedules"] == ["1f1b", "interleaved"]
+    assert {one["layout"]["schedule"] for one in (found["best"], *found["others"])} <= {"1f1b", "interleaved"}
+    named = answer(capsys, *TRAIN, "--schedule", "zb-h1", "--layout", "pp=4")
+    assert named["best"]["layout"]["schedule"] == "zb-h1"
+    sharded = answer(capsys, *TRAIN, "--stack", "llm-foundry")
+    assert sharded["schedules"] == []
+    assert sharded["best"]["layout"]["pp"] == 1
+
+
+def test_llama_3_fits_in_its_published_layout(capsys: pytest.CaptureFixture[str]) -> None:
+    """430 TFLOP/s a chip in 9.7 to 10.5 s a step (attention counted or not); the cheapest recompute that fits."""
+    best = answer(
+        capsys,
+        *("train", "llama-3.1-405b", "--on", "dgx-h100", "--chips", "8192", "--global-batch", "16Mi", "--seq", "8k"),
+        *("--stack", "llama-3", "--layout", "tp=8,pp=16,cp=1,dp=64,micro_batch=1,zero=1"),
+    )["best"]
+    assert best["layout"]["recompute"] == "modules"
+    rate = 6 * 405e9 * 16 * 2**20 / best["step_s"] / 8192
+    assert rate == pytest.approx(430e12, rel=0.15)
+
+
 REFUSED: list[tuple[list[str], tuple[str, ...]]] = [
     ([*TRAIN, "--layout", "tp=3"], ("tp=3 does not divide", "nearest")),
     ([*TRAIN, "--layout", "tp=4,pp=5"], ("to divide 64 chips", "nearest: 60 chips")),
@@ -123,6 +161,8 @@ REFUSED: list[tuple[list[str], tuple[str, ...]]] = [
     ([*TRAIN, "--layout", "zero=4"], ("0, 1, 2 or 3",)),
     ([*TRAIN[:4], "--chips", "1e6", *TRAIN[6:]], ("1 to 32768", "nearest: 32768")),
     ([*TRAIN[:-4], "--global-batch", "1", "--seq", "8k"], ("at least one sequence",)),
+    ([*TRAIN, "--stack", "llm-foundry", "--layout", "pp=4"], ("the stack has none", "nearest: pp=1")),
+    ([*TRAIN, "--stack", "hai-llm", "--layout", "pp=4,dp=16,micro_batch=8"], ("dualpipe", "--schedule names others")),
     ([*TRAIN, "--schedule", "zb-h3"], ("--schedule", "nearest: zb-h")),
     ([*TRAIN, "--recompute", "ful"], ("nearest: full",)),
     ([*TRAIN, "--stack", "nemoo"], ("--stack", "nearest: nemo")),

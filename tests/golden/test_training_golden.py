@@ -77,7 +77,9 @@ def test_zero_shards_7_5_billion_parameters_over_64_chips(zero: int, gigabytes: 
     types = TrainPrecision(label="fp16", gradient_bytes=2.0)
     on = cluster("dgx-a100")
     runs = Runs.of([TrainLayout(dp=64, zero=zero)])
-    found = train_memory(MicroBatch(model=model, runs=runs, cluster=on, precision=types, seq_len=128), global_batch=64)
+    found = train_memory(
+        MicroBatch(model=model, runs=runs, cluster=on, precision=types, seq_len=128), global_batch_sequences=64
+    )
     layer = 2.0 * 2.0 * float(model.total_params / 36) if zero == 3 else 0.0  # two gathered layers besides
     states = float((found.weights + found.gradients + found.optimizer)[0]) - layer
     assert states / 1e9 * 7.5e9 / model.total_params == pytest.approx(gigabytes, rel=0.03)

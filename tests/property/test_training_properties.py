@@ -94,7 +94,7 @@ def seconds(layout: TrainLayout, on: Cluster, name: str = "llama-3.1-8b", stack:
         precision=train_precision("bf16", on.chip),
         calibration=UNIT,
         seq_len=4096,
-        global_batch=64,
+        global_batch_sequences=64,
     )
     return float(step_time(parts, stack or training_stack("nemo")).step[0])
 

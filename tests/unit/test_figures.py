@@ -7,7 +7,7 @@ import re
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,19 @@ import pytest
 import vl_convert
 
 import figures as made
+from helpers import cluster
 from rackline.errors import InputError
 from rackline.pricing import envelope
 from rackline.report.axes import Kind, Measure, linear_axis, linear_ticks, log_axis, log_ticks, text_of
 from rackline.report.figure import ENDINGS, NOTEBOOK_TYPE, Figure, check_plot_path, choose_figure
 from rackline.report.theme import DARK, LIGHT, THEME_NAMES, Theme, ThemeName
+from rackline.report.train_report import layout_text
 
 NAMES = list(made.MAKERS)
 
 
 def rows(figure: Figure) -> list[dict[str, Any]]:
-    return figure.spec["data"]["values"]
+    return figure.rows
 
 
 def parts(value: Any) -> Iterator[dict[str, Any]]:
@@ -182,6 +184,80 @@ def test_parity_has_every_value_beside_the_diagonal() -> None:
         assert [row["low"] / row["measured"] for row in band] == pytest.approx([0.8, 0.8])
 
 
+def test_waterfall_adds_up_to_the_pass() -> None:
+    time = made.explained().time
+    found = rows(made.figure("waterfall"))
+    assert sum(row["seconds"] for row in found) == pytest.approx(time.seconds)
+    assert all(later["start_s"] == pytest.approx(row["end_s"]) for row, later in pairwise(found))
+    named = {row.name: row.seconds for row in time.rows if row.used}
+    for row in found:
+        if row["operation"] in named:
+            assert row["seconds"] == named[row["operation"]]
+    overlapping = rows(made.figure("waterfall of streams"))
+    ends = max(row["end_s"] for row in overlapping if "smaller" not in row["operation"])
+    assert ends <= made.explained("overlap").time.seconds * (1 + 1e-9)
+    assert sum(row["start_s"] == 0.0 for row in overlapping) > 1, "streams begin together"
+
+
+def test_rows_lie_under_the_roof_and_keep_their_amounts() -> None:
+    found = made.explained()
+    chip = found.deployment.cluster.chip
+    by_name = {row.name: row for row in found.time.rows if row.used}
+    figure = made.figure("roofline")
+    assert len(rows(figure)) > 5
+    for row in rows(figure):
+        one = by_name[row["operation"]]
+        assert row["flop_per_byte"] == one.amounts["compute"] / one.amounts["hbm"]
+        assert row["flop_per_s"] * row["seconds"] == pytest.approx(one.amounts["compute"])
+        assert row["flop_per_s"] <= 1.02 * row["flop_per_byte"] * chip.hbm_bytes_per_s
+    roofs = figure.spec["layer"][0]["data"]["values"]
+    assert {row["flop_per_s"] for row in roofs if row["roof"] == "bf16"} >= {chip.flop_per_s("bf16")}
+
+
+def test_memory_adds_up_to_what_is_usable() -> None:
+    memory = made.explained().memory
+    held = sum(row["held_bytes"] for row in rows(made.figure("memory")))
+    assert held == pytest.approx(float(memory.used) + max(float(memory.free), 0.0))
+    marks = [part["x"]["datum"] for part in parts(made.figure("memory").spec) if "x" in part and "datum" in part["x"]]
+    assert {float(memory.usable), memory.total} <= set(marks)
+
+
+def test_bars_of_what_fits_fill_the_chip() -> None:
+    chip = cluster("dgx-h100").chip
+    bars: dict[str, float] = {}
+    for row in rows(made.figure("what fits")):
+        bars[row["name"]] = bars.get(row["name"], 0.0) + row["held_bytes"]
+    assert list(bars.values()) == pytest.approx([chip.hbm_bytes] * len(bars))
+    first = made.fitting().fitting[0]
+    assert next(iter(bars)) == f"{first.layout.label()}: {first.total_concurrency:,} requests"
+    assert "Nothing fits" in made.figure("what does not fit").description
+
+
+def test_bars_of_a_step_add_up_to_it() -> None:
+    best = made.a_train_plan().best[0]
+    found = [row for row in rows(made.figure("step")) if row["name"].startswith(layout_text(best))]
+    assert sum(row["seconds"] for row in found) == pytest.approx(best.step_s, rel=0.02)
+    held = [row for row in rows(made.figure("memory of training")) if row["name"] == layout_text(best)]
+    assert sum(row["held_bytes"] for row in held) == pytest.approx(best.memory["total_bytes"])
+
+
+def test_comparison_has_each_ratio_to_the_first() -> None:
+    first, second, _ = made.sides()
+    found = {row["number"]: row["ratio"] for row in rows(made.figure("compare")) if row["side"] == second.name}
+    memory, memory_of_first = second.values["hbm_bytes"], first.values["hbm_bytes"]
+    assert memory is not None
+    assert memory_of_first is not None
+    assert found["memory"] == memory / memory_of_first
+    assert first.name not in {row["side"] for row in rows(made.figure("compare"))}
+
+
+def test_verdicts_are_counted() -> None:
+    found = rows(made.figure("verdicts"))
+    assert sum(row["claims"] for row in found) == len(made.verdicts())
+    held = sum(finding.verdict == "holds" for finding in made.verdicts())
+    assert sum(row["claims"] for row in found if row["part"] == "holds") == held
+
+
 # ---------------------------------------------------------------------------------------------- files
 
 
@@ -283,7 +359,7 @@ def written(kind: Kind, values: list[float]) -> list[str]:
         (
             "seconds",
             [0.0, 2e-6, 0.0304, 1.0, 60.0, 5400.0, 86400.0],
-            ["0 s", "2 µs", "30.4 ms", "1 s", "1 min", "1.5 h", "1 d"],
+            ["0 s", "2 us", "30.4 ms", "1 s", "1 min", "1.5 h", "1 d"],
         ),
         ("seconds", [365.25 * 86400.0], ["1 y"]),
         ("usd", [0.05, 2.5, 1200.0, 1.25e6, 3e9], ["$0.05", "$2.5", "$1,200", "$1.25M", "$3B"]),

@@ -67,7 +67,7 @@ def test_layout_fills_what_the_source_leaves_open() -> None:
         ({"layout": {"tp": 3}}, "to divide num_chips=16"),
         ({"layout": {"tq": 3}}, "nearest: tp"),
         ({"layout": {"sharding": "full-shart"}}, "nearest: full-shard"),
-        ({"recompute": "partial"}, "none, selective, full, reversible, unknown"),
+        ({"recompute": "partial"}, "none, selective, modules, full, reversible, unknown"),
     ],
 )
 def test_layout_that_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:

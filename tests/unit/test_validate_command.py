@@ -65,8 +65,8 @@ def test_strict_exits_1_after_printing_everything(cases: Path, capsys: pytest.Ca
     ("words", "expected"),
     [
         (["nowhere.jsonl"], "error: case file: got 'nowhere.jsonl'"),
-        ([], "error: FILE: got 'nothing'"),
-        (["CASES", "--calibration", "vlm"], "error: calibration"),
+        ([], "error: files: got 'nothing'"),
+        (["CASES", "--calibration", "vlm"], "error: --calibration"),
         (["CASES", "--plot", "x.gif"], "error: --plot"),
         (["CASES", "--stored", "nowhere.json"], "error: --stored"),
         (["CASES", "--chip", "h100-sxm"], "error: --chip: got 'h100-sxm', allowed: only with --import"),

@@ -71,3 +71,24 @@ def test_bubble_rates(facts: Any) -> None:
 
 def test_speed_up_of_torchgpipe(facts: Any) -> None:
     assert np.median([abs(p / m - 1) for _, _, m, p in facts.gpipe()]) <= 0.10
+
+
+def test_deepseek_v3_trained_as_published(facts: Any) -> None:
+    """Step time and H800 hours of its own run within 20 %, in its own layout, which fits without full recompute."""
+    errors = {name: p / m - 1 for name, m, p in facts.deepseek()}
+    assert len(errors) == 4
+    assert max(map(abs, errors.values())) <= 0.20
+    job, layout = facts.deepseek_run()
+    held = float(job.memory(facts.Runs.of([layout])).total[0])
+    assert 0.8 * job.cluster.chip.hbm_bytes < held <= job.cluster.chip.hbm_bytes
+    assert layout.recompute == "modules"
+
+
+def test_llama_3_405b_trained_as_published(facts: Any) -> None:
+    found = [p / m - 1 for _, m, p in facts.llama3()]
+    assert len(found) == 3
+    assert max(map(abs, found)) <= 0.15
+
+
+def test_a_run_that_ran_out_of_memory_does_not_fit(facts: Any) -> None:
+    assert all(held > 80e9 for _, held in facts.ran_out())

@@ -77,19 +77,21 @@ def job_of(
     batch: int,
     seq_len: int,
     precision: TrainPrecision | str = "bf16",
+    mtp_layers: int = 0,
     **more: object,
 ) -> TrainJob:
     """A job whose stack may be changed by field."""
     chosen = dataclasses.replace(training_stack(stack), **more) if more else training_stack(stack)
-    types = train_precision(precision, on.chip) if isinstance(precision, str) else precision
+    types = train_precision(precision, on.chip, stack=chosen) if isinstance(precision, str) else precision
     return TrainJob(
         model=model,
         cluster=on,
         precision=types,
         stack=chosen,
         calibration=calibration(chosen.kernels, on.chip),
-        global_batch=batch,
+        global_batch_sequences=batch,
         seq_len=seq_len,
+        mtp_layers=mtp_layers,
     )
 
 
@@ -159,7 +161,7 @@ def megatron_memory() -> Iterator[tuple[str, str, float, float, float]]:
         if quantity == "params+optimizer_GiB":
             runs = Runs.of([TrainLayout(tp=8, pp=pp, virtual_pp=v, micro_batch=b, zero=0)])
             batch = MicroBatch(model=model, runs=runs, cluster=on, precision=types, seq_len=2048, flash=False)
-            states = train_memory(batch, global_batch=64)
+            states = train_memory(batch, global_batch_sequences=64)
             ours = float((states.weights + states.gradients + states.optimizer)[0]) / GIB
         elif quantity.endswith("_GiB"):
             ours = (held("none", False) if "no_recompute" in quantity else held("selective", True)) / GIB
@@ -200,7 +202,7 @@ def zero_bubble(most_slots: float = float("inf")) -> dict[str, list[float]]:
             precision=train_precision("bf16", on.chip),
             calibration=calibration(stack.kernels, on.chip),
             seq_len=1024,
-            global_batch=micro,
+            global_batch_sequences=micro,
             flash=False,
         )
         time = step_time(parts, stack)
@@ -240,10 +242,38 @@ def llama3() -> Iterator[tuple[str, float, float]]:
         chips, tp, cp, pp, dp, seq, per = (
             int(row[k]) for k in ("n_gpus", "tp", "cp", "pp", "dp", "seq_len", "batch_per_dp")
         )
-        job = job_of(model, cluster("dgx-h100").with_num_chips(chips), "nemo", per * dp, seq)
-        layout = TrainLayout(tp=tp, cp=cp, pp=pp, virtual_pp=8, dp=dp, zero=1)
+        job = job_of(model, cluster("dgx-h100").with_num_chips(chips), "llama-3", per * dp, seq)
+        layout = TrainLayout(tp=tp, cp=cp, pp=pp, virtual_pp=8, dp=dp, zero=1, recompute="modules")
         flop = float(model_flop(model, seq, float(per * dp), causal=True))
         yield row["stage"], float(row["tflops_per_gpu"]), flop / step_of(job, layout) / chips / 1e12
+
+
+def deepseek() -> Iterator[tuple[str, float, float]]:
+    """(quantity, published, predicted) of DeepSeek-V3's own run: 2,048 H800, pp 16, ep 64, ZeRO-1, DualPipe.
+
+    15,360 sequences of 4,096 tokens are 272.8e9 tokens a day at 19.926 s a step (arXiv:2505.09343, table 4); 14.8e12
+    tokens took 2.664e6 H800 hours (arXiv:2412.19437, table 1).
+    """
+    published = {
+        row["item"]: float(row["value"]) for row in rows("deepseek_training_facts.csv") if "MPFT" in row["item"]
+    }
+    job, layout = deepseek_run()
+    step_s = step_of(job, layout)
+    hours = 14.8e12 / job.global_batch_tokens * step_s * job.cluster.num_chips / 3600.0
+    yield "seconds of a step", published["V3 training (2048 H800) time/step MPFT"], step_s
+    yield "million H800 hours of pre-training", 2.664, hours / 1e6
+    flop = {causal: float(model_flop(job.model, 4096, 15360.0, causal=causal)) for causal in (False, True)}
+    for causal, name in ((False, "non-causal"), (True, "causal")):
+        rate = flop[causal] / step_s / job.cluster.num_chips / 1e12
+        yield f"TFLOP/s a chip, {name}", published[f"V3 training (2048 H800) TFLOPS {name} MPFT"], rate
+
+
+def deepseek_run() -> tuple[TrainJob, TrainLayout]:
+    """The run and its layout."""
+    job = job_of(
+        named("deepseek-v3"), cluster("h800-8").with_num_chips(2048), "hai-llm", 15360, 4096, "fp8-block", mtp_layers=1
+    )
+    return job, TrainLayout(pp=16, ep=64, dp=128, schedule="dualpipe", recompute="modules")
 
 
 def megascale() -> Iterator[tuple[str, float, float]]:
@@ -294,7 +324,11 @@ def torchtitan() -> Iterator[tuple[str, float, float]]:
 
 
 def measured_memory() -> Iterator[tuple[str, float, float]]:
-    """(run, measured bytes, predicted bytes that are allocated: without driver and fragments)."""
+    """(run, measured bytes, predicted bytes that are allocated: without driver and fragments).
+
+    Moonlight's recipe keeps moments in bf16 (NVIDIA-NeMo/Megatron-Bridge @08de997, recipes/moonlight/moonlight_16b.py).
+    Runs that ended out of memory are `ran_out` instead: their last reading is not what they need.
+    """
     on = cluster("dgx-h100")
     llama, small = named("llama-3.1-70b"), named("qwen3-30b-a3b")
     runs = [
@@ -320,21 +354,11 @@ def measured_memory() -> Iterator[tuple[str, float, float]]:
             4,
             4096,
         ),
-        (
-            "Nemotron-3-Nano bf16, EP8",
-            named("nemotron-3-nano-30b-a3b"),
-            66.297e9,
-            TrainLayout(dp=16, ep=8),
-            "bf16",
-            16,
-            8192,
-        ),
     ]
     for what, model, measured, layout, label, batch, seq in runs:
-        micro = MicroBatch(
-            model=model, runs=Runs.of([layout]), cluster=on, precision=train_precision(label, on.chip), seq_len=seq
-        )
-        found = train_memory(micro, global_batch=batch, gradient_bytes=2.0, runtime_bytes=0.0, margin=0.0)
+        types = train_precision(label, on.chip, "adam-bf16" if what.startswith("Moonlight") else None)
+        micro = MicroBatch(model=model, runs=Runs.of([layout]), cluster=on, precision=types, seq_len=seq)
+        found = train_memory(micro, global_batch_sequences=batch, gradient_bytes=2.0, runtime_bytes=0.0, margin=0.0)
         yield what, measured, float(found.total[0])
     tune = arch.build_model(
         architecture_record(
@@ -365,8 +389,20 @@ def measured_memory() -> Iterator[tuple[str, float, float]]:
         micro = MicroBatch(
             model=tune, runs=Runs.of([layout]), cluster=cluster("dgx-a100"), precision=whole, seq_len=4096
         )
-        found = train_memory(micro, global_batch=2, runtime_bytes=0.0, margin=0.0)
+        found = train_memory(micro, global_batch_sequences=2, runtime_bytes=0.0, margin=0.0)
         yield what, measured * GIB, float(found.total[0]) - (0.0 if logits else float(found.logits[0]))
+
+
+def ran_out() -> Iterator[tuple[str, float]]:
+    """(run that ended out of memory on 80 GB, predicted bytes of its chip, driver and fragments included)."""
+    on = cluster("dgx-h100")
+    model = named("nemotron-3-nano-30b-a3b")
+    layout = TrainLayout(dp=16, ep=8)
+    micro = MicroBatch(
+        model=model, runs=Runs.of([layout]), cluster=on, precision=train_precision("bf16", on.chip), seq_len=8192
+    )
+    found = train_memory(micro, global_batch_sequences=16, gradient_bytes=2.0)
+    yield "Nemotron-3-Nano bf16, EP8, nothing recomputed", float(found.total[0])
 
 
 def moonlight() -> Model:
@@ -456,10 +492,10 @@ def vendor_layouts() -> Iterator[tuple[str, float, bool, str]]:
             space = train_space(
                 job.model,
                 job.cluster,
-                global_batch=batch,
+                global_batch_sequences=batch,
                 seq_len=seq,
                 schedules=("1f1b", "interleaved"),
-                recompute=("none", "full"),
+                recompute=("none", "modules", "full"),
             )
         except RacklineError:
             continue
@@ -542,7 +578,17 @@ def markdown() -> str:
     pipes = [(f"{n} partitions, {m} micro-batches", a, b) for n, m, a, b in gpipe()]
     lines += compared("Speed-up of torchgpipe (AmoebaNet-D on P40)", "run", pipes, 2)
     lines += compared(
-        "Llama 3 405B, TFLOP/s a chip", "run", list(llama3()), note="Stack nemo; attention counted causal. "
+        "Llama 3 405B, TFLOP/s a chip",
+        "run",
+        list(llama3()),
+        note="Stack llama-3, its own layouts, modules recomputed; attention counted causal. ",
+    )
+    lines += compared(
+        "DeepSeek-V3, its own run",
+        "quantity",
+        list(deepseek()),
+        2,
+        note="Stack hai-llm: 2,048 H800, pp 16, ep 64, ZeRO-1, DualPipe, norms and up-projections recomputed. ",
     )
     lines += compared("MegaScale 175B, seconds of a step", "run", list(megascale()), 2, note="Stack megatron-lm. ")
     lines += compared("torchtitan, tokens/s a chip", "run", list(torchtitan()), 0, note="Stack llm-foundry. ")

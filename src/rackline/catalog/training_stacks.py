@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from rackline.catalog.base import Fraction, NonNegative, Positive, Record, SourcedRecord, Text
 
+ScheduleName = Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe"]
 Slowdown = Annotated[float, Field(ge=0.5, le=10.0)]
 
 
@@ -55,6 +56,14 @@ class TrainingStackRecord(SourcedRecord):
         fixed_s: Time of a step that nothing else explains: data loading, logging, synchronisation [s].
         gradient_bytes: A gradient as it is exchanged [bytes].
         zero: What data parallelism shards by default.
+        schedules: Pipeline schedules that it has.
+        forwards_tokens: Whether a token crosses to a scale-up domain once, however many of its experts live there.
+        optimizer: Optimiser by default, with the data type of its moments.
+        dispatch_bytes: An element of a token on its way to experts whose products run in 8 bits [bytes].
+        activation_input_bytes, attention_output_bytes: An element of what an activation function starts from, and of
+            what attention puts out, as it is kept where products run in 8 bits [bytes].
+        numbers_of: Stack whose own fitted numbers it takes, where too few steps of its own are published to fit.
+        stated: Names of numbers that its authors state, which no fit changes.
     """
 
     kernels: Text
@@ -85,3 +94,11 @@ class TrainingStackRecord(SourcedRecord):
     fixed_s: NonNegative = 0.0
     gradient_bytes: Positive = 4.0
     zero: Annotated[int, Field(ge=0, le=3)] = 1
+    schedules: tuple[ScheduleName, ...]
+    forwards_tokens: bool = True
+    optimizer: Text = "adam"
+    dispatch_bytes: Positive = 2.0
+    activation_input_bytes: Positive = 2.0
+    attention_output_bytes: Positive = 2.0
+    numbers_of: str = ""
+    stated: tuple[Text, ...] = ()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 
-from rackline.cli.screen import screen
+from rackline.cli.screen import FailedCheckError, screen
 from rackline.errors import RacklineError, nearest_names
 
 _COMMANDS = {
@@ -66,7 +66,7 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
     rackline train llama-3.1-405b --on dgx-h100 --chips 16384 \\
       --tokens 15.6T --global-batch 16M
     rackline train deepseek-v3 --on gb200-nvl72 --chips 2304 \\
-      --global-batch 63M --seq 4k --precision mxfp8 --plot pipeline.html
+      --global-batch 63M --seq 4k --precision mxfp8 --plot pipeline.html --plot-kind pipeline
     rackline train llama-3.1-70b --on dgx-h100 --chips 64 \\
       --global-batch 1M --layout tp=4,pp=4 --recompute full --json
 """,
@@ -178,21 +178,21 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
 _MODULES = {
     "plan": "rackline.cli.plan:plan",
     "train": "rackline.cli.train:train",
-    "simulate": "rackline.cli.simulate:simulate",
-    "explain": "rackline.cli.explain:explain",
-    "fit": "rackline.cli.fit:fit",
-    "tiers": "rackline.cli.pricing:tiers",
-    "price": "rackline.cli.pricing:price",
-    "infer-prices": "rackline.cli.infer_prices:infer_prices",
-    "budget": "rackline.cli.budget:budget",
-    "validate": "rackline.cli.validate:validate",
-    "calibrate": "rackline.cli.calibrate:calibrate",
-    "lecture": "rackline.cli.lecture:lecture",
-    "chips": "rackline.cli.catalogue:chips",
-    "clusters": "rackline.cli.catalogue:clusters",
-    "models": "rackline.cli.catalogue:models",
-    "memory": "rackline.cli.catalogue:memory",
-    "compare": "rackline.cli.compare:compare",
+    "simulate": "rackline.cli.commands:simulate",
+    "explain": "rackline.cli.commands:explain",
+    "fit": "rackline.cli.commands:fit",
+    "tiers": "rackline.cli.commands:tiers",
+    "price": "rackline.cli.commands:price",
+    "infer-prices": "rackline.cli.commands:infer_prices",
+    "budget": "rackline.cli.commands:budget",
+    "validate": "rackline.cli.commands:validate",
+    "calibrate": "rackline.cli.commands:calibrate",
+    "lecture": "rackline.cli.commands:lecture",
+    "chips": "rackline.cli.commands:chips",
+    "clusters": "rackline.cli.commands:clusters",
+    "models": "rackline.cli.commands:models",
+    "memory": "rackline.cli.commands:memory",
+    "compare": "rackline.cli.commands:compare",
 }
 
 
@@ -232,6 +232,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except RacklineError as error:
         return _refuse(str(error))
+    except FailedCheckError:
+        sys.stdout.flush()
+        return 1
     except CycloptsError as error:
         return _refuse(_words(error, given))
     except BrokenPipeError:

@@ -19,6 +19,10 @@ _NARROWEST, _USUAL_WIDTH = 20, 80  # COLUMNS=0 or a broken terminal: columns
 _PROGRESS_AFTER_S = 0.7  # what is done sooner needs no progress bar
 
 
+class FailedCheckError(Exception):
+    """The command has printed its answer, which is that a check failed: exit status 1."""
+
+
 class Screen(Console):
     """A console on standard output that lets a closed pipe reach `run`, which ends the command quietly."""
 

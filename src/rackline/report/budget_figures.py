@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from rackline.report.axes import Measure, log_axis
 from rackline.report.figure import Figure
-from rackline.report.layers import Layer, Row, colour, hovered, note
+from rackline.report.layers import Layer, Row, colour, hovered
 from rackline.scaling import Budget
 from rackline.scaling.overtrain import PRETRAIN_FLOP_PER_PARAM_TOKEN
 from rackline.units import format_count
@@ -48,11 +46,11 @@ def lifetime_figure(budget: Budget, *, asked: str) -> Figure:
     if budget.feasible:
         best = {"active_params": float(budget.optimum.params), "flop": float(budget.optimum.lifetime_flop)}
         words = f"{format_count(best['active_params'])} on {format_count(float(budget.optimum.tokens))} tokens"
-        layers += _best(best, "flop", place, f"least: {words}")
-        words = f"The least: {words}."
+        layers.append(_best(best, place))
+        words = f"diamond: least, {words}"
     return Figure(
         title=f"Cost over life at the quality of {asked}",
-        subtitle=f"loss {budget.loss:.4g} ({budget.law.name})",
+        subtitle=f"loss {budget.loss:.4g} ({budget.law.name}); {words}",
         description=f"FLOP over the whole life against active parameters on log axes. {words}",
         spec={"data": {"values": rows}, "layer": layers},
     )
@@ -80,10 +78,10 @@ def quality_figure(budget: Budget, *, asked: str) -> Figure:
     marked: list[tuple[float, float, str, str]] = []
     if np.isfinite(float(budget.compute_optimal.params)):
         marked.append(
-            (float(budget.compute_optimal.params), float(budget.compute_optimal.tokens), "least training", "ref")
+            (float(budget.compute_optimal.params), float(budget.compute_optimal.tokens), "least training", "circle")
         )
     if budget.feasible:
-        marked.append((float(budget.optimum.params), float(budget.optimum.tokens), "least over its life", "best"))
+        marked.append((float(budget.optimum.params), float(budget.optimum.tokens), "least over its life", "diamond"))
     x = log_axis(_SIZE, [*(row["active_params"] for row in rows), *(mark[0] for mark in marked)])
     y = log_axis(_TOKENS, [*(row["tokens"] for row in rows), *(mark[1] for mark in marked)])
     place: Layer = {"x": x, "y": y}
@@ -95,29 +93,29 @@ def quality_figure(budget: Budget, *, asked: str) -> Figure:
         Measure(field="lifetime_flop", title="FLOP over its life", kind="power"),
     ]
     layers: list[Layer] = [
-        {"data": {"values": rule}, "mark": {"type": "line", "style": "reference", "clip": True}, "encoding": place},
+        {
+            "data": {"values": rule},
+            "mark": {"type": "line", "style": "reference", "strokeWidth": 1.4, "clip": True},
+            "encoding": place,
+        },
         {"mark": {"type": "line"}, "encoding": place},
         hovered({"type": "point", "opacity": 0, "size": 60}, place, shown),
     ]
-    for params, count, name, kind in marked:
-        text = f"{name}: {format_count(params)} on {format_count(count)}"
+    for params, count, _, shape in marked:
         point = {"active_params": params, "tokens": count}
-        if kind == "best":
-            layers += _best(point, "tokens", place, text)
-        else:
-            layers.append({"data": {"values": [point]}, "mark": {"type": "point", "size": 90}, "encoding": place})
-            layers += note(x, y, (params, count), text, below=True)
+        circle: Layer = {"data": {"values": [point]}, "mark": {"type": "point", "size": 90}, "encoding": place}
+        layers.append(_best(point, place) if shape == "diamond" else circle)
+    texts = [
+        f"{shape}: {name}, {format_count(size)} on {format_count(count)} tokens" for size, count, name, shape in marked
+    ]
     return Figure(
         title=f"Sizes and tokens that reach the quality of {asked}",
-        subtitle=f"loss {budget.loss:.4g} ({budget.law.name}); dashed: 20 tokens per parameter",
+        subtitle=f"loss {budget.loss:.4g} ({budget.law.name}); dashed: 20 tokens per parameter; " + "; ".join(texts),
         description="Tokens of pre-training against active parameters at one loss, on log axes. "
-        + "; ".join(f"{name} {format_count(size)} on {format_count(count)} tokens" for size, count, name, _ in marked)
+        + "; ".join(texts)
         + ".",
         spec={"data": {"values": rows}, "layer": layers},
     )
-
-
-FIGURES: dict[str, Callable[..., Figure]] = {"lifetime": lifetime_figure, "quality": quality_figure}
 
 
 def _curve(budget: Budget) -> tuple[np.ndarray, np.ndarray]:
@@ -128,8 +126,5 @@ def _curve(budget: Budget) -> tuple[np.ndarray, np.ndarray]:
     return budget.curve_params[shown], budget.curve_flop[shown]
 
 
-def _best(point: Row, field: str, place: Layer, text: str) -> list[Layer]:
-    return [
-        {"data": {"values": [point]}, "mark": {"type": "point", "style": "best"}, "encoding": place},
-        *note(place["x"], place["y"], (point["active_params"], point[field]), text),
-    ]
+def _best(point: Row, place: Layer) -> Layer:
+    return {"data": {"values": [point]}, "mark": {"type": "point", "style": "best"}, "encoding": place}

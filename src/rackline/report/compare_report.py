@@ -159,6 +159,12 @@ def ratio(value: float | None, first: float | None) -> float | None:
     return value / first
 
 
+def written(key: str, value: float | None) -> tuple[str, str]:
+    """What a number is called and how it is written; "-" where there is none."""
+    label, show = _LABELS[key]
+    return label, "-" if value is None else show(value)
+
+
 def compare_table(sides: Sequence[Side], *, what: str) -> Table:
     """One line a number; behind each value but the first its ratio to the first."""
     table = plain_table(f"{what} side by side", caption=f"×: over {sides[0].name}")
@@ -170,15 +176,14 @@ def compare_table(sides: Sequence[Side], *, what: str) -> Table:
     for key in sides[0].values:
         if all(side.values[key] is None for side in sides):
             continue
-        label, show = _LABELS[key]
         cells: list[Text | str] = []
         for number, side in enumerate(sides):
             value = side.values[key]
-            cells.append("-" if value is None else show(value))
+            cells.append(written(key, value)[1])
             if number:
                 times = ratio(value, sides[0].values[key])
                 cells.append("" if times is None else f"{times:.2f}")
-        table.add_row(label, *cells)
+        table.add_row(_LABELS[key][0], *cells)
     return table
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, Literal
 
 from rackline.errors import InputError, nearest_names
@@ -61,7 +62,7 @@ class Figure:
         """
         return {
             "$schema": SCHEMA.format(vega_lite),
-            "title": {"text": self.title, "subtitle": self.subtitle} if self.subtitle else self.title,
+            "title": {"text": self.title, "subtitle": wrap(self.subtitle, int((self.width + 90) / 5.9))},
             "description": self.description,
             **self._size(),
             **self.spec,

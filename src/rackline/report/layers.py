@@ -13,7 +13,14 @@ Layer = dict[str, Any]
 SERIES = Measure(field="series", title="series")
 
 
-def colour(names: Sequence[str], field: str = SERIES.field, *, width: int = 640, title: str | None = None) -> Layer:
+def colour(
+    names: Sequence[str],
+    field: str = SERIES.field,
+    *,
+    width: int = 640,
+    title: str | None = None,
+    used: Sequence[str] | None = None,
+) -> Layer:
     """The colour channel of named series, in the order of the palette; its legend takes rows where it is long.
 
     Args:
@@ -21,10 +28,14 @@ def colour(names: Sequence[str], field: str = SERIES.field, *, width: int = 640,
         field: column of the names.
         width: of the figure [pixels].
         title: of the legend, None for none.
+        used: names that are there, where the others keep their colours.
     """
-    widest = max((len(name) for name in names), default=1) * 6.6 + 34.0
-    columns = max(1, min(len(names), int(width // widest)))
-    legend = {"title": title, "columns": columns} if len(names) > 1 or title else None
+    shown = names if used is None else used
+    widest = max((len(name) for name in shown), default=1) * 6.6 + 34.0
+    columns = max(1, min(len(shown), int(width // widest)))
+    legend: Layer | None = {"title": title, "columns": columns} if len(names) > 1 or title else None
+    if legend is not None and used is not None:
+        legend["values"] = list(used)
     return {"field": field, "type": "nominal", "scale": {"domain": list(names)}, "legend": legend}
 
 

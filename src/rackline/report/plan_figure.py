@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -156,9 +157,15 @@ def _row(plan: Plan, candidate: Candidate | PoolPair) -> Row:
     }
 
 
+def _short(given: str) -> str:
+    """A value as given, with three digits."""
+    number = re.match(r"[0-9.]+", given)
+    return f"{float(number[0]):.3g} {given[number.end() :]}".strip() if number else given
+
+
 def _chosen_labels(rows: Sequence[Row]) -> str:
     """Ticks say what was asked for ("3TB/s")."""
     text = "''"
     for row in reversed(rows):
-        text = f"abs(datum.value / {row['value']!r} - 1) < 1e-9 ? '{row['given']}' : {text}"
+        text = f"abs(datum.value / {row['value']!r} - 1) < 1e-9 ? '{_short(row['given'])}' : {text}"
     return text

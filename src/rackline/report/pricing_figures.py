@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -61,7 +61,7 @@ def tiers_figure(
     layers: list[Layer] = [
         {
             "data": {"values": hull},
-            "mark": {"type": "line", "style": "trail", "clip": True},
+            "mark": {"type": "line", "style": "hull", "strokeWidth": 10, "opacity": 0.3, "clip": True},
             "encoding": place,
         },
         {"mark": {"type": "line", "clip": True}, "encoding": {**place, "color": colour(names)}},
@@ -77,7 +77,7 @@ def tiers_figure(
     )
     return Figure(
         title="Keeping the cache of a prompt: cost over the time held",
-        subtitle=f"{title}; wide grey: the cheapest; dashed: where another tier takes over",
+        subtitle=f"{title}; grey: the cheapest; dashed: another takes over",
         description=f"Cost over the time held on log axes. The cheapest: {words}.",
         spec={"data": {"values": rows}, "layer": layers},
     )
@@ -199,8 +199,3 @@ def readings_figure(readings: Sequence[Reading]) -> Figure:
 def _shapes() -> Layer:
     names = ["closed models", "open models"]
     return {**colour(names), "scale": {"domain": names, "range": ["circle", "square"]}}
-
-
-TIERS_FIGURES: dict[str, Callable[..., Figure]] = {"cost": tiers_figure}
-PRICE_FIGURES: dict[str, Callable[..., Figure]] = {"price": offered_figure}
-READING_FIGURES: dict[str, Callable[..., Figure]] = {"map": readings_figure}

@@ -13,27 +13,25 @@ if TYPE_CHECKING:
     from rackline.simulation import Result
 
 
-def check_series_path(text: str | None) -> Path | None:
+def check_series_path(text: str) -> Path:
     """A file for the time series.
 
     Raises:
         InputError: another ending than .parquet or .csv, or Parquet without its extra.
     """
-    if text is None:
-        return None
     path = Path(text)
     if path.suffix.lower() not in (".parquet", ".csv") or not path.parent.is_dir():
         raise InputError(
-            what="--series", given=text, allowed="a file ending in .parquet or .csv, in a folder that exists"
+            what="series", given=text, allowed="a file ending in .parquet or .csv, in a folder that exists"
         )
     if path.suffix.lower() == ".parquet":
         _polars(text)
     return path
 
 
-def write_series(result: Result, path: Path) -> None:
-    """One row a request: times, lengths, preemptions, cached tokens (SI units)."""
-    columns: dict[str, Any] = {
+def series_of(result: Result) -> dict[str, Any]:
+    """Columns with one entry a request: times, lengths, preemptions, cached tokens (SI units)."""
+    return {
         "arrival_s": result.arrival_s,
         "input_len": result.requests.input_len,
         "output_len": result.requests.output_len,
@@ -44,6 +42,11 @@ def write_series(result: Result, path: Path) -> None:
         "preemptions": result.preempted,
         "cached_tokens": result.cached_tokens,
     }
+
+
+def write_series(result: Result, path: Path) -> None:
+    """One row a request, see `series_of`."""
+    columns = series_of(result)
     if path.suffix.lower() == ".parquet":
         _polars(str(path)).DataFrame(columns).write_parquet(path)
         return
@@ -59,4 +62,4 @@ def _polars(given: str) -> Any:
     except ImportError:
         nearest = str(Path(given).with_suffix(".csv"))
         allowed = ".csv; .parquet needs polars (pip install 'rackline[sweep]')"
-        raise InputError(what="--series", given=given, allowed=allowed, nearest=nearest) from None
+        raise InputError(what="series", given=given, allowed=allowed, nearest=nearest) from None

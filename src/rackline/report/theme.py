@@ -102,7 +102,7 @@ class Theme:
                     "size": 190,
                 },
                 "limit": {"color": self.ink, "stroke": self.ink, "strokeDash": [6, 4], "strokeWidth": 1.4},
-                "reference": {"color": self.muted, "stroke": self.muted, "strokeDash": [4, 3], "strokeWidth": 1.3},
+                "reference": {"color": self.muted, "stroke": self.muted, "strokeDash": [4, 3]},
                 "muted": {"color": self.muted, "fill": self.muted, "opacity": 0.75},
                 "muted-text": {"color": self.muted, "fill": self.muted},
                 "band": {"color": self.muted, "fill": self.muted, "opacity": 0.16, "stroke": None},
@@ -114,7 +114,7 @@ class Theme:
                     "strokeJoin": "round",
                     "strokeWidth": 5,
                 },
-                "trail": {"color": self.muted, "opacity": 0.25, "strokeWidth": 9},
+                "hull": {"color": self.muted},
                 "note": {"color": self.ink, "fill": self.ink, "fontWeight": 600},
             },
         }
@@ -133,7 +133,7 @@ DARK = Theme(
     ink="#e8eaed",
     muted="#9aa3ad",
     grid="#2c3138",
-    category=("#3676dd", "#ffb40e", "#03e5f3", "#c68bff", "#cb4645", "#80afb2", "#f97d63", "#8f7696"),
+    category=("#3676dd", "#f9b012", "#03e5f3", "#c68bff", "#cb4645", "#80afb2", "#f97d63", "#8f7696"),
     ramp=("#1d2c52", "#2a4f9e", "#3676dd", "#7ea9ee", "#cfe0fb"),
 )
 

@@ -47,7 +47,8 @@ def _title(plan: TrainPlan) -> str:
 
 def _request(plan: TrainPlan) -> str:
     job = plan.job
-    text = f"{job.global_batch:,} sequences of {job.seq_len:,} tokens a step ({format_count(job.batch_tokens)} tokens)"
+    text = f"{job.global_batch_sequences:,} sequences of {job.seq_len:,} tokens a step "
+    text += f"({format_count(job.global_batch_tokens)} tokens)"
     if plan.tokens is not None:
         text += f", {format_count(plan.tokens)} tokens in all"
     return text
@@ -60,6 +61,7 @@ def _headline(plan: TrainPlan) -> Panel:
         body.append(plan.reason.removeprefix("nothing fits: "))
         return Panel(body, title=_title(plan), title_align="left", subtitle=_request(plan), border_style="red")
     best = plan.best[0]
+    job, asked = plan.job, plan.asked_batch_tokens
     body.append(layout_text(best), style="bold green")
     body.append(f"\n{format_seconds(best.step_s)} a step", style="bold")
     body.append(f" · MFU {percent(best.mfu)} · HFU {percent(best.hfu)}")
@@ -71,6 +73,9 @@ def _headline(plan: TrainPlan) -> Panel:
         if best.kwh is not None:
             body.append(f" · {format_count(best.kwh)} kWh")
         body.append(f" · goodput {percent(plan.reliability.goodput)}")
+    if asked is not None and asked != job.global_batch_tokens:
+        body.append(f"\nbatch moved from {asked / job.seq_len:,.6g} to {job.global_batch_sequences:,} sequences, ")
+        body.append("which replicas can share")
     return Panel(
         body,
         title=_title(plan),
@@ -90,7 +95,7 @@ def layout_text(one: TrainCandidate) -> str:
 
 
 def _time(plan: TrainPlan, best: TrainCandidate) -> Table:
-    count = plan.job.global_batch / (best.layout.dp * best.layout.micro_batch)
+    count = plan.job.global_batch_sequences / (best.layout.dp * best.layout.micro_batch)
     table = plain_table(f"where the {format_seconds(best.step_s)} of a step go ({count:,.0f} micro-batches a replica)")
     table.add_column("")
     table.add_column("time", justify="right", no_wrap=True)
@@ -162,6 +167,9 @@ def _footer(plan: TrainPlan, elapsed_s: float) -> Text:
     text = Text(style="dim")
     text.append(f"{plan.candidates_evaluated:,} runs looked at, {plan.candidates_timed:,} fit and were timed, ")
     text.append(f"{format_seconds(elapsed_s)}; stack {plan.job.stack.name}, kernels {plan.job.calibration.name}. ")
+    text.append(
+        f"Schedules: {', '.join(plan.schedules) or 'none, the stack has no pipeline'} (--schedule for others). "
+    )
     each = 4 if plan.job.lora_rank else 6
     text.append(f"MFU counts {each} FLOP a token and active parameter and the whole attention square, ")
     text.append(

@@ -11,10 +11,9 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.search.train_evaluate import Crossing, Evaluated, TrainJob, crossings, evaluate_runs
 from rackline.search.train_space import train_space
+from rackline.training.memory import CHEAPEST_FIRST
 from rackline.training.reliability import Reliability, reliability
-from rackline.training.runs import SCHEDULES, Runs, TrainLayout
-
-DEFAULT_SCHEDULES = SCHEDULES
+from rackline.training.runs import Runs, TrainLayout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +70,8 @@ class TrainPlan:
 
     Args:
         tokens: of the whole run, None when only a step was asked for [tokens].
+        asked_batch_tokens: of a step as asked for, from which the job's batch may differ [tokens].
+        schedules: that were looked at.
         candidates_evaluated: runs looked at [count].
         candidates_timed: of these, runs that fit and whose step was timed [count].
         best: fastest first.
@@ -86,6 +87,8 @@ class TrainPlan:
     reliability: Reliability
     reason: str = ""
     nearest: TrainLayout | None = None
+    asked_batch_tokens: float | None = None
+    schedules: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -95,7 +98,10 @@ class TrainPlan:
             "num_chips": self.job.cluster.num_chips,
             "stack": self.job.stack.name,
             "precision": self.job.precision.as_dict(),
-            "global_batch": self.job.global_batch,
+            "global_batch_tokens": self.job.global_batch_tokens,
+            "global_batch_sequences": self.job.global_batch_sequences,
+            "asked_batch_tokens": self.asked_batch_tokens,
+            "schedules": list(self.schedules),
             "seq_len": self.job.seq_len,
             "tokens": self.tokens,
             "candidates_evaluated": self.candidates_evaluated,
@@ -113,8 +119,9 @@ def train_plan(
     *,
     tokens: float | None = None,
     fixed: Mapping[str, int] | None = None,
-    schedules: Sequence[str] = DEFAULT_SCHEDULES,
-    recompute: Sequence[str] = ("none", "selective", "full"),
+    schedules: Sequence[str] | None = None,
+    recompute: Sequence[str] = CHEAPEST_FIRST,
+    asked_batch_tokens: float | None = None,
     most: int = 5,
 ) -> TrainPlan:
     """Search the fastest runs.
@@ -122,7 +129,9 @@ def train_plan(
     Args:
         tokens: of the whole run, for days and dollars [tokens].
         fixed: parts of the layout that are given.
-        schedules, recompute: which to look at; a reversible stack is another model, so it is looked at only when asked.
+        schedules: which to look at; those of the stack by default.
+        recompute: which to look at; a reversible stack is another model, so it is looked at only when asked.
+        asked_batch_tokens: of a step as asked for, to say where the job's batch differs [tokens].
         most: how many of the best to explain [count].
 
     Raises:
@@ -132,10 +141,11 @@ def train_plan(
     if tokens is not None and not tokens > 0:
         raise InputError(what="--tokens", given=tokens, allowed="more than 0", nearest="15e12")
     again = [name for name in recompute if name != "selective" or not job.stack.flash_attention] or ["none"]
+    schedules = job.stack.schedules if schedules is None else schedules
     runs = train_space(
         job.model,
         job.cluster,
-        global_batch=job.global_batch,
+        global_batch_sequences=job.global_batch_sequences,
         seq_len=job.seq_len,
         fixed=fixed,
         schedules=schedules,
@@ -159,6 +169,8 @@ def train_plan(
             reliability=reliable,
             reason=f"nothing fits: the smallest run, {runs.layout(least).label()}, {lacks}",
             nearest=runs.layout(least),
+            asked_batch_tokens=asked_batch_tokens,
+            schedules=tuple(schedules),
         )
     kept = _unlike(found, order, most)
     return TrainPlan(
@@ -168,6 +180,8 @@ def train_plan(
         candidates_timed=found.timed,
         best=candidates(job, runs.take(kept), tokens, reliable),
         reliability=reliable,
+        asked_batch_tokens=asked_batch_tokens,
+        schedules=tuple(schedules),
     )
 
 
@@ -201,7 +215,7 @@ def candidates(job: TrainJob, runs: Runs, tokens: float | None, reliable: Reliab
         parts = step.at(index)
         days = usd = kwh = None
         if tokens is not None:
-            hours = tokens / job.batch_tokens * step_s / reliable.goodput / 3600.0
+            hours = tokens / job.global_batch_tokens * step_s / reliable.goodput / 3600.0
             days = hours / 24.0
             chip_hours = hours * job.cluster.num_chips
             price, power = job.cluster.usd_per_chip_hour, job.cluster.power_w_per_chip
@@ -215,11 +229,11 @@ def candidates(job: TrainJob, runs: Runs, tokens: float | None, reliable: Reliab
                 memory=memory.at(index),
                 mfu=float(mfu[index]),
                 hfu=float(hfu[index]),
-                tokens_per_s_per_chip=job.batch_tokens / step_s / job.cluster.num_chips,
+                tokens_per_s_per_chip=job.global_batch_tokens / step_s / job.cluster.num_chips,
                 days=days,
                 usd=usd,
                 kwh=kwh,
-                binds=binding(parts, float(runs.micro_batches(job.global_batch)[index])),
+                binds=binding(parts, float(runs.micro_batches(job.global_batch_sequences)[index])),
                 levels=crossings(job, runs, index),
             )
         )

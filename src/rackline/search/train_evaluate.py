@@ -27,7 +27,7 @@ class TrainJob:
     """What is trained, on what, with what.
 
     Args:
-        global_batch: [sequences].
+        global_batch_sequences: [sequences].
         seq_len: [tokens].
         mtp_layers: layers that predict further tokens [count].
         expert_load: tokens of the busiest expert-parallel rank over the mean [1].
@@ -39,16 +39,16 @@ class TrainJob:
     precision: TrainPrecision
     stack: TrainingStack
     calibration: Calibration
-    global_batch: int
+    global_batch_sequences: int
     seq_len: int
     mtp_layers: int = 0
     expert_load: float = 1.0
     lora_rank: int = 0
 
     @property
-    def batch_tokens(self) -> float:
+    def global_batch_tokens(self) -> float:
         """Tokens of a step [tokens]."""
-        return float(self.global_batch * self.seq_len)
+        return float(self.global_batch_sequences * self.seq_len)
 
     def micro_batch(self, runs: Runs) -> MicroBatch:
         """One micro-batch of each run."""
@@ -60,6 +60,7 @@ class TrainJob:
             seq_len=self.seq_len,
             flash=self.stack.flash_attention,
             sequence_parallel=self.stack.sequence_parallel,
+            forwards_tokens=self.stack.forwards_tokens,
             mtp_layers=self.mtp_layers,
             expert_load=self.expert_load,
             lora_rank=self.lora_rank,
@@ -68,7 +69,9 @@ class TrainJob:
     def memory(self, runs: Runs) -> TrainMemory:
         """What the fullest chip holds."""
         return train_memory(
-            self.micro_batch(runs), global_batch=self.global_batch, gradient_bytes=self.stack.gradient_bytes
+            self.micro_batch(runs),
+            global_batch_sequences=self.global_batch_sequences,
+            gradient_bytes=self.stack.gradient_bytes,
         )
 
     def step(self, runs: Runs) -> StepTime:
@@ -80,9 +83,10 @@ class TrainJob:
             precision=self.precision,
             calibration=self.calibration,
             seq_len=self.seq_len,
-            global_batch=self.global_batch,
+            global_batch_sequences=self.global_batch_sequences,
             flash=self.stack.flash_attention,
             sequence_parallel=self.stack.sequence_parallel,
+            forwards_tokens=self.stack.forwards_tokens,
             mtp_layers=self.mtp_layers,
             expert_load=self.expert_load,
             lora_rank=self.lora_rank,
@@ -91,7 +95,7 @@ class TrainJob:
 
     def utilisation(self, runs: Runs, step_s: Array) -> tuple[Array, Array]:
         """(MFU, HFU) of steps of this time."""
-        flop = model_flop(self.model, self.seq_len, float(self.global_batch), frozen=self.lora_rank > 0)
+        flop = model_flop(self.model, self.seq_len, float(self.global_batch_sequences), frozen=self.lora_rank > 0)
         peak = self.cluster.chip.flop_per_s(self.precision.compute)
         found = as_array(mfu(flop, step_s, as_array(runs.num_chips), peak))
         return found, found * hardware_share(self.model, runs, self.seq_len)
@@ -182,6 +186,6 @@ def crossings(job: TrainJob, runs: Runs, index: int) -> tuple[Crossing, ...]:
     return tuple(found)
 
 
-def with_batch(job: TrainJob, global_batch: int) -> TrainJob:
+def with_batch(job: TrainJob, global_batch_sequences: int) -> TrainJob:
     """The same job with another batch."""
-    return replace(job, global_batch=global_batch)
+    return replace(job, global_batch_sequences=global_batch_sequences)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+
+import numpy as np
 
 from rackline.catalog import names
 from rackline.errors import InputError, UnknownNameError, nearest_names
+from rackline.training.memory import CHEAPEST_FIRST
 from rackline.training.runs import RECOMPUTE, SCHEDULES
 from rackline.training.stack import TrainingStack, training_stack
 from rackline.units import parse_count
 
+MICRO_BATCHES_OF_A_STEP = 64
+"""Micro-batches of a step on each replica up to which a rounded batch is divided further."""
 ROUNDING = 0.06
-"""How far a batch may be moved to the nearest power of two: 16M tokens in sequences of 8192 are 2048 of them."""
+"""How far a batch may be moved so that replicas can share it: 16M tokens in sequences of 8192 are 2048 of them."""
 
 
 def find_train_stack(name: str) -> TrainingStack:
@@ -36,14 +42,14 @@ def find_train_stack(name: str) -> TrainingStack:
         ) from error
 
 
-def read_schedules(given: Sequence[str] | None) -> tuple[str, ...]:
-    """Schedules to look at; all by default."""
-    return _several(given, SCHEDULES, "--schedule") or SCHEDULES
+def read_schedules(given: Sequence[str] | None, stack: TrainingStack) -> tuple[str, ...]:
+    """Schedules to look at; those that the stack has by default."""
+    return _several(given, SCHEDULES, "--schedule") or stack.schedules
 
 
 def read_recompute(given: Sequence[str] | None) -> tuple[str, ...]:
     """Ways to recompute to look at; all but reversible by default, which is another model."""
-    return _several(given, RECOMPUTE, "--recompute") or ("none", "selective", "full")
+    return _several(given, RECOMPUTE, "--recompute") or CHEAPEST_FIRST
 
 
 def _several(given: Sequence[str] | None, allowed: Sequence[str], option: str) -> tuple[str, ...]:
@@ -54,14 +60,23 @@ def _several(given: Sequence[str] | None, allowed: Sequence[str], option: str) -
     return tuple(given or ())
 
 
-def whole_batch(tokens: float, seq_len: int) -> int:
-    """Sequences of a batch of so many tokens: the exact number, else the power of two within 6 %, else the nearest.
+def whole_batch(tokens: float, seq_len: int, num_chips: int) -> int:
+    """Sequences of a batch of about so many tokens: within 6 %, the count that replicas share best.
+
+    Replicas share a batch evenly and their number divides the chips, so what counts is the greatest common divisor of
+    sequences and chips. A whole count with which it is as large as with any other stays; else the count wins that is
+    divided most often by chips and micro-batches, and of equals the nearest.
+
+    Args:
+        tokens: asked for [tokens].
+        seq_len: [tokens].
+        num_chips: [count].
 
     Raises:
         InputError: less than one sequence.
 
-    >>> whole_batch(16e6, 8192), whole_batch(4096.0 * 96, 4096)
-    (2048, 96)
+    >>> whole_batch(16e6, 8192, 1024), whole_batch(4096.0 * 1000, 4096, 8), whole_batch(64e6, 4096, 512)
+    (2048, 1000, 16384)
     """
     exact = tokens / seq_len
     if exact < 0.5:
@@ -71,11 +86,14 @@ def whole_batch(tokens: float, seq_len: int) -> int:
             allowed=f"at least one sequence of {seq_len} tokens",
             nearest=str(seq_len),
         )
-    if exact.is_integer():
+    low, high = math.ceil(exact * (1.0 - ROUNDING)), math.floor(exact * (1.0 + ROUNDING))
+    near = np.arange(max(low, 1), max(high, 1) + 1)
+    near = near[np.argsort(np.abs(near - exact), kind="stable")]
+    if not near.size or low > high:
+        return max(1, round(exact))
+    if exact.is_integer() and math.gcd(int(exact), num_chips) == int(np.gcd(near, num_chips).max()):
         return int(exact)
-    power = 1 << max(0, round(exact).bit_length() - 1)
-    near = min((power, 2 * power), key=lambda n: abs(n - exact))
-    return near if abs(near / exact - 1.0) <= ROUNDING else max(1, round(exact))
+    return int(near[np.argmax(np.gcd(near, num_chips * MICRO_BATCHES_OF_A_STEP))])
 
 
 def busiest(load: str, capacity: str | None) -> float:

@@ -34,7 +34,7 @@ def train_space(
     model: Model,
     cluster: Cluster,
     *,
-    global_batch: int,
+    global_batch_sequences: int,
     seq_len: int,
     fixed: Mapping[str, int] | None = None,
     schedules: Sequence[str] = SCHEDULES,
@@ -43,7 +43,7 @@ def train_space(
     """All runs on all chips of the cluster.
 
     Args:
-        global_batch: [sequences].
+        global_batch_sequences: [sequences].
         fixed: parts of the layout that are given.
         schedules, recompute: which of them to look at.
 
@@ -57,7 +57,7 @@ def train_space(
         dp = chips // (tp * pp * cp)
         if fixed.get("dp", dp) != dp:
             continue
-        micro = [b for b in _given(fixed, "micro_batch", MICRO_BATCHES) if global_batch % (dp * b) == 0]
+        micro = [b for b in _given(fixed, "micro_batch", MICRO_BATCHES) if global_batch_sequences % (dp * b) == 0]
         experts = _experts(model, tp, cp, dp, fixed)
         chunks = _chunks(model, pp, fixed)
         if not micro or not experts or not chunks:
@@ -65,7 +65,7 @@ def train_space(
         grid = [
             (tp, pp, v, cp, ep, expert_tp, dp, zero, b, RECOMPUTE.index(again), SCHEDULES.index(name))
             for b in micro
-            for v, name in _orders(pp, chunks, global_batch // (dp * b), schedules)
+            for v, name in _orders(pp, chunks, global_batch_sequences // (dp * b), schedules)
             for ep, expert_tp in experts
             for zero in _given(fixed, "zero", (1, 2, 3))
             for again in recompute
@@ -73,7 +73,7 @@ def train_space(
         if grid:
             columns.append(np.array(grid, dtype=np.int64))
     if not columns:
-        _refuse(model, cluster, global_batch, seq_len, fixed)
+        _refuse(model, cluster, global_batch_sequences, seq_len, fixed, schedules)
     table = np.concatenate(columns)
     names = ("tp", "pp", "virtual_pp", "cp", "ep", "expert_tp", "dp", "zero", "micro_batch", "recompute", "schedule")
     return Runs(**{name: table[:, index] for index, name in enumerate(names)})
@@ -123,8 +123,8 @@ def _chunks(model: Model, pp: int, fixed: Mapping[str, int]) -> list[int]:
 
 def _orders(pp: int, chunks: Sequence[int], micro_batches: int, schedules: Sequence[str]) -> list[tuple[int, str]]:
     """(virtual_pp, schedule) that this number of micro-batches allows."""
-    if pp == 1:
-        return [(1, "1f1b")] if {"1f1b", "interleaved"} & set(schedules) else [(1, schedules[0])]
+    if pp == 1:  # without a pipeline all are one
+        return [(1, "1f1b")]
     found: list[tuple[int, str]] = []
     for v in chunks:
         if v > 1:
@@ -139,11 +139,18 @@ def _orders(pp: int, chunks: Sequence[int], micro_batches: int, schedules: Seque
     return found
 
 
-def _refuse(model: Model, cluster: Cluster, global_batch: int, seq_len: int, fixed: Mapping[str, int]) -> None:
+def _refuse(
+    model: Model,
+    cluster: Cluster,
+    global_batch_sequences: int,
+    seq_len: int,
+    fixed: Mapping[str, int],
+    schedules: Sequence[str],
+) -> None:
     """Say which constraint the given parts break."""
     chips = cluster.num_chips
     for tp in (fixed["tp"],) if "tp" in fixed and not _tp_fits(model, fixed["tp"]) else ():
-        check_layout(TrainLayout(tp=tp), model, cluster, global_batch, seq_len)
+        check_layout(TrainLayout(tp=tp), model, cluster, global_batch_sequences, seq_len)
     per_replica = fixed.get("tp", 1) * fixed.get("pp", 1) * fixed.get("cp", 1)
     if chips % per_replica:
         raise LayoutError(
@@ -154,10 +161,20 @@ def _refuse(model: Model, cluster: Cluster, global_batch: int, seq_len: int, fix
         )
     dp = fixed.get("dp", chips // per_replica)
     layout = replaced(TrainLayout(dp=dp), **fixed)
-    check_layout(layout, model, cluster, global_batch, seq_len)
+    check_layout(layout, model, cluster, global_batch_sequences, seq_len)
+    pp, chunks = layout.pp, _chunks(model, layout.pp, fixed)
+    if not _orders(pp, chunks, global_batch_sequences // (layout.dp * layout.micro_batch), schedules):
+        raise LayoutError(
+            what="--layout",
+            given=f"pp={pp}",
+            allowed=f"a pipeline under one of these schedules: {', '.join(schedules)}; --schedule names others"
+            if schedules
+            else "no pipeline: the stack has none; --schedule names one all the same",
+            nearest="pp=1",
+        )
     raise LayoutError(
         what="global batch",
-        given=f"{global_batch} sequences",
+        given=f"{global_batch_sequences} sequences",
         allowed=f"a multiple of the replicas that {chips} chips make with this layout",
-        nearest=f"{max(1, round(global_batch / dp)) * dp} sequences",
+        nearest=f"{max(1, round(global_batch_sequences / dp)) * dp} sequences",
     )

@@ -19,7 +19,7 @@ def timeline_of(plan: TrainPlan, one: TrainCandidate) -> Timeline:
     runs = Runs.of([layout])
     kind = schedule("interleaved" if layout.virtual_pp > 1 else layout.schedule)
     chunks = kind.num_chunks(layout.virtual_pp)
-    micro_batches = job.global_batch // (layout.dp * layout.micro_batch)
+    micro_batches = job.global_batch_sequences // (layout.dp * layout.micro_batch)
     shown = min(micro_batches, MOST_MICRO_BATCHES * layout.pp)
     if kind.name in ("interleaved", "dualpipe") and shown % layout.pp:
         shown = max(layout.pp, shown // layout.pp * layout.pp)

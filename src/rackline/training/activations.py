@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from rackline.arch import DenseFfn, MoeFfn
 from rackline.passes.features import Array, FloatLike, as_array
-
-if TYPE_CHECKING:
-    from rackline.training.work import MicroBatch
+from rackline.training.work import MicroBatch, from_latent
 
 
 def korthikanti_layer_bytes(
@@ -62,8 +58,10 @@ def stack_bytes(batch: MicroBatch, recompute: str, *, dropout: bool = False) -> 
     """What one micro-batch leaves in the whole layer stack of a chip for the backward pass [bytes].
 
     Inputs of products are kept as they are multiplied; queries, keys and values for attention; gate and up for the
-    activation function; inputs of norms. Recompute keeps only what it starts from: the input of each layer (full), or
-    nothing a layer (reversible: two streams of the last layer).
+    activation function; inputs of norms. Outputs of experts are not: the weight of an expert is applied to the output
+    of its activation function. Recompute keeps only what it starts from: inputs of norms, of activation functions and
+    of up-projections of latents (modules), the input of each layer (full), or nothing a layer (reversible: two streams
+    of the last layer).
     """
     model = batch.model
     spread = as_array(batch.runs.tp) if batch.sequence_parallel else np.ones(len(batch.runs))
@@ -88,24 +86,27 @@ def layer_bytes(batch: MicroBatch, index: int, recompute: str = "none", *, dropo
     group = batch.model.layer_groups[index]
     kept = _attention(batch, index, recompute, dropout) if group.attention.cores() else np.zeros(len(batch.runs))
     if isinstance(group.ffn, MoeFfn):
-        return kept + _mixture(batch, group.ffn)
-    return kept + (_dense(batch, group.ffn, dropout) if group.ffn.d_ff else 0.0)
+        return kept + _mixture(batch, group.ffn, recompute)
+    return kept + (_dense(batch, group.ffn, recompute, dropout) if group.ffn.d_ff else 0.0)
 
 
 def _attention(batch: MicroBatch, index: int, recompute: str, dropout: bool) -> Array:
     model, attention = batch.model, batch.model.layer_groups[index].attention
     tp = as_array(batch.runs.tp)
     spread = tp if batch.sequence_parallel else np.ones(len(batch.runs))
-    narrow = batch.precision.gemm_bytes
+    again = recompute == "modules"
+    narrow = 0.0 if again else batch.precision.gemm_bytes  # what norms, and nothing else, put out
     d = model.d_model
     per_token = (2.0 + narrow) * d / spread  # input of the norm, input of the first product
     expansion = attention.expansion()
     projections = (*attention.projections(d), *([expansion] if expansion else []))
     for projection in projections:
-        if projection.d_in[0].size != d or projection.d_in[0].units > 1:
-            size = 2.0 if projection.name.endswith("out") else narrow  # attention needs its output as well
-            per_token = per_token + size * projection.shard_in(tp)
-        if projection.d_out[0].size != d or projection.d_out[0].units > 1:
+        latent = from_latent(projection, d)
+        if latent or projection.d_in[0].units > 1:
+            out = batch.precision.attention_output_bytes  # attention needs its output as well
+            other = narrow if latent else batch.precision.gemm_bytes
+            per_token = per_token + (out if projection.name.endswith("out") else other) * projection.shard_in(tp)
+        if (projection.d_out[0].size != d or projection.d_out[0].units > 1) and not (latent and again):
             per_token = per_token + 2.0 * projection.shard_out(tp)
     if dropout:
         per_token = per_token + d / spread
@@ -120,25 +121,28 @@ def _attention(batch: MicroBatch, index: int, recompute: str, dropout: bool) -> 
     return batch.tokens * (per_token + scores)
 
 
-def _dense(batch: MicroBatch, ffn: DenseFfn, dropout: bool, *, norm: bool = True) -> Array:
+def _dense(batch: MicroBatch, ffn: DenseFfn, recompute: str, dropout: bool, *, norm: bool = True) -> Array:
     tp = as_array(batch.runs.tp)
     spread = tp if batch.sequence_parallel else np.ones(len(batch.runs))
-    narrow = batch.precision.gemm_bytes
+    narrow = 0.0 if recompute == "modules" else batch.precision.gemm_bytes
     d = batch.model.d_model
     up = ffn.projections(d)[0].shard_out(tp)
-    per_token = (2.0 * norm + narrow) * d / spread + 2.0 * up + narrow * ffn.d_ff / tp
+    per_token = (2.0 * norm + narrow) * d / spread + batch.precision.activation_input_bytes * up
+    per_token = per_token + narrow * ffn.d_ff / tp
     if dropout:
         per_token = per_token + d / spread
     return batch.tokens * per_token
 
 
-def _mixture(batch: MicroBatch, ffn: MoeFfn) -> Array:
+def _mixture(batch: MicroBatch, ffn: MoeFfn, recompute: str) -> Array:
     spread = as_array(batch.runs.tp) if batch.sequence_parallel else np.ones(len(batch.runs))
-    narrow = batch.precision.gemm_bytes
+    again = recompute == "modules"
+    narrow, start = batch.precision.gemm_bytes, batch.precision.activation_input_bytes
     d = float(batch.model.d_model)
     width = float(ffn.expert_d_in(batch.model.d_model))
     inner = ffn.d_expert / as_array(batch.runs.expert_tp)
-    per_pair = narrow * width + 2.0 * (ffn.matrices - 1) * inner + narrow * inner + 2.0 * width
-    kept = batch.expert_tokens() * per_pair + batch.tokens * (4.0 * d / spread + 4.0 * ffn.num_experts)
+    per_pair = narrow * width + start * (ffn.matrices - 1) * inner + (0.0 if again else narrow * inner)
+    normed = 2.0 if again else 4.0  # bytes of the input of the norm, and of its output
+    kept = batch.expert_tokens() * per_pair + batch.tokens * (normed * d / spread + 4.0 * ffn.num_experts)
     shared = ffn.shared()
-    return kept + (_dense(batch, shared, False, norm=False) if shared else 0.0)
+    return kept + (_dense(batch, shared, recompute, False, norm=False) if shared else 0.0)

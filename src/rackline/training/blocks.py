@@ -10,7 +10,7 @@ from rackline.passes import Row
 from rackline.passes import features as f
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.training.exchange import context_rows, expert_rows, tensor_rows
-from rackline.training.work import MicroBatch, Phase, Work, gemm_work, memory_work, product_work
+from rackline.training.work import MicroBatch, Phase, Work, from_latent, gemm_work, memory_work, product_work
 
 FLASH_BACKWARD_FLOP = 2.5
 """Backward over forward FLOP of FlashAttention: five products for two (arXiv:2205.14135, algorithm 4)."""
@@ -32,7 +32,8 @@ def work_of(batch: MicroBatch) -> list[Work]:
     found: list[Work] = []
     projections, kinds, blocks = _counts(model, batch.mtp_layers)
     for projection, count in projections.items():
-        found += gemm_work(batch, projection, count=count, tp=tp)
+        again = "modules" if from_latent(projection, model.d_model) else ""
+        found += gemm_work(batch, projection, count=count, tp=tp, again=again)
     for attention, count in kinds.items():
         found += core_work(batch, attention, count=count)
     for ffn, count in blocks.items():
@@ -123,7 +124,6 @@ def core_work(batch: MicroBatch, attention: Core, *, count: float) -> list[Work]
                 row=row,
                 kind="attention",
                 phase="forward" if phase == "forward" else "input",
-                tied_to_core=False,
             )
         )
     return found
@@ -149,11 +149,11 @@ def _written_out(attention: Core, per_pair: Array, heads: Array, count: float) -
                 ),
                 kind="gemm",
                 phase=phase,
-                tied_to_core=True,
+                again="selective",
             )
         )
         traffic: dict[str, FloatLike] = {pairs: 2.0 * UNFUSED_BYTES_PER_PAIR / 2.0 * heads * count * times}
-        found.append(memory_work("scores", "unfused", phase, traffic, 3.0 * count, tied_to_core=True))
+        found.append(memory_work("scores", "unfused", phase, traffic, 3.0 * count, again="selective"))
     return found
 
 
@@ -196,28 +196,32 @@ def moe_work(batch: MicroBatch, ffn: MoeFfn, *, count: float) -> list[Work]:
 
 
 def small_work(batch: MicroBatch, kinds: dict[Core, int], blocks: dict[DenseFfn | MoeFfn, int]) -> list[Work]:
-    """Norms, residual additions, rotary embedding, activation functions; the backward pass moves twice as much."""
+    """Norms, residual additions, rotary embedding, activation functions; the backward pass moves twice as much.
+
+    Of ten passes over the residual stream in a layer, two norms make four: each reads and writes it.
+    """
     model = batch.model
     tp = as_array(batch.runs.tp)
-    per_token: FloatLike = 0.0
     per_pair: FloatLike = 0.0
     layers = max(sum(kinds.values()), sum(blocks.values()))
     spread = tp if batch.sequence_parallel else 1.0
-    per_token = per_token + 2.0 * 10.0 * model.d_model * layers / spread
+    again: FloatLike = 2.0 * 4.0 * model.d_model * layers / spread
+    per_token: FloatLike = 2.0 * 6.0 * model.d_model * layers / spread
     for group in model.layer_groups:
         width = sum(float(part.size) for p in group.attention.projections(model.d_model)[:1] for part in p.d_out)
         per_token = per_token + 4.0 * width * group.count / tp
     for ffn, count in blocks.items():
         if isinstance(ffn, DenseFfn):
-            per_token = per_token + 2.0 * ffn.d_ff * (3.0 if ffn.activation in GATED else 2.0) * count / tp
+            again = again + 2.0 * ffn.d_ff * (3.0 if ffn.activation in GATED else 2.0) * count / tp
         else:
             passes = 3.0 if ffn.activation in GATED else 2.0
-            per_token = per_token + 2.0 * ffn.d_shared * passes * count / tp
+            again = again + 2.0 * ffn.d_shared * passes * count / tp
             per_pair = per_pair + 2.0 * ffn.d_expert / as_array(batch.runs.expert_tp) * passes * count
-    forward: dict[str, FloatLike] = {f.TOKENS: per_token, f.EXPERT_TOKENS: per_pair}
-    backward = {key: 2.0 * value for key, value in forward.items()}
+    cheap: dict[str, FloatLike] = {f.TOKENS: again, f.EXPERT_TOKENS: per_pair}
+    backward: dict[str, FloatLike] = {f.TOKENS: 2.0 * (per_token + again), f.EXPERT_TOKENS: 2.0 * per_pair}
     return [
-        memory_work("small_kernels", "elementwise", "forward", forward, 8.0 * layers),
+        memory_work("residual", "elementwise", "forward", {f.TOKENS: per_token}, 5.0 * layers),
+        memory_work("norms_and_activations", "elementwise", "forward", cheap, 3.0 * layers, again="modules"),
         memory_work("small_kernels", "elementwise", "input", backward, 12.0 * layers),
     ]
 

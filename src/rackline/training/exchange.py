@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ from rackline.parallel.exchange import collective_rows, make_group
 from rackline.passes import Row
 from rackline.passes import collectives as c
 from rackline.passes import features as f
-from rackline.passes.features import as_array
+from rackline.passes.features import Array, as_array
 from rackline.passes.routing import distinct_ranks
 
 if TYPE_CHECKING:
@@ -84,7 +85,10 @@ def context_rows(batch: MicroBatch, cores: dict[Core, int]) -> Iterator[Link]:
 def expert_rows(batch: MicroBatch, ffn: MoeFfn, count: int) -> Iterator[Link]:
     """Dispatch and combine of routed tokens, once forward and once backward; gathers where experts are cut by tp.
 
-    A token crosses to a scale-up domain once, however many of its experts live there.
+    A token crosses to a scale-up domain once, however many of its experts live there, and node-limited routing bounds
+    the domains; a plain all-to-all sends it to each of its experts.
+
+    Sources: DeepSeek-V3 technical report (arXiv:2412.19437), sections 2.1.2, 3.2.2 and 3.3.3.
     """
     runs = batch.runs
     ep, tp, expert_tp = as_array(runs.ep), as_array(runs.tp), as_array(runs.expert_tp)
@@ -92,31 +96,37 @@ def expert_rows(batch: MicroBatch, ffn: MoeFfn, count: int) -> Iterator[Link]:
     phases: tuple[Literal["forward", "input"], ...] = ("forward", "input")
     if np.any(ep > 1):
         group = make_group(batch.cluster, ep, expert_tp)
-        ranks = distinct_ranks(ep, ffn.num_experts, ffn.experts_per_token)
-        domains = distinct_ranks(
-            np.minimum(as_array(group.outside), ffn.num_experts), ffn.num_experts, ffn.experts_per_token
-        )
+        picks = (ffn.num_experts, ffn.experts_per_token, ffn.num_groups, ffn.groups_per_token)
+        ranks = distinct_ranks(ep, *picks)
+        domains = distinct_ranks(np.minimum(as_array(group.outside), ffn.num_experts), *picks)
 
-        def forwarded(of: c.Group) -> c.CollectiveCost:
-            return c.forwarded_all_to_all(of, ranks, domains)
+        def sent(of: c.Group) -> c.CollectiveCost:
+            if batch.forwards_tokens:
+                return c.forwarded_all_to_all(of, ranks, domains)
+            return c.scaled_cost(c.all_to_all(of), float(ffn.experts_per_token))
 
         outside = as_array(group.outside) > 1
-        for phase in phases:
-            for kind, here in (("expert_inside", ~outside), ("expert_outside", outside)):
-                if not np.any(here & (ep > 1)):
-                    continue
-                for row in collective_rows(
-                    f"ep_{kind}_{phase}",
-                    cluster=batch.cluster,
-                    group=group,
-                    algorithms=(forwarded,),
-                    buffer={f.TOKENS: 2.0 * width / tp},
-                    calls=2.0 * count * (here & (ep > 1)),
-                    op_class="all_to_all",
-                    where=phase,
-                    formula=f"{count} layers × dispatch and combine of 2·{width:g} B a token and expert rank",
-                ):
-                    yield ("expert_inside" if kind == "expert_inside" else "expert_outside"), phase, row
+        places: tuple[tuple[Literal["expert_inside", "expert_outside"], Array], ...] = (
+            ("expert_inside", ~outside & (ep > 1)),
+            ("expert_outside", outside & (ep > 1)),
+        )
+        # backward, gradients are dispatched to the experts and those of their inputs are combined
+        sizes = (("dispatch", batch.precision.dispatch_bytes), ("combine", batch.precision.combine_bytes))
+        for phase, (kind, here), (name, size) in product(phases, places, sizes):
+            if not np.any(here):
+                continue
+            for row in collective_rows(
+                f"ep_{name}_{kind.removeprefix('expert_')}_{phase}",
+                cluster=batch.cluster,
+                group=group,
+                algorithms=(sent,),
+                buffer={f.TOKENS: size * width / tp},
+                calls=count * here,
+                op_class="all_to_all",
+                where=phase,
+                formula=f"{count} layers × {size:g}·{width:g} B a token and expert rank",
+            ):
+                yield kind, phase, row
     if np.any(expert_tp > 1):
         group = make_group(batch.cluster, expert_tp)
         for phase in phases:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 import numpy as np
 
 from rackline.arch import Model
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.training.runs import RECOMPUTE, Runs
+from rackline.training.work import from_latent
 
 
 def attention_flop(model: Model, seq_len: float, *, causal: bool = False) -> float:
@@ -51,6 +54,16 @@ def model_flop(
     )
 
 
+def latent_flop(model: Model) -> float:
+    """FLOP of the up-projections of latents, forward, of one token [FLOP]."""
+    return sum(
+        2.0 * group.count * float(one.shard_in(1.0)) * float(one.shard_out(1.0))
+        for group in model.layer_groups
+        for one in (*group.attention.projections(model.d_model), group.attention.expansion())
+        if one is not None and from_latent(one, model.d_model)
+    )
+
+
 def mfu(model_flop_per_step: FloatLike, step_s: FloatLike, num_chips: FloatLike, peak_flop_per_s: float) -> FloatLike:
     """Model FLOP utilisation: FLOP that the model needs over those that the chips could have done.
 
@@ -62,14 +75,21 @@ def mfu(model_flop_per_step: FloatLike, step_s: FloatLike, num_chips: FloatLike,
 
 def hardware_share(model: Model, runs: Runs, seq_len: float) -> Array:
     """FLOP that run over those that the model needs: 4/3 of the layers under full recompute, attention again under
-    selective, the layers again in a reversible stack."""
+    selective, up-projections of latents under modules, the layers again in a reversible stack."""
     forward = 2.0 * model.active_params * seq_len + attention_flop(model, seq_len)
     head = 2.0 * model.vocab_size * model.d_model * seq_len
     extra = np.zeros(len(runs))
-    for name, value in (
-        ("full", forward - head),
-        ("reversible", forward - head),
-        ("selective", attention_flop(model, seq_len)),
-    ):
-        extra = np.where(runs.recompute == RECOMPUTE.index(name), value, extra)
+    for number, name in enumerate(RECOMPUTE):
+        match name:
+            case "none":
+                value = 0.0
+            case "selective":
+                value = attention_flop(model, seq_len)
+            case "modules":
+                value = latent_flop(model) * seq_len
+            case "full" | "reversible":
+                value = forward - head
+            case _:
+                assert_never(name)
+        extra = np.where(runs.recompute == number, value, extra)
     return 1.0 + extra / (3.0 * forward)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import assert_never
 
 import numpy as np
 
 from rackline.passes.features import Array, as_array
 from rackline.training.activations import layer_bytes, stack_bytes
-from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs
-from rackline.training.shards import shards
+from rackline.training.runs import RECOMPUTE, SCHEDULES, Recompute, Runs
+from rackline.training.shards import Shards, shards
 from rackline.training.work import MicroBatch
 
 LOGIT_BYTES = 8.0
@@ -59,22 +60,29 @@ def micro_batches_in_flight(runs: Runs, micro_batches: Array) -> Array:
     Sources: Korthikanti et al. 2022, section 4.2.3; Qi et al. 2023 (arXiv:2401.10241); DualPipe README.
     """
     p, v, m = as_array(runs.pp), as_array(runs.virtual_pp), as_array(micro_batches)
-    found = np.minimum(p, m) * (1.0 + (p - 1.0) / (p * v) * (v > 1))
-    for name, value in (
-        ("gpipe", m),
-        ("zb-h1", np.minimum(p, m)),
-        ("zb-h2", np.minimum(2.0 * p - 1.0, m)),
-        ("zb-v", np.minimum(p, m)),
-        ("dualpipe", np.minimum(p + 1.0, m)),
-    ):
-        found = np.where(runs.schedule == SCHEDULES.index(name), value, found)
+    found = np.zeros(len(runs))
+    for number, name in enumerate(SCHEDULES):
+        match name:
+            case "1f1b" | "interleaved":
+                value = np.minimum(p, m) * (1.0 + (p - 1.0) / (p * v) * (v > 1))
+            case "gpipe":
+                value = m
+            case "zb-h1" | "zb-v":
+                value = np.minimum(p, m)
+            case "zb-h2":
+                value = np.minimum(2.0 * p - 1.0, m)
+            case "dualpipe":
+                value = np.minimum(p + 1.0, m)
+            case _:
+                assert_never(name)
+        found = np.where(runs.schedule == number, value, found)
     return np.minimum(found, m)
 
 
 def train_memory(
     batch: MicroBatch,
     *,
-    global_batch: int,
+    global_batch_sequences: int,
     gradient_bytes: float | None = None,
     dropout: bool = False,
     runtime_bytes: float = RUNTIME_BYTES,
@@ -83,26 +91,101 @@ def train_memory(
     """What the fullest chip holds.
 
     Args:
-        global_batch: [sequences].
+        global_batch_sequences: [sequences].
         gradient_bytes: of a gradient as a stack accumulates it; that of the precision by default [bytes].
         dropout: whether masks are kept.
         runtime_bytes: of driver and buffers [bytes].
         margin: share lost to fragments.
     """
-    runs, precision = batch.runs, batch.precision
+    runs, pp = batch.runs, as_array(batch.runs.pp)
     held = shards(batch.model, runs, batch.mtp_layers, batch.lora_rank)
-    dense, experts = held.fullest
+    flight = micro_batches_in_flight(runs, as_array(runs.micro_batches(global_batch_sequences)))
+    per_micro_batch, again = _activations(batch, dropout)
+    mean = per_micro_batch / pp
+    logits = LOGIT_BYTES * batch.tokens * batch.model.vocab_size / as_array(runs.tp) * (1.0 + batch.mtp_layers)
+    dual = runs.schedule == SCHEDULES.index("dualpipe")
+    alone = np.where(pp == 1, logits, 0.0)
+    # the first stage, and the last; DualPipe holds two stages: two of the middle, or the first and the last
+    layers = (np.where(dual, 2.0, 1.0) * held.largest, held.last + np.where(dual, held.largest, 0.0))
+    ends = (np.where(dual, 0.0, held.ends), np.where(dual, 2.0, 1.0) * held.ends)
+    kept = (flight * mean * held.largest, np.where(dual, flight * (held.largest + held.last) / 2.0, held.last) * mean)
+    shown = (alone, logits)
+    devices = [
+        _device(
+            batch,
+            held,
+            layers=layers[index],
+            ends=ends[index],
+            activations=kept[index] + again,
+            logits=shown[index],
+            gradient_bytes=batch.precision.gradient_bytes if gradient_bytes is None else gradient_bytes,
+        )
+        for index in (0, 1)
+    ]
+    totals = [sum(device.values(), np.zeros(len(runs))) for device in devices]
+    fuller = totals[1] > totals[0]
+    found = {name: np.where(fuller, devices[1][name], devices[0][name]) for name in devices[0]}
+    used = np.where(fuller, totals[1], totals[0])
+    return TrainMemory(
+        **found,
+        runtime=runtime_bytes * np.ones(len(runs)),
+        margin=margin * used,
+        total=used * (1.0 + margin) + runtime_bytes,
+        in_flight=flight,
+    )
+
+
+def _activations(batch: MicroBatch, dropout: bool) -> tuple[Array, Array]:
+    """(what one micro-batch leaves in the whole stack, what recompute builds up again in one layer) [bytes]."""
+    runs, none = batch.runs, np.zeros(len(batch.runs))
+    kept, again = none, none
+    working, left = none, none  # of the largest layer
+    for index in range(len(batch.model.layer_groups)):
+        size = layer_bytes(batch, index, "selective", dropout=dropout)
+        left = np.where(size > working, layer_bytes(batch, index, "modules", dropout=dropout), left)
+        working = np.maximum(working, size)
+    for number, name in enumerate(RECOMPUTE):
+        rows = runs.recompute == number
+        if np.any(rows):
+            kept = np.where(rows, stack_bytes(batch, name, dropout=dropout), kept)
+            again = np.where(rows, _rebuilt(name, working, left), again)
+    return kept, again
+
+
+def _rebuilt(recompute: Recompute, working: Array, left: Array) -> Array:
+    """What a layer builds up again while its gradients are made; `left` is what it kept [bytes]."""
+    match recompute:
+        case "none" | "selective":
+            return 0.0 * working
+        case "modules":
+            return working - left
+        case "full" | "reversible":
+            return working
+        case _:
+            assert_never(recompute)
+
+
+def _device(
+    batch: MicroBatch,
+    held: Shards,
+    *,
+    layers: Array,
+    ends: Array,
+    activations: Array,
+    logits: Array,
+    gradient_bytes: float,
+) -> dict[str, Array]:
+    """What a device holds whose layers are so many times those of the mean stage."""
+    runs, precision = batch.runs, batch.precision
+    dense, experts = held.dense * layers + ends, held.experts * layers
     over, expert_over = as_array(runs.dp) * runs.cp, as_array(runs.expert_dp())
-    # DualPipe holds two stages, one from each end
-    twice = np.where(runs.schedule == SCHEDULES.index("dualpipe"), 2.0, 1.0)
 
     def spread(size: float, least: int, trained: bool = True) -> Array:
         cut = runs.zero >= least
         if trained and batch.lora_rank:  # only adapters have gradients and optimiser states
-            adapters = held.adapters * held.largest
-            return size * np.where(cut, adapters / over, adapters) * twice
-        parts = np.where(cut, dense / over + experts / expert_over, dense + experts)
-        return size * parts * twice
+            adapters = held.adapters * layers
+            return size * np.where(cut, adapters / over, adapters)
+        return size * np.where(cut, dense / over + experts / expert_over, dense + experts)
 
     weights = spread(precision.weight_bytes, 3, trained=False)
     if batch.lora_rank:
@@ -110,40 +193,40 @@ def train_memory(
     weights = weights + np.where(runs.zero >= 3, 2.0 * precision.weight_bytes * held.layer, 0.0)
     if precision.quantised:  # the narrow copies that products read, both orders of them, of one layer at a time
         weights = weights + 2.0 * precision.gemm_bytes * held.layer
-    m = as_array(runs.micro_batches(global_batch))
-    flight = micro_batches_in_flight(runs, m)
-    pp = as_array(runs.pp)
-    per_micro_batch = np.zeros(len(runs))
-    for number, name in enumerate(RECOMPUTE):
-        rows = runs.recompute == number
-        if np.any(rows):
-            per_micro_batch = np.where(rows, stack_bytes(batch, name, dropout=dropout), per_micro_batch)
-    working = np.zeros(len(runs))
-    for index in range(len(batch.model.layer_groups)):
-        working = np.maximum(working, layer_bytes(batch, index, "selective", dropout=dropout))
-    again = (runs.recompute == RECOMPUTE.index("full")) | (runs.recompute == RECOMPUTE.index("reversible"))
-    stage = per_micro_batch / pp * held.largest
-    logits = LOGIT_BYTES * batch.tokens * batch.model.vocab_size / as_array(runs.tp) * (1.0 + batch.mtp_layers)
-    first = stage * flight + np.where(again, working, 0.0) + np.where(pp > 1, 0.0, logits)
-    last = stage + np.where(again, working, 0.0) + logits
-    activations = np.where(first >= last, first - np.where(pp > 1, 0.0, logits), stage)
-    shown_logits = np.where((pp == 1) | (last > first), logits, 0.0)
-    gradients = spread(precision.gradient_bytes if gradient_bytes is None else gradient_bytes, 2)
-    optimizer = spread(precision.optimizer_bytes, 1)
-    runtime = runtime_bytes * np.ones(len(runs))
-    used = weights + gradients + optimizer + np.maximum(first, last)
-    lost = margin * used
-    return TrainMemory(
-        weights=weights,
-        gradients=gradients,
-        optimizer=optimizer,
-        activations=activations,
-        logits=shown_logits,
-        runtime=runtime,
-        margin=lost,
-        total=used + runtime + lost,
-        in_flight=flight,
-    )
+    return {
+        "weights": weights,
+        "gradients": spread(gradient_bytes, 2),
+        "optimizer": spread(precision.optimizer_bytes, 1),
+        "activations": activations,
+        "logits": logits,
+    }
+
+
+CHEAPEST_FIRST: tuple[Recompute, ...] = ("none", "selective", "modules", "full")
+"""Kinds of recompute by what they cost; the core of attention is run again only where it is not one fused kernel."""
+
+
+def cheapest_recompute(
+    batch: MicroBatch, *, global_batch_sequences: int, gradient_bytes: float, hbm_bytes: float
+) -> list[str]:
+    """The cheapest recompute with which each run fits; none where nothing does, because then our count is not theirs.
+
+    Args:
+        global_batch_sequences: [sequences].
+        gradient_bytes: of a gradient as a stack accumulates it [bytes].
+        hbm_bytes: of a chip [bytes].
+    """
+    chosen = np.full(len(batch.runs), -1)
+    for name in CHEAPEST_FIRST:
+        if name == "selective" and batch.flash:
+            continue
+        number = RECOMPUTE.index(name)
+        runs = replace(batch.runs, recompute=np.full(len(batch.runs), number))
+        found = train_memory(
+            replace(batch, runs=runs), global_batch_sequences=global_batch_sequences, gradient_bytes=gradient_bytes
+        )
+        chosen = np.where((chosen < 0) & fits(found, hbm_bytes), number, chosen)
+    return [RECOMPUTE[max(int(number), 0)] for number in chosen]
 
 
 def fits(memory: TrainMemory, hbm_bytes: float) -> Array:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 
 from rackline.errors import PrecisionError, nearest_names
 from rackline.hardware import Chip
+from rackline.training.stack import IDEAL, TrainingStack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,10 @@ class TrainPrecision:
         master_bytes: the copy of a weight that the optimiser updates; 0 where the weight itself is it [bytes].
         moment_bytes: both moments of a weight [bytes].
         gather_bytes: a weight on the wire when sharded weights are gathered [bytes].
+        dispatch_bytes, combine_bytes: an element of a token on its way to its experts and back; backward, of a gradient
+            on the same ways [bytes].
+        activation_input_bytes: an element that an activation function starts from, as it is kept [bytes].
+        attention_output_bytes: an element of the output of attention, as it is kept [bytes].
     """
 
     label: str
@@ -31,6 +36,10 @@ class TrainPrecision:
     master_bytes: float = 4.0
     moment_bytes: float = 8.0
     gather_bytes: float = 2.0
+    dispatch_bytes: float = 2.0
+    combine_bytes: float = 2.0
+    activation_input_bytes: float = 2.0
+    attention_output_bytes: float = 2.0
     notes: tuple[str, ...] = ()
 
     @property
@@ -70,12 +79,15 @@ OPTIMIZERS = {"adam": 8.0, "adam-bf16": 4.0, "adam-8bit": 2.0, "momentum": 4.0, 
 """Bytes of the moments of one weight (ml-engineering, training/performance, section on memory)."""
 
 
-def train_precision(label: str, chip: Chip, optimizer: str = "adam") -> TrainPrecision:
+def train_precision(
+    label: str, chip: Chip, optimizer: str | None = None, stack: TrainingStack = IDEAL
+) -> TrainPrecision:
     """Data types of a label on a chip.
 
     Args:
         label: bf16, fp8 (one scale a tensor), fp8-block, mxfp8, nvfp4.
-        optimizer: of OPTIMIZERS.
+        optimizer: of OPTIMIZERS; that of the stack by default.
+        stack: whose habits say what is sent and kept in eight bits where products run in them.
 
     Raises:
         PrecisionError: an unknown label or optimiser.
@@ -89,6 +101,7 @@ def train_precision(label: str, chip: Chip, optimizer: str = "adam") -> TrainPre
         raise PrecisionError(
             what="--precision", given=label, allowed=", ".join(_LABELS), nearest=near[0] if near else None
         )
+    optimizer = optimizer or stack.optimizer
     if optimizer not in OPTIMIZERS:
         near = nearest_names(optimizer, OPTIMIZERS, 1)
         raise PrecisionError(
@@ -110,4 +123,14 @@ def train_precision(label: str, chip: Chip, optimizer: str = "adam") -> TrainPre
     # with one scale a tensor the weights themselves are kept and gathered in eight bits
     stored = 1.0 if wanted == "fp8" and not name.startswith("mx") and name != "fp8-mx" else 2.0
     gather = 1.0 if wanted == "fp8" else 2.0
-    return replace(base, gemm=wanted, quantised=True, weight_bytes=stored, gather_bytes=gather, notes=tuple(notes))
+    return replace(
+        base,
+        gemm=wanted,
+        quantised=True,
+        weight_bytes=stored,
+        gather_bytes=gather,
+        dispatch_bytes=stack.dispatch_bytes,
+        activation_input_bytes=stack.activation_input_bytes,
+        attention_output_bytes=stack.attention_output_bytes,
+        notes=tuple(notes),
+    )

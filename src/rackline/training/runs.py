@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rackline.arch import DenseFfn, Model
+from rackline.catalog.training_stacks import ScheduleName
 from rackline.errors import LayoutError, nearest_names
 from rackline.hardware import Cluster
 
 IntArray = NDArray[np.int64]
 
-RECOMPUTE = ("none", "selective", "full", "reversible")
-"""What of the forward pass is run again in the backward pass; a run holds the index."""
-SCHEDULES = ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe")
+Recompute = Literal["none", "selective", "modules", "full", "reversible"]
+RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "modules", "full", "reversible")
+"""What of the forward pass is run again in the backward pass; a run holds the index. "selective" is the core of
+attention, "modules" are norms, activation functions and the up-projections of latents, each cheap for the bytes that it
+saves (DeepSeek-V3, arXiv:2412.19437, section 3.2.3; Megatron-Core's layernorm, moe_act and mla_up_proj)."""
+SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe")
 """Pipeline schedules; a run holds the index. With virtual_pp above 1, "1f1b" means interleaved."""
 
 
@@ -119,9 +123,9 @@ class Runs:
         """Copies of each expert's weights that share gradients [count]."""
         return np.maximum(self.tp * self.cp * self.dp // (self.ep * self.expert_tp), 1)
 
-    def micro_batches(self, global_batch: int) -> IntArray:
+    def micro_batches(self, global_batch_sequences: int) -> IntArray:
         """Micro-batches of a step on each replica [count]."""
-        return np.maximum(global_batch // (self.dp * self.micro_batch), 1)
+        return np.maximum(global_batch_sequences // (self.dp * self.micro_batch), 1)
 
 
 def parse_train_layout(text: str) -> dict[str, int]:
@@ -153,16 +157,18 @@ def parse_train_layout(text: str) -> dict[str, int]:
     return found
 
 
-def check_layout(layout: TrainLayout, model: Model, cluster: Cluster, global_batch: int, seq_len: int) -> None:
+def check_layout(
+    layout: TrainLayout, model: Model, cluster: Cluster, global_batch_sequences: int, seq_len: int
+) -> None:
     """Raise LayoutError when a run is impossible: the constraint that is broken, and the nearest valid value."""
-    found = layout_problem(layout, model, cluster, global_batch, seq_len)
+    found = layout_problem(layout, model, cluster, global_batch_sequences, seq_len)
     if found is not None:
         allowed, nearest = found
         raise LayoutError(what="--layout", given=layout.label(), allowed=allowed, nearest=nearest)
 
 
 def layout_problem(
-    layout: TrainLayout, model: Model, cluster: Cluster, global_batch: int, seq_len: int
+    layout: TrainLayout, model: Model, cluster: Cluster, global_batch_sequences: int, seq_len: int
 ) -> tuple[str, str | None] | None:
     """(constraint that is broken, nearest valid value), or None when the run is possible."""
     if layout.num_chips > cluster.max_chips:
@@ -174,11 +180,11 @@ def layout_problem(
     if layout.virtual_pp > 1 and layout.pp == 1:
         return "virtual_pp needs pp of at least 2", "virtual_pp=1"
     per_step = layout.dp * layout.micro_batch
-    if global_batch % per_step:
-        best = nearest_multiple(global_batch, per_step)
-        fewer = nearest_divisor(max(global_batch // layout.dp, 1), layout.micro_batch)
+    if global_batch_sequences % per_step:
+        best = nearest_multiple(global_batch_sequences, per_step)
+        fewer = nearest_divisor(max(global_batch_sequences // layout.dp, 1), layout.micro_batch)
         return (
-            f"a global batch of {global_batch} sequences that dp·micro_batch = {per_step} divides",
+            f"a global batch of {global_batch_sequences} sequences that dp·micro_batch = {per_step} divides",
             f"a global batch of {best}, or micro_batch={fewer}",
         )
     if seq_len % (layout.cp * (2 if layout.cp > 1 else 1)):

@@ -19,7 +19,7 @@ class Shards:
         dense: layers of the mean stage, without routed experts.
         experts: routed experts of the mean stage.
         ends: embedding or head on the fullest stage.
-        largest: layers of the fullest stage over the mean.
+        largest, last: layers of the fullest and of the last stage over the mean; the last has what the others leave.
         layer: of the largest layer, which is gathered whole under ZeRO 3.
         adapters: low-rank adapters of the mean stage.
     """
@@ -28,13 +28,9 @@ class Shards:
     experts: Array
     ends: Array
     largest: Array
+    last: Array
     layer: Array
     adapters: Array
-
-    @property
-    def fullest(self) -> tuple[Array, Array]:
-        """(dense with ends, experts) of the fullest stage."""
-        return self.dense * self.largest + self.ends, self.experts * self.largest
 
 
 def shards(model: Model, runs: Runs, mtp_layers: int = 0, lora_rank: int = 0) -> Shards:
@@ -82,6 +78,7 @@ def shards(model: Model, runs: Runs, mtp_layers: int = 0, lora_rank: int = 0) ->
         experts=experts / pp,
         ends=ends,
         largest=fullest * pp / layers,
+        last=np.maximum(layers - (pp - 1.0) * fullest, 0.0) * pp / layers,
         layer=biggest,
         adapters=adapters / pp,
     )

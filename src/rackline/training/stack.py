@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 
 from rackline.catalog import TrainingStackRecord, training_stack_record
 from rackline.hardware import Chip
+from rackline.training.runs import SCHEDULES
 
 Key = tuple[str, str]
 
@@ -44,6 +45,14 @@ class TrainingStack:
     fixed_s: float = 0.0
     gradient_bytes: float = 4.0
     zero: int = 1
+    schedules: tuple[str, ...] = SCHEDULES
+    forwards_tokens: bool = True
+    optimizer: str = "adam"
+    dispatch_bytes: float = 2.0
+    activation_input_bytes: float = 2.0
+    attention_output_bytes: float = 2.0
+    numbers_of: str = ""
+    stated: tuple[str, ...] = ()
 
     def gemm(self, chip: Chip, dtype: str) -> float:
         """Slowdown of products of a data type on a chip [1]."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 
@@ -16,17 +16,18 @@ from rackline.passes import collectives as c
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.passes.line import row_seconds
 from rackline.training.blocks import work_of
+from rackline.training.pipeline import CORNER, bubble_seconds, hide_exchange
 from rackline.training.precision import TrainPrecision
-from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs
+from rackline.training.runs import RECOMPUTE, Runs
 from rackline.training.shards import shards
 from rackline.training.stack import TrainingStack
 from rackline.training.work import PHASES, MicroBatch, Work
 
-CORNER = 6.0
-"""Sharpness of max(device, host): the p-norm of the two, rounded where they are equal."""
-OPTIMIZER_BYTES = 50.0
-"""Traffic of an optimiser step per parameter: Adam reads a gradient, a master weight and two moments and writes the
-last three and the bf16 weight (30); the gradient is also scaled, clipped by its norm and set to zero (20)."""
+OPTIMIZER_BYTES = 34.0
+"""Traffic of an optimiser step per parameter besides its moments, which are read and written: a gradient read, a master
+weight read and written and the bf16 weight written (14); the gradient scaled, clipped by its norm, set to zero (20)."""
+ADAPTER_BYTES = 2.0
+"""An adapter on the wire: bf16 whatever the frozen weights are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +36,11 @@ class StepParts:
 
     Args:
         seconds: (kind, phase) → time of the whole layer stack for one micro-batch at the speed of single kernels [s].
-        core: the same for what selective recompute runs again [s].
+        core, modules: the same for what these kinds of recompute run again [s].
         ends: kinds of the head (its products, its loss) → time of one micro-batch, forward and backward [s].
         host_layers: dense halves, mixture layers, local experts, recurrent layers of the whole stack [count].
-        scatter, gather: exchange of all gradients and weights at the end of a step, per byte of an element [s/B].
-        shard_gather: gather of all weights of a stage, per byte of an element [s/B].
+        scatter, gather: exchange of the gradients and of the trained weights of a stage, per byte of an element [s/B].
+        shard_gather: gather of all weights of a stage, frozen ones too, per byte of an element [s/B].
         optimizer: update of a chip's share of the parameters [s].
         hop: activations from stage to stage [s].
     """
@@ -49,6 +50,7 @@ class StepParts:
     dtype: str
     seconds: Mapping[tuple[str, str], Array]
     core: Mapping[tuple[str, str], Array]
+    modules: Mapping[tuple[str, str], Array]
     ends: Mapping[tuple[str, str], Array]
     host_layers: tuple[Array, Array, Array, Array]
     scatter: Array
@@ -59,6 +61,7 @@ class StepParts:
     micro_batches: Array
     layers: FloatLike
     gather_bytes: FloatLike
+    trained_bytes: FloatLike
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +112,10 @@ def step_parts(
     precision: TrainPrecision,
     calibration: Calibration,
     seq_len: int,
-    global_batch: int,
+    global_batch_sequences: int,
     flash: bool = True,
     sequence_parallel: bool = True,
+    forwards_tokens: bool = True,
     mtp_layers: int = 0,
     expert_load: float = 1.0,
     lora_rank: int = 0,
@@ -121,9 +125,10 @@ def step_parts(
     Args:
         calibration: of single kernels on the chip.
         seq_len: [tokens].
-        global_batch: [sequences].
+        global_batch_sequences: [sequences].
         flash: whether attention is one fused kernel.
         sequence_parallel: whether norms and residuals are spread over tp as well.
+        forwards_tokens: whether a token crosses to a scale-up domain once, however many of its experts live there.
         mtp_layers: layers that predict further tokens [count].
         expert_load: tokens of the busiest expert-parallel rank over the mean [1].
         lora_rank: rank of adapters beside frozen weights; 0 trains all weights [count].
@@ -138,6 +143,7 @@ def step_parts(
         seq_len=seq_len,
         flash=flash,
         sequence_parallel=sequence_parallel,
+        forwards_tokens=forwards_tokens,
         mtp_layers=mtp_layers,
         expert_load=expert_load,
         lora_rank=lora_rank,
@@ -156,23 +162,23 @@ def step_parts(
         batch,
         table,
         [(one, as_array(row_seconds(table.row_numbers(one.row), features))) for one in work],
-        global_batch=global_batch,
+        global_batch_sequences=global_batch_sequences,
     )
 
 
 def _assemble(
-    batch: MicroBatch, table: PassTable, timed: Sequence[tuple[Work, Array]], *, global_batch: int
+    batch: MicroBatch, table: PassTable, timed: Sequence[tuple[Work, Array]], *, global_batch_sequences: int
 ) -> StepParts:
     model, runs, cluster = batch.model, batch.runs, batch.cluster
     seconds: dict[tuple[str, str], Array] = {}
-    core: dict[tuple[str, str], Array] = {}
+    again: dict[str, dict[tuple[str, str], Array]] = {"selective": {}, "modules": {}}
     ends: dict[tuple[str, str], Array] = {}
     for one, value in timed:
         target = seconds if one.layer else ends
         key = (one.kind, one.phase)
         target[key] = target.get(key, 0.0) + value
-        if one.tied_to_core and one.phase == "forward":
-            core[key] = core.get(key, 0.0) + value
+        if one.again and one.phase == "forward":
+            again[one.again][key] = again[one.again].get(key, 0.0) + value
     held = shards(model, runs, batch.mtp_layers, batch.lora_rank)
     shard_gather = exchange_seconds(table, runs, held.dense + held.ends, held.experts)[1]
     trained = (held.adapters, 0.0 * held.experts) if batch.lora_rank else (held.dense + held.ends, held.experts)
@@ -185,17 +191,19 @@ def _assemble(
         chip=cluster.chip,
         dtype=batch.precision.gemm,
         seconds=seconds,
-        core=core,
+        core=again["selective"],
+        modules=again["modules"],
         ends=ends,
         host_layers=_host_layers(model, runs, batch.mtp_layers),
         scatter=scatter,
         gather=gather,
         shard_gather=shard_gather,
-        optimizer=owned * OPTIMIZER_BYTES / cluster.chip.hbm_bytes_per_s,
+        optimizer=owned * (OPTIMIZER_BYTES + 2.0 * batch.precision.moment_bytes) / cluster.chip.hbm_bytes_per_s,
         hop=hop_seconds(cluster, runs, batch.tokens * 2.0 * model.d_model / as_array(runs.tp)),
-        micro_batches=as_array(runs.micro_batches(global_batch)),
+        micro_batches=as_array(runs.micro_batches(global_batch_sequences)),
         layers=float(model.num_layers + batch.mtp_layers),
         gather_bytes=batch.precision.gather_bytes,
+        trained_bytes=ADAPTER_BYTES if batch.lora_rank else batch.precision.gather_bytes,
     )
 
 
@@ -277,16 +285,13 @@ def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
         seconds = value * times[kind, phase] / pp
         phases[phase] = phases[phase] + seconds
         shown[kind] = shown.get(kind, 0.0) + seconds
-    again = sum((value * times[key] / pp for key, value in parts.core.items()), np.zeros(len(runs)))
-    full = runs.recompute == RECOMPUTE.index("full")
-    # a reversible block rebuilds its inputs from its outputs, which costs one more forward pass
-    reverse = runs.recompute == RECOMPUTE.index("reversible")
-    selective = runs.recompute == RECOMPUTE.index("selective")
-    recompute = np.where(full | reverse, phases["forward"], np.where(selective, again, 0.0))
+    recompute = recompute_seconds(parts, times, phases["forward"])
     head = sum((value * times[key] for key, value in parts.ends.items()), np.zeros(len(runs)))
     for (kind, phase), value in parts.ends.items():
         shown[kind] = shown.get(kind, 0.0) + value * times[kind, phase] / pp
-    device = phases["forward"] + phases["input"] + phases["weight"] + recompute
+    alone = phases["forward"] + phases["input"] + phases["weight"] + recompute
+    hidden = hide_exchange(runs, m, shown, alone)
+    device = hidden.mean
     dense, mixtures, experts, states = parts.host_layers
     host = dense * stack.host_dense_s + mixtures * stack.host_moe_s + experts * stack.host_expert_s
     host = (host + states * stack.host_state_s) * times["host", ""] / pp
@@ -296,29 +301,31 @@ def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
     left = np.maximum(parts.layers - (pp - 1.0) * most, 0.0)
     stage = np.maximum(layers * most, layers * left + head * parts.layers / pp) * pp / parts.layers
     mean = layers + head / pp
-    gather_bytes = parts.gather_bytes
     # FSDP gathers weights for the forward and the backward pass and scatters gradients, in every micro-batch; where
-    # only gradients are sharded, weights stay until the backward pass is over
-    passes = np.where(runs.zero == 3, 3.0, np.where(runs.zero == 2, 2.0, 0.0))
-    sharded = passes * gather_bytes * parts.shard_gather
+    # only gradients are sharded, weights stay until the backward pass is over. Frozen weights are not scattered
+    gathers = np.where(runs.zero == 3, 2.0, np.where(runs.zero == 2, 1.0, 0.0))
+    sharded = gathers * parts.gather_bytes * parts.shard_gather
+    sharded = sharded + (runs.zero >= 2) * stack.gradient_bytes * parts.scatter
     shard = np.maximum(stack.shard_exposed * sharded, sharded - (1.0 - stack.shard_exposed) * stage)
     # a stage receives each of its parts once forward and once backward
     hops = stack.pipeline_exposed * 2.0 * as_array(runs.virtual_pp) * parts.hop
-    bubble = bubble_seconds(runs, phases, host, mean, parts.hop)
+    bubble = bubble_seconds(runs, phases, host, mean, parts.hop, pair=mean + hidden.pair - device)
     grad = stack.gradient_bytes * parts.scatter
-    weights = np.where(runs.zero == 1, gather_bytes * parts.gather, 0.0)
+    weights = np.where(runs.zero == 1, parts.trained_bytes * parts.gather, 0.0)
     weights = np.where(runs.zero == 0, stack.gradient_bytes * parts.gather, weights)
     # sharded gradients leave with the gathers of the weights, micro-batch by micro-batch
     data = stack.data_exposed * np.where(runs.zero >= 2, 0.0, grad + weights)
     fixed = stack.fixed_s * np.ones(len(runs))
     step = m * (stage + shard + hops) + bubble + data + parts.optimizer + fixed
+    shown = hidden.shown
     shown["shards"] = shard
     shown["pipeline"] = hops
+    part = device / alone
     return StepTime(
-        forward=phases["forward"],
-        input=phases["input"],
-        weight=phases["weight"],
-        recompute=recompute,
+        forward=phases["forward"] * part,
+        input=phases["input"] * part,
+        weight=phases["weight"] * part,
+        recompute=recompute * part,
         host=host,
         stage=stage + shard + hops,
         bubble=bubble,
@@ -358,25 +365,20 @@ def multipliers(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Arra
     return found
 
 
-def bubble_seconds(runs: Runs, phases: Mapping[str, Array], host: Array, stage: Array, hop: Array) -> Array:
-    """Time that the stages wait for each other in a step, by the closed form of each schedule [s].
-
-    Each phase takes its kernels or a third of the host's launches, rounded as the stage itself, so that a chip that
-    waits for its host gains nothing from shorter kernels that fill a bubble.
-
-    Sources: Narayanan et al. 2021 (arXiv:2104.04473), Qi et al. 2023 (arXiv:2401.10241), DualPipe README.
-    """
-    pp, v = as_array(runs.pp), as_array(runs.virtual_pp)
-    w, both = (  # DualPipe runs a forward pass under a backward pass of the other direction
-        (phases[name] ** CORNER + (host / 3.0) ** CORNER) ** (1.0 / CORNER) for name in ("weight", "forward")
-    )
-    plain = (pp - 1) / v * stage
-    found = plain
-    for name, value in (
-        ("zb-h1", (pp - 1) * np.maximum(stage - 2.0 * w, 0.0)),
-        ("zb-h2", (pp - 1) * np.maximum(stage - 3.0 * w, 0.0)),
-        ("zb-v", (pp - 1) / 2.0 * both),  # of the block in schedules/zb_v, found by running it
-        ("dualpipe", np.maximum(pp / 2.0 - 1.0, 0.0) * np.maximum(stage + (stage - both) - 3.0 * w, 0.0)),
-    ):
-        found = np.where(runs.schedule == SCHEDULES.index(name), value, found)
-    return found + 2.0 * (pp - 1) * hop
+def recompute_seconds(parts: StepParts, times: Mapping[tuple[str, str], Any], forward: Array) -> Array:
+    """What the backward pass runs again, of one micro-batch on the mean stage [s]."""
+    runs = parts.runs
+    found = np.zeros(len(runs))
+    for number, name in enumerate(RECOMPUTE):
+        match name:
+            case "none":
+                value = found
+            case "selective" | "modules":
+                rows = parts.core if name == "selective" else parts.modules
+                value = sum((one * times[key] / as_array(runs.pp) for key, one in rows.items()), np.zeros(len(runs)))
+            case "full" | "reversible":  # a reversible block rebuilds its inputs from its outputs: a forward pass
+                value = forward
+            case _:
+                assert_never(name)
+        found = np.where(runs.recompute == number, value, found)
+    return found

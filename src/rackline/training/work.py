@@ -38,6 +38,8 @@ Kind = Literal[
     "expert_outside",
 ]
 
+Again = Literal["", "selective", "modules"]
+
 WEIGHT_GRADIENT_BYTES = 8.0
 """Read and written once a micro-batch: products accumulate into fp32 gradients."""
 
@@ -49,14 +51,14 @@ class Work:
     Args:
         kind: what number of a training stack scales it.
         phase: when it runs; what crosses links in the backward pass counts as "input".
-        tied_to_core: whether selective recompute runs it again.
+        again: the recompute, besides "full", that runs it a second time.
         layer: whether it belongs to the layers, not to the ends.
     """
 
     row: Row
     kind: Kind
     phase: Phase
-    tied_to_core: bool = False
+    again: Again = ""
     layer: bool = True
 
 
@@ -71,6 +73,7 @@ class MicroBatch:
         flash: whether attention is one fused kernel that skips what a causal mask hides.
         sequence_parallel: whether what lies between tensor-parallel blocks is spread over tp as well.
         mtp_layers: layers that predict further tokens, each with a head [count].
+        forwards_tokens: whether a token crosses to a scale-up domain once, however many of its experts live there.
         lora_rank: rank of adapters beside frozen weights; 0 trains all weights [count].
         expert_load: tokens of the busiest expert-parallel rank over the mean; 1 is balanced, and what a capacity factor
             drops is not counted [1].
@@ -83,6 +86,7 @@ class MicroBatch:
     seq_len: int
     flash: bool = True
     sequence_parallel: bool = True
+    forwards_tokens: bool = True
     mtp_layers: int = 0
     expert_load: float = 1.0
     lora_rank: int = 0
@@ -115,6 +119,11 @@ class MicroBatch:
         return balanced * self.expert_load
 
 
+def from_latent(projection: Projection, d_model: int) -> bool:
+    """Whether a projection widens a latent that every chip holds, as the up-projections of MLA do."""
+    return projection.d_in[0].units == 1 and projection.d_in[0].size != d_model
+
+
 def gemm_work(
     batch: MicroBatch,
     projection: Projection,
@@ -124,6 +133,7 @@ def gemm_work(
     kind: Kind = "gemm",
     bf16: bool = False,
     layer: bool = True,
+    again: Again = "",
 ) -> list[Work]:
     """Three products of the same FLOP: output, gradient of the input, gradient of the weight.
 
@@ -157,6 +167,7 @@ def gemm_work(
         kind=kind,
         bf16=bf16,
         layer=layer,
+        again=again,
     )
 
 
@@ -173,6 +184,7 @@ def product_work(
     bf16: bool = False,
     layer: bool = True,
     trained: bool | None = None,
+    again: Again = "",
 ) -> list[Work]:
     """The three products of `count` layers of a weight matrix of d_in × d_out, or of experts that are.
 
@@ -203,6 +215,7 @@ def product_work(
             ),
             kind=kind,
             phase=phase,
+            again=again,
             layer=layer,
         )
 
@@ -230,7 +243,7 @@ def memory_work(
     hbm: dict[str, FloatLike],
     count: float = 1.0,
     *,
-    tied_to_core: bool = False,
+    again: Again = "",
     layer: bool = True,
 ) -> Work:
     """Kernels that only move bytes."""
@@ -243,4 +256,4 @@ def memory_work(
         launches={f.ONE: count},
         formula="bytes moved",
     )
-    return Work(row=row, kind=kind, phase=phase, tied_to_core=tied_to_core, layer=layer)
+    return Work(row=row, kind=kind, phase=phase, again=again, layer=layer)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from rackline.report.axes import Kind, Measure, log_axis
 from rackline.report.figure import Figure
 from rackline.report.layers import Layer, colour, hovered, thinned
@@ -71,7 +69,11 @@ def _view(scores: list[Score], kind: Kind, unit: str) -> Layer:
                 "mark": {"type": "area", "style": "band", "clip": True},
                 "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
             },
-            {"data": data, "mark": {"type": "line", "style": "reference", "clip": True}, "encoding": {"x": x, "y": y}},
+            {
+                "data": data,
+                "mark": {"type": "line", "style": "reference", "strokeWidth": 1.4, "clip": True},
+                "encoding": {"x": x, "y": y},
+            },
             hovered(
                 {"type": "point", "size": 14, "opacity": 0.6},
                 {"x": x, "y": y, "color": colour(names, width=420)},
@@ -98,6 +100,3 @@ def _name(metric: str) -> str:
 
 def _kind(score: Score) -> Kind:
     return "count" if score.metric.endswith("_per_s") else "seconds"
-
-
-FIGURES: dict[str, Callable[..., Figure]] = {"parity": parity_figure}

@@ -111,12 +111,14 @@ def joined(all_parts: Sequence[StepParts]) -> StepParts:
     runs = Runs(**{f.name: np.concatenate([getattr(p.runs, f.name) for p in all_parts]) for f in fields(Runs)})
     first = all_parts[0]
     plain = ("scatter", "gather", "shard_gather", "optimizer", "hop", "micro_batches", "layers", "gather_bytes")
+    plain += ("trained_bytes",)
     return StepParts(
         runs=runs,
         chip=first.chip,
         dtype=first.dtype,
         seconds=table("seconds"),
         core=table("core"),
+        modules=table("modules"),
         ends=table("ends"),
         host_layers=tuple(column([p.host_layers[i] for p in all_parts]) for i in range(4)),  # type: ignore[arg-type]
         **{name: column([getattr(p, name) for p in all_parts]) for name in plain},
@@ -183,6 +185,7 @@ def prepare_training(resolver: Resolver, cases: Sequence[Case]) -> tuple[TrainCa
             stacks[one.stack].kernels,
             stacks[one.stack].flash_attention,
             stacks[one.stack].sequence_parallel,
+            stacks[one.stack].forwards_tokens,
             mtp_layers(case, one.model),
         )
         groups.setdefault(key, []).append(one)
@@ -214,11 +217,13 @@ def _ready(resolver: Resolver, case: Case, stacks: dict[str, TrainingStack]) -> 
     if name not in stacks:
         stacks[name] = find_stack(name)
     chip = resolver.chip(case.chip)
+    precision = train_precision(case.precision, chip, stack=stacks[name])
+    layout = train_layout(case, model)
     return _Ready(
         case=case,
         model=model,
-        layout=train_layout(case, model),
-        precision=train_precision(case.precision, chip),
+        layout=layout,
+        precision=precision,
         stack=name,
         measured_s=measured_step_s(case),
     )
@@ -252,8 +257,9 @@ def _group_parts(
         precision=first.precision,
         calibration=numbers[key],
         seq_len=int(first.case.number("seq_len")),
-        global_batch=int(first.case.number("global_batch")),
+        global_batch_sequences=int(first.case.number("global_batch")),
         flash=stack.flash_attention,
         sequence_parallel=stack.sequence_parallel,
+        forwards_tokens=stack.forwards_tokens,
         mtp_layers=mtp_layers(first.case, first.model),
     )

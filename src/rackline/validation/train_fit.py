@@ -93,16 +93,11 @@ def stacks_with(values: Mapping[str, float], base: Mapping[str, TrainingStack]) 
             value = values[number.name]
             if number.field in tables:
                 slow[number.field][number.of[0], number.of[1]] = value
-            elif number.of in ((), (name,)):
+            elif number.of in ((), (stack.numbers_of or name,)):
                 plain[number.field] = value
-        if not stack.flash_attention:
-            plain = {key: value for key, value in plain.items() if key not in FIXED_BEFORE_FLASH}
+        plain = {key: value for key, value in plain.items() if key not in stack.stated}
         found[name] = replace(stack, **plain, **slow)
     return found
-
-
-FIXED_BEFORE_FLASH = ("tensor_exposed", "unfused")
-"""The stack of 2021 hides no tensor-parallel exchange and writes scores out once."""
 
 
 def base_stacks(cases: TrainCases) -> dict[str, TrainingStack]:

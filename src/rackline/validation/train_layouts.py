@@ -35,8 +35,8 @@ def train_stack_name(case: Case) -> str:
 def train_layout(case: Case, model: Model) -> TrainLayout:
     """The run of a case.
 
-    A missing virtual_pp means as many parts as there are layers; a missing micro_batch 1; an unknown recompute none;
-    a missing expert_tp is tp for few wide experts, else 1; dp always follows from the chips.
+    A missing virtual_pp means as many parts as there are layers; a missing micro_batch 1; an unknown recompute
+    none until memory is counted; a missing expert_tp is tp for few wide experts, else 1; dp follows from the chips.
 
     Raises:
         LayoutError: parts that contradict each other or do not fit the chips.

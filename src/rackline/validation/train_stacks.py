@@ -7,9 +7,19 @@ from dataclasses import fields
 from pathlib import Path
 
 from rackline.catalog import training_stack_record
-from rackline.training.stack import TrainingStack
+from rackline.training.stack import IDEAL, TrainingStack
 
 _TABLES = ("gemm_slowdown", "expert_slowdown")
+_RARE = (
+    "forwards_tokens",
+    "optimizer",
+    "dispatch_bytes",
+    "activation_input_bytes",
+    "attention_output_bytes",
+    "numbers_of",
+    "stated",
+)
+"""Habits that a file states only where they are not the common ones."""
 _HABITS = (
     "name",
     "kernels",
@@ -20,6 +30,8 @@ _HABITS = (
     "gradient_bytes",
     "zero",
     "fixed_s",
+    "schedules",
+    *_RARE,
 )
 
 
@@ -48,8 +60,9 @@ def stack_toml(stack: TrainingStack) -> str:
         f'kernels = "{stack.kernels}"',
     ]
     for habit in _HABITS[2:]:
-        value = getattr(stack, habit)
-        lines.append(f"{habit} = {str(value).lower() if isinstance(value, bool) else repr(value)}")
+        if habit in _RARE and getattr(stack, habit) == getattr(IDEAL, habit):
+            continue
+        lines.append(f"{habit} = {_value(getattr(stack, habit))}")
     fitted: list[str] = []
     for table in _TABLES:
         entries = getattr(stack, table)
@@ -63,7 +76,8 @@ def stack_toml(stack: TrainingStack) -> str:
     for one in fields(TrainingStack):
         if one.name in (*_HABITS, *_TABLES):
             continue
-        fitted.append(one.name)
+        if one.name not in stack.stated:
+            fitted.append(one.name)
         lines.append(f"{one.name} = {getattr(stack, one.name):.4g}".replace("e-0", "e-"))
     kept = [source for source in record.sources if not set(source.fields) & set(fitted)]
     for source in kept:
@@ -80,6 +94,15 @@ def stack_toml(stack: TrainingStack) -> str:
         'Foundry; see docs/accuracy.md"',
     ]
     return "\n".join(lines) + "\n"
+
+
+def _value(value: bool | float | str | tuple[str, ...]) -> str:
+    """A habit as TOML."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{_quoted(value)}]"
+    return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
 def _quoted(names: Iterable[str]) -> str:

@@ -1,0 +1,312 @@
+"""A question and what the engine found: the one way from a question to an answer, and what an answer can show."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import update_wrapper
+from importlib import import_module
+from inspect import Parameter, Signature, signature
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast
+
+from rackline.api.option import Option
+from rackline.api.question import Question, check_names, options
+from rackline.api.verbs import MODULES, function_name
+from rackline.api.watch import Watch
+from rackline.errors import InputError, nearest_names
+
+if TYPE_CHECKING:
+    from rackline.report.figure import Figure
+
+P = ParamSpec("P")
+Q = TypeVar("Q", bound=Question)
+R = TypeVar("R")
+
+SCHEMA_VERSION = 1  # of the JSON of questions and answers; a key that goes or changes its meaning raises it
+_HTML = '<pre style="font-family:ui-monospace,Menlo,Consolas,monospace;line-height:normal;white-space:pre">{code}</pre>'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Answer(Generic[Q, R]):
+    """A question with the engine's own result.
+
+    Args:
+        question: what was asked, in SI units.
+        result: what the engine found.
+        elapsed_s: how long that took [s].
+    """
+
+    question: Q
+    result: R
+    elapsed_s: float = 0.0
+
+    @property
+    def verb(self) -> Verb[Q, R]:
+        """How such answers are shown."""
+        return cast("Verb[Q, R]", find_verb(self.question.ask))
+
+    def __repr__(self) -> str:
+        """The numbers that matter, in a line or two."""
+        return f"<{self.question.ask}: {self.verb.summary(self)}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints: plain data in SI units, with stable keys."""
+        from rackline.report.plain import plain
+
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "question": self.question.to_data(),
+            **plain(self.verb.data(self)),
+        }
+
+    def to_frame(self) -> Any:
+        """The rows of the answer as a table of polars, or of pandas where polars is not installed.
+
+        Raises:
+            InputError: neither is installed.
+        """
+        from rackline.report.frame import frame
+
+        return frame(self.verb.rows(self))
+
+    def text(self, width: int = 110) -> Sequence[Any]:
+        """What the command prints, as objects of rich.
+
+        Args:
+            width: of the lines [characters].
+        """
+        return list(self.verb.text(self, width))
+
+    def plot(self, kind: str | None = None) -> Figure:
+        """The figure that `--plot` draws; notebooks show it, `save` writes it.
+
+        Args:
+            kind: which one, where there are several; the first by default.
+
+        Raises:
+            InputError: this answer has no figure, or not of that kind.
+        """
+        figures = self.verb.figures
+        if not figures:
+            raise InputError(what="plot()", given=self.question.ask, allowed="an answer that has a figure")
+        if kind is not None and kind not in figures:
+            near = nearest_names(kind, figures, 1)
+            raise InputError(
+                what="plot_kind", given=kind, allowed=", ".join(figures), nearest=near[0] if near else None
+            )
+        return figures[kind or next(iter(figures))](self)
+
+    def _repr_html_(self) -> str:
+        """What the command prints, for notebooks."""
+        from rich.console import Console
+
+        console = Console(record=True, width=120, file=StringIO(), highlight=False)
+        for part in self.text(120):
+            console.print(part)
+        return console.export_html(inline_styles=True, code_format=_HTML)
+
+
+@dataclass(frozen=True, slots=True)
+class Verbatim:
+    """A text that is printed as it is, whatever the width of the terminal."""
+
+    text: str
+
+    def __rich__(self) -> str:
+        """For notebooks."""
+        return self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideFile:
+    """A file that a command writes beside its answer.
+
+    Args:
+        option: the flag that names it.
+        write: writes it.
+        check: turns the name into a path, before any work is done.
+        needs: fields that the question must have for it.
+    """
+
+    option: Option
+    write: Callable[[Any, Path], None]
+    check: Callable[[str, str], Path] | None = None
+    needs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def _result(answer: Answer[Any, R]) -> R:
+    return answer.result
+
+
+def _no_notes(answer: Any) -> tuple[str, ...]:
+    return ()
+
+
+def _never(answer: Any) -> bool:
+    return False
+
+
+def _refuse_nothing(question: Any, outputs: frozenset[str]) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb(Generic[Q, R]):
+    """How one kind of question is answered and how its answers are shown.
+
+    Args:
+        question: the class of the question.
+        solve: finds the result.
+        text: what is printed, for a width of lines [characters].
+        summary: the numbers that matter, in a line or two.
+        rows: what `to_frame` makes rows of.
+        data: what is written as JSON; the result by default.
+        figures: draw the answer, by kind, the usual one first.
+        files: what a command can write beside the answer, by the names of the flags.
+        notes: lines for standard error.
+        failed: whether the command exits with status 1.
+        refuse: refuses outputs (by name) that the question does not have, before any work is done.
+    """
+
+    question: type[Q]
+    solve: Callable[[Q, Watch], R]
+    text: Callable[[Answer[Q, R], int], Iterable[Any]]
+    summary: Callable[[Answer[Q, R]], str]
+    rows: Callable[[Answer[Q, R]], Iterable[Any] | Mapping[str, Any]]
+    data: Callable[[Answer[Q, R]], Any] = _result
+    figures: Mapping[str, Callable[[Answer[Q, R]], Figure]] = field(
+        default_factory=dict[str, Callable[[Answer[Q, R]], "Figure"]]
+    )
+    files: Mapping[str, SideFile] = field(default_factory=dict[str, SideFile])
+    notes: Callable[[Answer[Q, R]], Iterable[str]] = _no_notes
+    failed: Callable[[Answer[Q, R]], bool] = _never
+    refuse: Callable[[Q, frozenset[str]], None] = _refuse_nothing
+
+
+class Asks(Protocol[P, Q, R]):
+    """A function whose keywords are the options of a question."""
+
+    verb: Verb[Q, R]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Answer[Q, R]: ...
+
+
+def asks(
+    question: Callable[P, Q],
+    *,
+    text: Callable[[Answer[Q, R], int], Iterable[Any]],
+    summary: Callable[[Answer[Q, R]], str],
+    rows: Callable[[Answer[Q, R]], Iterable[Any] | Mapping[str, Any]],
+    data: Callable[[Answer[Q, R]], Any] = _result,
+    figures: Mapping[str, Callable[[Answer[Q, R]], Figure]] | None = None,
+    files: Mapping[str, SideFile] | None = None,
+    notes: Callable[[Answer[Q, R]], Iterable[str]] = _no_notes,
+    failed: Callable[[Answer[Q, R]], bool] = _never,
+    refuse: Callable[[Q, frozenset[str]], None] = _refuse_nothing,
+) -> Callable[[Callable[[Q, Watch], R]], Asks[P, Q, R]]:
+    """Make the function that solves a question one that is called with its options.
+
+    Args:
+        question: the class of the question.
+        text, summary, rows, data, figures, files, notes, failed, refuse: as in `Verb`.
+
+    Returns:
+        A decorator for a function of the question and a watch.
+    """
+    kind = cast("type[Q]", question)
+
+    def decorate(solve: Callable[[Q, Watch], R]) -> Asks[P, Q, R]:
+        def ask(*args: Any, **options_given: Any) -> Answer[Q, R]:
+            return answer_of(question_of(kind, args, options_given), solve)
+
+        update_wrapper(ask, solve)
+        made = signature(kind)
+        ask.__signature__ = made.replace(return_annotation=Answer)  # pyright: ignore[reportFunctionMemberAccess]
+        ask.__doc__ = _documented(solve.__doc__ or "", kind, made)
+        asked = cast("Asks[P, Q, R]", ask)
+        asked.verb = Verb(
+            question=kind,
+            solve=solve,
+            text=text,
+            summary=summary,
+            rows=rows,
+            data=data,
+            figures=figures or {},
+            files=files or {},
+            notes=notes,
+            failed=failed,
+            refuse=refuse,
+        )
+        return asked
+
+    return decorate
+
+
+def question_of(kind: type[Q], args: tuple[Any, ...], given: dict[str, Any]) -> Q:
+    """The question of the arguments of a call.
+
+    Raises:
+        InputError: as `check_names`; too many arguments without a name.
+    """
+    positional = [name for name, one in options(kind).items() if one.positional]
+    if len(args) > len(positional):
+        raise InputError(
+            what=kind.ask,
+            given=f"{len(args)} arguments without a name",
+            allowed=f"{len(positional)} ({', '.join(positional)}); give the others by name",
+        )
+    values = {**dict(zip(positional, args, strict=False)), **given}
+    return kind(**check_names(kind, values))
+
+
+def find_verb(name: str) -> Verb[Any, Any]:
+    """How a kind of question is answered.
+
+    Raises:
+        InputError: there is no such question.
+    """
+    known = name.replace("_", "-")
+    if known not in MODULES:
+        near = nearest_names(known, MODULES, 1)
+        raise InputError(what="ask", given=name, allowed=", ".join(MODULES), nearest=near[0] if near else None)
+    module = import_module(f"rackline.api.{MODULES[known]}")
+    return cast("Verb[Any, Any]", getattr(module, function_name(known)).verb)
+
+
+def answer(question: Q, watch: Watch | None = None) -> Answer[Q, Any]:
+    """Answer a question.
+
+    Args:
+        question: any of the questions of `rackline.api`.
+        watch: is told how far a long answer is.
+
+    Example:
+        >>> from rackline.api.fit import FitQuestion
+        >>> answer(FitQuestion("llama-3.1-8b", on="dgx-h100", context="32k"))
+        <fit: ...>
+    """
+    return answer_of(question, cast("Callable[[Q, Watch], Any]", find_verb(question.ask).solve), watch)
+
+
+def answer_of(question: Q, solve: Callable[[Q, Watch], R], watch: Watch | None = None) -> Answer[Q, R]:
+    """Answer a question with the function that solves it."""
+    start = time.perf_counter()
+    result = solve(question, watch or Watch())
+    return Answer(question=question, result=result, elapsed_s=time.perf_counter() - start)
+
+
+def _documented(doc: str, kind: type[Question], made: Signature) -> str:
+    """The docstring with a line for each option, before its example."""
+    known = options(kind)
+    lines = ["Args:"]
+    for name, parameter in made.parameters.items():
+        one = known[name]
+        unit = f" [{one.unit}]" if one.unit != "-" else ""
+        usual = "" if parameter.default in (Parameter.empty, None, False) else f"; {parameter.default} by default"
+        lines.append(f"    {name}: {one.help}{usual}{unit}")
+    before, example, after = doc.partition("    Example:")
+    indented = "\n".join(f"    {line}" for line in lines)
+    return f"{before.rstrip()}\n\n{indented}\n\n{example}{after}"

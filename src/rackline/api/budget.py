@@ -1,0 +1,317 @@
+"""`budget`: size, tokens and cost of a model of a quality, trained once and used for long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rackline.api.answer import Answer, asks
+from rackline.api.fields import PRICE
+from rackline.api.option import Quantity, option, si
+from rackline.api.quality import Quality, laws_of, quality_of
+from rackline.api.question import Question
+from rackline.api.resolve import assignments, cluster_of
+from rackline.api.watch import Watch
+from rackline.errors import InputError
+
+if TYPE_CHECKING:
+    from rackline.api.option import ClusterLike, Settings
+    from rackline.report.figure import Figure
+    from rackline.scaling import Budget, KnownRun, LossLaw, PhaseMfu, Usage
+
+DAYS_PER_MONTH = 30.0
+DAY_S = 86400.0
+MOST_TOKENS = 1e21
+USE_OVER_PRETRAIN_MFU = 0.3  # the lecture's estimate, C86
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetQuestion(Question):
+    """How large a model to train, on how many tokens, when it is going to be used?"""
+
+    ask: ClassVar[str] = "budget"
+
+    quality_of: str | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "a model whose loss is to be reached: SIZE@TOKENS such as 70b@15T, TOTAL-aACTIVE@TOKENS for a mixture such "
+            "as 671b-a37b@14.8T, or NAME@TOKENS with a name of the catalogue",
+        ),
+    )
+    loss: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "count",
+            "the loss itself, in nats per token, in place of `quality_of`",
+            unit="nat/token",
+            maximum=100.0,
+        ),
+    )
+    serve: Quantity = field(
+        default="0",
+        metadata=option(
+            "count",
+            "tokens that the model generates per second while it is in use, such as 50M",
+            unit="token/s",
+            zero=True,
+            maximum=1e15,
+        ),
+    )
+    months: Quantity = field(
+        default="2",
+        metadata=option("count", "how long it is in use, in months of 30 days", unit="month", maximum=1200.0),
+    )
+    prompts: Quantity = field(
+        default="0",
+        metadata=option("count", "prompt tokens read for each generated one", unit="1", zero=True, maximum=1e6),
+    )
+    rl: Quantity = field(
+        default="0",
+        metadata=option(
+            "count", "tokens of reinforcement learning, such as 10T", unit="token", zero=True, maximum=MOST_TOKENS
+        ),
+    )
+    rl_flop: Quantity = field(
+        default="3",
+        metadata=option(
+            "count",
+            "FLOP per parameter and token of reinforcement learning: 2 if no rollout is trained on, 6 if each is",
+            unit="FLOP",
+            minimum=2.0,
+            maximum=6.0,
+        ),
+    )
+    moe: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "count",
+            "train a mixture of so many experts of which one is active (256 experts, 8 active: 32)",
+            unit="count",
+            minimum=1.0,
+            maximum=1e5,
+        ),
+    )
+    unique_tokens: Quantity | None = field(
+        default=None,
+        metadata=option("count", "different tokens that there are; more are repeats", unit="token", minimum=1.0),
+    )
+    ship_probability: Quantity = field(
+        default="1", metadata=option("fraction", "chance that the model is put to use", unit="1")
+    )
+    mfu: Quantity = field(
+        default="40%", metadata=option("fraction", "share of the peak that pre-training reaches", unit="1")
+    )
+    rl_mfu: Quantity | None = field(
+        default=None,
+        metadata=option("fraction", "share of the peak of reinforcement learning; 0.3 of `mfu` by default", unit="1"),
+    )
+    serve_mfu: Quantity | None = field(
+        default=None,
+        metadata=option("fraction", "share of the peak of generation; 0.3 of `mfu` by default", unit="1"),
+    )
+    law: str | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "loss law: besiroglu, chinchilla, chinchilla-unrounded, muennighoff, sardana, a TOML file, or a CSV file "
+            "of measured losses (columns params, tokens, loss) to fit one to; for mixtures ludziejewski",
+        ),
+    )
+    on: ClusterLike = field(
+        default="dgx-h100",
+        metadata=option("object", "cluster whose chips and price count: catalogue name or TOML file"),
+    )
+    precision: str = field(default="bf16", metadata=option("text", "data type whose peak counts"))
+    price: Quantity | None = field(default=None, metadata=PRICE)
+    set: Settings | None = field(
+        default=None,
+        metadata=option("settings", "KEY=VALUE replaces a number of the cluster or chip; may be repeated"),
+    )
+    runs: bool = field(
+        default=False,
+        metadata=option("switch", "list known training runs instead: over-training, use that justifies it, goodput"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budgeted:
+    """The optimum for a quality.
+
+    Args:
+        budget: size, tokens and cost.
+        asked: the quality or loss, in the words of the question.
+        chip: whose peak counts.
+    """
+
+    json_keys: ClassVar = ("*budget",)
+
+    budget: Budget
+    asked: str
+    chip: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownRuns:
+    """Known training runs under a loss law.
+
+    Args:
+        law: its name.
+        runs: each with its over-training.
+    """
+
+    law: str
+    runs: tuple[KnownRun, ...]
+
+
+def _text(answer: Answer[BudgetQuestion, Budgeted | KnownRuns], width: int) -> Iterable[Any]:
+    from rackline.report.budget_report import budget_report, runs_report
+
+    found = answer.result
+    if isinstance(found, KnownRuns):
+        yield runs_report(found.runs, law=found.law)
+    else:
+        on = f"{found.chip}, {answer.question.precision}"
+        asked = f"quality of {found.asked}" if answer.question.quality_of else found.asked
+        yield budget_report(found.budget, asked=asked, on=on, width=width)
+
+
+def _summary(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> str:
+    from rackline.units import format_count
+
+    found = answer.result
+    if isinstance(found, KnownRuns):
+        return f"{len(found.runs)} known training runs under {found.law}"
+    if not found.budget.feasible:
+        return f"no size reaches {found.asked}: {found.budget.optimum.reason}"
+    best = found.budget.optimum
+    return (
+        f"{format_count(float(best.params))} active parameters on {format_count(float(best.tokens))} tokens reach "
+        f"{found.asked} at the least cost, {found.budget.overtraining_factor:.1f}x over-trained"
+    )
+
+
+def _rows(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Iterable[Any]:
+    found = answer.result
+    return found.runs if isinstance(found, KnownRuns) else found.budget.phases
+
+
+def _lifetime(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Figure:
+    from rackline.report.budget_figures import lifetime_figure
+
+    found = _drawable(answer)
+    return lifetime_figure(found.budget, asked=found.asked)
+
+
+def _quality(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Figure:
+    from rackline.report.budget_figures import quality_figure
+
+    found = _drawable(answer)
+    return quality_figure(found.budget, asked=found.asked)
+
+
+def _drawable(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Budgeted:
+    if isinstance(answer.result, KnownRuns):
+        raise InputError(what="plot", given="known runs", allowed="a budget, without `runs`")
+    return answer.result
+
+
+def _refuse(question: BudgetQuestion, outputs: frozenset[str]) -> None:
+    if question.runs and "plot" in outputs:
+        raise InputError(what="plot", given="known runs", allowed="a budget, without `runs`")
+
+
+@asks(
+    BudgetQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    figures={"lifetime": _lifetime, "quality": _quality},
+    refuse=_refuse,
+)
+def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
+    """How large a model to train, on how many tokens, when it is going to be used.
+
+    Finds the size and tokens that reach a quality with the least cost of pre-training, reinforcement learning and use
+    together, and shows what each phase costs, how far the model is over-trained and how flat the optimum is.
+
+    Example:
+        >>> import rackline as rl
+        >>> rl.budget(quality_of="70b@15T", serve="50M", months=2)
+        <budget: ...B active parameters on ...T tokens reach ...>
+    """
+    shares = _mfu(question)
+    if question.runs:
+        return _known_runs(question.law, shares.inference / shares.pretrain)
+    if (question.quality_of is None) == (question.loss is None):
+        given = "both" if question.loss is not None else "neither"
+        raise InputError(
+            what="`quality_of` or `loss`", given=given, allowed="exactly one", nearest="`quality_of` 70b@15T"
+        )
+
+    from rackline.scaling import budget as find_budget
+
+    overrides: dict[str, object] = dict(assignments(question.set))
+    if question.price is not None:
+        overrides["usd_per_chip_hour"] = si(question.price)
+    cluster = cluster_of(question.on, overrides)
+    experts = si(question.moe) or 1.0
+    wanted = quality_of(question.quality_of) if question.quality_of is not None else None
+    usage = _usage(question)
+    peak = cluster.chip.flop_per_s(question.precision)
+    with watch.moving("fitting the loss law"):
+        of_wanted, of_new = laws_of(question.law, wanted, experts, mixture=question.moe is not None)
+    answer = find_budget(
+        of_new,
+        _target(of_wanted, wanted, question),
+        usage,
+        mfu=shares,
+        peak_flop_per_s=peak,
+        usd_per_chip_hour=cluster.usd_per_chip_hour,
+        num_experts=experts,
+        unique_tokens=si(question.unique_tokens),
+    )
+    asked = question.quality_of or f"loss {question.loss:g}"
+    return Budgeted(budget=answer, asked=asked, chip=cluster.chip.full_name)
+
+
+def _mfu(question: BudgetQuestion) -> PhaseMfu:
+    from rackline.scaling import PhaseMfu
+
+    pretrain = si(question.mfu)
+    usual = USE_OVER_PRETRAIN_MFU * pretrain
+    return PhaseMfu(
+        pretrain=pretrain,
+        rl=si(question.rl_mfu) if question.rl_mfu is not None else usual,
+        inference=si(question.serve_mfu) if question.serve_mfu is not None else usual,
+    )
+
+
+def _usage(question: BudgetQuestion) -> Usage:
+    from rackline.scaling import Usage, lifetime_tokens
+
+    rate, time_s = si(question.serve), si(question.months) * DAYS_PER_MONTH * DAY_S
+    generated = lifetime_tokens(rate, time_s, si(question.ship_probability)) if rate > 0.0 else 0.0
+    return Usage(
+        inference_tokens=generated,
+        prompt_tokens=generated * si(question.prompts),
+        rl_tokens=si(question.rl),
+        rl_flop_per_param_token=si(question.rl_flop),
+    )
+
+
+def _target(law: LossLaw, wanted: Quality | None, question: BudgetQuestion) -> float:
+    """The loss to reach."""
+    from rackline.scaling import loss
+
+    if wanted is not None:
+        return float(loss(law, wanted.active_params, wanted.tokens))
+    return si(question.loss) or 0.0
+
+
+def _known_runs(law: str | None, inference_relative_mfu: float) -> KnownRuns:
+    from rackline.scaling import known_runs
+
+    found, _ = laws_of(law, None, 1.0, mixture=False)
+    return KnownRuns(law=found.name, runs=tuple(known_runs(found, inference_relative_mfu)))

@@ -1,0 +1,141 @@
+"""`calibrate`: operation tables → fitted calibrations, with their errors on what was not fitted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rackline.api.answer import Answer, asks
+from rackline.api.option import Quantity, count, option, texts, whole
+from rackline.api.question import Question
+from rackline.api.watch import Watch
+from rackline.errors import InputError
+
+if TYPE_CHECKING:
+    from rackline.api.option import Texts
+    from rackline.arch import Model
+    from rackline.fitting import CalibrationResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrateQuestion(Question):
+    """What are the numbers of each chip, stack, operation and data type in tables of measured operations?"""
+
+    ask: ClassVar[str] = "calibrate"
+
+    tables: Texts = field(
+        kw_only=False,
+        metadata=option("text", "CSV files, recognised by their columns", positional=True, several=True),
+    )
+    output: str | None = field(
+        default=None,
+        metadata=option("text", "TOML file to write; a folder gets one file a stack and generic.toml", short="o"),
+    )
+    processes: Quantity = field(default="2", metadata=whole("how many to use", maximum=256))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """Fitted numbers.
+
+    Args:
+        fitted: of each group, with errors.
+        files: that were written.
+    """
+
+    fitted: CalibrationResult
+    files: tuple[str, ...]
+
+
+def _text(answer: Answer[CalibrateQuestion, Calibrated], width: int) -> Iterable[Any]:
+    from rackline.fitting.report import calibrate_report
+
+    yield calibrate_report(answer.result.fitted, list(answer.result.files))
+
+
+def _data(answer: Answer[CalibrateQuestion, Calibrated]) -> Any:
+    from rackline.fitting import as_dict
+
+    return {**as_dict(answer.result.fitted), "files": list(answer.result.files)}
+
+
+def _summary(answer: Answer[CalibrateQuestion, Calibrated]) -> str:
+    fitted = answer.result.fitted
+    return f"{len(fitted.kernels)} groups of kernels and {len(fitted.collectives)} of collectives, {fitted.rows:,} rows"
+
+
+def _rows(answer: Answer[CalibrateQuestion, Calibrated]) -> Iterable[Any]:
+    return _data(answer)["groups"]
+
+
+@asks(CalibrateQuestion, text=_text, summary=_summary, rows=_rows, data=_data)
+def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated:
+    """Fit the numbers of each chip, stack, operation and data type to tables of measured operations.
+
+    Example:
+        >>> import rackline as rl
+        >>> rl.calibrate("no-such-table.csv")
+        Traceback (most recent call last):
+        ...
+        rackline.errors.InputError: ...
+    """
+    target = _target(question.output) if question.output is not None else None
+
+    from rackline.catalog import names
+    from rackline.fitting import (
+        calibrate_tables,
+        generic_file,
+        merged_file,
+        stack_file,
+        stacks_of,
+        write_files,
+    )
+    from rackline.hardware import chip as find_chip
+    from rackline.hardware import cluster as find_cluster
+
+    links: dict[str, float] = {}
+    for cluster_name in names("clusters"):
+        cluster = find_cluster(cluster_name)
+        links.setdefault(cluster.chip.name, cluster.scale_up.bytes_per_s_each_way)
+    chips = {chip_name: find_chip(chip_name) for chip_name in names("chips")}
+    with watch.counting("reading tables", "fitted") as done:
+        result = calibrate_tables(
+            list(texts(question.tables)),
+            chips=chips,
+            links=links,
+            models=_models(),
+            processes=count(question.processes),
+            done=done,
+        )
+    if target is None:
+        return Calibrated(fitted=result, files=())
+    if target.is_dir():
+        files = {target / f"{stack}.toml": stack_file(result, stack) for stack in stacks_of(result)}
+        files[target / "generic.toml"] = generic_file(result)
+    else:
+        files = {target: merged_file(result, target.stem.lower())}
+    write_files(files)
+    return Calibrated(fitted=result, files=tuple(str(path) for path in files))
+
+
+def _target(output: str) -> Path:
+    """The file or folder to write."""
+    target = Path(output)
+    folder = target.is_dir() or output.endswith("/")
+    if not folder and (target.suffix != ".toml" or not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", target.stem.lower())):
+        raise InputError(what="output", given=output, allowed="a name such as calibration.toml, or a folder")
+    parent = target if folder else target.parent
+    if not parent.is_dir():
+        raise InputError(what="output", given=output, allowed=f"an existing folder; {parent} is none")
+    return target
+
+
+def _models() -> list[Model]:
+    from rackline.arch import Model, model
+    from rackline.catalog import names
+
+    found = [model(name) for name in names("models")]
+    return [item for item in found if isinstance(item, Model)]

@@ -1,0 +1,46 @@
+"""What the questions about the catalogue share: settings of one record, and its plain form."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rackline.api.option import Option, option
+from rackline.api.resolve import Owner, assignments, share_out
+from rackline.errors import InputError
+
+if TYPE_CHECKING:
+    from rackline.api.option import Settings
+    from rackline.catalog.base import SourcedRecord
+
+
+def name_option(of: str = "catalogue name or TOML file") -> dict[str, Option]:
+    """The name of one object; all are listed without it."""
+    return option("text", f"{of}; without it, all are listed", positional=True)
+
+
+def set_option(example: str) -> dict[str, Option]:
+    """Settings of one object."""
+    return option("settings", f"KEY=VALUE replaces a number, such as {example}; may be repeated")
+
+
+def overrides_of(record: SourcedRecord, kind: str, settings: Settings | None) -> dict[str, object]:
+    """Settings as overrides of a record.
+
+    Raises:
+        CatalogError: a key that it does not have.
+    """
+    from rackline.catalog import settable_keys
+
+    return share_out(assignments(settings), [Owner(name=kind, keys=tuple(settable_keys(record)))])[0]
+
+
+def refuse_settings(settings: Settings | None) -> None:
+    """Settings belong to one object.
+
+    Raises:
+        InputError: there are some.
+    """
+    given = assignments(settings)
+    if given:
+        key, value = next(iter(given.items()))
+        raise InputError(what="set", given=f"{key}={value}", allowed="only together with the name of one object")

@@ -1,0 +1,100 @@
+"""`chips`: list the chips, or show one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rackline.api.answer import Answer, asks
+from rackline.api.catalogue import name_option, overrides_of, refuse_settings, set_option
+from rackline.api.option import option
+from rackline.api.question import Question
+from rackline.api.watch import Watch
+
+if TYPE_CHECKING:
+    from rackline.api.option import Settings
+    from rackline.catalog import ChipRecord
+    from rackline.serving.crossover import Ridge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChipsQuestion(Question):
+    """Which chips are known, and where do their numbers come from?"""
+
+    ask: ClassVar[str] = "chips"
+
+    name: str | None = field(default=None, kw_only=False, metadata=name_option())
+    ridge: bool = field(
+        default=False,
+        metadata=option("switch", "ridge points by data type and the time to read the memory once"),
+    )
+    set: Settings | None = field(default=None, metadata=set_option("hbm_bytes_per_s=20TB/s"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chips:
+    """Chips of the catalogue.
+
+    Args:
+        chips: their records.
+        ridges: their ridge points, where these were asked for.
+    """
+
+    chips: tuple[ChipRecord, ...] = ()
+    ridges: tuple[Ridge, ...] = ()
+
+
+def _text(answer: Answer[ChipsQuestion, Chips], width: int) -> Iterable[Any]:
+    from rackline.hardware.chip import chip_from_record
+    from rackline.report.catalogue_report import chips_table, record_report
+    from rackline.report.lecture_tables import ridge_table
+
+    found = answer.result
+    if answer.question.ridge:
+        yield ridge_table(found.ridges)
+    elif answer.question.name is not None:
+        yield record_report(found.chips[0])
+    else:
+        yield chips_table([chip_from_record(record) for record in found.chips], width=width)
+
+
+def _data(answer: Answer[ChipsQuestion, Chips]) -> Any:
+    found = answer.result
+    if answer.question.ridge:
+        return {"ridges": found.ridges}
+    return found.chips[0] if answer.question.name is not None else {"chips": found.chips}
+
+
+def _summary(answer: Answer[ChipsQuestion, Chips]) -> str:
+    found = answer.result
+    names = [one.name for one in found.chips] or [one.chip for one in found.ridges]
+    return names[0] if len(names) == 1 else f"{len(names)} chips"
+
+
+def _rows(answer: Answer[ChipsQuestion, Chips]) -> Iterable[Any]:
+    return answer.result.ridges or answer.result.chips
+
+
+@asks(ChipsQuestion, text=_text, summary=_summary, rows=_rows, data=_data)
+def chips(question: ChipsQuestion, watch: Watch) -> Chips:
+    """List the chips, or show one with the sources of its numbers.
+
+    Example:
+        >>> import rackline as rl
+        >>> rl.chips("h100").result.chips[0].name
+        'h100-sxm'
+    """
+    from rackline.catalog import chip_record, names
+
+    name = question.name
+    if question.ridge:
+        from rackline.hardware import chip
+        from rackline.serving.crossover import ridges
+
+        refuse_settings(question.set)
+        return Chips(ridges=tuple(ridges([chip(each) for each in (names("chips") if name is None else (name,))])))
+    if name is not None:
+        return Chips(chips=(chip_record(name, overrides=overrides_of(chip_record(name), "chip", question.set)),))
+    refuse_settings(question.set)
+    return Chips(chips=tuple(chip_record(each) for each in names("chips")))

@@ -1,0 +1,277 @@
+"""`explain`: one pass row by row."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rackline.api import fields as shared
+from rackline.api.answer import Answer, SideFile, asks
+from rackline.api.option import Option, Quantity, count, layout_text, option, si, tokens, whole
+from rackline.api.question import Question
+from rackline.api.resolve import calibration_of, model_and_cluster, routing_of
+from rackline.api.watch import Watch
+from rackline.errors import InputError
+from rackline.files import write_text
+
+if TYPE_CHECKING:
+    from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Settings
+    from rackline.parallel import Deployment, Layout
+    from rackline.passes import Batch, StepPolicy
+    from rackline.report.explain_report import Explanation
+    from rackline.report.figure import Figure
+    from rackline.validation.intervals import Interval
+
+POLICIES: tuple[StepPolicy, ...] = ("blackboard", "serial", "overlap")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainQuestion(Question):
+    """What does one pass take, row by row: formula, coefficients, numbers put in, seconds, share, what binds?"""
+
+    ask: ClassVar[str] = "explain"
+
+    model: ModelLike = field(kw_only=False, metadata=shared.MODEL)
+    on: ClusterLike = field(metadata=shared.ON)
+    batch: Quantity = field(
+        metadata=whole("sequences that decode on one replica; 0 for a pass with prompt tokens only", minimum=0)
+    )
+    context: Quantity = field(metadata=tokens("tokens that each of them has cached, such as 8k"))
+    layout: LayoutLike | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "such as tp=8,ep=8; parts that are missing are 1 (moe_tp follows); by default the smallest that fits",
+        ),
+    )
+    prefill: Quantity | None = field(
+        default=None, metadata=tokens("new tokens of one prompt on each rank in the same pass")
+    )
+    precision: str = field(default="native", metadata=shared.PRECISION)
+    calibration: CalibrationLike = field(default="auto", metadata=shared.CALIBRATION)
+    policy: StepPolicy | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "how rows combine: blackboard, serial or overlap; the calibration's own by default",
+            choices=POLICIES,
+        ),
+    )
+    routing: str = field(default="uniform", metadata=shared.ROUTING)
+    memory_fraction: Quantity = field(default="0.9", metadata=shared.MEMORY_FRACTION)
+    set: Settings | None = field(default=None, metadata=shared.SET)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """A pass row by row, with what measured passes of its kind deviate by.
+
+    Args:
+        explanation: of the pass.
+        interval: in which nine of ten measured passes lay; None where none were measured.
+    """
+
+    json_keys: ClassVar = ("*explanation", "interval=span")
+
+    explanation: Explanation
+    interval: Interval | None
+
+    @property
+    def span(self) -> dict[str, float] | None:
+        """Both ends of the interval [s]."""
+        return None if self.interval is None else {"low": self.interval.low, "high": self.interval.high}
+
+
+def _text(answer: Answer[ExplainQuestion, Explained], width: int) -> Iterable[Any]:
+    from rich.text import Text
+
+    from rackline.report.explain_report import explain_report
+    from rackline.report.wording import interval_text
+
+    yield explain_report(answer.result.explanation, width=width)
+    one = answer.result.interval
+    if one is not None:
+        within = interval_text(one.metric, one.low, one.high)
+        line = f"nine of ten measured passes ({one.group}, {one.num_cases} cases) lay within {within}"
+        yield Text(line, style="dim")
+
+
+def _summary(answer: Answer[ExplainQuestion, Explained]) -> str:
+    from rackline.units import format_seconds
+
+    found = answer.result.explanation
+    deployment = found.deployment
+    return (
+        f"{format_seconds(found.time.seconds)} a pass, {found.time.binds} binds; batch {found.batch_size}, "
+        f"{deployment.model.name} on {deployment.cluster.name} with {deployment.layout.label()}"
+    )
+
+
+def _rows(answer: Answer[ExplainQuestion, Explained]) -> Iterable[Any]:
+    from rackline.report.plain import plain
+
+    return plain(answer.result.explanation)["rows"]
+
+
+def _write_trace(answer: Answer[ExplainQuestion, Explained], path: Path) -> None:
+    from rackline.report.trace import chrome_trace
+
+    found = answer.result.explanation
+    title = f"{found.deployment.calibration.name} calibration, {found.time.policy}"
+    write_text(path, json.dumps(chrome_trace({title: found.time, "blackboard": found.ideal})), what="trace")
+
+
+_TRACE = SideFile(
+    option=Option(kind="text", help="write a Chrome trace to FILE.json, for Perfetto or chrome://tracing"),
+    write=_write_trace,
+)
+
+
+def _waterfall(answer: Answer[ExplainQuestion, Explained]) -> Figure:
+    from rackline.report.explain_figures import waterfall_figure
+
+    return waterfall_figure(answer.result.explanation)
+
+
+def _roofline(answer: Answer[ExplainQuestion, Explained]) -> Figure:
+    from rackline.report.explain_figures import roofline_figure
+
+    return roofline_figure(answer.result.explanation)
+
+
+def _memory(answer: Answer[ExplainQuestion, Explained]) -> Figure:
+    from rackline.report.explain_figures import memory_figure
+
+    return memory_figure(answer.result.explanation)
+
+
+@asks(
+    ExplainQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    figures={"waterfall": _waterfall, "roofline": _roofline, "memory": _memory},
+    files={"trace": _TRACE},
+)
+def explain(question: ExplainQuestion, watch: Watch) -> Explained:
+    """One pass row by row: formula, coefficients, numbers put in, seconds, share, what binds.
+
+    Beside each row stands the same row on the blackboard: ideal roofline, no overhead, perfect overlap.
+
+    Example:
+        >>> import rackline as rl
+        >>> found = rl.explain("llama-3.1-70b", on="dgx-h100", batch=64, context="8k", layout="tp=8")
+        >>> found.result.explanation.time.binds
+        'hbm'
+    """
+    sequences = count(question.batch)
+    context_len, new_tokens = si(question.context), si(question.prefill) or 0.0
+    if not sequences and not new_tokens:
+        raise InputError(what="batch", given=0, allowed="at least 1, or 0 together with `prefill`", nearest="1")
+    model, cluster = model_and_cluster(question.model, question.on, settings=question.set)
+
+    from rackline.parallel import Deployment, Layout, parse_layout
+    from rackline.parallel import precision as find_precision
+    from rackline.report.explain_report import Explanation
+
+    start = Deployment(
+        model=model,
+        cluster=cluster,
+        layout=Layout(),
+        precision=find_precision(question.precision, model, cluster.chip),
+        calibration=calibration_of(question.calibration, cluster.chip),
+        routing=routing_of(question.routing),
+    )
+    asked = _Pass(sequences=sequences, context_len=context_len, new_tokens=new_tokens)
+    given = layout_text(question.layout)
+    fraction = si(question.memory_fraction)
+    if given is not None:
+        layout, how = parse_layout(given, model), "given"
+    else:
+        with watch.moving("looking for the smallest layout that fits"):
+            layout, how = asked.smallest(start, fraction)
+    deployment = _with_layout(start, layout)
+    explanation = Explanation.of(
+        deployment,
+        asked.batch(layout),
+        batch_size=sequences,
+        memory=deployment.memory(
+            sequences=float(sequences),
+            context_len=max(context_len, new_tokens),
+            batched_tokens=new_tokens + sequences,
+            memory_fraction=fraction,
+        ),
+        layout_choice=how,
+        policy=question.policy,
+    )
+    return Explained(explanation=explanation, interval=_interval(explanation, asked))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pass:
+    """What one pass is asked of, before its layout is known."""
+
+    sequences: int
+    context_len: float
+    new_tokens: float
+
+    def batch(self, layout: Layout) -> Batch:
+        """What the busiest rank works on in one pass of one micro-batch."""
+        from rackline.passes import Batch
+
+        ranks = layout.attention_dp * layout.pp
+        return Batch(
+            decode_sequences=float(math.ceil(self.sequences / ranks)),
+            context_len=self.context_len,
+            prefill_sequences=1.0 if self.new_tokens else 0.0,
+            chunk_tokens=self.new_tokens,
+            group_tokens=self.sequences / layout.pp + self.new_tokens * layout.attention_dp,
+        )
+
+    def smallest(self, start: Deployment, memory_fraction: float) -> tuple[Layout, str]:
+        """The layout of the fewest chips that holds the batch, the fastest of those; how it was chosen."""
+        from rackline.serving.capacity import capacity
+
+        found = capacity(
+            start.model,
+            start.cluster,
+            start.precision,
+            context_len=max(self.context_len, self.new_tokens),
+            memory_fraction=memory_fraction,
+            batched_tokens=self.new_tokens + self.sequences,
+        )
+        holding = [row.layout for row in found.rows if row.max_concurrency >= max(self.sequences, 1)]
+        if not holding:
+            roomiest = max(found.rows, key=lambda row: (row.max_concurrency, row.kv_room_bytes))
+            return roomiest.layout, "none holds the batch; this one holds the most"
+        chips = min(layout.chips_per_replica for layout in holding)
+        equal = [layout for layout in holding if layout.chips_per_replica == chips]
+
+        def seconds(layout: Layout) -> float:
+            return float(_with_layout(start, layout).table().seconds(self.batch(layout)))
+
+        fastest = min(equal, key=seconds)
+        which = f", the fastest of {len(equal)} such" if len(equal) > 1 else ""
+        return fastest, f"the fewest chips that hold the batch{which}"
+
+
+def _with_layout(start: Deployment, layout: Layout) -> Deployment:
+    from dataclasses import replace
+
+    return replace(start, layout=layout)
+
+
+def _interval(found: Explanation, asked: _Pass) -> Interval | None:
+    """In which nine of ten measured passes of this kind lay; None for ideal ones."""
+    from rackline.validation.intervals import intervals
+
+    deployment = found.deployment
+    if deployment.calibration.name == "unit" or found.time.policy == "blackboard":
+        return None
+    metric = "decode_pass_s" if not asked.new_tokens else "prefill_pass_s" if not asked.sequences else "tpot_s"
+    known = intervals({metric: found.time.seconds}, deployment.calibration.name, deployment.precision.expert_weights)
+    return known[0] if known else None

@@ -1,0 +1,129 @@
+"""`fit`: what fits where, layout by layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rackline.api import fields as shared
+from rackline.api.answer import Answer, asks
+from rackline.api.option import Quantity, count, layout_text, si, tokens, whole
+from rackline.api.question import Question
+from rackline.api.resolve import layouts_of, model_and_cluster
+from rackline.api.watch import Watch
+
+if TYPE_CHECKING:
+    from rackline.api.option import ClusterLike, LayoutLike, ModelLike, Settings
+    from rackline.report.figure import Figure
+    from rackline.search.fits import ClusterNeed
+    from rackline.serving.capacity import Capacity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitQuestion(Question):
+    """What fits on a cluster: weights per chip, room for KV, largest context and concurrency, layout by layout?"""
+
+    ask: ClassVar[str] = "fit"
+
+    model: ModelLike = field(kw_only=False, metadata=shared.MODEL)
+    on: ClusterLike = field(metadata=shared.ON)
+    context: Quantity = field(default="8k", metadata=tokens("tokens that each request holds, such as 32k"))
+    concurrency: Quantity | None = field(default=None, metadata=whole("requests that must fit at once on the cluster"))
+    chips: Quantity | None = field(default=None, metadata=shared.CHIPS)
+    precision: str = field(default="native", metadata=shared.PRECISION)
+    layout: LayoutLike | None = field(default=None, metadata=shared.FREE_LAYOUT)
+    memory_fraction: Quantity = field(default="0.9", metadata=shared.MEMORY_FRACTION)
+    set: Settings | None = field(default=None, metadata=shared.SET)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitting:
+    """What fits, and what would be needed where nothing does.
+
+    Args:
+        capacity: of each layout.
+        num_chips: of the cluster.
+        hbm_bytes: memory of a chip [bytes].
+        need: the smallest cluster that would hold one request, when none fits here.
+    """
+
+    json_keys: ClassVar = ("*capacity", "reason", "need")
+
+    capacity: Capacity
+    num_chips: int
+    hbm_bytes: float
+    need: ClusterNeed | None
+
+    @property
+    def reason(self) -> str:
+        """Why nothing fits; empty where something does."""
+        from rackline.report.capacity_report import nearest_reason
+
+        return "" if self.capacity.fitting else nearest_reason(self.capacity)
+
+
+def _text(answer: Answer[FitQuestion, Fitting], width: int) -> Iterable[Any]:
+    from rackline.report.capacity_report import capacity_report
+
+    found = answer.result
+    yield capacity_report(found.capacity, num_chips=found.num_chips, need=found.need)
+
+
+def _summary(answer: Answer[FitQuestion, Fitting]) -> str:
+    from rackline.report.wording import short_count
+
+    found = answer.result.capacity
+    if not found.fitting:
+        return f"{found.model} does not fit on {found.cluster}: {answer.result.reason}"
+    best = found.fitting[0]
+    return (
+        f"{best.total_concurrency:,} requests of {short_count(found.context_len)} tokens at once, {found.model} on "
+        f"{answer.result.num_chips} chips of {found.cluster} with {best.layout.label()}"
+    )
+
+
+def _rows(answer: Answer[FitQuestion, Fitting]) -> Iterable[Any]:
+    return answer.result.capacity.rows
+
+
+def _figure(answer: Answer[FitQuestion, Fitting]) -> Figure:
+    from rackline.report.capacity_figure import capacity_figure
+
+    return capacity_figure(answer.result.capacity, hbm_bytes=answer.result.hbm_bytes)
+
+
+@asks(FitQuestion, text=_text, summary=_summary, rows=_rows, figures={"memory": _figure})
+def fit(question: FitQuestion, watch: Watch) -> Fitting:
+    """What fits: weights per chip, room for KV, largest context and concurrency, layout by layout.
+
+    Example:
+        >>> import rackline as rl
+        >>> rl.fit("llama-3.1-70b", on="dgx-h100", context="32k").result.capacity.fitting[0].layout.tp
+        8
+    """
+    model, cluster = model_and_cluster(question.model, question.on, chips=question.chips, settings=question.set)
+
+    from rackline.parallel import precision
+    from rackline.serving.capacity import capacity
+
+    context_len = si(question.context)
+    memory_fraction = si(question.memory_fraction)
+    with watch.moving("looking at layouts"):
+        found = capacity(
+            model,
+            cluster,
+            precision(question.precision, model, cluster.chip),
+            context_len=context_len,
+            concurrency=count(question.concurrency),
+            memory_fraction=memory_fraction,
+            layouts=layouts_of(layout_text(question.layout), model, cluster),
+        )
+    need = None
+    if not found.fitting:
+        from rackline.search.fits import smallest_cluster
+        from rackline.serving.workload import Workload
+
+        request = Workload(input_len=max(context_len - 2, 1), output_len=2)
+        need = smallest_cluster(model, request, memory_fraction)
+    return Fitting(capacity=found, num_chips=cluster.num_chips, hbm_bytes=cluster.chip.hbm_bytes, need=need)

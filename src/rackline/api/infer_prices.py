@@ -1,0 +1,171 @@
+"""`infer_prices`: what public prices reveal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rackline.api.answer import Answer, asks
+from rackline.api.option import Quantity, option, si, texts
+from rackline.api.question import Question
+from rackline.api.watch import Watch
+from rackline.errors import InputError
+from rackline.units import parse_fraction
+
+if TYPE_CHECKING:
+    from rackline.api.option import Texts
+    from rackline.pricing import Compared, Reading, Unknowns
+    from rackline.report.figure import Figure
+
+_MOST_MARGIN = 1000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferPricesQuestion(Question):
+    """What do public prices reveal: active parameters, KV bytes per token, decode MFU, batches, memory tiers?"""
+
+    ask: ClassVar[str] = "infer-prices"
+
+    sheets: Texts | None = field(
+        default=None,
+        kw_only=False,
+        metadata=option(
+            "text",
+            "price sheets (catalogue name or TOML file), or models, which stand for all their hosts",
+            positional=True,
+            several=True,
+        ),
+    )
+    all: bool = field(default=False, metadata=option("switch", "all sheets of the catalogue"))
+    chip: Texts | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "a chip that may serve; may be repeated; all that have a rent and 80 GB by default",
+            several=True,
+            repeated=True,
+        ),
+    )
+    precision: Texts | None = field(
+        default=None,
+        metadata=option("text", "bf16, fp8 or fp4; may be repeated; all by default", several=True, repeated=True),
+    )
+    margin: str | None = field(
+        default=None, metadata=option("text", "price over cost, less 1, such as 20%..80%", unit="1")
+    )
+    utilisation: str | None = field(
+        default=None, metadata=option("text", "share of the chip-hours that are sold, such as 40%..70%", unit="1")
+    )
+    active: Quantity | None = field(
+        default=None,
+        metadata=option("count", "active parameters if they are known, such as 100B", unit="count", maximum=1e15),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inferred:
+    """What sheets reveal.
+
+    Args:
+        sheets: the reading of each.
+        compared: what hosts of open models ask against what is known of these.
+    """
+
+    sheets: tuple[Reading, ...]
+    compared: tuple[Compared, ...]
+
+
+def _text(answer: Answer[InferPricesQuestion, Inferred], width: int) -> Iterable[Any]:
+    from rackline.report.pricing_report import compared_report, reading_report, readings_table
+
+    readings = answer.result.sheets
+    if len(readings) > 3:
+        yield readings_table(readings, width=width)
+    else:
+        for index, reading in enumerate(readings):
+            if index:
+                yield ""
+            yield reading_report(reading, width=width)
+    if answer.result.compared:
+        yield ""
+        yield compared_report(answer.result.compared)
+
+
+def _summary(answer: Answer[InferPricesQuestion, Inferred]) -> str:
+    from rackline.units import format_count
+
+    parts: list[str] = []
+    for reading in answer.result.sheets[:3]:
+        active = next((one for one in reading.inferences if one.quantity == "active_params"), None)
+        known = f" {format_count(active.low)} to {format_count(active.high)} active parameters" if active else ""
+        parts.append(f"{reading.sheet}{known}")
+    more = len(answer.result.sheets) - len(parts)
+    return "; ".join(parts) + (f"; and {more} more" if more else "")
+
+
+def _rows(answer: Answer[InferPricesQuestion, Inferred]) -> Iterable[Any]:
+    from rackline.report.plain import plain
+
+    return [{"sheet": reading.sheet, **plain(one)} for reading in answer.result.sheets for one in reading.inferences]
+
+
+def _figure(answer: Answer[InferPricesQuestion, Inferred]) -> Figure:
+    from rackline.report.pricing_figures import readings_figure
+
+    return readings_figure(answer.result.sheets)
+
+
+@asks(InferPricesQuestion, text=_text, summary=_summary, rows=_rows, figures={"map": _figure})
+def infer_prices(question: InferPricesQuestion, watch: Watch) -> Inferred:
+    """What public prices reveal: active parameters, KV bytes per token, decode MFU, batches, memory tiers.
+
+    Each answer is an interval, because chip, precision, rent, margin and utilisation are unknown; name some of them to
+    narrow it. Readings that contradict each other are shown as conflicts.
+
+    Example:
+        >>> import rackline as rl
+        >>> [reading.sheet for reading in rl.infer_prices("gemini-3.1-pro").result.sheets]
+        ['google-gemini-3.1-pro']
+    """
+    sheets = texts(question.sheets)
+    if question.all == bool(sheets):
+        raise InputError(
+            what="infer-prices", given=", ".join(sheets) or "nothing", allowed="names of sheets or models, or `all`"
+        )
+
+    from rackline.pricing import all_sheets, compare, find_sheets, read_all
+
+    unknowns = _unknowns(question)
+    chosen = all_sheets() if question.all else [sheet for name in sheets for sheet in find_sheets(name)]
+    readings = read_all(chosen, unknowns, si(question.active))
+    return Inferred(sheets=tuple(readings), compared=tuple(compare(readings)))
+
+
+def _unknowns(question: InferPricesQuestion) -> Unknowns:
+    from rackline.pricing import Range, default_unknowns
+
+    unknowns = default_unknowns(texts(question.chip) or None)
+    dtypes = texts(question.precision)
+    if dtypes:
+        allowed = unknowns.dtypes
+        for dtype in dtypes:
+            if dtype not in allowed:
+                raise InputError(what="precision", given=dtype, allowed=", ".join(allowed), nearest=allowed[0])
+        unknowns = replace(unknowns, dtypes=tuple(d for d in allowed if d in dtypes))
+    if question.margin is not None:
+        low, high = _span(question.margin, "margin", maximum=_MOST_MARGIN)
+        unknowns = replace(unknowns, margin=(low, high))
+    if question.utilisation is not None:
+        low, high = _span(question.utilisation, "utilisation", maximum=1.0)
+        unknowns = replace(unknowns, utilisation=Range(low=low, high=high))
+    return unknowns
+
+
+def _span(text: str, name: str, maximum: float) -> tuple[float, float]:
+    """Read "20%..80%", or one value for both ends."""
+    low, dots, high = text.partition("..")
+    ends = [parse_fraction(part, name=name, maximum=maximum) for part in ((low, high) if dots else (low, low))]
+    if ends[1] < ends[0]:
+        raise InputError(what=name, given=text, allowed="LOW..HIGH", nearest=f"{high}..{low}")
+    return ends[0], ends[1]

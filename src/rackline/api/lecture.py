@@ -1,0 +1,120 @@
+"""`lecture`: the claims of the lecture, each examined by the library."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rackline.api.answer import Answer, SideFile, asks
+from rackline.api.option import Option, Quantity, count, option, whole
+from rackline.api.question import Question
+from rackline.api.resolve import assignments
+from rackline.api.watch import Watch
+from rackline.files import write_text
+
+if TYPE_CHECKING:
+    from rackline.api.option import Settings
+    from rackline.ledger import Finding
+    from rackline.report.figure import Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LectureQuestion(Question):
+    """Is what the lecture says true, and where does it stop being true?"""
+
+    ask: ClassVar[str] = "lecture"
+
+    segment: Quantity | None = field(
+        default=None,
+        metadata=whole(
+            "1 batch size, 2 experts on racks, 3 pipelines, 4 memory wall, 5 over-training, 6 prices, 7 cryptography, "
+            "8 inconsistencies, 9 golden values; all by default",
+            maximum=9,
+        ),
+    )
+    claim: str | None = field(default=None, metadata=option("text", "one claim in full, such as C99"))
+    set: Settings | None = field(
+        default=None,
+        metadata=option(
+            "settings",
+            "NAME:KEY=VALUE replaces a number of the catalogue, such as gb200:hbm_bytes_per_s=16TB/s; may be repeated",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """The claims that were examined.
+
+    Args:
+        claims: each with what was said, what is computed and the verdict.
+    """
+
+    claims: tuple[Finding, ...]
+
+
+def _text(answer: Answer[LectureQuestion, Ledger], width: int) -> Iterable[Any]:
+    from rackline.ledger.table import claim_panel, ledger_table
+
+    found = answer.result.claims
+    if answer.question.claim is not None:
+        yield claim_panel(found[0])
+    else:
+        yield ledger_table(found, full=answer.question.segment is not None)
+
+
+def _summary(answer: Answer[LectureQuestion, Ledger]) -> str:
+    found = answer.result.claims
+    if len(found) == 1:
+        return f"{found[0].claim.id}: {found[0].verdict}"
+    verdicts = Counter(str(one.verdict) for one in found)
+    return f"{len(found)} claims: " + ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
+
+
+def _rows(answer: Answer[LectureQuestion, Ledger]) -> Iterable[Any]:
+    return answer.result.claims
+
+
+def _write_page(answer: Answer[LectureQuestion, Ledger], path: Path) -> None:
+    from rackline.ledger.page import page
+
+    write_text(path, page(answer.result.claims), what="page")
+
+
+_PAGE = SideFile(option=Option(kind="text", help="write the ledger as Markdown to FILE.md"), write=_write_page)
+
+
+def _figure(answer: Answer[LectureQuestion, Ledger]) -> Figure:
+    from rackline.ledger.figure import verdicts_figure
+
+    return verdicts_figure(answer.result.claims)
+
+
+@asks(
+    LectureQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    figures={"verdicts": _figure},
+    files={"page": _PAGE},
+)
+def lecture(question: LectureQuestion, watch: Watch) -> Ledger:
+    """Is what the lecture says true, and where does it stop being true?
+
+    For each claim of "The math behind how LLMs are trained and served": what was said, the formula, what was quoted,
+    what the library computes from its catalogue, the verdict and why. Inconsistencies and golden values follow.
+
+    Example:
+        >>> import rackline as rl
+        >>> rl.lecture(claim="C99").result.claims[0].claim.segment
+        6
+    """
+    from rackline.ledger import World, ledger, overrides_from_texts
+
+    with watch.moving("examining the claims"):
+        world = World(overrides_from_texts(assignments(question.set)))
+        found = ledger(world, segment=count(question.segment), claim=question.claim)
+    return Ledger(claims=tuple(found))

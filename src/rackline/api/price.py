@@ -1,0 +1,179 @@
+"""`price`: what to charge for a deployment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rackline.api import fields as shared
+from rackline.api.answer import Answer, asks
+from rackline.api.option import MOST_USD, Quantity, latency, layout_text, numbers, option, si, tokens
+from rackline.api.question import Question
+from rackline.api.resolve import model_and_cluster
+from rackline.api.selling import CALIBRATION, MOST_MARGIN, cheapest_deployment, rent_of
+from rackline.api.watch import Watch
+
+if TYPE_CHECKING:
+    from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Quantities, Settings
+    from rackline.pricing import Offered
+    from rackline.report.figure import Figure
+
+_PLANNED_INPUT_LEN = 4000.0  # the prompt for which the cheapest layout is looked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceQuestion(Question):
+    """What to charge for a deployment: input, output, cached input, cache writes, batch, flex and fast modes?"""
+
+    ask: ClassVar[str] = "price"
+
+    model: ModelLike = field(kw_only=False, metadata=shared.MODEL)
+    on: ClusterLike = field(metadata=shared.ON)
+    layout: LayoutLike | None = field(
+        default=None,
+        metadata=option("text", "parts that are fixed, such as tp=8; else the cheapest for prompts of 4k"),
+    )
+    precision: str = field(default="native", metadata=shared.PRECISION)
+    calibration: CalibrationLike = field(default="auto", metadata=CALIBRATION)
+    margin: Quantity = field(
+        default="30%",
+        metadata=option("fraction", "price over cost, less 1, such as 30%", unit="1", maximum=MOST_MARGIN, zero=True),
+    )
+    utilisation: Quantity = field(
+        default="60%",
+        metadata=option("fraction", "share of the chip-hours that standard traffic fills", unit="1"),
+    )
+    contexts: Quantities = field(
+        default="32k,128k",
+        metadata=tokens("longest prompts of the context tiers, such as 32k,200k,1M", several=True),
+    )
+    output: Quantity = field(default="1k", metadata=tokens("tokens that an answer adds to the context"))
+    tpot: Quantity | None = field(
+        default="50ms", metadata=latency("longest time per output token of the standard mode")
+    )
+    fast: Quantities = field(
+        default="1.5,2.5",
+        metadata=option(
+            "count",
+            "speeds of the faster modes over the standard one, such as 1.5,2.5; below 2 they are called priority",
+            unit="1",
+            minimum=1.0,
+            maximum=1e3,
+            several=True,
+        ),
+    )
+    lifetimes: Quantities = field(
+        default="5min,1h,24h",
+        metadata=option("seconds", "of cache writes, such as 5min,1h", unit="s", maximum=1e10, several=True),
+    )
+    memory_fraction: Quantity = field(default="0.9", metadata=shared.MEMORY_FRACTION)
+    rent: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "usd_per_hour",
+            "price of a chip, in USD an hour; the cluster's own by default",
+            unit="USD/h",
+            maximum=MOST_USD,
+        ),
+    )
+    purchase: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "usd_per_hour",
+            "price of a chip with its share of host, network and building, in USD, instead of a rent",
+            unit="USD",
+            maximum=1e9,
+        ),
+    )
+    years: Quantity = field(
+        default="4", metadata=option("count", "of use of what was bought", unit="year", maximum=100.0)
+    )
+    kwh: Quantity = field(
+        default="0.08",
+        metadata=option(
+            "usd_per_hour",
+            "price of energy, in USD per kWh; an assumption",
+            unit="USD/kWh",
+            maximum=MOST_USD,
+            zero=True,
+        ),
+    )
+    pue: Quantity = field(
+        default="1",
+        metadata=option("count", "power of the site over that of the machines", unit="1", minimum=1.0, maximum=10.0),
+    )
+    set: Settings | None = field(default=None, metadata=shared.SET)
+
+
+def _text(answer: Answer[PriceQuestion, Offered], width: int) -> Iterable[Any]:
+    from rackline.report.pricing_report import offered_report
+
+    yield offered_report(answer.result, width=width)
+
+
+def _summary(answer: Answer[PriceQuestion, Offered]) -> str:
+    from rackline.units import format_usd
+
+    found = answer.result
+    deployment = found.costs.deployment
+    standard = next((tier for tier in found.tiers if tier.mode == "standard"), found.tiers[0])
+    return (
+        f"{format_usd(standard.input_usd * 1e6)} in and {format_usd(standard.output_usd * 1e6)} out a million tokens "
+        f"({standard.name}), {deployment.model.name} on {deployment.cluster.name} with {deployment.layout.label()}"
+    )
+
+
+def _rows(answer: Answer[PriceQuestion, Offered]) -> Iterable[Any]:
+    return answer.result.tiers
+
+
+def _figure(answer: Answer[PriceQuestion, Offered]) -> Figure:
+    from rackline.report.pricing_figures import offered_figure
+
+    return offered_figure(answer.result)
+
+
+@asks(PriceQuestion, text=_text, summary=_summary, rows=_rows, figures={"price": _figure})
+def price(question: PriceQuestion, watch: Watch) -> Offered:
+    """What to charge for a deployment: input, output, cached input, cache writes, batch, flex and fast modes.
+
+    Each context tier is priced at its longest prompt, so that no context is sold below its cost.
+
+    Example:
+        >>> import rackline as rl
+        >>> rl.price("llama-3.1-70b", on="dgx-h100", precision="fp8", layout="tp=8")
+        <price: $... in and $... out a million tokens ...>
+    """
+    model, cluster = model_and_cluster(question.model, question.on, price=question.rent, settings=question.set)
+    rent = rent_of(
+        cluster,
+        purchase_usd=si(question.purchase),
+        years=si(question.years),
+        usd_per_kwh=si(question.kwh),
+        pue=si(question.pue),
+    )
+    output_len = si(question.output)
+    with watch.moving("looking for the cheapest deployment"):
+        deployment = cheapest_deployment(
+            model,
+            cluster,
+            layout=layout_text(question.layout),
+            precision=question.precision,
+            calibration=question.calibration,
+            input_len=_PLANNED_INPUT_LEN,
+            output_len=output_len,
+        )
+
+    from rackline.pricing import Terms, TokenCosts, offer_prices
+
+    terms = Terms(
+        margin=si(question.margin),
+        utilisation=si(question.utilisation),
+        output_len=output_len,
+        tpot_s=si(question.tpot),
+        fast_ratios=numbers(question.fast),
+        lifetimes_s=numbers(question.lifetimes),
+    )
+    costs = TokenCosts.of(deployment, memory_fraction=si(question.memory_fraction))
+    return offer_prices(costs, rent, terms, steps=list(numbers(question.contexts)))

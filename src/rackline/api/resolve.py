@@ -1,0 +1,300 @@
+"""Names and texts of a question → objects of the library; what is an object already passes as it is.
+
+Everything heavy is imported where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from rackline.errors import CatalogError, InputError, LayoutError, UnknownNameError, nearest_names
+from rackline.units import Quantity, parse_count
+
+if TYPE_CHECKING:
+    from rackline.api.option import CalibrationLike, ClusterLike, ModelLike, Settings
+    from rackline.arch import AnyModel
+    from rackline.catalog import ModelRecord
+    from rackline.hardware import Chip, Cluster
+    from rackline.parallel import Layout, Precision, Routing
+    from rackline.passes import Calibration
+    from rackline.serving.workload import Mode
+
+
+def assignments(settings: Settings | None) -> dict[str, str]:
+    """Read KEY=VALUE settings; a later one replaces an earlier one.
+
+    Raises:
+        InputError: no "=", an empty key or value.
+    """
+    found: dict[str, str] = {}
+    for text in cast("tuple[str, ...]", settings or ()):
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not (key and equals and value):
+            raise InputError(what="set", given=text, allowed="KEY=VALUE, such as hbm_bytes_per_s=20e12")
+        found[key] = value
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """A record whose values may be set: its name in settings and its keys."""
+
+    name: str
+    keys: tuple[str, ...]
+
+    def find(self, key: str) -> str | None:
+        """The full key of a short one, if there is exactly one ("num_layers" → "architecture.num_layers")."""
+        key = key.removeprefix(f"{self.name}.")
+        if key in self.keys:
+            return key
+        ends = [known for known in self.keys if known.endswith(f".{key}")]
+        return ends[0] if len(ends) == 1 else None
+
+
+def share_out(given: dict[str, str], owners: Sequence[Owner]) -> list[dict[str, object]]:
+    """Give each assignment to the first record that has its key; "chip.KEY" and the like name the record.
+
+    Returns:
+        Overrides of each owner, in their order.
+
+    Raises:
+        CatalogError: a key that none has, with the nearest one.
+    """
+    parts: list[dict[str, object]] = [{} for _ in owners]
+    for key, value in given.items():
+        named = [index for index, owner in enumerate(owners) if key.startswith(f"{owner.name}.")]
+        for index in named or range(len(owners)):
+            full = owners[index].find(key)
+            if full is not None:
+                parts[index][full] = value
+                break
+        else:
+            known = [known for owner in owners for known in owner.keys]
+            short = [known_key.rsplit(".", 1)[-1] for known_key in known]
+            near = nearest_names(key, [*known, *short], 1)
+            raise CatalogError(
+                what="set",
+                given=f"{key}={value}",
+                allowed=f"a key of the {' or the '.join(owner.name for owner in owners)}",
+                nearest=f"{near[0]}={value}" if near else None,
+            )
+    return parts
+
+
+def model_record_of(name: str, overrides: dict[str, object] | None = None) -> ModelRecord:
+    """The record of a catalogue name, a HF id, a TOML file or a HF config.json, with values replaced."""
+    from rackline.arch import read_hf_config
+    from rackline.catalog import ModelRecord, model_record
+
+    if not name.endswith(".json"):
+        return model_record(name, overrides=overrides)
+    record = read_hf_config(name)
+    if not overrides:
+        return record
+    from rackline.catalog.load import record_from_mapping
+
+    data = record.model_dump(exclude_unset=True, by_alias=True)
+    return record_from_mapping(ModelRecord, data, where=name, overrides=overrides)
+
+
+def model_and_cluster(
+    model: ModelLike,
+    on: ClusterLike,
+    *,
+    chips: Quantity | None = None,
+    price: Quantity | None = None,
+    settings: Settings | None = None,
+) -> tuple[AnyModel, Cluster]:
+    """The model and the cluster of a question, with its settings, number of chips and price [USD/h] applied.
+
+    Raises:
+        InputError: settings of something that was given as an object.
+    """
+    from rackline.arch import build_model
+    from rackline.catalog import chip_record, cluster_record, resolve_beside, settable_keys
+
+    record = model_record_of(model) if isinstance(model, str) else None
+    given = assignments(settings)
+    on_cluster: dict[str, object] = {}
+    if given:
+        owners: list[Owner] = []
+        if record is not None:
+            owners.append(Owner(name="model", keys=tuple(settable_keys(record))))
+        if isinstance(on, str):
+            plain = cluster_record(on)
+            chip = chip_record(resolve_beside(plain.chip, on))
+            owners.append(Owner(name="cluster", keys=tuple(settable_keys(plain))))
+            owners.append(Owner(name="chip", keys=tuple(settable_keys(chip))))
+        if not owners:
+            raise InputError(
+                what="set", given=next(iter(given)), allowed="only together with a model or cluster by name"
+            )
+        found = dict(zip((owner.name for owner in owners), share_out(given, owners), strict=True))
+        chip_values = found.get("chip", {})
+        on_cluster = {**found.get("cluster", {}), **{f"chip.{key}": value for key, value in chip_values.items()}}
+        if found.get("model"):
+            record = model_record_of(cast("str", model), found["model"])
+    if price is not None and isinstance(on, str):
+        on_cluster["usd_per_chip_hour"] = float(price)
+    rack = cluster_of(on, on_cluster)
+    if price is not None and not isinstance(on, str):
+        rack = replace(rack, usd_per_chip_hour=float(price))
+    if chips is not None:
+        rack = rack.with_num_chips(int(chips))
+    return (build_model(record) if record is not None else cast("AnyModel", model)), rack
+
+
+def cluster_of(on: ClusterLike, overrides: dict[str, object] | None = None) -> Cluster:
+    """The cluster of a name or file, with values replaced; an object as it is."""
+    from rackline.hardware import cluster
+
+    return cluster(on, overrides or None) if isinstance(on, str) else cast("Cluster", on)
+
+
+def precisions_of(labels: Sequence[str], model: AnyModel, cluster: Cluster) -> list[Precision] | None:
+    """Precisions by label; None for the default ones."""
+    from rackline.parallel import precision
+
+    return [precision(label, model, cluster.chip) for label in labels] or None
+
+
+def modes_of(labels: Sequence[str], model: AnyModel) -> list[Mode] | None:
+    """Read ADMISSION[=TOKENS][,overlap]; None for the default ones.
+
+    Raises:
+        InputError: an unknown admission, or overlap for a model without experts.
+    """
+    from rackline.arch import Model
+    from rackline.serving.workload import Admission, Mode
+
+    budgets: dict[Admission, int] = {"chunked": 8192, "prefill_first": 16384, "decode_first": 16384}
+    found: list[Mode] = []
+    for label in labels:
+        head, *extras = [part.strip() for part in label.split(",")]
+        name, equals, budget = head.partition("=")
+        written = name.strip().replace("-", "_")
+        allowed = "chunked[=TOKENS], prefill-first[=TOKENS] or decode-first[=TOKENS], each also with ,overlap"
+        admission: Admission | None = next((known for known in budgets if known == written), None)
+        if admission is None or any(extra != "overlap" for extra in extras):
+            near = nearest_names(written, budgets, 1)
+            nearest = near[0].replace("_", "-") if near else "chunked"
+            raise InputError(what="mode", given=label, allowed=allowed, nearest=nearest)
+        if extras and not (isinstance(model, Model) and model.is_moe):
+            raise InputError(
+                what="mode", given=label, allowed=f"no overlap: {model.name} exchanges no expert tokens", nearest=head
+            )
+        most = whole_count(budget, "mode tokens") if equals else budgets[admission]
+        found.append(Mode(admission=admission, max_batched_tokens=most, two_batch_overlap=bool(extras)))
+    return found or None
+
+
+def whole_count(value: Quantity, name: str, minimum: int = 1, maximum: float = 1e9) -> int:
+    """A whole number inside of a text.
+
+    Raises:
+        InputError: a fraction; else as `parse_count`.
+    """
+    found = parse_count(value, name=name, minimum=minimum, maximum=maximum, zero_allowed=minimum == 0)
+    if not found.is_integer():
+        raise InputError(what=name, given=value, allowed="a whole number", nearest=str(max(minimum, round(found))))
+    return int(found)
+
+
+def check_overlap(modes: Sequence[Mode] | None, layouts: Sequence[Layout] | None, cluster: Cluster) -> None:
+    """Two-batch overlap hides the exchange between attention-dp ranks: refuse it where there is only one.
+
+    Raises:
+        InputError: every mode overlaps and no layout has several ranks.
+    """
+    if not modes or not all(mode.two_batch_overlap for mode in modes):
+        return
+    if cluster.num_chips > 1 and (layouts is None or any(layout.attention_dp > 1 for layout in layouts)):
+        return
+    raise InputError(
+        what="mode",
+        given=modes[0].label(),
+        allowed="no overlap: it needs a layout with attention_dp of at least 2",
+        nearest=modes[0].admission.replace("_", "-"),
+    )
+
+
+def layouts_of(text: Any, model: AnyModel, cluster: Cluster) -> list[Layout] | None:
+    """Layouts that have the parts that are named ("tp=8" leaves the others free); None for all.
+
+    Raises:
+        LayoutError: there is none, with the nearest one that is possible.
+    """
+    if text is None:
+        return None
+    from rackline.parallel import enumerate_layouts, parse_layout
+    from rackline.parallel.layout import check
+
+    wanted = parse_layout(text, model)
+    if not text.strip(" ,"):
+        raise LayoutError(what="layout", given=text, allowed="parts such as tp=8,ep=8", nearest="tp=1")
+    named = [part.partition("=")[0].strip().replace("-", "_") for part in text.split(",") if part.strip()]
+    if "dp" in named:
+        raise LayoutError(
+            what="layout",
+            given=text,
+            allowed="the parts of one replica; all chips are filled with replicas, see `chips`",
+        )
+    options = enumerate_layouts(model, cluster.num_chips)
+    matching = [o for o in options if all(getattr(o, name) == getattr(wanted, name) for name in named)]
+    if not matching:
+        check(wanted, model, cluster.num_chips)
+        matching = [wanted]
+    return matching
+
+
+def routing_of(text: str) -> Routing:
+    """Read "uniform", "balanced" or "power-law=EXPONENT".
+
+    Raises:
+        InputError: another law.
+    """
+    from rackline.parallel import Routing
+
+    name, equals, exponent = text.partition("=")
+    law = name.strip().replace("-", "_")
+    if law not in ("balanced", "uniform", "power_law") or (equals and law != "power_law"):
+        near = nearest_names(law, ["balanced", "uniform", "power_law"], 1)
+        raise InputError(
+            what="routing",
+            given=text,
+            allowed="balanced, uniform or power-law=EXPONENT",
+            nearest=near[0].replace("_", "-") if near else None,
+        )
+    if law != "power_law":
+        return Routing(law="balanced" if law == "balanced" else "uniform")
+    value = parse_count(exponent, name="routing exponent", maximum=10.0) if equals else 0.5
+    return Routing(law="power_law", exponent=value)
+
+
+def calibration_of(given: CalibrationLike, chip: Chip) -> Calibration:
+    """The numbers of a name or file on a chip.
+
+    Raises:
+        UnknownNameError: neither a name nor a file.
+        CatalogError: a file that breaks the schema.
+    """
+    from rackline.catalog import names
+    from rackline.passes import calibration
+
+    if not isinstance(given, str):
+        return cast("Calibration", given)
+    try:
+        return calibration(given, chip)
+    except UnknownNameError as error:
+        if given.endswith(".toml"):
+            raise
+        allowed = ["auto", *names("calibrations")]
+        near = nearest_names(given, allowed, 1)
+        raise UnknownNameError(
+            what="calibration",
+            given=given,
+            allowed=f"{', '.join(allowed)} or a TOML file",
+            nearest=near[0] if near else None,
+        ) from error

@@ -1,0 +1,318 @@
+"""Who serves the requests of `simulate`: the options of a server → a pool of replicas that is ready to run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rackline.api.option import count, layout_text, si, texts
+from rackline.api.question import options
+from rackline.api.resolve import calibration_of, cluster_of, routing_of, whole_count
+from rackline.api.simulate_question import RESERVES, SimulateQuestion
+from rackline.api.traffic import tiers_of
+from rackline.errors import InputError, nearest_names
+from rackline.units import parse_count
+
+if TYPE_CHECKING:
+    from rackline.api.watch import Served
+    from rackline.arch import AnyModel
+    from rackline.hardware import Cluster
+    from rackline.parallel import Deployment, Layout, Precision
+    from rackline.serving.speculative import Speculation
+    from rackline.serving.stack import Stack
+    from rackline.simulation import Handover, Pool, Requests, Result
+
+COMPARED = (
+    "on", "chips", "policy", "layout", "replicas", "router", "max_batched_tokens", "max_num_seqs", "kv_tokens",
+    "precision", "calibration", "stack", "prefix_caching", "reserve", "speculate", "prefill_replicas",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A server that is ready to run.
+
+    Args:
+        deployment: of one replica.
+        pool: the replicas that decode.
+        router: which of them gets a request.
+        prefill: the pool that computes prompts, if there is one.
+        beyond_s: time to the first token beside the passes [s].
+        chips: in all [chips].
+        prefill_chips: of one replica of the prefill pool [chips].
+    """
+
+    json_keys: ClassVar = (
+        "*deployment",
+        "policy=pool.policy.name",
+        "replicas=pool.replicas",
+        "prefill_replicas",
+        "num_chips=chips",
+        "router",
+        "kv_tokens_per_rank=pool.spec.pool_tokens",
+        "max_num_seqs=pool.spec.max_num_seqs",
+        "max_batched_tokens=pool.spec.max_batched_tokens",
+    )
+
+    deployment: Deployment
+    pool: Pool
+    router: str
+    prefill: Handover | None
+    beyond_s: float
+    chips: int
+    prefill_chips: int
+
+    @property
+    def prefill_replicas(self) -> int:
+        """Replicas of the prefill pool."""
+        return self.prefill.pool.replicas if self.prefill else 0
+
+    @property
+    def usd_per_s(self) -> float | None:
+        """What all chips cost [USD/s]."""
+        price = self.deployment.cluster.usd_per_chip_hour
+        return None if price is None else price * self.chips / 3600.0
+
+    def costs(self, result: Result) -> dict[str, float] | None:
+        """Costs of the tokens of a run; None without a price."""
+        from rackline.search.cost import prompt_cost_share
+
+        if self.usd_per_s is None:
+            return None
+        front = self.prefill_replicas * self.prefill_chips
+        share = front / self.chips if front else prompt_cost_share(result, self.pool)
+        return result.usd_per_mtok(self.usd_per_s, share)
+
+    def serve(
+        self, requests: Requests, skip_bad: bool, progress: Served | None, *, keep_passes: bool = False
+    ) -> Result:
+        """Serve requests.
+
+        Args:
+            skip_bad: leave out requests that can never fit.
+            progress: is told how far it is.
+            keep_passes: keep a record of each pass.
+        """
+        from rackline.simulation import simulate
+
+        return simulate(
+            requests,
+            self.pool,
+            router=self.router,
+            prefill=self.prefill,
+            beyond_s=self.beyond_s,
+            skip_bad=skip_bad,
+            progress=progress,
+            keep_passes=keep_passes,
+        )
+
+    def title(self, requests: Requests) -> str:
+        """The server and its requests in words."""
+        d = self.deployment
+        front = f" + {self.prefill_replicas} for prompts" if self.prefill else ""
+        return (
+            f"{d.model.name} on {d.cluster.name}: {self.pool.replicas}{front} × {d.layout.label()}, "
+            f"{d.precision.short()}, {self.pool.policy.name.replace('_', ' ')}; {requests.name}"
+        )
+
+
+def other_server(question: SimulateQuestion, cluster: Cluster, text: str) -> tuple[SimulateQuestion, Cluster]:
+    """Another server: "policy=prefill-first,max-num-seqs=64"; a value's own commas are written as "+".
+
+    Another cluster ("on=dgx-h200,chips=4") comes with its own chips and prices.
+
+    Raises:
+        InputError: an unknown key.
+    """
+    changes: dict[str, Any] = {}
+    rack, chips = cluster, None
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        name = key.replace("-", "_")
+        if name not in COMPARED or not equals:
+            known = [one.replace("_", "-") for one in COMPARED]
+            near = nearest_names(key, known, 1)
+            raise InputError(
+                what="compare",
+                given=text,
+                allowed=f"KEY=VALUE with a key of {', '.join(known)} (+ for the commas of a value)",
+                nearest=f"{near[0]}=..." if near else None,
+            )
+        if name == "on":
+            rack = cluster_of(value)
+        elif name == "chips":
+            chips = whole_count(value, "compare chips")
+        elif options(SimulateQuestion)[name].kind == "switch":
+            changes[name] = value not in ("no", "false", "0")
+        else:
+            changes[name] = value.replace("+", ",")
+    return replace(question, **changes), rack if chips is None else rack.with_num_chips(chips)
+
+
+def server_of(question: SimulateQuestion, model: AnyModel, cluster: Cluster, hash_tokens: int) -> Server:
+    """Find layout, stack and pool.
+
+    Args:
+        hash_tokens: tokens of a block in the prefixes of the requests; 0 without [tokens].
+
+    Raises:
+        InputError: options that contradict each other, or more chips than the cluster has.
+    """
+    from rackline.parallel import Deployment, parse_layout
+    from rackline.parallel import precision as find_precision
+    from rackline.simulation import pool_of
+    from rackline.simulation.router import router as find_router
+
+    find_router(question.router)
+    chip = cluster.chip
+    calibration = calibration_of(question.calibration, chip)
+    stack = _stack(question, cluster, calibration)
+    precision = find_precision(question.precision, model, chip)
+    given = layout_text(question.layout)
+    layout = parse_layout(given, model) if given else _smallest(model, cluster, precision, stack)
+    deployment = Deployment(
+        model=model,
+        cluster=cluster,
+        layout=layout,
+        precision=precision,
+        calibration=calibration,
+        routing=routing_of(question.routing),
+    )
+    front_given = layout_text(question.prefill_layout)
+    front_layout = parse_layout(front_given, model) if front_given else layout
+    replicas, front, used = _sizes(question, cluster, layout, front_layout)
+    shared = _shared_options(question, deployment, hash_tokens)
+    pool = pool_of(
+        deployment,
+        stack,
+        replicas=replicas,
+        pool_tokens=count(question.kv_tokens),
+        speculation=_speculation(question.speculate),
+        **shared,
+    )
+    return Server(
+        deployment=deployment,
+        pool=pool,
+        router=question.router,
+        prefill=_prefill(question, replace(deployment, layout=front_layout), layout, front, stack, shared)
+        if front
+        else None,
+        beyond_s=stack.first_token_s,
+        chips=used,
+        prefill_chips=front_layout.chips_per_replica,
+    )
+
+
+def _stack(question: SimulateQuestion, cluster: Cluster, calibration: Any) -> Stack:
+    """What runs around the kernels, with the numbers that were given."""
+    from rackline.serving.stack import stack as find_stack
+    from rackline.serving.stack import stack_of
+
+    if question.stack is not None:
+        name, _, version = question.stack.partition("=")
+        found = find_stack(name, version=version, hbm_bytes=cluster.chip.hbm_bytes)
+    else:
+        found = stack_of(calibration)
+    numbers: dict[str, Any] = {}
+    for key in ("max_batched_tokens", "max_num_seqs"):
+        if getattr(question, key) is not None:
+            numbers[key] = count(getattr(question, key))
+    if question.memory_fraction is not None:
+        numbers["memory_fraction"] = si(question.memory_fraction)
+    return replace(found, **numbers)
+
+
+def _sizes(question: SimulateQuestion, cluster: Cluster, layout: Layout, front_layout: Layout) -> tuple[int, int, int]:
+    """Replicas that decode, replicas that prefill, chips of both."""
+    front = count(question.prefill_replicas) or 0
+    left = cluster.num_chips - front * front_layout.chips_per_replica
+    replicas = count(question.replicas) or max(1, left // layout.chips_per_replica)
+    used = replicas * layout.chips_per_replica + front * front_layout.chips_per_replica
+    if used > cluster.num_chips:
+        too_many = "prefill_replicas" if front and not question.replicas else "replicas"
+        raise InputError(
+            what=too_many,
+            given=f"{replicas + front} on {used} chips",
+            allowed=f"up to {cluster.num_chips} chips (see `chips`)",
+            nearest=str(max(1, cluster.num_chips // layout.chips_per_replica)),
+        )
+    return replicas, front, used
+
+
+def _shared_options(question: SimulateQuestion, deployment: Deployment, hash_tokens: int) -> dict[str, Any]:
+    """Options of both pools."""
+    from rackline.simulation import kv_size
+
+    block_size = count(question.block_size)
+    size = kv_size(deployment.model, deployment.layout, deployment.precision)
+    tiers = texts(question.tier)
+    return {
+        "policy_name": question.policy,
+        "block_size": block_size,
+        "reserve": next((known for known in RESERVES if known == question.reserve), None),
+        "prefix_caching": question.prefix_caching or bool(tiers),
+        "hash_tokens": hash_tokens,
+        "tiers": tiers_of(tiers, size.in_tokens(block_size)[0]),
+        "swap_bytes_per_s": si(question.swap) or 0.0,
+    }
+
+
+def _prefill(
+    question: SimulateQuestion,
+    deployment: Deployment,
+    layout: Layout,
+    replicas: int,
+    stack: Stack,
+    shared: dict[str, Any],
+) -> Handover:
+    """The pool that computes prompts, and how it hands the cache over."""
+    from rackline.simulation import Handover, kv_size, pool_of
+
+    link = si(question.kv_link)
+    size = kv_size(deployment.model, layout, deployment.precision)
+    hop_s = 0.0 if deployment.calibration.is_unit else deployment.cluster.levels[-1].latency_s
+    return Handover(
+        pool=pool_of(deployment, stack, replicas=replicas, **shared),
+        tokens_per_s=link / size.bytes_per_token if size.bytes_per_token else inf,
+        latency_s=hop_s + size.fixed_bytes / link,
+    )
+
+
+def _speculation(text: str | None) -> Speculation:
+    from rackline.serving.speculative import PLAIN, Speculation, usual_speculation
+
+    if text is None:
+        return PLAIN
+    drafts, equals, yielded = text.partition("=")
+    number = whole_count(drafts, "speculate", minimum=0)
+    if not equals:
+        return usual_speculation(number)
+    return Speculation(draft_tokens=number, tokens_per_step=parse_count(yielded, name="speculate tokens"))
+
+
+def _smallest(model: AnyModel, cluster: Cluster, precision: Precision, stack: Stack) -> Layout:
+    """The fewest chips that hold a request, with the most room among those."""
+    from rackline.serving.capacity import capacity
+
+    found = capacity(
+        model,
+        cluster,
+        precision,
+        memory_fraction=stack.memory_fraction,
+        batched_tokens=stack.max_batched_tokens,
+    )
+    holding = [row for row in found.rows if row.max_concurrency >= 1]
+    if not holding:
+        from rackline.report.capacity_report import nearest_reason
+
+        raise InputError(
+            what=f"{model.name} on {cluster.name}",
+            given=nearest_reason(found),
+            allowed="a cluster that holds weights and a request of 8k tokens (see rackline fit)",
+        )
+    chips = min(row.layout.chips_per_replica for row in holding)
+    return max(
+        (row for row in holding if row.layout.chips_per_replica == chips),
+        key=lambda row: (-row.layout.pp, row.layout.tp, row.max_concurrency),
+    ).layout

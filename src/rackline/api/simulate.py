@@ -1,0 +1,259 @@
+"""`simulate`: requests in, percentiles of latency out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rackline.api.answer import Answer, SideFile, asks
+from rackline.api.option import Option, texts
+from rackline.api.resolve import model_and_cluster
+from rackline.api.server import Server, other_server, server_of
+from rackline.api.simulate_question import SimulateQuestion
+from rackline.api.traffic import limits_of, requests_of
+from rackline.api.watch import Watch
+from rackline.errors import InputError
+from rackline.files import write_text
+
+if TYPE_CHECKING:
+    from rackline.report.figure import Figure
+    from rackline.search.rate_capacity import RateCapacity
+    from rackline.simulation import Requests, Result, Slo
+
+ASKED = "this"  # the name of the server that was asked for, beside those it is compared with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One server's run.
+
+    Args:
+        server: that served.
+        result: its passes, times and counts.
+        slo: limits by which it is judged.
+    """
+
+    server: Server
+    result: Result
+    slo: Slo | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Percentiles, rates and costs in SI units."""
+        return self.result.as_dict(self.slo, self.server.costs(self.result))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """Runs on the same requests.
+
+    Args:
+        requests: that were served.
+        runs: by name: the server that was asked for, then those it is compared with.
+    """
+
+    requests: Requests
+    runs: Mapping[str, Run]
+
+    @property
+    def run(self) -> Run:
+        """The run of the server that was asked for."""
+        return self.runs[ASKED]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sustained:
+    """The highest rate that a server holds.
+
+    Args:
+        capacity: the rate and those that were tried.
+        at_capacity: the run at that rate, if any held.
+        server: that served.
+        requests: that were served, at other rates.
+    """
+
+    capacity: RateCapacity
+    at_capacity: Run | None
+    server: Server
+    requests: Requests
+
+
+if TYPE_CHECKING:
+    Answered = Answer[SimulateQuestion, Simulated | Sustained]
+
+
+def _text(answer: Answered, width: int) -> Iterable[Any]:
+    from rackline.report.simulate_report import comparison_report, rate_capacity_report, run_report
+
+    found = answer.result
+    if isinstance(found, Sustained):
+        yield rate_capacity_report(found.capacity)
+        return
+    data = {name: run.to_dict() for name, run in found.runs.items()}
+    yield run_report(data[ASKED], found.run.server.title(found.requests), elapsed_s=answer.elapsed_s)
+    if len(data) > 1 or answer.question.compare:
+        yield comparison_report(data)
+
+
+def _data(answer: Answered) -> Any:
+    from rackline.report.plain import plain
+
+    found = answer.result
+    if isinstance(found, Sustained):
+        data = {**plain(found.capacity), "deployment": found.server}
+        return data if found.at_capacity is None else {**data, "at_capacity": found.at_capacity.to_dict()}
+    data = {**found.run.to_dict(), "deployment": found.run.server, "elapsed_s": answer.elapsed_s}
+    if answer.question.compare:
+        data["compared"] = {
+            name: {**found.runs[name].to_dict(), "deployment": plain(found.runs[name].server)}
+            for name in found.runs
+            if name != ASKED
+        }
+    return data
+
+
+def _summary(answer: Answered) -> str:
+    from rackline.units import format_seconds
+
+    found = answer.result
+    if isinstance(found, Sustained):
+        return f"{found.capacity.rate_per_s:.3g} requests/s hold the limits; {found.server.title(found.requests)}"
+    data = found.run.to_dict()
+    times = ", ".join(
+        f"{name} p50 {format_seconds(data[key]['p50'])}, p99 {format_seconds(data[key]['p99'])}"
+        for key, name in (("ttft_s", "TTFT"), ("tpot_s", "TPOT"))
+    )
+    return (
+        f"{data['finished']:,} of {data['requests']:,} requests, {times}, "
+        f"{data['output_tokens_per_s']:,.0f} output tokens/s;\n  {found.run.server.title(found.requests)}"
+    )
+
+
+def _rows(answer: Answered) -> Any:
+    from rackline.report.run_files import series_of
+
+    found = answer.result
+    return found.capacity.tried if isinstance(found, Sustained) else series_of(found.run.result)
+
+
+def _results(answer: Answered) -> dict[str, Result]:
+    if isinstance(answer.result, Sustained):
+        raise InputError(what="plot", given="a highest rate", allowed="only without `capacity`")
+    return {name: run.result for name, run in answer.result.runs.items()}
+
+
+def _tails(answer: Answered) -> Figure:
+    from rackline.report.simulate_figures import tails_figure
+
+    return tails_figure(_results(answer))
+
+
+def _timeline(answer: Answered) -> Figure:
+    from rackline.report.simulate_figures import timeline_figure
+
+    return timeline_figure(_results(answer))
+
+
+def _occupancy(answer: Answered) -> Figure:
+    from rackline.report.simulate_figures import occupancy_figure
+
+    return occupancy_figure(_results(answer))
+
+
+def _write_passes(answer: Answered, path: Path) -> None:
+    from rackline.report.simulate_figures import chrome_trace_of_run
+
+    write_text(path, json.dumps(chrome_trace_of_run(_results(answer)[ASKED])), what="trace_passes")
+
+
+def _check_series(text: str, name: str) -> Path:
+    from rackline.report.run_files import check_series_path
+
+    return check_series_path(text)
+
+
+def _write_series(answer: Answered, path: Path) -> None:
+    from rackline.report.run_files import write_series
+
+    write_series(_results(answer)[ASKED], path)
+
+
+_FILES = {
+    "trace_passes": SideFile(
+        option=Option(kind="text", help="write the passes as a Chrome trace to FILE.json"),
+        write=_write_passes,
+        needs={"keep_passes": True},
+    ),
+    "series": SideFile(
+        option=Option(kind="text", help="write one row a request to FILE.parquet or .csv"),
+        write=_write_series,
+        check=_check_series,
+    ),
+}
+
+
+def _refuse(question: SimulateQuestion, outputs: frozenset[str]) -> None:
+    if question.capacity is not None:
+        for name in ("plot", "trace_passes", "series"):
+            if name in outputs:
+                raise InputError(what=name, given="a file", allowed="only without `capacity`")
+
+
+@asks(
+    SimulateQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    data=_data,
+    figures={"cdf": _tails, "timeline": _timeline, "occupancy": _occupancy},
+    files=_FILES,
+    refuse=_refuse,
+)
+def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
+    """Serve a trace or made traffic with a deployment, pass by pass, and print percentiles of latency.
+
+    Traffic is one of a trace, a rate and a number of users. An interruption gives what was simulated so far.
+
+    Example:
+        >>> import rackline as rl
+        >>> found = rl.simulate(
+        ...     "llama-3.1-8b", on="dgx-h100", chips=1, rate=5, requests=200, input="1k", output=100
+        ... )
+        >>> found.to_dict()["finished"]
+        200
+    """
+    limits = limits_of(question.slo, "slo") if question.slo is not None else None
+    asked = limits_of(question.capacity, "capacity") if question.capacity is not None else None
+    model, cluster = model_and_cluster(
+        question.model, question.on, chips=question.chips, price=question.price, settings=question.set
+    )
+    traffic = requests_of(question)
+    asked_for = {ASKED: (question, cluster)}
+    for text in texts(question.compare):
+        asked_for[text] = other_server(question, cluster, text)
+    if asked is not None:
+        if question.compare:
+            raise InputError(what="compare", given=texts(question.compare)[0], allowed="only without `capacity`")
+        server = server_of(question, model, cluster, traffic.hash_tokens)
+        return _sustained(server, traffic, asked, question.skip_bad, watch)
+    servers = {name: server_of(one, model, rack, traffic.hash_tokens) for name, (one, rack) in asked_for.items()}
+    runs: dict[str, Run] = {}
+    for name, server in servers.items():
+        what = f"serving {len(traffic):,} requests ({name})" if len(servers) > 1 else "serving"
+        with watch.serving(what) as progress:
+            result = server.serve(traffic, question.skip_bad, progress, keep_passes=question.keep_passes)
+        runs[name] = Run(server=server, result=result, slo=limits)
+        if result.interrupted:
+            break
+    return Simulated(requests=traffic, runs=runs)
+
+
+def _sustained(server: Server, traffic: Requests, asked: Slo, skip_bad: bool, watch: Watch) -> Sustained:
+    from rackline.search.rate_capacity import rate_capacity
+
+    with watch.serving("looking for the highest rate") as progress:
+        found = rate_capacity(traffic, lambda faster: server.serve(faster, skip_bad, progress), asked)
+    run = None if found.result is None else Run(server=server, result=found.result, slo=asked)
+    return Sustained(capacity=found, at_capacity=run, server=server, requests=traffic)

@@ -1,0 +1,284 @@
+"""The question of `simulate`: what arrives, who serves it, and what must hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from rackline.api import fields as shared
+from rackline.api.option import MOST_CHIPS, MOST_TOKENS, Quantity, option, tokens, whole
+from rackline.api.question import Question
+
+if TYPE_CHECKING:
+    from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Settings, Texts
+
+SPREADS = ("fixed", "uniform", "exponential", "lognormal")
+RESERVES = ("chunk", "prompt", "final")
+TIME_UNITS = ("s", "ms")
+_TRAFFIC, _SERVER, _CACHE, _POOLS, _LIMITS = "Traffic", "Server", "KV cache", "Prefill pool", "Limits and comparisons"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateQuestion(Question):
+    """What latency percentiles does a deployment give under a trace or made traffic?"""
+
+    ask: ClassVar[str] = "simulate"
+
+    model: ModelLike = field(kw_only=False, metadata=shared.MODEL)
+    on: ClusterLike = field(metadata=shared.ON)
+    trace: str | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "recorded requests: Azure 2023, Mooncake, vLLM's benchmark, or CSV with arrival_s, input_len, output_len",
+            group=_TRAFFIC,
+        ),
+    )
+    rate: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "mean requests a second, or inf for all at once; with `turns` conversations that begin a second",
+            unit="request/s",
+            group=_TRAFFIC,
+        ),
+    )
+    users: Quantity | None = field(
+        default=None,
+        metadata=whole("a closed loop of so many users, each with one request in flight", group=_TRAFFIC),
+    )
+    requests: Quantity | None = field(
+        default=None, metadata=whole("how many; 1000, or all of a trace", maximum=1e8, group=_TRAFFIC)
+    )
+    input: Quantity | None = field(
+        default=None, metadata=tokens("mean prompt tokens; with `turns` of a message", group=_TRAFFIC)
+    )
+    output: Quantity | None = field(default=None, metadata=tokens("mean generated tokens", group=_TRAFFIC))
+    lengths: str = field(
+        default="fixed",
+        metadata=option(
+            "text",
+            "how lengths spread: fixed, uniform (0.8 to 1.2 of the mean), exponential or lognormal",
+            choices=SPREADS,
+            group=_TRAFFIC,
+        ),
+    )
+    burstiness: Quantity = field(
+        default="1",
+        metadata=option(
+            "count",
+            "of the gaps between requests: standard deviation over mean; 1 is Poisson",
+            unit="1",
+            maximum=100.0,
+            zero=True,
+            group=_TRAFFIC,
+        ),
+    )
+    swing: Quantity = field(
+        default="0",
+        metadata=option(
+            "fraction", "of a rate that follows the time of day, 0 to 1", unit="1", zero=True, group=_TRAFFIC
+        ),
+    )
+    turns: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "count",
+            "mean turns of a conversation, each with all that was said before as its prompt",
+            unit="count",
+            minimum=1.0,
+            maximum=1e4,
+            group=_TRAFFIC,
+        ),
+    )
+    think: Quantity = field(
+        default="0s",
+        metadata=option(
+            "seconds",
+            "mean pause between an answer and the next request of a user, such as 10s",
+            unit="s",
+            zero=True,
+            group=_TRAFFIC,
+        ),
+    )
+    system: Quantity = field(
+        default="0",
+        metadata=option(
+            "count",
+            "tokens that all conversations begin with",
+            unit="token",
+            zero=True,
+            maximum=1e7,
+            group=_TRAFFIC,
+        ),
+    )
+    fast_share: Quantity = field(
+        default="0",
+        metadata=option(
+            "fraction",
+            "share of requests in the urgent tier, for the policy priority",
+            unit="1",
+            zero=True,
+            group=_TRAFFIC,
+        ),
+    )
+    speed: Quantity = field(
+        default="1",
+        metadata=option(
+            "count",
+            "replay speed-up: the traffic arrives this many times as fast",
+            unit="1",
+            maximum=1e6,
+            group=_TRAFFIC,
+        ),
+    )
+    seed: Quantity = field(default="0", metadata=whole("random seed", minimum=0, group=_TRAFFIC))
+    time_unit: str | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "of a trace whose column of times does not state it: s or ms",
+            choices=TIME_UNITS,
+            group=_TRAFFIC,
+        ),
+    )
+    skip_bad: bool = field(
+        default=False,
+        metadata=option(
+            "switch", "leave out bad lines and requests that can never fit, and count them", group=_TRAFFIC
+        ),
+    )
+    slo: str | None = field(
+        default=None,
+        metadata=option("text", "limits for goodput, such as ttft=2s,tpot=50ms@p99", group=_LIMITS),
+    )
+    capacity: str | None = field(
+        default=None, metadata=option("text", "find the highest rate that holds these limits", group=_LIMITS)
+    )
+    compare: Texts | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "KEY=VALUE of another server for the same requests, such as on=dgx-h200,chips=4; may be repeated",
+            several=True,
+            repeated=True,
+            group=_LIMITS,
+        ),
+    )
+    layout: LayoutLike | None = field(
+        default=None,
+        metadata=option(
+            "text", "such as tp=8 or attention_dp=8,ep=8; by default the smallest that fits", group=_SERVER
+        ),
+    )
+    chips: Quantity | None = field(default=None, metadata=shared.CHIPS)
+    replicas: Quantity | None = field(
+        default=None, metadata=whole("servers; by default as many as the chips hold", group=_SERVER)
+    )
+    router: str = field(
+        default="round-robin",
+        metadata=option("text", "round-robin, least-loaded or prefix-aware", group=_SERVER),
+    )
+    policy: str | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "chunked, prefill-first, decode-first, fcfs, shortest-job, priority or trains; the stack's by default",
+            group=_SERVER,
+        ),
+    )
+    max_batched_tokens: Quantity | None = field(
+        default=None,
+        metadata=whole("tokens of a pass of one rank; the stack's by default", maximum=MOST_TOKENS, group=_SERVER),
+    )
+    max_num_seqs: Quantity | None = field(
+        default=None, metadata=whole("sequences of one rank; the stack's by default", group=_SERVER)
+    )
+    kv_tokens: Quantity | None = field(
+        default=None,
+        metadata=whole(
+            "KV cache of one rank, in tokens; by default what the memory leaves", maximum=MOST_TOKENS, group=_CACHE
+        ),
+    )
+    block_size: Quantity = field(default="16", metadata=whole("tokens of a KV block", group=_CACHE))
+    reserve: str | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "cache that must be free for admission: chunk, prompt or final; the policy's by default",
+            choices=RESERVES,
+            group=_CACHE,
+        ),
+    )
+    prefix_caching: bool = field(
+        default=False,
+        metadata=option("switch", "keep prompt blocks for requests that begin alike", group=_CACHE),
+    )
+    tier: Texts | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "NAME=BYTES@RATE[@LATENCY] for each tier behind HBM and rank, fastest first; may be repeated",
+            several=True,
+            repeated=True,
+            group=_CACHE,
+        ),
+    )
+    swap: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "rate",
+            "rate at which preempted sequences move to the host and back, instead of being computed again",
+            unit="B/s",
+            group=_CACHE,
+        ),
+    )
+    prefill_replicas: Quantity | None = field(
+        default=None,
+        metadata=whole(
+            "so many more servers compute the prompts and hand the cache over", maximum=MOST_CHIPS, group=_POOLS
+        ),
+    )
+    prefill_layout: LayoutLike | None = field(
+        default=None, metadata=option("text", "their layout; that of the others by default", group=_POOLS)
+    )
+    kv_link: Quantity = field(
+        default="50GB/s",
+        metadata=option(
+            "rate",
+            "rate at which the cache of one request moves between the pools, per chip",
+            unit="B/s",
+            group=_POOLS,
+        ),
+    )
+    speculate: str | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "drafts a step, such as 3, or with the tokens that a step yields, such as 3=2.4",
+            group=_SERVER,
+        ),
+    )
+    precision: str = field(default="native", metadata=shared.PRECISION)
+    calibration: CalibrationLike = field(default="auto", metadata=shared.CALIBRATION)
+    stack: str | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "what runs around the kernels, such as vllm or vllm=0.6.3; that of the calibration by default",
+            group=_SERVER,
+        ),
+    )
+    memory_fraction: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "fraction", "share of HBM that the server may use; the stack's by default", unit="1", group=_CACHE
+        ),
+    )
+    routing: str = field(default="uniform", metadata=shared.ROUTING)
+    price: Quantity | None = field(default=None, metadata=shared.PRICE)
+    set: Settings | None = field(default=None, metadata=shared.SET)
+    keep_passes: bool = field(
+        default=False,
+        metadata=option("switch", "keep a record of each pass, for the Chrome trace", hidden=True),
+    )

@@ -1,0 +1,205 @@
+"""`tiers`: where to keep the KV cache of a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rackline.api import fields as shared
+from rackline.api.answer import Answer, asks
+from rackline.api.option import MOST_SECONDS, Quantity, layout_text, numbers, option, si, tokens
+from rackline.api.question import Question
+from rackline.api.resolve import model_and_cluster
+from rackline.api.selling import CALIBRATION, MOST_MARGIN, cheapest_deployment, rent_of
+from rackline.api.watch import Watch
+
+if TYPE_CHECKING:
+    from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Quantities, Settings
+    from rackline.parallel import Deployment
+    from rackline.pricing import KeepingCost, Reign
+    from rackline.report.figure import Figure
+
+USUAL_HOLDS_S = (300.0, 3600.0, 86400.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiersQuestion(Question):
+    """Where to keep the KV cache of a prompt: chip memory, host memory, CXL, flash, disk, or compute it again?"""
+
+    ask: ClassVar[str] = "tiers"
+
+    model: ModelLike = field(kw_only=False, metadata=shared.MODEL)
+    on: ClusterLike = field(metadata=shared.ON)
+    prompt: Quantity = field(default="8k", metadata=tokens("tokens of the entry, such as 8k"))
+    held: Quantities | None = field(
+        default=None,
+        metadata=option(
+            "seconds",
+            "how long it is held, such as 5min; may be repeated; 5 minutes, an hour and a day by default",
+            unit="s",
+            maximum=1e10,
+            several=True,
+            repeated=True,
+        ),
+    )
+    reuses: Quantity = field(
+        default="1",
+        metadata=option(
+            "count", "how often it is brought back while it is held", unit="count", minimum=1.0, maximum=1e9
+        ),
+    )
+    within: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "seconds",
+            "longest wait for it, such as 100ms; slower tiers are left out",
+            unit="s",
+            maximum=MOST_SECONDS,
+        ),
+    )
+    margin: Quantity = field(
+        default="30%",
+        metadata=option("fraction", "of the prices shown, over cost", unit="1", maximum=MOST_MARGIN, zero=True),
+    )
+    utilisation: Quantity = field(
+        default="60%", metadata=option("fraction", "share of the chip-hours that are sold", unit="1")
+    )
+    layout: LayoutLike | None = field(
+        default=None,
+        metadata=option("text", "parts that are fixed, such as tp=8; else the cheapest for this prompt"),
+    )
+    precision: str = field(default="native", metadata=shared.PRECISION)
+    calibration: CalibrationLike = field(default="auto", metadata=CALIBRATION)
+    price: Quantity | None = field(default=None, metadata=shared.PRICE)
+    set: Settings | None = field(default=None, metadata=shared.SET)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What it costs to keep a prompt.
+
+    Args:
+        deployment: that computes it.
+        lines: of each tier, cost over the time that it is held.
+        reigns: the cheapest tier by time.
+        holds_s: the times that were asked for [s].
+        prompt_len: tokens of the entry [tokens].
+        entry_bytes: its size [bytes].
+        reuses: how often it is brought back [count].
+        price_over_cost: of the prices shown [1].
+    """
+
+    deployment: Deployment
+    lines: tuple[KeepingCost, ...]
+    reigns: tuple[Reign, ...]
+    holds_s: tuple[float, ...]
+    prompt_len: float
+    entry_bytes: float
+    reuses: float
+    price_over_cost: float
+
+    @property
+    def title(self) -> str:
+        """What computes the prompt."""
+        one = self.deployment
+        return f"{one.model.name} on {one.cluster.name}, {one.layout.label()}, {one.precision.short()}"
+
+
+def _text(answer: Answer[TiersQuestion, Kept], width: int) -> Iterable[Any]:
+    from rackline.report.pricing_report import tiers_report
+
+    found = answer.result
+    yield tiers_report(
+        found.lines,
+        found.reigns,
+        found.holds_s,
+        title=found.title,
+        entry_bytes=found.entry_bytes,
+        prompt_len=found.prompt_len,
+        reuses=found.reuses,
+        price_over_cost=found.price_over_cost,
+        width=width,
+    )
+
+
+def _data(answer: Answer[TiersQuestion, Kept]) -> Any:
+    from rackline.pricing.cache import tiers_data
+
+    found = answer.result
+    data = tiers_data(
+        found.lines,
+        found.reigns,
+        found.holds_s,
+        prompt_len=found.prompt_len,
+        reuses=found.reuses,
+        price_over_cost=found.price_over_cost,
+    )
+    return {
+        "deployment": found.deployment,
+        "prompt_len": found.prompt_len,
+        "entry_bytes": found.entry_bytes,
+        **data,
+    }
+
+
+def _summary(answer: Answer[TiersQuestion, Kept]) -> str:
+    from rackline.pricing.cache import cheapest
+    from rackline.units import format_seconds
+
+    found = answer.result
+    parts = [f"{cheapest(found.reigns, hold).name} for {format_seconds(hold)}" for hold in found.holds_s]
+    return f"cheapest: {', '.join(parts)}; {found.title}"
+
+
+def _rows(answer: Answer[TiersQuestion, Kept]) -> Iterable[Any]:
+    return _data(answer)["held"]
+
+
+def _figure(answer: Answer[TiersQuestion, Kept]) -> Figure:
+    from rackline.report.pricing_figures import tiers_figure
+
+    found = answer.result
+    return tiers_figure(found.lines, found.reigns, title=found.title, prompt_len=found.prompt_len, reuses=found.reuses)
+
+
+@asks(TiersQuestion, text=_text, summary=_summary, rows=_rows, data=_data, figures={"cost": _figure})
+def tiers(question: TiersQuestion, watch: Watch) -> Kept:
+    """Where to keep the KV cache of a prompt: chip memory, host memory, CXL, flash, disk, or compute it again.
+
+    Gives the cheapest tier by how long the entry is held, the break-even times, the tier that the drain-time rule
+    picks, and what a write, a hit and storage should cost.
+
+    Example:
+        >>> import rackline as rl
+        >>> rl.tiers("llama-3.1-70b", on="dgx-h100", held=["5min", "1h"]).result.holds_s
+        (300.0, 3600.0)
+    """
+    model, cluster = model_and_cluster(question.model, question.on, price=question.price, settings=question.set)
+    rent = rent_of(cluster)
+    prompt_len = si(question.prompt)
+    with watch.moving("looking for the cheapest deployment"):
+        deployment = cheapest_deployment(
+            model,
+            cluster,
+            layout=layout_text(question.layout),
+            precision=question.precision,
+            calibration=question.calibration,
+            input_len=prompt_len,
+            output_len=1000.0,
+        )
+
+    from rackline.pricing import Terms, TokenCosts, envelope, keeping_lines
+
+    costs = TokenCosts.of(deployment)
+    lines = keeping_lines(costs, rent, prompt_len, fetch_s=si(question.within))
+    return Kept(
+        deployment=deployment,
+        lines=tuple(lines),
+        reigns=envelope(lines, si(question.reuses)),
+        holds_s=numbers(question.held) or USUAL_HOLDS_S,
+        prompt_len=prompt_len,
+        entry_bytes=float(costs.kv_bytes(prompt_len)),
+        reuses=si(question.reuses),
+        price_over_cost=Terms(margin=si(question.margin), utilisation=si(question.utilisation)).price_over_cost,
+    )

@@ -1,0 +1,140 @@
+"""What arrives, and what must hold: texts of `simulate` → requests, limits and cache tiers."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from rackline.api.option import count, si
+from rackline.api.simulate_question import SPREADS, TIME_UNITS, SimulateQuestion
+from rackline.errors import InputError, nearest_names
+from rackline.units import parse_bytes, parse_count, parse_rate, parse_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rackline.simulation import Requests, Slo, TierSpec
+    from rackline.simulation.traces import TimeUnit
+    from rackline.simulation.workloads import Spread
+
+_LIMITS = ("ttft", "tpot", "e2e")
+_USUAL_REQUESTS = 1000
+
+
+def requests_of(question: SimulateQuestion) -> Requests:
+    """The requests of a question.
+
+    Raises:
+        InputError: options that contradict each other or miss each other.
+    """
+    found = _recorded(question, question.trace) if question.trace is not None else _made(question)
+    speed = si(question.speed)
+    return found.scaled(speed) if speed != 1.0 else found
+
+
+def _recorded(question: SimulateQuestion, trace: str) -> Requests:
+    from rackline.simulation import read_trace
+
+    for name in ("rate", "users", "input", "output", "turns"):
+        value = getattr(question, name)
+        if value is not None:
+            raise InputError(what=name, given=value, allowed="only without `trace` (`speed` scales its rate)")
+    unit: TimeUnit | None = next((known for known in TIME_UNITS if known == question.time_unit), None)
+    found = read_trace(trace, skip_bad=question.skip_bad, time_unit=unit)
+    return found if question.requests is None else found.first(count(question.requests))
+
+
+def _made(question: SimulateQuestion) -> Requests:
+    import numpy as np
+
+    from rackline.simulation import Lengths, closed_loop_of, conversations, open_arrivals
+
+    if (question.rate is None) == (question.users is None):
+        given = "neither" if question.rate is None else "both"
+        raise InputError(what="traffic", given=given, allowed="one of `trace`, `rate` and `users`")
+    if question.input is None or question.output is None:
+        name = "input" if question.input is None else "output"
+        raise InputError(what=name, given="nothing", allowed="mean tokens of a request, such as 2k")
+    spread: Spread = next(known for known in SPREADS if known == question.lengths)
+    lengths = Lengths(input_len=si(question.input), output_len=si(question.output), spread=spread)
+    rng = np.random.default_rng(count(question.seed))
+    number = count(question.requests) or _USUAL_REQUESTS
+    think_s = si(question.think)
+    if question.users is not None:
+        return closed_loop_of(rng, number, count(question.users), lengths, think_s=think_s)
+    rate = _rate(str(question.rate))
+    if question.turns is not None:
+        return conversations(
+            rng,
+            number,
+            rate,
+            lengths,
+            turns=si(question.turns),
+            think_s=think_s,
+            system_tokens=int(si(question.system)),
+        )
+    return open_arrivals(
+        rng,
+        number,
+        rate,
+        lengths,
+        burstiness=si(question.burstiness),
+        swing=si(question.swing),
+        fast_share=si(question.fast_share),
+    )
+
+
+def _rate(text: str) -> float:
+    return math.inf if text == "inf" else parse_count(text.removesuffix("/s"), name="rate", maximum=1e9)
+
+
+def limits_of(text: str, name: str) -> Slo:
+    """Read "ttft=2s,tpot=50ms@p99".
+
+    Raises:
+        InputError: another form.
+    """
+    from rackline.simulation import Slo
+
+    limits, at, place = text.partition("@")
+    found: dict[str, float] = {}
+    for part in limits.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if key not in _LIMITS or not equals:
+            near = nearest_names(key, _LIMITS, 1)
+            raise InputError(
+                what=name,
+                given=text,
+                allowed="ttft, tpot or e2e with a time, and a percentile, such as ttft=2s,tpot=50ms@p99",
+                nearest=f"{near[0]}=2s" if near else None,
+            )
+        found[f"{key}_s"] = parse_seconds(value, name=f"{name} {key}")
+    percentile = 99.0
+    if at:
+        percentile = parse_count(place.strip().removeprefix("p"), name=f"{name} percentile", maximum=100.0)
+    return Slo(**found, percentile=percentile)
+
+
+def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[TierSpec, ...]:
+    """Read "host=2TB@50GB/s[@10us]" for each tier behind HBM, per rank.
+
+    Raises:
+        InputError: another form.
+    """
+    from rackline.simulation import TierSpec
+
+    found: list[TierSpec] = []
+    for text in texts:
+        name, equals, rest = text.partition("=")
+        parts = rest.split("@")
+        if not equals or len(parts) not in (2, 3):
+            raise InputError(what="tier", given=text, allowed="NAME=BYTES@RATE[@LATENCY], such as host=500GB@50GB/s")
+        found.append(
+            TierSpec(
+                name=name.strip(),
+                tokens=parse_bytes(parts[0], name=f"tier {name}") / bytes_per_token,
+                tokens_per_s=parse_rate(parts[1], name=f"tier {name}") / bytes_per_token,
+                latency_s=parse_seconds(parts[2], name=f"tier {name}") if len(parts) == 3 else 0.0,
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,141 @@
+"""`validate`: predict measured cases, or turn results of a benchmark into cases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rackline.api import validated
+from rackline.api.answer import asks
+from rackline.api.option import count, layout_text, si, texts
+from rackline.api.validate_question import Format, LeftOut, ValidateQuestion
+from rackline.api.validated import Ablation, Imported, StacksWritten, Validated
+from rackline.api.watch import Watch
+from rackline.errors import InputError
+from rackline.files import write_text
+
+if TYPE_CHECKING:
+    from rackline.api.validated import Found
+    from rackline.validation.cases import CaseSet
+    from rackline.validation.refit import Refit
+    from rackline.validation.train_refit import TrainRefit
+
+
+@asks(
+    ValidateQuestion,
+    text=validated.text_of,
+    summary=validated.summary_of,
+    rows=validated.rows_of,
+    data=validated.data_of,
+    figures={"parity": validated.figure_of},
+    files=validated.FILES,
+    notes=validated.notes,
+    failed=validated.failed,
+    refuse=validated.refuse,
+)
+def validate(question: ValidateQuestion, watch: Watch) -> Found:
+    """Predict measured cases and print how far off the predictions are, by metric, model, chip, stack and precision.
+
+    A case that cannot be predicted is counted and named, never dropped. With an import format, results of a benchmark
+    are turned into cases instead.
+
+    Example:
+        >>> import rackline as rl
+        >>> rl.validate("no-such-cases.jsonl")
+        Traceback (most recent call last):
+        ...
+        rackline.errors.InputError: ...
+    """
+    files = texts(question.files)
+    if question.import_format is not None:
+        return _import(question, files, question.import_format)
+    for name in ("model", "chip", "output", "layout"):
+        value = getattr(question, name)
+        if value is not None:
+            allowed = "only with `import_format`, which says what the results lack"
+            raise InputError(what=name, given=value, allowed=allowed)
+    if question.write_stacks is not None:
+        return _write_stacks(files, question.write_stacks, watch)
+    if question.ablation:
+        if question.refit is not None:
+            raise InputError(what="ablation", given="with other refits", allowed="`ablation` alone")
+        return _ablation(files, question.calibration, watch)
+    if question.refit is not None:
+        return _refit(files, question.refit, question.calibration, watch)
+
+    from rackline.validation import validate as run
+    from rackline.validation.stored import read_stored, worse_than
+
+    before = read_stored(Path(question.stored)) if question.stored else None
+    with watch.moving("predicting cases"):
+        board = run(files, question.calibration)
+    return Validated(board=board, worse=None if before is None else tuple(worse_than(before, board)))
+
+
+def _import(question: ValidateQuestion, files: tuple[str, ...], import_format: Format) -> Imported:
+    from rackline.validation.importers import Given, import_results
+
+    target = None if question.output is None else Path(question.output)
+    if target is not None and (target.is_dir() or not target.parent.is_dir()):
+        raise InputError(what="output", given=question.output, allowed="a file in a folder that exists")
+    given = Given(
+        model=question.model,
+        chip=question.chip,
+        num_chips=count(question.num_chips),
+        layout=layout_text(question.layout),
+        precision=question.precision,
+        stack=question.stack,
+        input_len=si(question.input_len),
+        output_len=si(question.output_len),
+        concurrency=count(question.concurrency),
+    )
+    lines = import_results(files, import_format, given)
+    if target is not None:
+        write_text(target, lines, what="output")
+    return Imported(lines=lines, file=question.output)
+
+
+def _refit(files: tuple[str, ...], by: LeftOut, calibration: str, watch: Watch) -> Refit | TrainRefit:
+    """Leave each one out in turn."""
+    from rackline.validation import read_cases
+    from rackline.validation.refit import refit
+
+    cases = read_cases(files)
+    if all(case.kind == "train" for case in cases.cases):
+        return _refit_training(cases, by, watch)
+    if by == "source":
+        raise InputError(what="refit", given=by, allowed="model, chip or stack; source for training cases alone")
+    with watch.counting(f"refitting without each {by}", "fitted without") as done:
+        return refit(cases, by, calibration=calibration, done=done)
+
+
+def _refit_training(cases: CaseSet, by: LeftOut, watch: Watch) -> TrainRefit:
+    """Leave each source, model family or chip of training cases out in turn."""
+    from rackline.validation.train_refit import refit_training
+
+    if by == "stack":
+        raise InputError(what="refit", given=by, allowed="source, model or chip for training cases", nearest="source")
+    with watch.counting(f"refitting without each {by}", "fitted without") as done:
+        return refit_training(cases, by, done=done)
+
+
+def _ablation(files: tuple[str, ...], calibration: str, watch: Watch) -> Ablation:
+    from rackline.validation import read_cases
+    from rackline.validation.ablation import ablation
+
+    with watch.counting("refitting without each effect", "fitted without") as done:
+        return Ablation(effects=tuple(ablation(read_cases(files), calibration=calibration, done=done)))
+
+
+def _write_stacks(files: tuple[str, ...], folder: str, watch: Watch) -> StacksWritten:
+    """Fit the training numbers and write the stacks that hold them."""
+    from rackline.validation import read_cases
+    from rackline.validation.train_refit import fitted_stacks
+    from rackline.validation.train_stacks import write_stacks
+
+    target = Path(folder)
+    if not target.is_dir():
+        raise InputError(what="write_stacks", given=folder, allowed="a folder that exists")
+    with watch.moving("fitting the training numbers"):
+        stacks = fitted_stacks(read_cases(files))
+    return StacksWritten(files=tuple(str(path) for path in write_stacks(stacks, target)))

@@ -1,0 +1,106 @@
+"""The question of `validate`, and of the import of benchmark results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+
+from rackline.api.option import MOST_CHIPS, Option, Quantity, option, tokens, whole
+from rackline.api.question import Question
+
+if TYPE_CHECKING:
+    from rackline.api.option import LayoutLike, Texts
+
+LeftOut = Literal["model", "chip", "stack", "source"]
+Format = Literal["vllm", "genai-perf", "aiperf", "inferencex"]
+_IMPORT = "Only with --import"
+
+
+def _imported(help_text: str) -> dict[str, Option]:
+    return option("text", help_text, group=_IMPORT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidateQuestion(Question):
+    """How far off are the predictions of measured cases, by metric, model, chip, stack and precision?"""
+
+    ask: ClassVar[str] = "validate"
+
+    files: Texts = field(
+        kw_only=False,
+        metadata=option(
+            "text",
+            "cases, one JSON object a line; with `import_format`, results of a benchmark",
+            positional=True,
+            several=True,
+        ),
+    )
+    calibration: str = field(
+        default="auto",
+        metadata=option("text", "auto (the case's own stack), a stack, unit (ideal roofline) or a TOML file"),
+    )
+    strict: bool = field(default=False, metadata=option("switch", "exit 1 when a case has no prediction"))
+    stored: str | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "compare with a scoreboard written earlier; exit 1 when a median or p90 got worse or support fell",
+        ),
+    )
+    refit: LeftOut | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "refit the serving numbers without each model, chip or stack in turn and score what was left out; with "
+            "training cases alone, the training numbers without each source, model family or chip",
+            choices=get_args(LeftOut),
+        ),
+    )
+    ablation: bool = field(
+        default=False,
+        metadata=option(
+            "switch", "switch each effect of serving off in turn, refit the other numbers and score all cases"
+        ),
+    )
+    write_stacks: str | None = field(
+        default=None,
+        metadata=option(
+            "text", "fit the training numbers to the training cases and write the training stacks into FOLDER"
+        ),
+    )
+    import_format: Format | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            f"read results of vllm bench serve, genai-perf, aiperf or InferenceX: {', '.join(get_args(Format))}",
+            flag="--import",
+            choices=get_args(Format),
+        ),
+    )
+    output: str | None = field(
+        default=None,
+        metadata=option("text", "file for the imported cases; standard output by default", short="o", group=_IMPORT),
+    )
+    model: str | None = field(
+        default=None,
+        metadata=_imported("of the imported results, where the file does not say or says it by another name"),
+    )
+    chip: str | None = field(default=None, metadata=_imported("of the imported results"))
+    num_chips: Quantity | None = field(
+        default=None,
+        metadata=whole("all chips that served the imported results", maximum=MOST_CHIPS, group=_IMPORT),
+    )
+    layout: LayoutLike | None = field(default=None, metadata=_imported("how they were used, such as tp=4"))
+    precision: str | None = field(
+        default=None, metadata=_imported("data types, such as fp8; that of the released checkpoint by default")
+    )
+    stack: str | None = field(default=None, metadata=_imported("serving software"))
+    input_len: Quantity | None = field(
+        default=None, metadata=tokens("mean prompt tokens, where the file does not say", group=_IMPORT)
+    )
+    output_len: Quantity | None = field(
+        default=None, metadata=tokens("mean generated tokens, where the file does not say", group=_IMPORT)
+    )
+    concurrency: Quantity | None = field(
+        default=None, metadata=whole("requests in flight, where the file does not say", group=_IMPORT)
+    )

@@ -1,0 +1,264 @@
+"""What `validate` finds, how it is shown, and the files that it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rackline.api.answer import Answer, SideFile, Verbatim
+from rackline.api.option import Option, texts
+from rackline.api.validate_question import ValidateQuestion
+from rackline.errors import InputError
+from rackline.files import write_text
+
+if TYPE_CHECKING:
+    from rackline.report.figure import Figure
+    from rackline.validation.ablation import Ablated
+    from rackline.validation.refit import Refit
+    from rackline.validation.scoreboard import Score, Scoreboard
+    from rackline.validation.train_refit import TrainRefit
+
+_MOST_WARNINGS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validated:
+    """Predicted cases.
+
+    Args:
+        board: how far off they are.
+        worse: what is worse than in the stored scoreboard; None where none was given.
+    """
+
+    board: Scoreboard
+    worse: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ablation:
+    """The scoreboard without each effect in turn.
+
+    Args:
+        effects: one a row.
+    """
+
+    effects: tuple[Ablated, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """Cases of a benchmark's results.
+
+    Args:
+        lines: one JSON object a line.
+        file: to which they were written, if to one.
+    """
+
+    lines: str
+    file: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StacksWritten:
+    """Training stacks that were written.
+
+    Args:
+        files: their names.
+    """
+
+    files: tuple[str, ...]
+
+
+if TYPE_CHECKING:
+    Found = Validated | Ablation | Imported | StacksWritten | Refit | TrainRefit
+    Answered = Answer[ValidateQuestion, Found]
+
+
+def text_of(answer: Answered, width: int) -> Iterable[Any]:
+    from rackline.validation.refit import Refit
+    from rackline.validation.refit_report import ablation_report, refit_report
+    from rackline.validation.report import scoreboard_report
+    from rackline.validation.train_refit import TrainRefit
+    from rackline.validation.train_report import train_refit_report
+
+    found, elapsed_s = answer.result, answer.elapsed_s
+    if isinstance(found, Validated):
+        yield scoreboard_report(found.board, elapsed_s=elapsed_s, width=width)
+    elif isinstance(found, Refit):
+        yield refit_report(found, elapsed_s=elapsed_s, width=width)
+    elif isinstance(found, TrainRefit):
+        yield train_refit_report(found, elapsed_s=elapsed_s)
+    elif isinstance(found, Ablation):
+        yield ablation_report(found.effects, elapsed_s=elapsed_s)
+    elif isinstance(found, Imported) and found.file is None:
+        yield Verbatim(found.lines)
+
+
+def data_of(answer: Answered) -> Any:
+    import json
+
+    from rackline.report.plain import plain
+
+    found = answer.result
+    if isinstance(found, Validated):
+        return {**plain(found.board), **({} if found.worse is None else {"worse": found.worse})}
+    if isinstance(found, Imported):
+        return {"cases": [json.loads(line) for line in found.lines.splitlines()]}
+    if isinstance(found, StacksWritten):
+        return found
+    return {**plain(found), "elapsed_s": answer.elapsed_s}
+
+
+def summary_of(answer: Answered) -> str:
+    from rackline.units import format_percent
+
+    found = answer.result
+    if isinstance(found, Validated):
+        medians = ", ".join(
+            f"{name} {format_percent(stats.median_abs_error)}" for name, stats in found.board.metrics.items()
+        )
+        supported = found.board.num_cases - len(found.board.unsupported)
+        return f"median |error|: {medians or 'none'}; {supported:,} of {found.board.num_cases:,} cases predicted"
+    if isinstance(found, Imported):
+        return f"{found.lines.count(chr(10))} cases"
+    return f"{type(found).__name__} of {', '.join(texts(answer.question.files))}"
+
+
+def rows_of(answer: Answered) -> Iterable[Any]:
+    found = answer.result
+    if isinstance(found, Validated):
+        return found.board.groups
+    if isinstance(found, Ablation):
+        return found.effects
+    data = data_of(answer)
+    return data.get("folds") or data.get("cases") or [{"file": name} for name in data.get("files", ())]
+
+
+def figure_of(answer: Answered) -> Figure:
+    from rackline.validation.figure import parity_figure
+
+    if not isinstance(answer.result, Validated):
+        raise InputError(what="plot", given=answer.question.ask, allowed="only without `refit` and `ablation`")
+    return parity_figure(answer.result.board)
+
+
+def notes(answer: Answered) -> Iterable[str]:
+    found = answer.result
+    if isinstance(found, Imported) and found.file is not None:
+        yield f"{found.lines.count(chr(10))} cases written to {found.file}"
+    elif isinstance(found, StacksWritten):
+        yield from (f"written: {name}" for name in found.files)
+    else:
+        board: Scoreboard | None = getattr(found, "board", None)  # those of refits warn as well
+        if board is not None:
+            yield from _warnings(board)
+        if isinstance(found, Validated):
+            yield from (f"worse: {line}" for line in found.worse or ())
+
+
+def failed(answer: Answered) -> bool:
+    found = answer.result
+    if not isinstance(found, Validated):
+        return False
+    return bool(found.worse) or (answer.question.strict and bool(found.board.unsupported))
+
+
+def _write_stored(answer: Answered, path: Path) -> None:
+    from rackline.validation.stored import write_stored
+
+    if isinstance(answer.result, Validated):
+        write_stored(answer.result.board, texts(answer.question.files), path)
+
+
+def _write_docs(answer: Answered, path: Path) -> None:
+    from rackline.validation.ablation import write_docs as write_ablation
+    from rackline.validation.page import write_docs as write_scoreboard
+    from rackline.validation.refit import Refit
+    from rackline.validation.refit_report import write_refit_docs
+    from rackline.validation.speculation import write_docs as write_speculation
+    from rackline.validation.stored import stored_form
+    from rackline.validation.train_refit import TrainRefit
+    from rackline.validation.train_report import write_train_refit_docs
+
+    found = answer.result
+    if isinstance(found, Ablation):
+        write_ablation(found.effects, path)
+    elif isinstance(found, Refit):
+        write_refit_docs(found, path)
+    elif isinstance(found, TrainRefit):
+        write_train_refit_docs(found, path)
+    elif not isinstance(found, Validated):
+        raise InputError(what="write_docs", given=str(path), allowed="only for a scoreboard, refits and ablation")
+    elif found.board.both_ways and len(found.board.both_ways) == found.board.num_cases:
+        write_speculation(found.board.both_ways, path)
+    else:
+        write_scoreboard(stored_form(found.board, texts(answer.question.files)), path)
+
+
+def _write_bands(answer: Answered, path: Path) -> None:
+    """Write the error bands of these values."""
+    from rackline.validation.bands import make_bands, to_toml
+    from rackline.validation.refit import Refit
+
+    files, found = texts(answer.question.files), answer.result
+    if not isinstance(found, Validated | Refit):
+        raise InputError(what="write_bands", given=str(path), allowed="only for served cases")
+    scores: Iterable[Score] = found.board.scores
+    if isinstance(found, Refit):
+        from rackline.validation import read_cases
+        from rackline.validation.run import score_cases
+
+        # what was left out stands for a new model; kinds of cases that no number is fitted to are scored as they are
+        kinds = {score.groups["kind"] for score in scores}
+        every = score_cases(read_cases(files), answer.question.calibration, num_worst=0).scores
+        scores = [*scores, *(score for score in every if score.groups["kind"] not in kinds)]
+    write_text(path, to_toml(make_bands(scores), files), what="write_bands")
+
+
+def _existing(text: str, name: str) -> Path:
+    return Path(text)
+
+
+FILES = {
+    "write_stored": SideFile(
+        option=Option(kind="text", help="write the scoreboard to FILE.json, for `stored`"), write=_write_stored
+    ),
+    "write_docs": SideFile(
+        option=Option(
+            kind="text", help="write the scoreboard (refits, ablation) into the marked block of a Markdown page"
+        ),
+        write=_write_docs,
+        check=_existing,
+    ),
+    "write_bands": SideFile(
+        option=Option(
+            kind="text",
+            help="write the error bands of these cases to FILE.toml; with `refit` from the refits that left them out",
+        ),
+        write=_write_bands,
+    ),
+}
+
+
+def refuse(question: ValidateQuestion, outputs: frozenset[str]) -> None:
+    """Outputs that this question does not have."""
+    if question.refit is not None or question.ablation:
+        for name in ("plot", "write_stored"):
+            if name in outputs:
+                raise InputError(what=name, given="a file", allowed="only without `refit` and `ablation`")
+    if question.ablation and "write_bands" in outputs:
+        raise InputError(what="ablation", given="with error bands", allowed="`ablation` alone")
+
+
+def _warnings(board: Scoreboard) -> Iterable[str]:
+    """Where cases are wrong in themselves: one line a cause, with its first place."""
+    lines: dict[str, list[str]] = {}
+    for case in board.bad_input:
+        lines.setdefault(case.cause, []).append(case.where)
+    for cause, places in list(lines.items())[:_MOST_WARNINGS]:
+        more = f" (and {len(places) - 1:,} more)" if len(places) > 1 else ""
+        yield f"warning: {places[0]}{more}: {cause}"
+    if len(lines) > _MOST_WARNINGS:
+        yield f"warning: {len(lines) - _MOST_WARNINGS:,} more causes; --json has all"

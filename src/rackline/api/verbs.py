@@ -1,0 +1,27 @@
+"""Which questions there are, and where each is answered; modules are imported when a question is asked."""
+
+from __future__ import annotations
+
+# name on the command line -> module of rackline.api that holds the question and the function of that name
+MODULES = {
+    "simulate": "simulate",
+    "explain": "explain",
+    "fit": "fit",
+    "tiers": "tiers",
+    "price": "price",
+    "infer-prices": "infer_prices",
+    "budget": "budget",
+    "validate": "validate",
+    "calibrate": "calibrate",
+    "lecture": "lecture",
+    "chips": "chips",
+    "clusters": "clusters",
+    "models": "models",
+    "memory": "memory",
+    "compare": "compare",
+}
+
+
+def function_name(name: str) -> str:
+    """The Python name of a question: "infer-prices" is `infer_prices`."""
+    return name.replace("-", "_")

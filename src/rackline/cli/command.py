@@ -1,0 +1,271 @@
+"""Any question as a command: its options are the question's fields, its text and JSON come from the same answer."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+from cyclopts import Group, Parameter
+
+from rackline.api.answer import Answer, SideFile, Verb, Verbatim, answer_of, find_verb
+from rackline.api.option import Option
+from rackline.api.question import Question, options, written_defaults
+from rackline.api.watch import Counted, Served, Watch
+from rackline.cli.screen import FailedCheckError, counting, print_json, progress, requests_done, screen
+from rackline.errors import InputError
+from rackline.files import check_outputs
+
+_JSON = Option(kind="switch", help="print JSON (SI units) and nothing else")
+_PLOT = Option(
+    kind="text",
+    help="write a figure to FILE.svg, .png, .pdf, .html (one page that needs no network) or .json (Vega-Lite); needs "
+    "the extra plot, .json does not",
+)
+_PLOT_THEME = Option(
+    kind="text",
+    help="light, dark, or auto: pages follow the reader's system, images are light",
+    choices=("auto", "light", "dark"),
+)
+_LONGEST_NAME = 4096  # characters of a path
+
+
+class ScreenWatch(Watch):
+    """Draws bars on standard error, if that is a terminal."""
+
+    def moving(self, what: str) -> AbstractContextManager[None]:
+        """A moving bar."""
+        return progress(what)
+
+    def counting(self, first: str, then: str) -> AbstractContextManager[Counted]:
+        """A bar that counts parts."""
+        return counting(first, then)
+
+    def serving(self, what: str) -> AbstractContextManager[Served | None]:
+        """A bar that counts requests."""
+        return requests_done(what)
+
+
+class RefusedOptionError(InputError):
+    """Bad input, named as the command line spells it."""
+
+
+def command(name: str) -> Callable[..., None]:
+    """The function of a command, with the signature that cyclopts reads."""
+    verb = find_verb(name)
+    outputs = _outputs(verb)
+
+    def run(*given: Any, **named: Any) -> None:
+        wanted = {key: named.pop(key) for key in outputs if key in named}
+        for key in outputs:
+            if wanted.get(key) is not None and key in verb.files:
+                named.update(verb.files[key].needs)
+        answer_command(verb, _values(verb.question, given, named), wanted)
+
+    flags = {key: flag_of(key, one) or key for key, one in options(verb.question).items()}
+    usual = {key: False if one.kind == "switch" else None for key, one in outputs.items()}
+    usual.update(written_defaults(verb.question))
+    parameters = [
+        _parameter(key, replace(one, help=with_flags(one.help, flags)), usual)
+        for key, one in {**options(verb.question), **outputs}.items()
+    ]
+    parameters.sort(key=lambda one: one.kind)
+    run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__doc__ = (verb.solve.__doc__ or "").partition("Example:")[0].strip()
+    run.__name__ = name
+    return run
+
+
+def answer_command(verb: Verb[Any, Any], values: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Ask, write the files, print the answer.
+
+    Args:
+        values: of the question's options, as they were typed.
+        wanted: outputs by name: json, plot, plot_kind and the files of the question.
+
+    Raises:
+        RefusedOptionError: bad input.
+        FailedCheckError: a check of the answer failed.
+    """
+    try:
+        question = verb.question(**values)
+        paths = _paths(verb, question, wanted)
+        verb.refuse(question, frozenset(paths))
+        found = answer_of(question, verb.solve, ScreenWatch())
+        for key, path in paths.items():
+            if key == "plot":
+                found.plot(wanted.get("plot_kind")).save(path, wanted.get("plot_theme") or "auto")
+            else:
+                verb.files[key].write(found, path)
+    except InputError as error:
+        raise spoken(error, verb) from error
+    show(found, json=bool(wanted.get("json")))
+    sys.stdout.flush()
+    for line in verb.notes(found):
+        print(line, file=sys.stderr)
+    if verb.failed(found):
+        raise FailedCheckError
+
+
+def show(found: Answer[Any, Any], *, json: bool) -> None:
+    """Print an answer, for readers or for programs."""
+    if json:
+        print_json(found.to_dict())
+        return
+    out = screen()
+    for part in found.text(out.width):
+        if isinstance(part, Verbatim):
+            sys.stdout.write(part.text)
+        else:
+            out.print(part)
+
+
+def flag_of(name: str, option: Option) -> str:
+    """The long flag of an option; an argument has none."""
+    return "" if option.positional else option.flag or f"--{name.replace('_', '-')}"
+
+
+def spoken(error: InputError, verb: Verb[Any, Any]) -> InputError:
+    """An error that names fields, with the flags in their place."""
+    flags = {key: flag_of(key, one) or key for key, one in {**options(verb.question), **_outputs(verb)}.items()}
+    first, space, rest = error.what.partition(" ")
+    what = f"{flags[first]}{space}{rest}" if first in flags and not error.where else error.what
+    return RefusedOptionError(
+        what=with_flags(what, flags),
+        given=error.given,
+        allowed=with_flags(error.allowed, flags),
+        where=error.where,
+        nearest=with_flags(error.nearest, flags) if error.nearest else None,
+    )
+
+
+def with_flags(text: str, flags: Mapping[str, str]) -> str:
+    """A text in which names of options in backticks become flags."""
+    for key, flag in flags.items():
+        text = text.replace(f"`{key}`", flag)
+    return text
+
+
+def _outputs(verb: Verb[Any, Any]) -> dict[str, Option]:
+    """What a command can do with an answer beside printing it."""
+    found = {"json": _JSON}
+    if verb.figures:
+        found |= {"plot": _PLOT, "plot_theme": _PLOT_THEME}
+    if len(verb.figures) > 1:
+        first, *others = verb.figures
+        kinds = f"{', '.join([f'{first} (default)', *others[:-1]])} or {others[-1]}"
+        found["plot_kind"] = Option(kind="text", help=kinds, choices=tuple(verb.figures))
+    return {**found, **{key: one.option for key, one in verb.files.items()}}
+
+
+def _paths(verb: Verb[Any, Any], question: Question, wanted: Mapping[str, Any]) -> dict[str, Path]:
+    """The files of the outputs, checked before any work is done.
+
+    Raises:
+        InputError: a file that cannot be written, is read or is written twice; a kind or theme of no figure.
+    """
+    if wanted.get("plot_kind") is not None and wanted.get("plot") is None:
+        raise InputError(what="plot_kind", given=wanted["plot_kind"], allowed="together with `plot` FILE")
+    outputs = _outputs(verb)
+    for key in ("plot_kind", "plot_theme"):
+        if wanted.get(key) is not None:
+            outputs[key].read(wanted[key], key)
+    paths: dict[str, Path] = {}
+    for key, text in wanted.items():
+        if text is not None and (key == "plot" or key in verb.files):
+            paths[key] = _path(verb, key, text)
+    check_outputs(paths, files_read(question))
+    return paths
+
+
+def files_read(question: Question) -> dict[str, str]:
+    """The files that a question names, by option."""
+    found: dict[str, str] = {}
+    for key in options(type(question)):
+        value = getattr(question, key)
+        for one in cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,):
+            if isinstance(one, str) and len(one) < _LONGEST_NAME and Path(one).is_file():
+                found[key] = one
+    return found
+
+
+def _path(verb: Verb[Any, Any], key: str, text: str) -> Path:
+    """The file of an output, checked before any work is done."""
+    if key == "plot":
+        from rackline.report.figure import check_plot_path
+
+        return check_plot_path(text, what="plot")
+    one: SideFile = verb.files[key]
+    return (one.check or file_to_write)(text, key)
+
+
+def file_to_write(text: str, name: str) -> Path:
+    """A file that is going to be written, in a folder that exists.
+
+    Raises:
+        InputError: a folder, or a file in a folder that does not exist.
+    """
+    path = Path(text)
+    if path.is_dir() or not path.parent.is_dir():
+        raise InputError(what=name, given=text, allowed="a file in a folder that exists")
+    return path
+
+
+def _parameter(name: str, option: Option, usual: Mapping[str, Any]) -> inspect.Parameter:
+    """The parameter of an option, as cyclopts reads it: always texts, which our own parsers judge."""
+    default = usual.get(name, inspect.Parameter.empty)
+    more: dict[str, Any] = {"help": option.help, "allow_leading_hyphen": True}
+    kind: Any = str
+    if option.kind == "switch":
+        kind = bool
+        more = {"help": option.help, "negative": ()}
+        if default is False:
+            more["show_default"] = False
+    elif option.kind == "settings" or (option.several and (option.repeated or option.positional)):
+        kind = list[str]
+        more["negative"] = ()
+        if default is None or isinstance(default, str):
+            default = None
+    if option.hidden:
+        more["show"] = False
+    if option.group:
+        more["group"] = Group(option.group)
+    if default is None:
+        kind = kind | None
+    if option.positional:
+        where = inspect.Parameter.POSITIONAL_ONLY
+        if option.several and default is inspect.Parameter.empty:
+            where, kind = inspect.Parameter.VAR_POSITIONAL, str
+    else:
+        where = inspect.Parameter.KEYWORD_ONLY
+        more["name"] = [flag_of(name, option), *([f"-{option.short}"] if option.short else [])]
+    annotation = Annotated[kind, Parameter(**more)]
+    if where is inspect.Parameter.VAR_POSITIONAL:
+        return inspect.Parameter(name, where, annotation=annotation)
+    return inspect.Parameter(name, where, default=default, annotation=annotation)
+
+
+def _values(kind: type[Question], given: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the question from what was typed; what was not typed is left to its default.
+
+    Raises:
+        InputError: nothing was given for several arguments.
+    """
+    values = {key: value for key, value in named.items() if value is not None}
+    for key, one in options(kind).items():
+        if not one.positional:
+            continue
+        if one.several and key not in written_defaults(kind):
+            values[key] = list(given)
+            if not given:
+                raise InputError(what=key, given="nothing", allowed=one.help)
+            break
+        if given and given[0] is not None:
+            values[key] = given[0]
+        given = given[1:]
+    return values

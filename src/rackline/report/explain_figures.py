@@ -1,0 +1,214 @@
+"""Figures of a pass: its rows under the roofline, its time row by row, and the memory of the fullest chip."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rackline.parallel.precision import compute_dtype
+from rackline.passes import RowTime
+from rackline.report.axes import Measure, linear_axis, log_axis
+from rackline.report.bars import BAR_HEIGHT, LONGEST_LABEL, stacked_bars
+from rackline.report.explain_report import Explanation
+from rackline.report.figure import Figure
+from rackline.report.layers import Layer, Row, colour, hovered, limit
+from rackline.report.wording import RESOURCE_NAMES, percent, share
+from rackline.units import format_bytes, format_seconds
+
+_BINDS = tuple(RESOURCE_NAMES.values())
+_INTENSITY = Measure(field="flop_per_byte", title="arithmetic intensity [FLOP/B]", kind="count")
+_RATE = Measure(field="flop_per_s", title="FLOP/s reached", kind="flop_per_s")
+_START = Measure(field="start_s", title="time in the pass", kind="seconds")
+_OPERATION = Measure(field="operation", title="operation")
+_SECONDS = Measure(field="seconds", title="time", kind="seconds")
+_SHARE = Measure(field="share", title="share of the rows", kind="share")
+_BOUND = Measure(field="binds", title="binds")
+_MOST_NAMED, _SMALLER = 6, "smaller rows"
+_LEAST_SHARE = 0.005
+_MOST_KINDS = 3
+_WIDTH, _HEIGHT = 640, 400
+
+
+def roofline_figure(explanation: Explanation) -> Figure:
+    """The rows of a pass under the roofs of the chip: FLOP/s reached over FLOP per byte of memory traffic.
+
+    Rows without arithmetic or without memory traffic, such as those on links, have no place in it.
+    """
+    chip, time = explanation.deployment.cluster.chip, explanation.time
+    total = sum(row.seconds for row in time.rows if row.used)
+    rows = [_roofline_row(row, total) for row in time.rows if _has_place(row)]
+    found = {compute_dtype(row.dtype, chip) for row in time.rows if _has_place(row)}
+    peaks = {name: chip.flop_per_s(name) for name in sorted(found) if chip.supports(name)}
+    ridges = [peak / chip.hbm_bytes_per_s for peak in peaks.values()]
+    x = log_axis(_INTENSITY, [*(row["flop_per_byte"] for row in rows), *(5.0 * ridge for ridge in ridges)])
+    y = log_axis(_RATE, [*(row["flop_per_s"] for row in rows), *(1.5 * peak for peak in peaks.values())])
+    low, high = x["scale"]["domain"]
+    roofs: list[Row] = [
+        {"roof": name, "flop_per_byte": at, "flop_per_s": min(peak, at * chip.hbm_bytes_per_s)}
+        for name, peak in peaks.items()
+        for at in (low, peak / chip.hbm_bytes_per_s, high)
+    ]
+    place: Layer = {"x": x, "y": y}
+    ordered = sorted(rows, key=lambda row: -row["share"])
+    names = [row["operation"] for row in ordered[:_MOST_NAMED]]
+    for row in ordered[_MOST_NAMED:]:
+        row["series"] = _SMALLER
+    names += [_SMALLER] if len(ordered) > _MOST_NAMED else []
+    layers: list[Layer] = [
+        {
+            "data": {"values": roofs},
+            "mark": {"type": "line", "style": "reference", "strokeDash": [1, 0], "strokeWidth": 1.6, "clip": True},
+            "encoding": {**place, "detail": {"field": "roof", "type": "nominal"}},
+        },
+        {
+            "data": {"values": [row for row in roofs if row["flop_per_byte"] == high]},
+            "mark": {"type": "text", "style": "muted-text", "align": "right", "baseline": "bottom", "dx": -4, "dy": -4},
+            "encoding": {**place, "text": {"field": "roof"}},
+        },
+        hovered(
+            {"type": "point", "opacity": 0.85},
+            {
+                **place,
+                "color": colour(names),
+                "size": {
+                    "field": "share",
+                    "type": "quantitative",
+                    "scale": {"domain": [0, 1], "range": [40, 1600]},
+                    "legend": None,
+                },
+            },
+            [_OPERATION, _INTENSITY, _RATE, _SECONDS, _SHARE, _BOUND, Measure(field="dtype", title="type")],
+        ),
+    ]
+    seen = sum(row["share"] for row in rows)
+    return Figure(
+        title=_title(explanation, "rows under the roofline"),
+        subtitle=f"area: share of the time; {percent(1.0 - seen)} of it is in rows that only move data. "
+        f"{_under(explanation)}",
+        description=f"FLOP/s reached over FLOP per byte of the {len(rows)} rows that compute, with the roofs of "
+        f"{chip.name}. " + _longest(time.rows, total),
+        spec={"data": {"values": rows}, "layer": layers},
+    )
+
+
+def waterfall_figure(explanation: Explanation) -> Figure:
+    """The time of a pass, row by row: each begins where the one before ended, in its stream where streams overlap."""
+    time, ideal = explanation.time, explanation.ideal
+    used = [row for row in time.rows if row.used and row.seconds > 0.0]
+    total = sum(row.seconds for row in used)
+    rows: list[Row] = []
+    ends: dict[str, float] = {}
+    small, count = 0.0, 0
+    for row in used:
+        if row.seconds < _LEAST_SHARE * total:
+            small, count = small + row.seconds, count + 1
+            continue
+        stream = row.stream if time.policy == "overlap" else ""
+        start = ends.get(stream, 0.0)
+        ends[stream] = start + row.seconds
+        rows.append(_step(row.name, start, row.seconds, total, RESOURCE_NAMES.get(row.binds, row.binds)))
+    last = max(ends.values(), default=0.0)
+    if count:
+        rows.append(_step(f"{count} smaller", last, small, total, "overhead"))
+        last += small
+    if time.host_s > 0.0:
+        rows.append(_step("host", last, time.host_s, total, "overhead"))
+    whole: Row = {**_step("pass", 0.0, time.seconds, total, ""), "share": None}
+    x = linear_axis(_START, [*(row["end_s"] for row in rows), time.seconds, ideal.seconds])
+    names = [row["operation"] for row in (*rows, whole)]
+    y: Layer = {"field": "operation", "type": "nominal", "sort": names, "title": None}
+    y |= {"axis": {"labelLimit": LONGEST_LABEL, "ticks": False, "domain": False}, "scale": {"paddingInner": 0.25}}
+    place: Layer = {"x": x, "x2": {"field": "end_s"}, "y": y}
+    binds = [name for name in _BINDS if any(row["binds"] == name for row in rows)]
+    shown = [_OPERATION, _SECONDS, _SHARE, _BOUND]
+    words = {"type": "text", "align": "left", "dx": 4}
+    layers: list[Layer] = [
+        hovered({"type": "bar"}, {**place, "color": colour(_BINDS, "binds", title="binds", used=binds)}, shown),
+        hovered({"type": "bar", "style": "muted"}, place, shown, data={"values": [whole]}),
+        *limit("x", x, ideal.seconds, f"blackboard {format_seconds(ideal.seconds)}"),
+        {
+            "data": {"values": [{**row, "text": format_seconds(row["seconds"])} for row in (*rows, whole)]},
+            "mark": words,
+            "encoding": {"x": {**x, "field": "end_s"}, "y": y, "text": {"field": "text"}},
+        },
+    ]
+    how = {"serial": "sum of the rows", "overlap": "streams side by side", "blackboard": "longest resource"}
+    return Figure(
+        title=_title(explanation, "where the time goes"),
+        subtitle=f"{format_seconds(time.seconds)} a pass ({how[time.policy]}). {_under(explanation)}",
+        description=f"A pass takes {format_seconds(time.seconds)}, on the blackboard {format_seconds(ideal.seconds)}. "
+        + _longest(time.rows, total),
+        spec={"data": {"values": rows}, "layer": layers},
+        width=560,
+        height=BAR_HEIGHT * len(names),
+    )
+
+
+def memory_figure(explanation: Explanation) -> Figure:
+    """What the fullest chip holds: weights by kind, cache, activations, runtime, and what stays free."""
+    memory = explanation.memory
+    kinds = sorted(
+        ((f"weights: {kind}", float(value)) for kind, value in memory.weights.items()), key=lambda kind: -kind[1]
+    )
+    held = {
+        **dict(kinds[:_MOST_KINDS]),
+        "other weights": sum(value for _, value in kinds[_MOST_KINDS:]),
+        "KV cache": float(memory.kv_cache),
+        "activations": float(memory.activations),
+        "runtime": float(np.asarray(memory.runtime)),
+        "free": max(float(memory.free), 0.0),
+    }
+    text = f"{format_bytes(float(memory.used))} of {format_bytes(float(memory.usable))} usable"
+    return stacked_bars(
+        {"fullest chip": held},
+        list(held),
+        Measure(field="held_bytes", title="memory", kind="bytes"),
+        title=_title(explanation, "memory of the fullest chip"),
+        subtitle=f"{text}; {_under(explanation)}",
+        description=f"The fullest chip holds {text}: "
+        + ", ".join(f"{name} {format_bytes(value)}" for name, value in held.items() if value > 0.0)
+        + ".",
+        marks={"usable": float(memory.usable), "chip": memory.total},
+    )
+
+
+def _has_place(row: RowTime) -> bool:
+    return (
+        row.used and row.seconds > 0.0 and row.amounts.get("compute", 0.0) > 0.0 and row.amounts.get("hbm", 0.0) > 0.0
+    )
+
+
+def _roofline_row(row: RowTime, total: float) -> Row:
+    return {
+        "operation": row.name,
+        "series": row.name,
+        "flop_per_byte": row.amounts["compute"] / row.amounts["hbm"],
+        "flop_per_s": row.amounts["compute"] / row.seconds,
+        "seconds": row.seconds,
+        "share": share(row.seconds, total),
+        "binds": RESOURCE_NAMES.get(row.binds, row.binds),
+        "dtype": row.dtype,
+    }
+
+
+def _step(name: str, start: float, seconds: float, total: float, binds: str) -> Row:
+    times = {"start_s": start, "end_s": start + seconds, "seconds": seconds}
+    return {"operation": name, **times, "share": share(seconds, total), "binds": binds}
+
+
+def _title(explanation: Explanation, what: str) -> str:
+    deployment = explanation.deployment
+    return f"{deployment.model.name} on {deployment.cluster.name}: {what}"
+
+
+def _under(explanation: Explanation) -> str:
+    deployment = explanation.deployment
+    layout = deployment.layout.label()
+    return f"{layout}, {deployment.precision.short()}, batch {explanation.batch_size:,}, {explanation.time.calibration}"
+
+
+def _longest(rows: tuple[RowTime, ...], total: float) -> str:
+    used = sorted((row for row in rows if row.used), key=lambda row: -row.seconds)[:3]
+    texts = [f"{row.name} {percent(share(row.seconds, total))}" for row in used if math.isfinite(row.seconds)]
+    return f"Longest: {', '.join(texts)}."

@@ -1,0 +1,82 @@
+"""Any question → address or JSON → the same question, for every kind of question and any of its values."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rackline.api.answer import find_verb
+from rackline.api.option import Option
+from rackline.api.question import Question, options, written_defaults
+from rackline.api.verbs import MODULES
+from rackline.errors import InputError
+
+KINDS: dict[str, type[Question]] = {name: find_verb(name).question for name in MODULES}
+TEXTS = st.text(min_size=1, max_size=12).filter(lambda text: text.strip() != "")
+
+
+def one_value(option: Option) -> st.SearchStrategy[Any]:
+    """Values of one option, as a caller may give them."""
+    if option.kind == "switch":
+        return st.booleans()
+    if option.kind == "settings":
+        return st.lists(TEXTS, min_size=1, max_size=3)
+    if option.choices:
+        return st.sampled_from(option.choices)
+    if not option.is_quantity:
+        return TEXTS
+    low = option.minimum if option.minimum is not None else (0.0 if option.zero else 1e-9)
+    high = option.maximum if option.maximum is not None else 1e12
+    if option.kind == "fraction":
+        high = min(high, 1.0)
+    if option.kind == "whole":
+        return st.integers(int(low), int(high))
+    return st.floats(low, high, exclude_min=low == 0.0 and not option.zero)
+
+
+@st.composite
+def questions(draw: st.DrawFn, kind: type[Question]) -> Question:
+    """A question with some of its options given."""
+    values: dict[str, Any] = {}
+    for name, option in options(kind).items():
+        if name in written_defaults(kind) and not draw(st.booleans()):
+            continue
+        one = one_value(option)
+        values[name] = draw(st.lists(one, min_size=1, max_size=3) if option.several else one)
+    return kind(**values)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_question_survives_addresses_and_json(name: str, data: st.DataObject) -> None:
+    question = data.draw(questions(KINDS[name]))
+    assert KINDS[name].from_params(question.to_params()) == question
+    assert KINDS[name].from_data(json.loads(json.dumps(question.to_data()))) == question
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_option_has_one_line_of_help_and_a_unit(name: str) -> None:
+    for field, option in options(KINDS[name]).items():
+        assert option.help, field
+        assert "\n" not in option.help, field
+        assert (option.unit != "-") == option.is_quantity or option.kind == "text", field
+
+
+def test_the_same_asked_in_other_words_is_equal() -> None:
+    fit = KINDS["fit"]
+    assert fit("m", on="c", context="8k") == fit("m", on="c", context=8000.0) == fit("m", on="c")  # type: ignore[call-arg]
+    assert fit("m", on="c", set={"a": 2.0}) == fit("m", on="c", set=["a=2.0"])  # type: ignore[call-arg]
+
+
+def test_unknown_and_missing_names_are_refused() -> None:
+    with pytest.raises(InputError, match="nearest: context"):
+        KINDS["fit"].from_params({"model": "m", "on": "c", "contxt": "8k"})
+    with pytest.raises(InputError, match="on: got 'nothing'"):
+        KINDS["fit"].from_data({"model": "m"})
+    with pytest.raises(InputError, match="context: got 'eight'"):
+        KINDS["fit"].from_params({"model": "m", "on": "c", "context": "eight"})
