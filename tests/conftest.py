@@ -1,7 +1,20 @@
 """Settings shared by all tests."""
 
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
 from hypothesis import settings
 
 # A loaded 2-core machine breaks hypothesis's 200 ms deadline without any fault in the code.
 settings.register_profile("rackline", deadline=None, max_examples=60, print_blob=True)
 settings.load_profile("rackline")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many tests were skipped, and why: a clone without the measured cases does not test as much."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(str(report.longrepr[-1]) for report in reports if isinstance(report.longrepr, tuple))
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count} skipped: {reason.removeprefix('Skipped: ')}")

@@ -36,6 +36,7 @@ def rack_plan():
         constraints=Constraints(tpot_s=0.030, ttft_s=2.0),
         precisions=[rl.precision("fp8", model, on.chip)],
         layouts=layouts,
+        served=False,
     )
 
 
@@ -94,6 +95,7 @@ def test_no_limit_costs_no_more_and_a_tight_one_says_why(rack_plan) -> None:
         "calibration": rack_plan.calibration,
         "precisions": [rl.precision("fp8", model, on.chip)],
         "layouts": [rl.Layout(tp=1, attention_dp=n, ep=n) for n in (8, 16, 32)],
+        "served": False,
     }
     free = plan(model, on, WORK, **common).disaggregated
     tight = plan(model, on, WORK, constraints=Constraints(tpot_s=1e-3), **common).disaggregated
@@ -119,6 +121,7 @@ def test_pools_on_two_kinds_of_chip() -> None:
         prefill_on=prefill_on,
         prefill_layouts=[rl.Layout(attention_dp=32, ep=32)],
         prefill_calibration=rl.calibration("auto", prefill_on.chip),
+        served=False,
     ).pools.steady
     assert (found.prefill.cluster, found.decode.cluster) == ("h100-96", "gb200-nvl72")
     assert found.transfer.level == "scale_out"

@@ -48,6 +48,7 @@ def small_plan(tpot_s: float | None = 0.02, ttft_s: float | None = 1.0) -> Plan:
         modes=SMALL_MODES,
         layouts=SMALL_LAYOUTS,
         batches=SMALL_BATCHES,
+        served=False,
     )
 
 
@@ -159,6 +160,7 @@ def full_plan(on: str = "gb200-nvl72") -> Plan:
         Workload(input_len=4000, output_len=1000),
         calibration=numbers("generic", on),
         constraints=Constraints(tpot_s=0.03, ttft_s=2.0),
+        served=False,
     )
 
 
@@ -387,6 +389,7 @@ def test_skewed_routing_costs_more() -> None:
         "layouts": [Layout(attention_dp=32, ep=32)],
         "precisions": [types("fp8", "deepseek-v3", "gb200-nvl72")],
         "constraints": Constraints(tpot_s=0.05),
+        "served": False,
     }
     costs: list[float] = []
     for routing in (Routing(law="balanced"), Routing(law="uniform"), Routing(law="power_law", exponent=0.5)):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
 from rackline.api.fields import INPUT, OUTPUT
-from rackline.api.option import Quantity, latency, option, si, texts
+from rackline.api.option import Quantity, limit, option, si, texts
 from rackline.api.question import Question
-from rackline.api.resolve import calibration_of, model_and_cluster
+from rackline.api.resolve import calibration_of, constraints_of, model_and_cluster
 from rackline.api.watch import Watch
 from rackline.errors import InputError, UnknownNameError
 
@@ -37,12 +37,8 @@ class CompareQuestion(Question):
     )
     input: Quantity = field(default="4k", metadata=INPUT)
     output: Quantity = field(default="1k", metadata=OUTPUT)
-    tpot: Quantity | None = field(
-        default=None, metadata=latency("largest mean time per output token of deployments, such as 30ms")
-    )
-    ttft: Quantity | None = field(
-        default=None, metadata=latency("largest mean time to first token of deployments, such as 2s")
-    )
+    tpot: Quantity | None = field(default=None, metadata=limit("time per output token of deployments", "30ms"))
+    ttft: Quantity | None = field(default=None, metadata=limit("time to first token of deployments", "2s"))
     calibration: CalibrationLike = field(
         default="auto",
         metadata=option("object", "of deployments: auto, trtllm, vllm, sglang, generic, unit or a TOML file"),
@@ -139,7 +135,7 @@ def _of_the_catalogue(names: tuple[str, ...]) -> Compared:
 
 def _deployment(name: str, question: CompareQuestion, watch: Watch) -> Side:
     from rackline.report.compare_report import deployment_side
-    from rackline.search import Constraints, plan
+    from rackline.search import plan
     from rackline.serving.workload import Workload
 
     model_name, separator, cluster_name = name.partition("@")
@@ -152,6 +148,6 @@ def _deployment(name: str, question: CompareQuestion, watch: Watch) -> Side:
             cluster,
             Workload(input_len=si(question.input), output_len=si(question.output)),
             calibration=calibration_of(question.calibration, cluster.chip),
-            constraints=Constraints(tpot_s=si(question.tpot), ttft_s=si(question.ttft)),
+            constraints=constraints_of(question.tpot, question.ttft),
         )
     return deployment_side(name, answer)

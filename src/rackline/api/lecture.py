@@ -31,11 +31,14 @@ class LectureQuestion(Question):
         default=None,
         metadata=whole(
             "1 batch size, 2 experts on racks, 3 pipelines, 4 memory wall, 5 over-training, 6 prices, 7 cryptography, "
-            "8 inconsistencies, 9 golden values; all by default",
-            maximum=9,
+            "8 inconsistencies, 9 golden values, 10 summaries, 11 flash cards; all by default",
+            maximum=11,
         ),
     )
-    claim: str | None = field(default=None, metadata=option("text", "one claim in full, such as C99"))
+    claim: str | None = field(
+        default=None,
+        metadata=option("text", "one claim in full, such as C99, N01 (a summary) or Q4 (a flash card)"),
+    )
     set: Settings | None = field(
         default=None,
         metadata=option(
@@ -61,14 +64,14 @@ def _text(answer: Answer[LectureQuestion, Ledger], width: int) -> Iterable[Any]:
 
     found = answer.result.claims
     if answer.question.claim is not None:
-        yield claim_panel(found[0])
+        yield from map(claim_panel, found)
     else:
         yield ledger_table(found, full=answer.question.segment is not None)
 
 
 def _summary(answer: Answer[LectureQuestion, Ledger]) -> str:
     found = answer.result.claims
-    if len(found) == 1:
+    if answer.question.claim is not None:
         return f"{found[0].claim.id}: {found[0].verdict}"
     verdicts = Counter(str(one.verdict) for one in found)
     return f"{len(found)} claims: " + ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())

@@ -43,8 +43,9 @@ MOST_USD = 1e6
 MOST_CHIPS = 1e9
 
 Kind = Literal[
-    "text", "switch", "settings", "object", "seconds", "count", "whole", "fraction", "rate", "bytes", "usd_per_hour"
-]
+    "text", "switch", "settings", "object", "limit", "seconds", "count", "whole", "fraction", "rate", "bytes",
+    "usd_per_hour",
+]  # fmt: skip
 
 # how a text of each kind of quantity is read, and what stands behind a number when it is written as a text
 _QUANTITIES: dict[str, tuple[Callable[..., float], str]] = {
@@ -151,6 +152,9 @@ class Option:
                 return (_name_or_object(value, name),)
             case "text":
                 return (self._text(value, name),)
+            case "limit":
+                limit_s, percentile = latency_limit(value, name)
+                return (limit_s if percentile is None else f"{limit_s!r}s@p{percentile:g}",)
             case "whole":
                 return (_whole(value, self._quantity(value, name), name, self.minimum),)
             case "seconds" | "count" | "fraction" | "rate" | "bytes" | "usd_per_hour":
@@ -185,6 +189,8 @@ class Option:
     def _write_one(self, value: Any) -> str:
         if isinstance(value, bool):
             return "true" if value else "false"
+        if self.kind == "limit" and isinstance(value, int | float):
+            return f"{value!r}s"
         if isinstance(value, int | float):
             text = str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
             return text + (_QUANTITIES[self.kind][1] if self.is_quantity else "")
@@ -207,8 +213,31 @@ def whole(help_text: str, minimum: int = 1, maximum: float = MOST_CHIPS, **more:
 
 
 def latency(help_text: str, **more: Any) -> dict[str, Option]:
-    """An option that limits a time."""
+    """An option that is a time of a request."""
     return option("seconds", help_text, unit="s", maximum=MOST_SECONDS, **more)
+
+
+def limit(what: str, example: str) -> dict[str, Option]:
+    """An option that limits a latency, at its mean or at a percentile."""
+    return option(
+        "limit", f"largest {what}: of the mean, such as {example}, or of a percentile: {example}@p99", unit="s"
+    )
+
+
+def latency_limit(value: Quantity, name: str) -> tuple[float, float | None]:
+    """A limit of a latency, "2s" of the mean or "2s@p99" of a percentile: (limit [s], percentile or None).
+
+    Raises:
+        InputError: another form.
+    """
+    if not isinstance(value, str) or "@" not in value:
+        return parse_seconds(value, name=name, maximum=MOST_SECONDS), None
+    time, _, place = (part.strip() for part in value.partition("@"))
+    found = parse_seconds(time, name=name, maximum=MOST_SECONDS)
+    if not place.startswith("p") or not place[1:]:
+        allowed = "a time and a percentile such as 2s@p99"
+        raise InputError(what=name, given=value, allowed=allowed, nearest=f"{time}@p99")
+    return found, parse_count(place[1:], name=f"{name} percentile", maximum=99.99)
 
 
 @overload

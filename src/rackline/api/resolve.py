@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from rackline.api.option import latency_limit
 from rackline.errors import CatalogError, InputError, LayoutError, UnknownNameError, nearest_names
 from rackline.units import Quantity, parse_count
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from rackline.hardware import Chip, Cluster
     from rackline.parallel import Layout, Precision, Routing
     from rackline.passes import Calibration
+    from rackline.search import Constraints
     from rackline.serving.workload import Mode
 
 
@@ -298,3 +300,22 @@ def calibration_of(given: CalibrationLike, chip: Chip) -> Calibration:
             allowed=f"{', '.join(allowed)} or a TOML file",
             nearest=near[0] if near else None,
         ) from error
+
+
+def constraints_of(tpot: Quantity | None, ttft: Quantity | None, memory_fraction: float = 0.9) -> Constraints:
+    """Limits of a plan, each at the mean or at a percentile.
+
+    Args:
+        tpot, ttft: such as 0.03 [s], "30ms" or "2s@p99"; None for no limit.
+    """
+    from rackline.search import Constraints
+
+    tpot_s, tpot_percentile = (None, None) if tpot is None else latency_limit(tpot, "tpot")
+    ttft_s, ttft_percentile = (None, None) if ttft is None else latency_limit(ttft, "ttft")
+    return Constraints(
+        tpot_s=tpot_s,
+        ttft_s=ttft_s,
+        tpot_percentile=tpot_percentile,
+        ttft_percentile=ttft_percentile,
+        memory_fraction=memory_fraction,
+    )

@@ -92,6 +92,7 @@ def cheapest_deployment(
         precisions=precisions_of([precision], model, cluster),
         layouts=layouts_of(layout, model, cluster),
         pools=False,
+        served=False,
     )
     if answer.best is None:
         raise InputError(

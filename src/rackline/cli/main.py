@@ -140,6 +140,7 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
     rackline lecture
     rackline lecture --segment 6
     rackline lecture --claim C99
+    rackline lecture --claim Q4
     rackline lecture --claim C28 --set gb200:hbm_bytes_per_s=16TB/s
 """,
     "chips": """Examples:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from cyclopts import Parameter
 
 from rackline.errors import CatalogError, InputError, LayoutError, UnknownNameError, nearest_names
-from rackline.units import parse_count, parse_fraction, parse_seconds, parse_usd_per_hour
+from rackline.units import parse_count, parse_fraction, parse_usd_per_hour
 
 if TYPE_CHECKING:
     from rackline.arch import AnyModel
@@ -49,11 +49,6 @@ def whole(text: str, name: str, minimum: int = 1, maximum: float = 1e9) -> int:
     if not value.is_integer():
         raise InputError(what=name, given=text, allowed="a whole number", nearest=str(max(minimum, round(value))))
     return int(value)
-
-
-def latency(text: str | None, name: str) -> float | None:
-    """A time limit, None for no limit [s]."""
-    return None if text is None else parse_seconds(text, name=name, maximum=MOST_SECONDS)
 
 
 def memory_fraction(text: str) -> float:

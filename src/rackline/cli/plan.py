@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from rackline.api.option import latency_limit
 from rackline.cli.fleet import read_traffic
 from rackline.cli.launch import launch_commands, read_stack
 from rackline.cli.options import (
@@ -18,7 +19,6 @@ from rackline.cli.options import (
     Value,
     check_overlap,
     find_calibration,
-    latency,
     memory_fraction,
     read_layouts,
     read_model_and_cluster,
@@ -75,16 +75,17 @@ def plan(
 ) -> None:
     """The cheapest way to serve a model on a cluster under latency limits.
 
-    Looks at every layout × precision × scheduler × batch that fits, and explains the best: what binds, what it
-    costs, how far it is from the floors, what else there is, and what was rejected by the least.
+    Looks at every layout × precision × scheduler × batch that fits, serves the best with requests that arrive at
+    random and lowers their rate until the limits hold, and explains it: what binds, what it costs, how far it is from
+    the floors, what else there is, and what was rejected by the least.
 
     Args:
         model: catalogue name, Hugging Face id, TOML file or config.json
         on: cluster: catalogue name or TOML file
         input_len: prompt tokens of a request, such as 4k
         output_len: generated tokens of a request, at least 2
-        tpot: largest mean time per output token, such as 30ms
-        ttft: largest mean time to first token, such as 2s
+        tpot: largest time per output token: of the mean, such as 30ms, or of a percentile, such as 50ms@p90
+        ttft: largest time to first token: of the mean, such as 2s, or of a percentile, such as 2s@p99
         chips: chips to use; the cluster's own number by default
         precision: data types: native, bf16, fp8, fp4, mxfp4, int8, int4, or in parts such as fp8,kv=bf16; may be
             repeated; all that the chip supports by default
@@ -121,7 +122,10 @@ def plan(
     fraction = memory_fraction(memory)
     request = (tokens(input_len, "--input"), tokens(output_len, "--output", 2.0))
     hit = parse_fraction(cache_hit, name="--cache-hit", maximum=0.9999)
-    limits = (latency(tpot, "--tpot"), latency(ttft, "--ttft"))
+    limits = tuple(
+        (None, None) if text is None else latency_limit(text, name)
+        for text, name in ((tpot, "--tpot"), (ttft, "--ttft"))
+    )
     demand = read_traffic(traffic, peak_over_mean, offline, provider)
     stack = read_stack(launch)
     drafts = read_speculation(speculate)
@@ -145,7 +149,13 @@ def plan(
             cluster,
             Workload(input_len=request[0], output_len=request[1], cache_hit=hit),
             calibration=find_calibration(calibration, cluster.chip),
-            constraints=Constraints(tpot_s=limits[0], ttft_s=limits[1], memory_fraction=fraction),
+            constraints=Constraints(
+                tpot_s=limits[0][0],
+                tpot_percentile=limits[0][1],
+                ttft_s=limits[1][0],
+                ttft_percentile=limits[1][1],
+                memory_fraction=fraction,
+            ),
             precisions=read_precisions(precision, found_model, cluster),
             modes=modes,
             layouts=layouts,
@@ -162,7 +172,7 @@ def plan(
         show_what_if(sweep, base, lambda text: answer_with((text,))[0], json=json, drawing=drawing)
         return
     start = time.perf_counter()
-    with progress("looking at layouts, precisions, modes and batches"):
+    with progress("looking at layouts, precisions, modes and batches; serving the best"):
         answer, pool = answer_with()
     elapsed_s = time.perf_counter() - start
     needed = None
@@ -223,7 +233,7 @@ def plan(
         from rackline.report.speculation_report import speculation_report
 
         out.print()
-        out.print(speculation_report(drafted, limits[0]))
+        out.print(speculation_report(drafted, limits[0][0]))
     if attention_ffn:
         from rackline.report.attention_ffn_report import attention_ffn_report
 

@@ -10,12 +10,13 @@ from rackline.ledger.segment_5 import LAWS, exact_tokens
 from rackline.ledger.work import Finding, Work
 from rackline.scaling import dense_equivalent_params, equal_cost_ratio, lifetime_tokens, overtraining_factor
 from rackline.serving import blackboard as bb
+from rackline.units import format_count
 
 
 def g01(it: Work) -> Finding:
     for name in it.claim.numbers:
         chip, _, dtype = name.partition("_")
-        it.near(f"{chip} {dtype.upper()}", ridge(it.world.chip(chip), dtype), "", name)
+        it.near(f"{chip} {dtype.upper()}", ridge(it.world.chip(chip), dtype), "times", name)
     return it.done("From the peaks and bandwidths of the catalogue.")
 
 
@@ -40,7 +41,8 @@ def g03(it: Work) -> Finding:
         "sequences",
         "published",
     )
-    return it.done("The published shape counts 36.6 B active, which the ledger rounds to 37.")
+    active = it.world.model(MODEL).active_params
+    return it.done(f"The published shape counts {format_count(active)} active parameters, the ledger 37 billion.")
 
 
 def g04(it: Work) -> Finding:
@@ -48,7 +50,9 @@ def g04(it: Work) -> Finding:
     flop, hbm, total, active = chip.flop_per_s("fp8"), chip.hbm_bytes_per_s, model.total_params, model.active_params
     alone = bb.cost_per_token_usd(1.0, bb.pass_s(1.0, total, active, 1.0, 0.0, 0.0, flop, hbm), it.q("usd_per_hour"))
     floor = bb.cost_floor_usd(active, 0.0, 0.0, flop, hbm, it.q("usd_per_hour"))
-    it.same("DeepSeek V3 on H100 in FP8", alone / floor, bb.balance_batch(ridge(chip, "fp8"), total / active), "times")
+    it.identity(
+        "DeepSeek V3 on H100 in FP8", alone / floor, bb.balance_batch(ridge(chip, "fp8"), total / active), "times"
+    )
     return it.done("The weights of one pass over one token's arithmetic is the balanced batch.")
 
 
@@ -89,7 +93,12 @@ def g07(it: Work) -> Finding:
 def g08(it: Work) -> Finding:
     law = it.world.routed("clark-s-base")
     for experts in (8, 16, 32, 64, 128, 256):
-        it.near(f"{experts} experts", dense_equivalent_params(law, it.q("params"), float(experts)), "", f"e{experts}")
+        it.near(
+            f"{experts} experts",
+            dense_equivalent_params(law, it.q("params"), float(experts)),
+            "parameters",
+            f"e{experts}",
+        )
     return it.done("From the constants of the paper's table 3.")
 
 
@@ -132,9 +141,9 @@ def g11(it: Work) -> Finding:
 
 def g12(it: Work) -> Finding:
     for k in (2, 3, 6):
-        it.near(f"k = {k} at 30 %", equal_cost_ratio(float(k), it.q("m")), "", f"k{k}")
-    it.near("α at a third, k = 3", equal_cost_ratio(3.0, it.q("third")), "", "alpha")
-    it.near("β at a third", equal_cost_ratio(2.0, it.q("third")), "", "beta")
+        it.near(f"k = {k} at 30 %", equal_cost_ratio(float(k), it.q("m")), "times", f"k{k}")
+    it.near("α at a third, k = 3", equal_cost_ratio(3.0, it.q("third")), "times", "alpha")
+    it.near("β at a third", equal_cost_ratio(2.0, it.q("third")), "times", "beta")
     return it.done("Machine time is FLOP over MFU.")
 
 
@@ -149,7 +158,7 @@ def g13(it: Work) -> Finding:
         it.near(
             f"{experts:.0f} experts, {layers:.0f} layers",
             bb.scale_up_over_scale_out_time(it.q("ratio"), experts, layers),
-            "",
+            "times",
             name,
         )
     return it.done("Three experts on one layer are not enough, on two they are.")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from rackline.errors import InputError, nearest_names
 from rackline.ledger import (
+    cards,
     conflicts,
     golden,
     segment_1,
@@ -16,6 +17,7 @@ from rackline.ledger import (
     segment_6,
     segment_6_tiers,
     segment_7,
+    summaries,
 )
 from rackline.ledger.said import SEGMENTS, Claim, claims
 from rackline.ledger.work import Finding, Work, without_number
@@ -34,6 +36,8 @@ EXAMINATIONS: Mapping[str, Examination] = {
     **segment_7.EXAMINATIONS,
     **conflicts.EXAMINATIONS,
     **golden.EXAMINATIONS,
+    **summaries.EXAMINATIONS,
+    **cards.EXAMINATIONS,
 }
 
 
@@ -49,8 +53,9 @@ def ledger(world: World | None = None, *, segment: int | None = None, claim: str
 
     Args:
         world: the catalogue; with other values in it other verdicts may come out.
-        segment: 1 to 7, 8 for inconsistencies, 9 for golden values; all by default.
-        claim: one claim by its id, such as C99.
+        segment: 1 to 7, 8 for inconsistencies, 9 for golden values, 10 for summaries, 11 for flash cards; all by
+            default.
+        claim: one claim by its id, such as C99; a flash card that other claims answer gives these.
 
     Returns:
         A finding for each, in order.
@@ -59,7 +64,7 @@ def ledger(world: World | None = None, *, segment: int | None = None, claim: str
         InputError: no such segment or claim.
 
     >>> ledger(claim="C99")[0].verdict
-    'holds'
+    'by definition'
     """
     where = World() if world is None else world
     if segment is not None and segment not in SEGMENTS:
@@ -74,7 +79,9 @@ def ledger(world: World | None = None, *, segment: int | None = None, claim: str
             raise InputError(
                 what="claim",
                 given=claim,
-                allowed="C01 to C133, N34 to N56 or G01 to G17, of the segment if one is named",
+                allowed="C01 to C133, N01 to N22, N34 to N56, G01 to G17 or Q1 to Q27, of the segment if one is named",
                 nearest=near[0] if near else None,
             )
+        answers = known[0].answered_by
+        known += [one for one in claims() if one.id in answers]
     return tuple(examine(one, where) for one in known)

@@ -20,6 +20,8 @@ SEGMENTS = {
     7: "Neural nets and cryptography",
     8: "Where the lecture disagrees with itself or with outside facts",
     9: "Golden values",
+    10: "What summaries made of it",
+    11: "The flash cards",
 }
 FILES = (
     "segment_1",
@@ -31,6 +33,8 @@ FILES = (
     "segment_7",
     "conflicts",
     "golden",
+    "summaries",
+    "cards",
 )
 
 
@@ -53,15 +57,17 @@ class Claim:
     """One claim.
 
     Args:
-        id: C01 to C133; N34 to N56 for inconsistencies, G01 to G17 for golden values.
-        segment: 1 to 7 in the order of the lecture; 8 inconsistencies, 9 golden values.
+        id: C01 to C133; N34 to N56 for inconsistencies, G01 to G17 for golden values, N01 to N22 for summaries, Q1 to
+            Q27 for flash cards.
+        segment: 1 to 7 in the order of the lecture; 8 inconsistencies, 9 golden values, 10 summaries, 11 flash cards.
         at: time on the clock of the video; empty where it has none.
-        speaker: RP, DP, both, or empty.
+        speaker: RP, DP, both; of a summary its number S0 to S4; or empty.
         said: the claim in our words.
         formula: empty where there is none.
         quoted: the numbers as they were said, as text; empty where there are none.
         numbers: the numbers by name.
         why_not: for a claim that is not computed, why.
+        answered_by: for a flash card that other claims answer, their ids.
     """
 
     id: str
@@ -73,14 +79,15 @@ class Claim:
     quoted: str = ""
     numbers: Mapping[str, Quoted] = field(default_factory=dict[str, Quoted], hash=False)
     why_not: str = ""
+    answered_by: tuple[str, ...] = ()
 
 
 @functools.cache
 def claims() -> tuple[Claim, ...]:
-    """All claims, inconsistencies and golden values, in order.
+    """All claims, inconsistencies, golden values, errors of summaries and flash cards, in order.
 
     >>> claims()[0].id, claims()[-1].id
-    ('C01', 'G17')
+    ('C01', 'Q27')
     """
     found: list[Claim] = []
     for file in FILES:
@@ -95,4 +102,5 @@ def _claim(row: dict[str, Any]) -> Claim:
         name: Quoted(**value) if isinstance(value, dict) else Quoted(value=float(value))
         for name, value in given.items()
     }
+    row["answered_by"] = tuple(row.get("answered_by", ()))
     return Claim(numbers=MappingProxyType(numbers), **row)

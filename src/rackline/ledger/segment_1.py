@@ -1,44 +1,44 @@
-"""Segment 1, first half: the roofline of a pass, its cost, and the batch that balances it (C01 to C23)."""
+"""Segment 1: the roofline of a pass and its cost (C01 to C17)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from rackline.arch import Model
-from rackline.ledger import segment_1_trains
-from rackline.ledger.parts import FRONTIER, RACK, attention_slope, ridge, ridges
+from rackline.ledger import segment_1_balance, segment_1_trains
+from rackline.ledger.parts import FRONTIER, RACK, attention_slope, ridge
 from rackline.ledger.work import Finding, Work
 from rackline.passes.routing import experts_touched_mean
 from rackline.serving import blackboard as bb
-from rackline.units import format_count, format_seconds
+from rackline.units import format_count, format_percent, format_seconds, format_usd
 
 
 def c01(it: Work) -> Finding:
     sheet = it.world.sheet("anthropic-claude-opus-4.6")
     normal, fast = sheet.of_mode("standard")[0], sheet.of_mode("fast")[0]
-    it.near("price of fast over normal", (fast.output_usd or 0.0) / (normal.output_usd or 1.0), "", "price_ratio")
-    it.near("speed of fast over normal", fast.speed_ratio or 1.0, "", "speed_ratio")
+    it.near("price of fast over normal", (fast.output_usd or 0.0) / (normal.output_usd or 1.0), "times", "price_ratio")
+    it.near("speed of fast over normal", fast.speed_ratio or 1.0, "times", "speed_ratio")
     balance = bb.balance_batch(it.q("ridge"), it.q("total_over_active"))
     normal_batch = bb.mode_batches(it.q("speed_ratio"), it.q("price_ratio"), balance).normal_batch
     dear = bb.mode_at_price(normal_batch, it.q("much_more"), balance)
-    it.show("speed for 100 times the price", float(dear.speed_ratio), "")
+    it.show("speed for 100 times the price", float(dear.speed_ratio), "times")
     return it.done(
-        f"The price list has these ratios; on the roofline 100 times the price buys {float(dear.speed_ratio):.3g} "
+        f"On the roofline {it.q('much_more'):.0f} times the price buys {float(dear.speed_ratio):.3g} "
         "times the speed, because weights are read in each pass whatever is paid."
     )
 
 
 def c02(it: Work) -> Finding:
     rack, model = it.world.cluster(RACK), it.world.model("deepseek-v3")
-    it.near("chips of the rack", rack.num_chips, "", "chips")
+    it.near("chips of the rack", rack.num_chips, "chips", "chips")
     flop, hbm = rack.num_chips * rack.chip.flop_per_s("fp8"), rack.num_chips * rack.chip.hbm_bytes_per_s
     batch, context, kv = it.q("batch_size"), 4096.0, model.kv_bytes_per_token(1.0)
     compute = bb.compute_s(batch, model.active_params, flop)
     memory = bb.memory_s(batch, model.total_params, 1.0, context, kv, hbm)
     bound = bb.pass_s(batch, model.total_params, model.active_params, 1.0, context, kv, flop, hbm)
-    it.same("pass of DeepSeek V3", bound, max(compute, memory), "s")
+    it.identity("pass of DeepSeek V3", bound, max(compute, memory), "s")
     behind = bb.attention_then_weights_s(batch, model.total_params, model.active_params, 1.0, context, kv, flop, hbm)
-    it.least("the same when attention hides behind nothing", behind, "s", bound)
+    it.true("no shorter when attention hides behind nothing", behind >= bound, by_definition=True)
     return it.done("It is a lower bound: whatever does not overlap only adds to the longer of the two.")
 
 
@@ -46,13 +46,13 @@ def c03(it: Work) -> Finding:
     chip, model = it.world.chip("gb200"), it.world.model("deepseek-v3")
     flop = chip.flop_per_s("fp4")
     said = it.q("batch_size") * model.active_params / flop
-    it.same(
+    it.identity(
         "Φ in multiply-adds per second", bb.compute_s(it.q("batch_size"), model.active_params, 2.0 * flop), said, "s"
     )
-    it.same("Φ in FLOP per second", bb.compute_s(it.q("batch_size"), model.active_params, flop), said, "s")
+    it.identity("Φ in FLOP per second", bb.compute_s(it.q("batch_size"), model.active_params, flop), said, "s")
     return it.done(
         "A multiply-add is two FLOP, and data sheets count FLOP: with those the formula needs a factor of 2.",
-        units="Φ counts multiply-adds, half of the FLOP of a data sheet",
+        units=True,
     )
 
 
@@ -62,29 +62,32 @@ def c04(it: Work) -> Finding:
     hbm = chip.hbm_bytes_per_s
     said = (model.total_params + batch * context * kv) / hbm
     for name, width in (("1 byte a weight", 1.0), ("FP4, half a byte", 0.5), ("BF16, 2 bytes", 2.0)):
-        it.same(name, bb.memory_s(batch, model.total_params, width, context, kv, hbm), said, "s")
-    return it.done(
-        "The two reads add up as said; N over W is seconds only when a weight is one byte.", units="1 byte a weight"
-    )
+        it.identity(name, bb.memory_s(batch, model.total_params, width, context, kv, hbm), said, "s")
+    return it.done("The two reads add up as said; N over W is seconds only when a weight is one byte.", units=True)
 
 
 def c05(it: Work) -> Finding:
+    equal: list[str] = []
     for name in ("llama-3.1-70b", "deepseek-v3"):
         model = it.world.model(name)
         for context in (it.q("short_context"), it.q("long_context")):
             share = attention_slope(model) * context / float(model.flop_per_token(0.0))
-            it.most(f"{name} at {format_count(context)}: attention over weights", share, "%", it.q("small"))
+            at = f"{name} at {format_count(context)}"
+            when = f"{name} has {format_count(context)} tokens of context"
+            it.most(f"attention over weights, {at}", share, "share", it.q("small"), when=when)
+        crossing = float(model.flop_per_token(0.0)) / attention_slope(model)
+        equal.append(f"{format_count(crossing)} tokens in {name}")
     return it.done(
-        "Attention grows with the context while the weights stay: it passes them at tens of thousands of tokens.",
-        only_if="the context is a few thousand tokens and attention is not absorbed MLA",
+        f"Attention grows with the context while the weights stay: it equals them at {' and '.join(equal)}, whose "
+        "attention is absorbed MLA."
     )
 
 
 def c07(it: Work) -> Finding:
     model = it.world.model("deepseek-v3")
-    it.near("active parameters", model.active_params, "", "active_params")
-    it.near("all parameters", model.total_params, "", "total_params")
-    return it.done(f"Its published shape counts to {format_count(model.total_params)}, which was rounded up.")
+    it.near("active parameters", model.active_params, "parameters", "active_params")
+    it.near("all parameters", model.total_params, "parameters", "total_params")
+    return it.done(f"Its published shape counts to {format_count(model.total_params)} in all.")
 
 
 def c08(it: Work) -> Finding:
@@ -101,14 +104,13 @@ def c08(it: Work) -> Finding:
     def seconds(batch: float) -> float:
         return bb.pass_s(batch, total, active, 0.5, context, kv, flop, hbm)
 
-    if knee == float("inf"):
-        it.true("there is a batch from which arithmetic binds", False)
+    if not it.true("there is a batch from which arithmetic binds", knee < float("inf")):
         return it.done("On this machine the cache is read more slowly than it is multiplied at every batch.")
     it.show("knee", knee, "sequences")
-    it.same("a tiny batch takes the weights", seconds(1e-9), bb.weight_fetch_s(total, 0.5, hbm), "s")
+    it.identity("a tiny batch takes the weights", seconds(1e-9), bb.weight_fetch_s(total, 0.5, hbm), "s")
     slope = (seconds(knee / 2) - seconds(knee / 4)) / (knee / 4)
-    it.same("slope below the knee is the cache", slope, bb.kv_fetch_s(1.0, context, kv, hbm), "s")
-    it.same(
+    it.identity("slope below the knee is the cache", slope, bb.kv_fetch_s(1.0, context, kv, hbm), "s")
+    it.identity(
         "slope above it is arithmetic", (seconds(4 * knee) - seconds(2 * knee)) / (2 * knee), 2 * active / flop, "s"
     )
     return it.done("The curve has the three pieces as drawn, with one knee.")
@@ -120,31 +122,38 @@ def c09(it: Work) -> Finding:
     floor = bb.latency_floor_s(model.total_params, 1.0, hbm)
     it.show("floor of DeepSeek V3 on the rack, FP8", floor, "s")
     moe = model.moe() if isinstance(model, Model) else None
+    shares: list[str] = []
     if moe is not None:
         for batch in (1.0, it.q("large_batch")):
             touched = float(experts_touched_mean(moe.num_experts, moe.experts_per_token, batch)) / moe.num_experts
-            it.near(f"experts that a batch of {batch:g} reads", touched, "%", "touched")
+            label, when = f"experts that a batch of {batch:g} reads", f"{batch:g} sequences choose experts"
+            it.near(label, touched, "share", "touched", when=when)
+            shares.append(f"{batch:g} read {format_percent(touched)}")
     return it.done(
-        f"{format_seconds(floor)} is the floor of batches that touch every expert; a single sequence reads only those "
-        "that it is routed to and is faster.",
-        only_if="the batch touches all experts, or the model is dense",
+        f"{format_seconds(floor)} is the floor of batches that touch every expert; of the routed experts "
+        f"{' and '.join(shares)}, and reading fewer is faster."
     )
 
 
 def c10(it: Work) -> Finding:
-    for name in ("dgx-h100", "dgx-b200", RACK):
+    rents: list[float] = []
+    for name in ("dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200", RACK):
         price = it.world.cluster(name).usd_per_chip_hour
         if price is not None:
+            rents.append(price)
             it.near(f"rent of a chip of {name}", price, "USD", "usd_per_hour")
     rack, model = it.world.cluster(RACK), it.world.model("deepseek-v3")
     floor = bb.latency_floor_s(model.total_params, 1.0, rack.num_chips * rack.chip.hbm_bytes_per_s)
-    it.least("shortest pass, weights only", floor, "s", it.q("shortest_s"))
+    it.near("shortest pass, weights only", floor, "s", "shortest_s")
     it.near("longest pass, all of the memory", rack.chip.drain_s, "s", "longest_s")
     whole = bb.cost_per_token_usd(1.0, floor, 1.0)
-    it.same("weights per token fall as 1/B", bb.cost_per_token_usd(100.0, floor, 1.0) * 100.0, whole)
+    it.identity(
+        "weights of a token at batch 100, times 100", bb.cost_per_token_usd(100.0, floor, 1.0) * 100.0, whole, "USD"
+    )
     return it.done(
-        "Passes lie in that range; rents of 2026 lie on both sides of 2 dollars, the newest chips above.",
-        only_if="the chip is not the newest",
+        f"Rents of the catalogue are {format_usd(min(rents))} to {format_usd(max(rents))} an hour; a pass of DeepSeek "
+        f"V3 on the rack takes {format_seconds(floor)} (weights alone) to {format_seconds(rack.chip.drain_s)} (all "
+        "of the memory)."
     )
 
 
@@ -166,20 +175,26 @@ def c11(it: Work) -> Finding:
 
     it.show("a million tokens at batch 1", cost(1.0) * 1e6, "USD")
     it.show("a million tokens at 2,400", cost(it.q("batch_size")) * 1e6, "USD")
-    it.least("batch 1 over the bound", cost(1.0) / floor, "", 100.0)
-    it.least("the largest batch over the bound", cost(1e9) / floor, "", 1.0)
-    it.most("and close to it", cost(1e9) / floor, "", 1.001)
+    it.least("batch 1 over the bound", cost(1.0) / floor, "times", it.q("much_dearer"))
+    it.true("no batch costs less than the bound", cost(it.q("large_batch")) >= floor * (1.0 - 1e-9), by_definition=True)
+    it.most(
+        f"a batch of {format_count(it.q('large_batch'))} over the bound",
+        cost(it.q("large_batch")) / floor,
+        "times",
+        it.q("close"),
+    )
     return it.done("Cost falls with the batch until arithmetic or cache per token sets it, and never below that.")
 
 
 def c12(it: Work) -> Finding:
     balance = bb.balance_batch(ridge(it.world.chip("gb200"), "fp4"), 8.0)
     slower = bb.mode_at_price(balance, it.q("half_price"), balance)
-    it.true("no batch is sold at half the price of the balanced one", not slower.feasible)
-    it.same(
-        "ten times the balanced batch costs as much",
+    it.true("no batch is sold at half the price of the balanced one", not slower.feasible, by_definition=True)
+    it.identity(
+        "cost at ten times the balanced batch over that at it",
         float(bb.mode_at_batch(balance, 10 * balance, balance).price_ratio),
         1.0,
+        "times",
     )
     return it.done("From the balanced batch on, waiting longer saves nothing: each sequence pays its own arithmetic.")
 
@@ -187,17 +202,16 @@ def c12(it: Work) -> Finding:
 def c13(it: Work) -> Finding:
     value = ridge(it.world.chip("gb200"), "fp4")
     model = it.world.model("deepseek-v3")
+    factors: list[str] = []
     for name, ratio in (
         ("a dense model", 1.0),
-        ("total over active of 8", it.q("total_over_active")),
+        ("one with 8 times the active parameters", it.q("total_over_active")),
         ("DeepSeek V3", model.total_over_active),
     ):
-        balance = bb.balance_batch(value, ratio)
-        it.near(name, bb.batch_cost_ratio(1.0, balance), "times", "times")
-    return it.done(
-        "Without cache the factor is the balanced batch itself: hundreds for dense models, thousands for sparse ones.",
-        only_if="the model has a few times more parameters than are active",
-    )
+        factor = bb.batch_cost_ratio(1.0, bb.balance_batch(value, ratio))
+        it.near(name, factor, "times", "times", when=f"the model is {name}")
+        factors.append(f"{format_count(float(factor))} for {name}")
+    return it.done(f"Without cache the factor is the balanced batch itself: {', '.join(factors)}.")
 
 
 def c14(it: Work) -> Finding:
@@ -206,21 +220,32 @@ def c14(it: Work) -> Finding:
     it.show("normal batch that the prices reveal", float(both.normal_batch), "sequences")
     it.show("fast batch that they reveal", float(both.fast_batch), "sequences")
     k = it.q("kv_over_compute")
-    it.least(
+    it.identity(
         "most speed-up from that normal batch",
         bb.max_speed_ratio(float(both.normal_batch), balance),
-        "",
         it.q("speed_ratio"),
+        "times",
+        when="the normal batch is that far above balance",
     )
-    it.least("from the balanced batch, without cache", bb.max_speed_ratio(balance, balance), "", it.q("speed_ratio"))
-    it.least("from the knee, cache 0.6 of arithmetic", bb.max_speed_ratio_at_knee(k), "", it.q("speed_ratio"))
-    return it.done(
-        "Below balance a pass takes as long as reading the weights, so a smaller batch buys no speed there.",
-        only_if="the normal batch is above balance, or its cache takes most of the pass",
+    it.identity(
+        "from the balanced batch, without cache",
+        bb.max_speed_ratio(balance, balance),
+        it.q("speed_ratio"),
+        "times",
+        when="the normal batch is balanced and has no cache",
     )
+    it.least(
+        f"from the knee, cache {k:g} of arithmetic",
+        bb.max_speed_ratio_at_knee(k),
+        "times",
+        it.q("speed_ratio"),
+        when=f"the cache takes {k:g} of the arithmetic's time",
+    )
+    return it.done("Below balance a pass takes as long as reading the weights, so a smaller batch buys no speed there.")
 
 
 def c15(it: Work) -> Finding:
+    stars: list[float] = []
     for name, chip, dtype in (
         ("llama-3.1-70b", "h100-sxm", "bf16"),
         ("deepseek-v3", "h800-sxm", "bf16"),
@@ -229,28 +254,37 @@ def c15(it: Work) -> Finding:
         model, made_of = it.world.model(name), it.world.chip(chip)
         flop, hbm, kv = made_of.flop_per_s(dtype), made_of.hbm_bytes_per_s, model.kv_bytes_per_token(2.0)
         star = bb.crossover_context(model.active_params, kv, flop, hbm)
-        it.show(f"{name} on {chip}", star, "tokens")
-        it.same(
+        stars.append(it.show(f"{name} on {chip}", star, "tokens"))
+        it.identity(
             "cache time is arithmetic time there",
             bb.kv_fetch_s(1.0, star, kv, hbm),
             bb.compute_s(1.0, model.active_params, flop),
             "s",
         )
-    return it.done("Such a context exists for each model and chip; for open models it is a few thousand tokens.")
+    return it.done(
+        f"Such a context exists for each model and chip; here it lies between {format_count(min(stars))} and "
+        f"{format_count(max(stars))} tokens."
+    )
 
 
 def c16(it: Work) -> Finding:
     chip, model = it.world.chip("gb200"), it.world.model(FRONTIER)
     flop, hbm, context = chip.flop_per_s("fp4"), chip.hbm_bytes_per_s, it.q("context_len")
-    it.near("without weights", bb.mfu_at_context(context, it.q("crossover")), "%", "mfu")
+    it.near(
+        "without weights", bb.mfu_at_context(context, it.q("crossover")), "share", "mfu", when="weights are left out"
+    )
     kv = bb.kv_bytes_per_token_from_crossover(model.active_params, it.q("crossover"), flop, hbm)
     balance = bb.balance_batch(bb.dimensionless_ridge(flop, hbm, 0.5), model.total_params / model.active_params)
-    for name, batch in (("at the balanced batch", balance), ("at 20 times that", it.q("batches") * balance)):
+    shares: list[float] = []
+    for times in (1.0, it.q("batches")):
+        batch = times * balance
         t = bb.pass_s(batch, model.total_params, model.active_params, 0.5, context, kv, flop, hbm)
-        it.near(name, bb.mfu(batch, model.active_params, flop, t), "%", "mfu")
+        shares.append(float(bb.mfu(batch, model.active_params, flop, t)))
+        when = f"the batch is {times:g} times the balanced one"
+        it.near(f"at {times:g} times the balanced batch", shares[-1], "share", "mfu", when=when)
     return it.done(
-        "With the weights in the sum it is a third at the balanced batch, because memory also reads them.",
-        only_if="the batch is far above balance, so that weights are negligible",
+        f"With the weights in the sum it is {format_percent(shares[0])} at the balanced batch, because memory also "
+        "reads them."
     )
 
 
@@ -259,96 +293,17 @@ def c17(it: Work) -> Finding:
     it.show("saved at 200K", context / bb.sparse_read_tokens(context), "times")
     it.show("saved at 100 M", it.q("far") / bb.sparse_read_tokens(it.q("far")), "times")
     growth = bb.sparse_read_tokens(2 * context) / bb.sparse_read_tokens(context)
-    it.near("growth of the reads of the root from 200K to 400K", growth, "times", "growth")
+    when = "the tokens that are read grow with the root of the context"
+    it.near("growth of the reads of the root from 200K to 400K", growth, "times", "growth", when=when)
+    found = "Published ones pick a fixed number of tokens; a root needs blocks that grow with the root of the context."
     model = it.world.model("deepseek-v3.2")
     if isinstance(model, Model):
         read = sum(float(core.kv_read_tokens(context)) for core in model.cores().values())
         more = sum(float(core.kv_read_tokens(2 * context)) for core in model.cores().values())
-        it.near("growth of the reads of DeepSeek V3.2", more / read, "times", "growth")
-    return it.done(
-        "Published sparse attention picks a fixed number of tokens with an index that still reads all of them; a root "
-        "needs blocks that grow with the root of the context.",
-        only_if="blocks grow with the root of the context",
-    )
-
-
-def c18(it: Work) -> Finding:
-    for label, value in ridges(
-        it.world, ("h100-sxm:bf16", "h100-sxm:fp8", "b200-sxm:fp4", "gb200:fp4", "h200-sxm:bf16", "mi300x:bf16")
-    ):
-        it.near(label, value, "", "ridge")
-    raw = it.world.chip("b200-sxm").ridge_point("fp4")
-    it.show("raw FLOP per byte of B200 in FP4", raw, "FLOP/B")
-    return it.done(
-        f"It counts multiplies per weight read; raw FP4 FLOP per byte of a B200 are {raw:,.0f}.",
-        units="multiplies per weight that is read, on H100, B200 and GB200",
-    )
-
-
-def c19(it: Work) -> Finding:
-    for label, value in ridges(
-        it.world, ("a100-sxm-40gb:bf16", "a100-sxm-80gb:bf16", "h100-sxm:bf16", "b200-sxm:bf16", "gb300:fp4")
-    ):
-        it.near(label, value, "", "ridge")
-    return it.done("Hopper and Blackwell agree, A100 had half to two thirds of it, and GB300 raised FP4 alone.")
-
-
-def c20(it: Work) -> Finding:
-    value = ridge(it.world.chip("gb200"), "fp4")
-    balance = bb.balance_batch(value, it.q("total_over_active"))
-    it.near("balanced batch at 8 on GB200 in FP4", balance, "sequences", "balance")
-    chip, ratio = it.world.chip("gb200"), it.q("total_over_active")
-    active = it.q("active_params")
-    compute = bb.compute_s(balance, active, chip.flop_per_s("fp4"))
-    it.same(
-        "arithmetic there takes as long as the weights",
-        compute,
-        bb.weight_fetch_s(ratio * active, 0.5, chip.hbm_bytes_per_s),
-        "s",
-    )
-    return it.done("Both times are equal at that batch; sparsity has to mean total over active parameters.")
-
-
-def c21(it: Work) -> Finding:
-    it.near(
-        "300 · 8", bb.balance_batch(it.q("ridge"), it.q("num_experts") / it.q("active_experts")), "sequences", "balance"
-    )
-    model = it.world.model("deepseek-v3")
-    moe = model.moe() if isinstance(model, Model) else None
-    if moe is not None:
-        it.near("experts in its published shape", moe.num_experts, "", "num_experts")
-        it.near("active ones", moe.experts_per_token, "", "active_experts")
-        it.near("experts over active experts", moe.num_experts / moe.experts_per_token, "", "total_over_active")
-    it.near("parameters over active parameters", model.total_over_active, "", "total_over_active")
-    it.show("batch by parameters", bb.balance_batch(it.q("ridge"), model.total_over_active), "sequences")
-    return it.done(
-        "The published model activates 8 of 256 experts; the formula was derived for parameters, which give 18.",
-        only_if="32 experts were active",
-    )
-
-
-def c22(it: Work) -> Finding:
-    balance = bb.balance_batch(it.q("ridge"), it.q("total_over_active"))
-    it.true("the balanced batch is two to three thousand", it.q("low") <= balance <= it.q("high"))
-    for label, factor in (("doubled", it.q("double")), ("tripled", it.q("triple"))):
-        it.most(label, factor * balance, "sequences", it.q("high"))
-    return it.done(
-        f"Two to three thousand is the balanced batch of {format_count(balance)} itself; doubled or tripled it is not.",
-        only_if="one stays at balance",
-    )
-
-
-def c23(it: Work) -> Finding:
-    chip, model = it.world.chip("gb200"), it.world.model(FRONTIER)
-    flop, hbm, kv = chip.flop_per_s("fp4"), chip.hbm_bytes_per_s, model.kv_bytes_per_token()
-    star = bb.crossover_context(model.active_params, kv, flop, hbm)
-    value = bb.dimensionless_ridge(flop, hbm, 0.5)
-    plain = bb.balance_batch(value, model.total_params / model.active_params)
-    at_half = bb.balance_batch_with_kv(value, model.total_params, model.active_params, 0.5, star * it.q("half"), kv)
-    it.same("at half of the crossover context it doubles", at_half, 2 * plain, "sequences")
-    beyond = bb.balance_batch_with_kv(value, model.total_params, model.active_params, 0.5, 1.0001 * star, kv)
-    it.true("at the crossover it has no bound", beyond == float("inf"))
-    return it.done(f"It grows without bound as the context nears the crossover of {format_count(star)} tokens.")
+        when = "tokens are picked as DeepSeek V3.2 does"
+        it.near("growth of the reads of DeepSeek V3.2", more / read, "times", "growth", when=when)
+        found += f" DeepSeek V3.2 reads {more / read:.3g} times as much at twice the context, its index included."
+    return it.done(found)
 
 
 EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
@@ -368,11 +323,6 @@ EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
     "C15": c15,
     "C16": c16,
     "C17": c17,
-    "C18": c18,
-    "C19": c19,
-    "C20": c20,
-    "C21": c21,
-    "C22": c22,
-    "C23": c23,
+    **segment_1_balance.EXAMINATIONS,
     **segment_1_trains.EXAMINATIONS,
 }

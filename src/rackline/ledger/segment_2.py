@@ -11,7 +11,7 @@ from rackline.hardware import fat_tree, rack_bill, scale_up_cables, scale_up_pat
 from rackline.ledger.parts import HOPPER, RACK
 from rackline.ledger.work import Finding, Work
 from rackline.parallel.traffic import ExpertRouting, combine_traffic, dispatch_traffic
-from rackline.units import format_bytes, format_percent
+from rackline.units import format_bytes, format_percent, format_rate
 
 MODEL = "deepseek-v3"
 
@@ -44,40 +44,40 @@ def ranks_in_use(it: Work) -> int:
 
 def c39(it: Work) -> Finding:
     moe = mixture(it)
-    it.near(
-        "experts per active expert of DeepSeek V3", moe.num_experts / moe.experts_per_token, "", "experts_per_active"
+    over = moe.num_experts / moe.experts_per_token
+    it.near("experts per active expert of DeepSeek V3", over, "times", "experts_per_active")
+    return it.done(
+        f"{moe.experts_per_token} of {moe.num_experts} routed experts are active, which is 1 in {over:.3g}; shared "
+        "ones are always active."
     )
-    it.show("active experts", moe.experts_per_token, "")
-    return it.done("8 of 256 routed experts are active, which is 1 in 32; a shared one is always active.")
 
 
 def c40(it: Work) -> Finding:
     rack, used = it.world.cluster(RACK), ranks_in_use(it)
-    it.near("chips of the domain", rack.scale_up.size, "", "chips")
-    it.near("chips over which 256 experts divide", used, "", "used")
-    it.near("experts per chip", mixture(it).num_experts / used, "", "per_chip")
+    it.near("chips of the domain", rack.scale_up.size, "chips", "chips")
+    experts = mixture(it).num_experts
+    it.near(f"chips over which {experts} experts divide", used, "chips", "used")
+    it.near("experts per chip", experts / used, "", "per_chip")
     return it.done(
-        f"256 experts divide over {used} of {rack.scale_up.size} chips; the rest is left out or holds copies."
+        f"{experts} experts divide over {used} of {rack.scale_up.size} chips; the rest is left out or holds copies."
     )
 
 
 def c41(it: Work) -> Finding:
     out = dispatch_traffic(routing(it, ranks_in_use(it)), 1.0, 1.0)
     total = float(out.sent.sum())
-    it.near("same data type both ways", float(combine_traffic(out, 1.0).sent.sum()) / total, "times", "equal")
+    equal = float(combine_traffic(out, 1.0).sent.sum()) / total
+    it.identity("same data type both ways", equal, 1.0, "times", when="both directions use one data type")
     mixed = float(combine_traffic(out, it.q("result_bytes_over_token_bytes")).sent.sum()) / total
-    it.near("FP8 there and BF16 back", mixed, "times", "equal")
-    return it.done(
-        "The same copies travel both ways, but production sends FP8 and brings BF16 back.",
-        only_if="both directions use one data type",
-    )
+    it.near("FP8 there and BF16 back", mixed, "times", "equal", when="FP8 is sent and BF16 comes back")
+    return it.done("The same copies travel both ways, but production sends FP8 and brings BF16 back.")
 
 
 def c42(it: Work) -> Finding:
     ranks = ranks_in_use(it)
     matrix = dispatch_traffic(routing(it, ranks), 1.0, 1.0).sent
-    it.near("ranks with a router", ranks, "", "routers")
-    it.true("every rank sends to every other", bool((matrix > 0.0).all()))
+    it.near("ranks with a router", ranks, "chips", "routers")
+    it.true("every rank sends to every other", bool((matrix > 0.0).all()), by_definition=True)
     return it.done("With a uniform router each pair of ranks exchanges tokens.")
 
 
@@ -85,10 +85,10 @@ def c43(it: Work) -> Finding:
     ranks = int(it.q("ranks"))
     one = dispatch_traffic(routing(it, ranks), 1.0, 1.0)
     two = dispatch_traffic(routing(it, ranks, ranks // 2), 1.0, 1.0)
-    it.most("share that crosses in one rack", one.crossing_share, "%", 0.0)
-    it.least("over two racks", two.crossing_share, "%", 0.1)
+    it.identity("share that crosses in one rack", one.crossing_share, 0.0, "share")
+    it.true("some crosses over two racks", two.crossing_share > 0.0, by_definition=True)
     level = it.world.cluster(RACK).scale_up
-    it.least("chips of the domain", level.size, "", ranks)
+    it.least("chips of the domain", level.size, "chips", ranks)
     return it.done(
         f"In one domain nothing leaves it; over two {format_percent(two.crossing_share)} of the bytes take the slow "
         "links, which serving over several racks does all the same when it must."
@@ -97,10 +97,10 @@ def c43(it: Work) -> Finding:
 
 def c44(it: Work) -> Finding:
     bill = rack_bill(it.world.cluster(RACK))
-    it.near("chips of a GB200 rack", bill.chips_per_rack, "", "chips")
+    it.near("chips of a GB200 rack", bill.chips_per_rack, "chips", "chips")
     if bill.rack_power_w is not None:
-        it.show("kW of it with host, network and cooling", bill.rack_power_w / 1e3, "kW")
-    return it.done("A GB200 rack holds 72 packages.")
+        it.show("power of it with host, network and cooling", bill.rack_power_w, "W")
+    return it.done(f"A GB200 rack holds {bill.chips_per_rack:g} packages.")
 
 
 def c45(it: Work) -> Finding:
@@ -110,26 +110,28 @@ def c45(it: Work) -> Finding:
 
 
 def c46(it: Work) -> Finding:
-    for name in (HOPPER, "h800-8", RACK):
+    networks: list[str] = []
+    for name in (HOPPER, "h800-8", RACK, "gb300-nvl72"):
         on = it.world.cluster(name)
         if on.scale_out is not None:
-            it.near(name, on.scale_up.bytes_per_s_each_way / on.scale_out.bytes_per_s_each_way, "times", "ratio")
-    return it.done("With 400 Gb/s a chip it is 9 on H100, less on H800 and 18 on GB200; 800 Gb/s halves that.")
+            out = on.scale_out.bytes_per_s_each_way
+            it.near(name, on.scale_up.bytes_per_s_each_way / out, "times", "ratio")
+            networks.append(f"{format_rate(out)} on {name}")
+    return it.done(f"It follows from the network that a chip has beside the links: {', '.join(networks)}.")
 
 
 def c47(it: Work) -> Finding:
     ranks = int(it.q("ranks"))
     one = dispatch_traffic(routing(it, ranks), 1.0, 1.0)
     two = dispatch_traffic(routing(it, ranks, ranks // 2), 1.0, 1.0)
-    it.near("share that crosses between two racks", two.crossing_share, "%", "share")
+    it.near("share that crosses between two racks", two.crossing_share, "share", "share")
     slower = it.q("slower")
-    it.near(
-        "slower than one rack, links 8 times slower",
-        two.seconds(slower, 1.0) / one.seconds(slower, 1.0),
-        "times",
-        "slowdown",
+    times = two.seconds(slower, 1.0) / one.seconds(slower, 1.0)
+    it.near(f"slower than one rack, links {slower:g} times slower", times, "times", "slowdown")
+    return it.done(
+        f"{format_percent(two.crossing_share)} of the bytes over links that are {slower:g} times slower take "
+        f"{times:.3g} times as long."
     )
-    return it.done("Half of the bytes over links that are eight times slower take four times as long.")
 
 
 def c48(it: Work) -> Finding:
@@ -144,17 +146,18 @@ def c48(it: Work) -> Finding:
 
 
 def c49(it: Work) -> Finding:
-    it.near("Hopper", it.world.cluster(HOPPER).scale_up.size, "", "hopper")
+    it.near("Hopper", it.world.cluster(HOPPER).scale_up.size, "chips", "hopper")
     blackwell = it.world.cluster(RACK).scale_up.size
-    it.near("Blackwell", blackwell, "", "blackwell")
+    it.near("Blackwell", blackwell, "chips", "blackwell")
+    packages: list[str] = []
     for name in [name for name in names("clusters") if "rubin" in name or name.startswith("vr")]:
         size = it.world.cluster(name).scale_up.size
-        it.near(name, size, "", "rubin")
+        it.near(name, size, "chips", "rubin")
+        packages.append(f"{size} packages in {name}")
         it.near(f"{name} over Blackwell", size / blackwell, "times", "growth")
     return it.done(
-        "A Vera Rubin rack has 72 packages of two dies; 576 counts the dies of Rubin Ultra, 144 packages of four: "
-        "twice Blackwell in packages, four times in dies.",
-        only_if="dies are counted, and for Rubin Ultra",
+        f"The catalogue counts packages: {' and '.join(packages)}. Five hundred counts dies, four to a package of "
+        "Rubin Ultra, and the fourfold growth is that over the dies of Vera Rubin, two to a package."
     )
 
 
@@ -164,15 +167,19 @@ def c50(it: Work) -> Finding:
     it.near("8 Hopper", held, "B", "hopper_bytes")
     it.true("GB200 rack within 10 to 20 TB", it.q("low_bytes") <= later <= it.q("high_bytes"))
     it.show("GB200 rack", later, "B")
-    it.most("5 T parameters at 1 byte", it.q("large_params"), "B", later)
-    it.least("1 T parameters at 1 byte against 8 Hopper", it.q("gpt4_params"), "B", held)
-    return it.done(f"{format_bytes(later)} hold 5 TB of weights with room for the cache; 8 Hopper do not hold 1 TB.")
+    it.most("5 T parameters at 1 byte fit into it", it.q("large_params"), "B", later)
+    it.least("1 T parameters at 1 byte outgrow 8 Hopper", it.q("gpt4_params"), "B", held)
+    return it.done(f"The rack has {format_bytes(later)}, eight Hoppers have {format_bytes(held)}.")
 
 
 def c51(it: Work) -> Finding:
     for name in (HOPPER, RACK):
         on = it.world.cluster(name)
-        it.show(f"parameters that {name} holds in FP4", on.num_chips * on.chip.hbm_bytes / it.q("weight_bytes"), "")
+        it.show(
+            f"parameters that {name} holds in FP4",
+            on.num_chips * on.chip.hbm_bytes / it.q("weight_bytes"),
+            "parameters",
+        )
     model = it.world.model(MODEL)
     rack = it.world.cluster(RACK)
     it.most("weights of DeepSeek V3 in FP8", model.total_params * 1.0, "B", rack.num_chips * rack.chip.hbm_bytes)

@@ -20,6 +20,7 @@ from rackline.scaling import (
     power_sum_minimum,
     train_flop,
 )
+from rackline.units import format_count, format_percent
 
 LAWS = ("chinchilla", "besiroglu")
 
@@ -31,24 +32,30 @@ def exact_tokens(it: Work, law: str, inference_tokens: float) -> float:
 
 def c80(it: Work) -> Finding:
     x = power_sum_minimum(1.0, 1.0, 1.0, 1.0)
-    it.near("x and 1/x", x * x, "", "equal")
+    it.identity("x and 1/x at the minimum of their sum", x * x, 1.0, "times")
     law = it.world.law("besiroglu")
     alpha, beta = law.params_exponent, law.tokens_exponent
-    it.near("the two terms of a loss law at equal FLOP", alpha / beta, "", "equal")
+    terms = "terms of a loss law are weighed at equal FLOP"
+    it.near("the two terms of a loss law at equal FLOP", alpha / beta, "times", "equal", when=terms)
+    ratios: list[float] = []
     for name in LAWS:
         trained = exact_tokens(it, name, it.q("inference_tokens"))
         use = 2.0 * it.q("inference_tokens") / it.q("relative_mfu")
-        it.near(f"use over training at the optimum, {name}", use / (6.0 * trained), "", "equal")
+        ratios.append(use / (6.0 * trained))
+        label, when = f"use over training at the optimum, {name}", f"the loss law is {name}"
+        it.near(label, ratios[-1], "times", "equal", when=when)
     return it.done(
-        "At the minimum the parts are as the exponents; at fixed loss more tokens shrink a model only slowly, so use "
-        "may cost up to three times the training.",
-        only_if="both costs change with similar powers",
+        "At the minimum the parts are as the exponents; at fixed loss more tokens shrink a model only slowly: use "
+        f"costs {min(ratios):.3g} to {max(ratios):.3g} times the training."
     )
 
 
 def c81(it: Work) -> Finding:
-    it.near("FLOP per parameter and token", train_flop(1.0, 1.0), "", "flop")
-    it.same("forward and backward", it.q("forward") + it.q("backward"), train_flop(1.0, 1.0))
+    it.identity("forward and backward", it.q("forward") + it.q("backward"), train_flop(1.0, 1.0), "FLOP")
+    for name in ("llama-3.1-70b", "deepseek-v3"):
+        model = it.world.model(name)
+        counted = 3.0 * float(model.flop_per_token(0.0)) / model.active_params
+        it.near(f"counted in the layers of {name}", counted, "FLOP", "flop")
     return it.done("A product forward is two FLOP, its two gradients are four; attention comes on top (C05).")
 
 
@@ -56,14 +63,15 @@ def c82(it: Work) -> Finding:
     mfu = PhaseMfu(pretrain=1.0, rl=it.q("relative_mfu"), inference=1.0)
     for k in (it.q("least"), it.q("most")):
         ours = lifetime_flop_per_param(Usage(rl_tokens=it.q("tokens"), rl_flop_per_param_token=k), mfu)
-        it.same(f"k = {k:.0f}, FLOP per parameter", ours, k * it.q("tokens") / it.q("relative_mfu"), "FLOP")
+        it.identity(f"k = {k:.0f}, FLOP per parameter", ours, k * it.q("tokens") / it.q("relative_mfu"), "FLOP")
     return it.done("Inefficiency is the MFU of pre-training over that of the phase.")
 
 
 def c83(it: Work) -> Finding:
     mfu = PhaseMfu(pretrain=1.0, rl=1.0, inference=it.q("relative_mfu"))
     ours = lifetime_flop_per_param(Usage(inference_tokens=it.q("tokens")), mfu)
-    it.near("FLOP per parameter and token", ours / it.q("tokens") * it.q("relative_mfu"), "", "flop")
+    forward = ours / it.q("tokens") * it.q("relative_mfu")
+    it.identity("FLOP per parameter and token", forward, it.q("flop"), "FLOP")
     return it.done("A forward pass is one product; reading prompts runs at the MFU of training instead.")
 
 
@@ -79,21 +87,22 @@ def c85(it: Work) -> Finding:
     m = it.q("relative_mfu")
     tokens = equal_costs(it.q("inference_tokens"), it.q("rl_flop"), m, m)
     alpha, beta = equal_cost_ratio(it.q("rl_flop"), m), equal_cost_ratio(2.0, m)
-    it.same("α · D_RL", alpha * float(tokens.rl_tokens), float(tokens.pretrain_tokens), "tokens")
-    it.same("β · D_inf", beta * float(tokens.inference_tokens), float(tokens.pretrain_tokens), "tokens")
+    it.identity("α · D_RL", alpha * float(tokens.rl_tokens), float(tokens.pretrain_tokens), "tokens")
+    it.identity("β · D_inf", beta * float(tokens.inference_tokens), float(tokens.pretrain_tokens), "tokens")
     return it.done("The size is a factor of all three costs and cancels.")
 
 
 def c86(it: Work) -> Finding:
     m = it.q("relative_mfu")
-    it.near("β at 30 %", equal_cost_ratio(2.0, m), "", "beta")
+    it.near("β at 30 %", equal_cost_ratio(2.0, m), "times", "beta")
     for name in ("k_low", "k_mid", "k_high"):
-        it.near(f"α at 30 %, k = {it.q(name):.0f}", equal_cost_ratio(it.q(name), m), "", "alpha")
-    it.show("2/6 multiplied, as taken back", equal_cost_ratio(2.0, 1.0 / m), "")
-    it.show("4/6 multiplied, as taken back", equal_cost_ratio(4.0, 1.0 / m), "")
+        k = it.q(name)
+        it.near(f"α at 30 %, k = {k:.0f}", equal_cost_ratio(k, m), "times", "alpha", when=f"k is {k:.0f}")
+    it.show("2/6 multiplied, as taken back", equal_cost_ratio(2.0, 1.0 / m), "times")
+    it.show("4/6 multiplied, as taken back", equal_cost_ratio(4.0, 1.0 / m), "times")
     return it.done(
-        "Dividing by the MFU is right; 1.5 and 1 are the values at a third with k = 3.",
-        only_if="a quarter of the rollouts are trained on (k near 3)",
+        "Dividing by the MFU is right; 1.5 and 1 are the values at a third with k = 3, where a quarter of the rollouts "
+        "is trained on."
     )
 
 
@@ -103,42 +112,39 @@ def c87(it: Work) -> Finding:
         it.near(
             f"over reinforcement learning, MFU of {label}",
             float(tokens.pretrain_tokens / tokens.rl_tokens),
-            "",
+            "times",
             "over_rl",
         )
-        it.near(
-            f"over use, MFU of {label}", float(tokens.pretrain_tokens / tokens.inference_tokens), "", "over_inference"
-        )
+        over_use = float(tokens.pretrain_tokens / tokens.inference_tokens)
+        it.near(f"over use, MFU of {label}", over_use, "times", "over_inference")
     return it.done("These are the ratios of equal costs; the exact optimum of a loss law differs from them (C89).")
 
 
 def c88(it: Work) -> Finding:
-    for name in ("k_low", "k_high"):
-        it.most(
-            f"D_RL over D_pre, k = {it.q(name):.0f}", 1.0 / equal_cost_ratio(it.q(name), it.q("relative_mfu")), "", 1.0
-        )
-    it.most("at equal efficiency, k = 2", 1.0 / equal_cost_ratio(it.q("k_low"), 1.0), "", 1.0)
-    return it.done(
-        "At equal efficiency and k = 2 it would get three times the tokens of pre-training.",
-        only_if="reinforcement learning is less efficient, or trained on in full",
-    )
+    for name, mfu in (("k_low", it.q("relative_mfu")), ("k_high", it.q("relative_mfu")), ("k_low", it.q("equal"))):
+        share, k = 1.0 / equal_cost_ratio(it.q(name), mfu), it.q(name)
+        when = f"k is {k:.0f} and the MFU {format_percent(mfu)} of that of pre-training"
+        it.most(f"D_RL over D_pre, k = {k:.0f}, MFU {format_percent(mfu)}", share, "times", it.q("equal"), when=when)
+    even = 1.0 / equal_cost_ratio(it.q("k_low"), it.q("equal"))
+    return it.done(f"At equal efficiency and k = 2 it would get {even:.3g} times the tokens of pre-training.")
 
 
 def c89(it: Work) -> Finding:
     used = it.q("inference_tokens")
-    it.near("pre-training by equal costs", float(equal_costs(used).pretrain_tokens), "tokens", "inference_tokens")
+    equal = float(equal_costs(used).pretrain_tokens)
+    it.identity("pre-training by equal costs", equal, used, "tokens", when="costs are equal by rule")
+    shares: list[str] = []
     for name in LAWS:
-        it.near(f"exact optimum, {name}", exact_tokens(it, name, used), "tokens", "inference_tokens")
-    return it.done(
-        "The exact optimum at fixed loss trains on fewer: four fifths by Hoffmann's constants, a third by the refit.",
-        only_if="Hoffmann's constants hold, or costs are to be equal by rule",
-    )
+        exact, when = exact_tokens(it, name, used), f"the loss law is {name}"
+        it.near(f"exact optimum, {name}", exact, "tokens", "inference_tokens", when=when)
+        shares.append(f"{format_percent(exact / used)} of the tokens of use by {name}")
+    return it.done(f"The exact optimum at fixed loss trains on {' and '.join(shares)}.")
 
 
 def c90(it: Work) -> Finding:
     full = lifetime_tokens(it.q("tokens_per_s"), it.q("time_s"))
     derated = lifetime_tokens(it.q("tokens_per_s"), it.q("time_s"), it.q("probability"))
-    it.same("expected tokens at an even chance", derated, it.q("probability") * full, "tokens")
+    it.identity("expected tokens at an even chance", derated, it.q("probability") * full, "tokens")
     law = it.world.law("besiroglu")
     per_token = 2.0 / it.q("relative_mfu")
     with_it, without = (optimal_tokens_of_params(law, it.q("params"), per_token * tokens) for tokens in (derated, full))
@@ -148,52 +154,55 @@ def c90(it: Work) -> Finding:
 
 def c91(it: Work) -> Finding:
     it.near("60 days", lifetime_tokens(it.q("tokens_per_s"), it.q("time_s")), "tokens", "tokens")
-    return it.done("The product is right.")
+    return it.done("A product of the two numbers that were named.")
 
 
 def c92(it: Work) -> Finding:
-    it.near("60 days", lifetime_tokens(it.q("tokens_per_s"), it.q("time_s")), "tokens", "tokens")
-    return it.done("Exactly it is 259 trillion, rounded down to 200.")
+    made = lifetime_tokens(it.q("tokens_per_s"), it.q("time_s"))
+    it.near("60 days", made, "tokens", "tokens")
+    return it.done(f"Exactly it is {format_count(made)}, for which 200 trillion were said.")
 
 
 def c93(it: Work) -> Finding:
-    for name in LAWS:
-        it.near(f"exact optimum, {name}", exact_tokens(it, name, it.q("inference_tokens")), "tokens", "tokens")
+    used = it.q("inference_tokens")
+    equal = float(equal_costs(used).pretrain_tokens)
+    it.near("equal costs", equal, "tokens", "tokens", when="costs are equal by rule")
+    optima = {name: exact_tokens(it, name, used) for name in LAWS}
+    for name, tokens in optima.items():
+        it.near(f"exact optimum, {name}", tokens, "tokens", "tokens", when=f"the loss law is {name}")
+    between = min(optima.values()) <= it.q("tokens") <= max(optima.values())
+    it.true("150 T between the optima of the laws", between, when="a place between the optima of the laws is enough")
     it.show("150 T over 20 tokens per parameter", overtraining_factor(it.q("params"), it.q("tokens")), "times")
-    return it.done("The rumour lies between the optima of the two fits.")
+    return it.done(
+        f"The optima are {' and '.join(f'{format_count(tokens)} by {name}' for name, tokens in optima.items())}."
+    )
 
 
 def c94(it: Work) -> Finding:
     params = it.q("params")
-    it.near("20 per parameter", chinchilla_tokens(params), "tokens", "tokens")
-    for name in ("chinchilla-1", "chinchilla-2"):
-        it.near(name, float(frontier(name).at_params(params).tokens), "tokens", "tokens")
+    found = {"20 per parameter": chinchilla_tokens(params)}
+    found |= {name: float(frontier(name).at_params(params).tokens) for name in ("chinchilla-1", "chinchilla-2")}
     for name in LAWS:
-        it.near(
-            f"{name}, parametric",
-            float(compute_optimal_of_params(it.world.law(name), params).tokens),
-            "tokens",
-            "tokens",
-        )
+        found[f"{name}, parametric"] = float(compute_optimal_of_params(it.world.law(name), params).tokens)
+    for label, tokens in found.items():
+        it.near(label, tokens, "tokens", "tokens")
+    low, high = min(found, key=found.__getitem__), max(found, key=found.__getitem__)
     return it.done(
-        "Two of Hoffmann's approaches and the refit give about 20 tokens, the rounded fit five times that.",
-        only_if="not Hoffmann's rounded parametric fit is used",
+        f"Tokens for each parameter go from {found[low] / params:.3g} ({low}) to {found[high] / params:.3g} ({high})."
     )
 
 
 def c95(it: Work) -> Finding:
     params = it.q("params")
     for label, name in (("200 T", "tokens"), ("259 T", "unrounded_tokens"), ("150 T", "rumour_tokens")):
-        it.near(label, overtraining_factor(params, it.q(name)), "times", "factor")
+        it.near(label, overtraining_factor(params, it.q(name)), "times", "factor", when=f"{label} are trained on")
+    exact: list[str] = []
     for law in LAWS:
         trained = exact_tokens(it, law, it.q("unrounded_tokens"))
-        it.near(f"exact optimum, {law}", overtraining_factor(params, trained), "times", "factor")
-    hoffmann, refit = (overtraining_factor(params, exact_tokens(it, law, it.q("unrounded_tokens"))) for law in LAWS)
-    return it.done(
-        f"A hundred follows from rounding; the least exact cost is at {hoffmann:.0f} by Hoffmann's constants and at "
-        f"{refit:.0f} by the refit.",
-        only_if="tokens of use set those of training one to one, or Hoffmann's constants hold",
-    )
+        factor = overtraining_factor(params, trained)
+        it.near(f"exact optimum, {law}", factor, "times", "factor", when=f"the loss law is {law}")
+        exact.append(f"{factor:.0f} by {law}")
+    return it.done(f"A hundred follows from rounding; the least exact cost is at {' and at '.join(exact)}.")
 
 
 EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {

@@ -32,8 +32,8 @@ def c110(it: Work) -> Finding:
     seconds = bb.compute_s(1.0, model.active_params, chip.flop_per_s("bf16"), it.q("tokens"))
     said = it.q("usd_per_hour") / 3600.0 * seconds
     cost = recompute_cost(said, seconds)
-    it.same("10,000 tokens of Llama 70B at 2 dollars an hour", cost.retrieve_usd, said, "USD")
-    it.same("held for nothing", cost.hold_usd_per_s, 0.0, "USD")
+    it.identity("10,000 tokens of Llama 70B at 2 dollars an hour", cost.retrieve_usd, said, "USD")
+    it.identity("held for nothing", cost.hold_usd_per_s, 0.0, "USD")
     return it.done("At the full rate of the chip; a real prefill takes a few times longer.")
 
 
@@ -41,8 +41,8 @@ def c116(it: Work) -> Finding:
     tier = hbm(it)
     cost = keeping_cost(tier, it.q("entry_bytes"))
     said = it.q("entry_bytes") / tier.capacity_bytes * (tier.usd_per_hour or 0.0) / 3600.0 * it.q("hold_s")
-    it.same("1 GB for 5 minutes in HBM", cost.hold_usd_per_s * it.q("hold_s"), said, "USD")
-    it.same("brought back for", cost.retrieve_usd, 0.0, "USD")
+    it.identity("1 GB for 5 minutes in HBM", cost.hold_usd_per_s * it.q("hold_s"), said, "USD")
+    it.identity("brought back for", cost.retrieve_usd, 0.0, "USD")
     return it.done("What occupies the memory occupies that share of the chip, as no other sequence fits there.")
 
 
@@ -50,15 +50,15 @@ def c117(it: Work) -> Finding:
     tier = it.world.tier(DDR)
     cost = keeping_cost(tier, it.q("entry_bytes"))
     per_s = (tier.usd_per_hour or 0.0) / 3600.0
-    it.same(
+    it.identity(
         "1 GB for 5 minutes in DDR",
         cost.hold_usd_per_s * it.q("hold_s"),
         it.q("entry_bytes") / tier.capacity_bytes * per_s * it.q("hold_s"),
         "USD",
     )
-    it.same("brought back for", cost.retrieve_usd, it.q("entry_bytes") / tier.bytes_per_s * per_s, "USD")
+    it.identity("brought back for", cost.retrieve_usd, it.q("entry_bytes") / tier.bytes_per_s * per_s, "USD")
     dear = keeping_cost(hbm(it), it.q("entry_bytes"))
-    it.least("HBM over DDR, to hold", dear.hold_usd_per_s / cost.hold_usd_per_s, "times", 1.0)
+    it.show("HBM over DDR, to hold", dear.hold_usd_per_s / cost.hold_usd_per_s, "times")
     return it.done("The device is rented by the hour, so its share of time is what reading costs.")
 
 
@@ -66,57 +66,57 @@ def c118(it: Work) -> Finding:
     found = lines(it)
     for cheap, dear in zip(found[1:], found, strict=False):
         it.most(f"{cheap.name} over {dear.name}, to hold", cheap.hold_usd_per_s / dear.hold_usd_per_s, "times", 1.0)
-        it.least(f"{cheap.name}, to bring back", cheap.retrieve_usd, "USD", dear.retrieve_usd)
+        if dear.retrieve_usd:
+            it.least(f"{cheap.name}, to bring back", cheap.retrieve_usd, "USD", dear.retrieve_usd)
+        else:
+            it.show(f"{cheap.name}, to bring back", cheap.retrieve_usd, "USD")
     reigns = envelope(found)
     names = ", ".join(f"{reign.cost.name} from {format_seconds(reign.from_s)}" for reign in reigns)
-    return it.done(
-        f"By today's prices the cheapest are {names}.",
-        only_if="a slower tier is dearer to read; by price per byte read a flash drive is not",
-    )
+    return it.done(f"By the prices of the catalogue the cheapest are {names}.")
 
 
 def c119(it: Work) -> Finding:
     tier = it.world.sheet(OPUS).of_mode("standard")[0]
+    others: list[str] = []
     it.near("input", (tier.input_usd or 0.0) * 1e6, "USD", "input_usd")
     for write in tier.cache_writes:
         if write.lifetime_s == it.q("lifetime_s"):
             it.near(f"write for {write.name}", write.usd * 1e6, "USD", "write_usd")
         else:
             it.show(f"write for {write.name}", write.usd * 1e6, "USD")
-    return it.done("The price list says so; the hour, which was not read out, is twice the base price.")
+            others.append(f"{write.name} is {write.usd / (tier.input_usd or 1.0):.3g} times the base price")
+    return it.done(f"From the price list; not read out was that {' and '.join(others) or 'there is no other'}.")
 
 
 def c120(it: Work) -> Finding:
     found = [keeping_cost(tier, 1e9) for tier in (hbm(it), *(it.world.tier(name) for name in BESIDE))]
+    drains: list[str] = []
     for label, name, wanted in (("5 minutes", "short_s", "nvme"), ("1 hour", "long_s", "disk")):
         tier = tier_by_drain(found, it.q(name))
-        it.true(f"{label} is {wanted}: drain time says {tier.name}", tier.tier == wanted)
-    return it.done(
-        "By drain times five minutes is a small flash drive and an hour a large one; a disk takes most of a day.",
-        only_if="large flash drives are counted as slow storage",
-    )
+        it.true(f"{label} is {wanted}: drain time says {tier.name}", tier.tier == wanted, when=f"{label} are meant")
+        drains.append(f"{label} is nearest to {tier.name}")
+    disk = it.world.tier(DISK).drain_s
+    return it.done(f"By drain times {' and '.join(drains)}; a disk takes {format_seconds(disk)}.")
 
 
 def c121(it: Work) -> Finding:
     found = lines(it)
     reigns = envelope(found)
+    costs: list[str] = []
     for label, name in (("5 minutes", "short_s"), ("1 hour", "long_s")):
         by_rule = tier_by_drain(found, it.q(name))
-        least = min(float(line.usd(it.q(name))) for line in found)
-        it.most(
-            f"cost of the rule's tier over the cheapest, {label} ({by_rule.name})",
-            float(by_rule.usd(it.q(name))) / least,
-            "times",
-            2.0,
-        )
+        over = float(by_rule.usd(it.q(name))) / min(float(line.usd(it.q(name))) for line in found)
+        what = f"cost of the rule's tier over the cheapest, {label} ({by_rule.name})"
+        it.most(what, over, "times", it.q("small_factor"), when=f"it is held for {label}")
+        costs.append(f"{over:.3g} times the least for {label}")
     ends = ", ".join(f"{reign.cost.name} from {format_seconds(reign.from_s)}" for reign in reigns)
-    return it.done(f"The rule picks a tier within a small factor where prices follow speed; the true order is {ends}.")
+    return it.done(f"The rule's tier costs {' and '.join(costs)}; by prices the cheapest are {ends}.")
 
 
 def c122(it: Work) -> Finding:
     for tier in (hbm(it), *(it.world.tier(name) for name in BESIDE)):
         held = tier.held_share_s(it.q("entry_bytes"), tier.drain_s)
-        it.same(tier.name, held, tier.read_s(it.q("entry_bytes")), "s")
+        it.identity(tier.name, held, tier.read_s(it.q("entry_bytes")), "s")
     return it.done("Held for the drain time an entry occupies the device as long as one read does, whatever its size.")
 
 
@@ -125,9 +125,8 @@ def c123(it: Work) -> Finding:
     for name, quoted in ((DDR, "ddr_s"), (FLASH, "flash_s"), ("qlc-31tb", "disk_s"), (DISK, "disk_s")):
         it.near(name, it.world.tier(name).drain_s, "s", quoted)
     return it.done(
-        f"HBM and DDR are right; a flash drive takes {format_seconds(it.world.tier(FLASH).drain_s)} and a disk "
-        f"{format_seconds(it.world.tier(DISK).drain_s)}.",
-        only_if="HBM or DDR is meant, or a large flash drive for the hour",
+        f"A flash drive takes {format_seconds(it.world.tier(FLASH).drain_s)}, a dense one "
+        f"{format_seconds(it.world.tier('qlc-31tb').drain_s)} and a disk {format_seconds(it.world.tier(DISK).drain_s)}."
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from rackline.ledger.work import Finding, Work
 from rackline.scaling.overtrain import FORWARD_FLOP_PER_PARAM_TOKEN, PRETRAIN_FLOP_PER_PARAM_TOKEN
 from rackline.serving import blackboard as bb
+from rackline.units import format_percent
 
 _BITS = 16
 _MASK = (1 << _BITS) - 1
@@ -45,34 +46,31 @@ def c127(it: Work) -> Finding:
         return left << _BITS | right
 
     rng = np.random.default_rng(int(it.q("samples")))
+    shares: list[str] = []
     for rounds in (1, len(functions)):
         flipped: list[int] = []
         for word in rng.integers(0, 1 << 2 * _BITS, size=int(it.q("samples"))):
             place = _BITS + int(rng.integers(0, _BITS))  # in the half that the first round reads
             cipher = functools.partial(encrypted, rounds=rounds)
             flipped.append(int(bb.output_difference(cipher, int(word), 1 << place, exclusive_or)).bit_count())
-        it.near(
-            f"share of output bits that one input bit flips, {rounds} rounds",
-            float(np.mean(flipped)) / (2 * _BITS),
-            "%",
-            "half",
-        )
-    return it.done(
-        "After a few rounds about half of all bits change, after one round a few.", only_if="there are enough rounds"
-    )
+        share, many = float(np.mean(flipped)) / (2 * _BITS), f"{rounds} {'round' if rounds == 1 else 'rounds'}"
+        label = f"share of output bits that one input bit flips, {many}"
+        it.near(label, share, "share", "half", when=f"the cipher has {many}")
+        shares.append(f"{format_percent(share)} after {many}")
+    return it.done(f"Of all bits change {' and '.join(shares)}.")
 
 
 def c130(it: Work) -> Finding:
     functions = rounds_of(int(it.q("rounds")))
     images = len({functions[0](x) for x in range(_MASK + 1)})
-    it.most("values that f takes over its inputs", images / (_MASK + 1), "%", 0.99)
+    it.show("values that f takes over its inputs", images / (_MASK + 1), "share")
     rng = np.random.default_rng(0)
     pairs = [tuple(int(v) for v in rng.integers(0, _MASK, size=2)) for _ in range(int(it.q("samples")))]
     back = [
         bb.uncoupled_rounds(*bb.coupled_rounds(x, y, functions, exclusive_or), functions, exclusive_or) == (x, y)
         for x, y in pairs
     ]
-    it.true("every pair comes back exactly", all(back))
+    it.true("every pair comes back exactly", all(back), by_definition=True)
     return it.done("f is only ever computed forward, so it needs no inverse.")
 
 
@@ -88,19 +86,17 @@ def c131(it: Work) -> Finding:
     x, y = rng.normal(size=width), rng.normal(size=width)
     u, v = bb.uncoupled_rounds(*bb.coupled_rounds(x, y, layers, operator.add), layers, operator.sub)
     off = float(max(np.abs(u - x).max(), np.abs(v - y).max()))
-    it.true("within rounding after 32 layers and back", off <= it.q("rounding"))
-    it.true("exact to the last bit", off == 0.0)
-    return it.done(
-        "Sums of floats round, so inputs come back within rounding and not bit by bit.",
-        only_if="exact means within rounding",
-    )
+    it.show("largest difference after 32 layers and back", off, "")
+    it.true("within rounding", off <= it.q("rounding"), when="exact means within rounding")
+    it.true("to the last bit", off == 0.0, when="exact means to the last bit")
+    return it.done("Sums of floats round, so inputs come back within rounding and not bit by bit.")
 
 
 def c132(it: Work) -> Finding:
     few, many = int(it.q("few")), int(it.q("many"))
     growth = bb.stored_activations(many, False) / bb.stored_activations(few, False)
-    it.same("ordinary, 80 layers over 4", growth, many / few, "times")
-    it.same(
+    it.identity("ordinary, 80 layers over 4", growth, many / few, "times")
+    it.identity(
         "reversible, 80 layers over 4",
         bb.stored_activations(many, True) / bb.stored_activations(few, True),
         1.0,
@@ -117,7 +113,8 @@ def c133(it: Work) -> Finding:
     read = bb.kv_fetch_s(1.0, it.q("context_len"), model.kv_bytes_per_token(2.0), chip.hbm_bytes_per_s)
     it.least("computing 4,096 tokens again over reading their cache", redo / read, "times", it.q("saved"))
     return it.done(
-        "A third more arithmetic saves all stored outputs; reading a cache saves hundreds of times its time."
+        f"A reversible step computes {format_percent(again / PRETRAIN_FLOP_PER_PARAM_TOKEN - 1.0)} more and stores no "
+        f"outputs; reading a cache takes one part in {redo / read:,.0f} of the time of computing it."
     )
 
 

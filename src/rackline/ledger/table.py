@@ -10,10 +10,28 @@ from rich.table import Table
 from rich.text import Text
 
 from rackline.ledger.said import SEGMENTS
-from rackline.ledger.work import FAILS, HOLDS, IN_UNITS, NO_NUMBER, NOT_COMPUTED, ONLY_IF, Computed, Finding
+from rackline.ledger.work import (
+    BY_DEFINITION,
+    FAILS,
+    HOLDS,
+    IN_UNITS,
+    NO_NUMBER,
+    NOT_COMPUTED,
+    ONLY_IF,
+    Computed,
+    Finding,
+)
 from rackline.report.breakdown import plain_table
 
-STYLES = {HOLDS: "green", IN_UNITS: "yellow", ONLY_IF: "yellow", FAILS: "red", NOT_COMPUTED: "dim", NO_NUMBER: "dim"}
+STYLES = {
+    HOLDS: "green",
+    BY_DEFINITION: "cyan",
+    IN_UNITS: "yellow",
+    ONLY_IF: "yellow",
+    FAILS: "red",
+    NOT_COMPUTED: "dim",
+    NO_NUMBER: "dim",
+}
 
 
 def summary(findings: Sequence[Finding]) -> str:
@@ -35,7 +53,7 @@ def ledger_table(findings: Sequence[Finding], *, full: bool = False) -> Group:
         if rows:
             parts += [_table(title if segment > 7 else f"{segment}. {title}", rows, full), Text("")]
     parts.append(Text(f"{len(findings)} claims: {summary(findings)}", style="bold"))
-    more = "one in full: --claim C99" if full else "with what was said and why: --segment 1 to 9, or --claim C99"
+    more = "one in full: --claim C99" if full else "with what was said and why: --segment 1 to 11, or --claim C99"
     parts.append(Text(f"{more}; what if: --set gb200:hbm_bytes_per_s=16TB/s", style="dim"))
     return Group(*parts)
 
@@ -77,8 +95,7 @@ def claim_panel(finding: Finding) -> Panel:
             body.append(value)
     for index, one in enumerate(finding.computed):
         body.append(f"\n{'computed' if index == 0 else '':>9}  ", style="dim")
-        mark = "  " if one.passes is None else "✓ " if one.passes else "✗ "
-        body.append(mark, style="green" if one.passes else "red" if one.passes is not None else "")
+        body.append(f"{one.mark:<2}", style="green" if one.passes else "red" if one.passes is not None else "")
         body.append(one.text)
     body.append("\n\n")
     body.append(finding.verdict_text, style=f"bold {STYLES[finding.verdict]}")

@@ -20,12 +20,23 @@ from rackline.units import (
 )
 
 HOLDS = "holds"
+BY_DEFINITION = "by definition"
 IN_UNITS = "holds in these units"
 ONLY_IF = "holds only if"
 FAILS = "does not hold"
 NO_NUMBER = "no number"
 NOT_COMPUTED = "not computed"
-VERDICTS = (HOLDS, IN_UNITS, ONLY_IF, FAILS, NOT_COMPUTED, NO_NUMBER)
+VERDICTS = (HOLDS, BY_DEFINITION, IN_UNITS, ONLY_IF, FAILS, NOT_COMPUTED, NO_NUMBER)
+
+
+def format_watts(watts: float) -> str:
+    """Power in kilowatts.
+
+    >>> format_watts(151e3)
+    '151 kW'
+    """
+    return f"{watts / 1e3:,.3g} kW"
+
 
 _WRITE = {
     "s": format_seconds,
@@ -33,8 +44,34 @@ _WRITE = {
     "B/s": format_rate,
     "FLOP/s": format_flop_rate,
     "USD": format_usd,
-    "%": format_percent,
+    "share": format_percent,
+    "W": format_watts,
 }
+UNITS = (
+    "",
+    "s",
+    "B",
+    "B/s",
+    "B/token",
+    "FLOP",
+    "FLOP/B",
+    "FLOP/s",
+    "USD",
+    "W",
+    "requests/s",
+    "tokens/s",
+    "share",
+    "times",
+    "chips",
+    "layers",
+    "parameters",
+    "rounds",
+    "sequences",
+    "stages",
+    "systems",
+    "tokens",
+)
+"""Units of computed values, one for each quantity: a share is a fraction of 1, a ratio is in times, "" counts."""
 
 
 def write(value: float, unit: str) -> str:
@@ -61,12 +98,23 @@ class Computed:
         value: in SI units; None for a statement that is true or not.
         unit: of the value.
         passes: whether it agrees with what was said; None where it is only shown.
+        when: the premise under which it was compared, as a clause; empty where the label says it.
+        by_definition: whether it follows from definitions, so that no value of the catalogue could change it.
     """
 
     label: str
     value: float | None
     unit: str
     passes: bool | None
+    when: str = ""
+    by_definition: bool = False
+
+    @property
+    def mark(self) -> str:
+        """A sign for the outcome: agrees, agrees by definition, does not; empty where it is only shown."""
+        if self.passes is None:
+            return ""
+        return ("≡" if self.by_definition else "✓") if self.passes else "✗"
 
     @property
     def text(self) -> str:
@@ -116,7 +164,14 @@ class Finding:
             "quoted": said.quoted,
             "quoted_numbers": {name: number.value for name, number in said.numbers.items()},
             "computed": [
-                {"label": one.label, "value": one.value, "unit": one.unit, "passes": one.passes}
+                {
+                    "label": one.label,
+                    "value": one.value,
+                    "unit": one.unit,
+                    "passes": one.passes,
+                    "when": one.when,
+                    "by_definition": one.by_definition,
+                }
                 for one in self.computed
             ],
             "verdict": self.verdict,
@@ -142,58 +197,73 @@ class Work:
         """A quoted number by name."""
         return self.claim.numbers[name].value
 
-    def near(self, label: str, value: Numbers, unit: str, name: str) -> bool:
+    def near(self, label: str, value: Numbers, unit: str, name: str, *, when: str = "") -> bool:
         """Compare with a quoted number, as closely as it was said."""
         quoted = self.claim.numbers[name]
         number = float(value)
         ratio = number / quoted.value if quoted.value else float("inf")
         slack = 1.0 + quoted.within
-        return self._add(label, number, unit, 1.0 / slack <= ratio <= slack)
+        return self._add(label, number, unit, 1.0 / slack <= ratio <= slack, when)
 
-    def least(self, label: str, value: Numbers, unit: str, bound: Numbers) -> bool:
+    def least(self, label: str, value: Numbers, unit: str, bound: Numbers, *, when: str = "") -> bool:
         """Whether a value is at least a bound."""
         number = float(value)
-        return self._add(label, number, unit, number >= float(bound) * (1.0 - 1e-9))
+        return self._add(label, number, unit, number >= float(bound) * (1.0 - 1e-9), when)
 
-    def most(self, label: str, value: Numbers, unit: str, bound: Numbers) -> bool:
+    def most(
+        self, label: str, value: Numbers, unit: str, bound: Numbers, *, when: str = "", by_definition: bool = False
+    ) -> bool:
         """Whether a value is at most a bound."""
         number = float(value)
-        return self._add(label, number, unit, number <= float(bound) * (1.0 + 1e-9))
+        passes = number <= float(bound) * (1.0 + 1e-9)
+        return self._add(label, number, unit, passes, when, by_definition=by_definition)
 
-    def same(self, label: str, value: Numbers, other: Numbers, unit: str = "") -> bool:
+    def same(self, label: str, value: Numbers, other: Numbers, unit: str = "", *, when: str = "") -> bool:
         """Whether two ways of computing give the same value."""
-        one, two = float(value), float(other)
-        return self._add(label, one, unit, abs(one - two) <= 1e-9 * max(abs(one), abs(two)))
+        return self._add(label, float(value), unit, _equal(value, other), when)
 
-    def true(self, label: str, passes: bool) -> bool:
+    def identity(self, label: str, value: Numbers, other: Numbers, unit: str = "", *, when: str = "") -> bool:
+        """As `same`, where the outcome follows from definitions and no value of the catalogue could change it."""
+        return self._add(label, float(value), unit, _equal(value, other), when, by_definition=True)
+
+    def true(self, label: str, passes: bool, *, when: str = "", by_definition: bool = False) -> bool:
         """A statement that follows from computed values."""
-        return self._add(label, None, "", passes)
+        return self._add(label, None, "", passes, when, by_definition=by_definition)
 
     def show(self, label: str, value: Numbers, unit: str) -> float:
         """A value for the reader that decides nothing."""
         self._computed.append(Computed(label=label, value=float(value), unit=unit, passes=None))
         return float(value)
 
-    def _add(self, label: str, value: float | None, unit: str, passes: bool) -> bool:
-        self._computed.append(Computed(label=label, value=value, unit=unit, passes=passes))
+    def _add(
+        self, label: str, value: float | None, unit: str, passes: bool, when: str, *, by_definition: bool = False
+    ) -> bool:
+        self._computed.append(
+            Computed(label=label, value=value, unit=unit, passes=passes, when=when, by_definition=by_definition)
+        )
         return passes
 
-    def done(self, reason: str, *, only_if: str = "", units: str = "") -> Finding:
+    def done(self, reason: str, *, units: bool = False) -> Finding:
         """The verdict: all agree, none does, or some do.
+
+        What holds by definition decides only where nothing else was compared. The condition is made from the
+        comparisons: the premises under which all of them agree, else the labels of those that do.
 
         Args:
             reason: one sentence.
-            only_if: the condition, where some agree; those that do by default.
-            units: the units in which it holds, where the cases differ in units only.
+            units: whether the cases differ in units only.
         """
         judged = [one for one in self._computed if one.passes is not None]
-        passing = [one for one in judged if one.passes]
+        real = [one for one in judged if not (one.by_definition and one.passes)]
+        deciding = [one for one in judged if one.when or not one.by_definition] or judged
         verdict, condition = HOLDS, ""
-        if not passing:
+        if not real:
+            verdict = BY_DEFINITION if judged else FAILS
+        elif not any(one.passes for one in deciding):
             verdict = FAILS
-        elif len(passing) < len(judged):
+        elif not all(one.passes for one in judged):
             verdict = IN_UNITS if units else ONLY_IF
-            condition = units or only_if or "it is about " + _listed([one.label for one in passing])
+            condition = _condition([one for one in judged if one in deciding or not one.passes], units)
         return Finding(
             claim=self.claim,
             computed=tuple(self._computed),
@@ -204,8 +274,28 @@ class Work:
         )
 
 
-def _listed(labels: list[str]) -> str:
-    return labels[0] if len(labels) == 1 else f"{', '.join(labels[:-1])} or {labels[-1]}"
+def _equal(value: Numbers, other: Numbers) -> bool:
+    one, two = float(value), float(other)
+    return abs(one - two) <= 1e-9 * max(abs(one), abs(two))
+
+
+def _condition(judged: list[Computed], units: bool) -> str:
+    """Under which premises all comparisons agree; what fails without a premise is left out by name."""
+    premises: dict[str, bool] = {}
+    for one in judged:
+        if one.when:
+            premises[one.when] = premises.get(one.when, True) and bool(one.passes)
+    held = [premise for premise, holds in premises.items() if holds]
+    if not held or (len(held) == len(premises) and not units):
+        labels = _listed([one.label for one in judged if one.passes])
+        return labels if units else f"it is about {labels}"
+    missed = [one.label for one in judged if not one.when and not one.passes]
+    either = held[0] if len(held) == 1 else f"{', if '.join(held[:-1])} or if {held[-1]}"
+    return either + (f", and not about {_listed(missed)}" if missed else "")
+
+
+def _listed(texts: list[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"
 
 
 def without_number(claim: Claim) -> Finding:

@@ -7,16 +7,23 @@ from dataclasses import replace
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from rackline.parallel import MemoryUse
 from rackline.report.breakdown import pass_table, plain_table, resources_line, spaced
-from rackline.report.pool_report import pool_panel, pool_report, pools_beside
+from rackline.report.choice_report import (
+    choice_panel,
+    key_numbers,
+    nothing_panel,
+    other_kind,
+    served_table,
+    steady_line,
+)
+from rackline.report.pool_report import pool_table
 from rackline.report.terminal_plot import Series, log_plot
 from rackline.report.wording import bar, money, money_name, percent, share, short_count, spread_over, trust
-from rackline.search import Candidate, Choice, Inside, Plan, PoolPair
+from rackline.search import Candidate, Choice, Plan
 from rackline.units import format_bytes, format_count, format_seconds
 
 FRONT_ROWS = 12
@@ -29,25 +36,19 @@ def plan_report(plan: Plan, *, width: int, elapsed_s: float) -> Group:
         width: columns of the terminal.
         elapsed_s: wall time of the search [s].
     """
+    best = plan.best
     parts: list[RenderableType] = []
-    alone = plan.aggregated
-    pair = plan.best.steady if plan.best is not None and isinstance(plan.best.steady, PoolPair) else None
-    if pair is not None:
-        parts += [pool_panel(plan, pair, _title(plan), _request(plan)), *pool_report(plan, pair, width)]
-    if alone is not None or pair is None:
-        parts.append(_headline(plan))
-    if alone is None or not isinstance(alone.steady, Candidate):
-        parts += _nothing(plan) if pair is None else []
-        parts += pools_beside(plan) if pair is None else []
+    if best is None:
+        parts += [nothing_panel(plan), *_nothing(plan)]
     else:
-        parts += pools_beside(plan) if pair is None else []
-        numbers = Group(_key_numbers(plan, alone.steady, width), *_tpot_parts(alone.steady, alone.inside))
-        memory = memory_table(alone.memory, "memory of the fullest chip")
-        parts += [numbers, memory, *_passes(plan, alone.steady, alone.inside, width)]
-        parts += _floors(plan, alone)
+        pools = [pool_table(best)] if best.serving == "disaggregated" else []
+        parts += [choice_panel(plan, best), key_numbers(plan, best, width)]
+        parts += [Group(served_table(best), *steady_line(best), *other_kind(plan)), *pools]
+        parts += [memory_table(best.memory, "memory of the fullest chip"), *_passes(plan, best, width)]
+        parts += _floors(plan, best)
     if plan.pareto:
         parts += [_front_table(plan, width), front_plot(plan, width)]
-    if len(plan.ranked) > 1 and alone is not None:
+    if len(plan.ranked) > 1 and plan.aggregated is not None:
         parts.append(_ranked(plan, width))
     if plan.rejected:
         parts.append(_rejected(plan))
@@ -58,102 +59,6 @@ def plan_report(plan: Plan, *, width: int, elapsed_s: float) -> Group:
 def replica_label(candidate: Candidate) -> str:
     """The layout of one replica, without the number of replicas."""
     return replace(candidate.layout, dp=1).label()
-
-
-def _request(plan: Plan) -> str:
-    work, limits = plan.workload, plan.constraints
-    text = f"{short_count(work.input_len)} tokens in, {short_count(work.output_len)} out"
-    if work.cache_hit:
-        text += f", {percent(work.cache_hit)} of the prompt cached"
-    if limits.tpot_s is not None:
-        text += f", tpot ≤ {format_seconds(limits.tpot_s)}"
-    if limits.ttft_s is not None:
-        text += f", ttft ≤ {format_seconds(limits.ttft_s)}"
-    return text
-
-
-def _headline(plan: Plan) -> Panel:
-    body = Text()
-    best = plan.aggregated.steady if plan.aggregated is not None else None
-    if not isinstance(best, Candidate):
-        body.append("Nothing fits. " if plan.need is not None else "No answer. ", style="bold red")
-        body.append(f"{plan.reason[:1].upper()}{plan.reason[1:]}")
-        return Panel(
-            body,
-            title=_title(plan),
-            title_align="left",
-            subtitle=_request(plan),
-            subtitle_align="left",
-            border_style="red",
-        )
-    body.append(f"{replica_label(best)}", style="bold green")
-    body.append(f" · {best.precision.short()} · {best.mode.label()}\n")
-    body.append(f"batch {best.batch_size:,}", style="bold")
-    micro = " and micro-batch" if best.layout.pp > 1 else ""
-    split = best.layout.attention_dp * best.layout.pp > 1
-    body.append(f" a replica ({best.sequences_per_rank:,} a rank{micro})" if split else " a replica")
-    chips = best.layout.chips_per_replica
-    body.append(f" on {chips} chip{'s' if chips > 1 else ''}; ")
-    replicas = best.layout.dp
-    body.append("1 replica uses" if replicas == 1 else f"{replicas} replicas use", style="bold")
-    body.append(f" {best.num_chips} of {plan.cluster.num_chips} chips")
-    for note in best.precision.notes:
-        body.append(f"\n{note}", style="yellow")
-    return Panel(body, title=_title(plan), title_align="left", subtitle=_request(plan), subtitle_align="left")
-
-
-def _title(plan: Plan) -> str:
-    return f"{plan.model.name} on {plan.cluster.name} ({plan.cluster.num_chips} × {plan.cluster.chip.name})"
-
-
-def _key_numbers(plan: Plan, best: Candidate, width: int) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for _ in range(4 if width >= (100 if plan.priced else 120) else 2):
-        table.add_column(style="dim", no_wrap=True) if len(table.columns) % 2 == 0 else table.add_column(no_wrap=True)
-    limits = plan.constraints
-    unit = money_name(plan.priced)
-    whole = best.output_tokens_per_s_per_chip * best.num_chips
-    cells = [
-        ("time per output token", _against(best.tpot_s, limits.tpot_s)),
-        (f"{unit} per M input tokens", Text(money(best.usd_per_mtok_input, plan.priced), style="bold")),
-        ("time to first token", _against(best.ttft_s, limits.ttft_s)),
-        (f"{unit} per M output tokens", Text(money(best.usd_per_mtok_output, plan.priced), style="bold")),
-        ("tokens/s per user", Text(format_count(best.tokens_per_s_per_user), style="bold")),
-        (f"{unit} per M output, all-in", Text(money(best.usd_per_mtok_output_all_in, plan.priced), style="bold")),
-        ("output tokens/s per chip", Text(f"{best.output_tokens_per_s_per_chip:,.0f}", style="bold")),
-        ("price of a chip", _price(plan)),
-        ("output tokens/s, all chips", Text(format_count(whole))),
-        ("requests in flight", Text(f"{best.batch_size * best.layout.dp:,}")),
-    ]
-    pairs = len(table.columns) // 2
-    order = cells if pairs == 2 else cells[::2] + cells[1::2]
-    for start in range(0, len(order), pairs):
-        table.add_row(*(cell for pair in order[start : start + pairs] for cell in pair))
-    return table
-
-
-def _tpot_parts(best: Candidate, inside: Inside) -> list[RenderableType]:
-    """Of what the time per output token is made, where the decode step below is the one that runs."""
-    step = inside.decode
-    if best.mode.two_batch_overlap or best.layout.pp > 1:
-        return []
-    prompts = best.tpot_s - step.seconds
-    text = f"of {format_seconds(best.tpot_s)} a token, {format_seconds(step.seconds)} are the decode step, "
-    return [Text(f"{text}{format_seconds(max(prompts, 0.0))} wait for the prompts of other requests", style="dim")]
-
-
-def _price(plan: Plan) -> Text:
-    price = plan.cluster.usd_per_chip_hour
-    if price is None:
-        return Text("none: costs are chip-hours, see --price", style="yellow")
-    return Text(f"{money(price)} an hour")
-
-
-def _against(value: float, limit: float | None) -> Text:
-    text = Text(format_seconds(value), style="bold")
-    if limit is not None:
-        text.append(f"  ({percent(share(value, limit))} of the limit)", style="not bold dim")
-    return text
 
 
 def memory_table(memory: MemoryUse, title: str) -> Table:
@@ -179,15 +84,20 @@ def memory_table(memory: MemoryUse, title: str) -> Table:
     return table
 
 
-def _passes(plan: Plan, best: Candidate, inside: Inside, width: int) -> list[RenderableType]:
+def _passes(plan: Plan, best: Choice, width: int) -> list[RenderableType]:
     parts: list[RenderableType] = []
-    chunk = min(plan.workload.new_tokens, float(best.mode.max_batched_tokens))
+    first = best.prefill_pool
+    prompts = first.mode if first is not None else best.mode
+    chunk = float(prompts.max_batched_tokens)
+    if first is None:
+        chunk = min(plan.workload.new_tokens, chunk)
+    modes = (best.mode, prompts)
     titles = (
         f"decode step: {best.sequences_per_rank:,} sequences a rank, context {short_count(plan.workload.mean_context)}",
         f"prefill pass: {short_count(chunk)} new tokens a rank",
     )
-    for time, title in zip((inside.decode, inside.prefill), titles, strict=True):
-        if best.mode.two_batch_overlap:
+    for time, mode, title in zip((best.inside.decode, best.inside.prefill), modes, titles, strict=True):
+        if mode.two_batch_overlap:
             title += "; rows of the whole batch, before overlap"
         parts.append(
             Group(pass_table(time, f"{title}: {format_seconds(time.seconds)}", width=width), resources_line(time))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rackline.parallel import Layout, MemoryUse, Precision
@@ -10,7 +10,8 @@ from rackline.passes import PassTime
 from rackline.search.candidate import Candidate
 from rackline.search.floors import Floors
 from rackline.search.pool_pair import Pool, PoolPair
-from rackline.serving.workload import Mode
+from rackline.search.promise import Promise
+from rackline.serving.workload import Mode, Workload
 
 Serving = Literal["aggregated", "disaggregated"]
 
@@ -38,15 +39,22 @@ class Inside:
 class Choice:
     """The cheapest way to serve of one kind: an engine that prefills and decodes, or a pool for each.
 
-    Layout, precision, mode and batch are those of what decodes.
+    Layout, precision, mode and batch are those of what decodes. Once it was served, rate, latencies and costs are those
+    at which its limits hold; before, those of the steady state with every slot taken.
 
     Args:
-        steady: the numbers of the steady state.
-        inside: passes, memory and floors.
+        workload: request lengths.
+        steady: the numbers of the steady state, by which it was found.
+        inside: passes, memory and floors, at the batch of the steady state.
+        promise: the rate at which the limits hold when it is served; None where it was not.
+        not_simulated: why it was not served; then the numbers are those of the steady state.
     """
 
+    workload: Workload
     steady: Candidate | PoolPair
     inside: Inside
+    promise: Promise | None = None
+    not_simulated: str = ""
 
     @property
     def serving(self) -> Serving:
@@ -84,13 +92,8 @@ class Choice:
         return self.engine.mode
 
     @property
-    def batch_size(self) -> int:
-        """Sequences in flight on one replica [sequences]."""
-        return self.engine.batch_size
-
-    @property
     def sequences_per_rank(self) -> int:
-        """Of one rank and micro-batch [sequences]."""
+        """Of one rank and micro-batch, in the steady state [sequences]."""
         return self.engine.sequences_per_rank
 
     @property
@@ -99,14 +102,24 @@ class Choice:
         return self.steady.num_chips
 
     @property
+    def batch_size(self) -> float:
+        """Requests in flight on one replica, in the mean [requests]."""
+        return self.promise.simulated.in_flight if self.promise else float(self.engine.batch_size)
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Sequences that one rank and micro-batch may run [sequences]."""
+        return self.promise.max_num_seqs if self.promise else self.engine.sequences_per_rank
+
+    @property
     def tpot_s(self) -> float:
         """Mean time per output token [s]."""
-        return self.steady.tpot_s
+        return self.promise.simulated.tpot_s.mean if self.promise else self.steady.tpot_s
 
     @property
     def ttft_s(self) -> float:
         """Mean time to first token [s]."""
-        return self.steady.ttft_s
+        return self.promise.simulated.ttft_s.mean if self.promise else self.steady.ttft_s
 
     @property
     def tokens_per_s_per_user(self) -> float:
@@ -115,28 +128,46 @@ class Choice:
 
     @property
     def requests_per_s(self) -> float:
-        """Of all replicas [requests/s]."""
-        return self.steady.requests_per_s
+        """Arrivals at which the limits hold, of all replicas [requests/s]."""
+        return self.promise.requests_per_s if self.promise else self.steady.requests_per_s
+
+    @property
+    def saturation_requests_per_s(self) -> float:
+        """What the engines reach with all slots taken [requests/s]."""
+        return self.promise.saturation_requests_per_s if self.promise else self.steady.requests_per_s
+
+    @property
+    def utilisation(self) -> float:
+        """Share of the saturation rate that is promised."""
+        return self.requests_per_s / self.saturation_requests_per_s
 
     @property
     def output_tokens_per_s_per_chip(self) -> float:
         """Over the chips in use [tokens/s]."""
-        return self.steady.output_tokens_per_s_per_chip
-
-    @property
-    def usd_per_mtok_input(self) -> float:
-        """Cost of prompts over input tokens [USD per million]; chip-hours per million without a price."""
-        return self.steady.usd_per_mtok_input
-
-    @property
-    def usd_per_mtok_output(self) -> float:
-        """The rest of the cost over output tokens [USD per million]; chip-hours per million without a price."""
-        return self.steady.usd_per_mtok_output
+        return self.requests_per_s * self.workload.output_len / self.num_chips
 
     @property
     def usd_per_mtok_output_all_in(self) -> float:
         """All cost over output tokens [USD per million]; chip-hours per million without a price."""
-        return self.steady.usd_per_mtok_output_all_in
+        return self.steady.usd_per_mtok_output_all_in * self.steady.requests_per_s / self.requests_per_s
+
+    @property
+    def prompt_cost_share(self) -> float:
+        """Share of the cost that prompts take."""
+        if self.promise is not None and isinstance(self.steady, Candidate):
+            return self.promise.simulated.prompt_cost_share
+        return 1.0 - self.steady.usd_per_mtok_output / self.steady.usd_per_mtok_output_all_in
+
+    @property
+    def usd_per_mtok_input(self) -> float:
+        """Cost of prompts over input tokens [USD per million]; chip-hours per million without a price."""
+        spread = self.workload.output_len / self.workload.input_len
+        return self.usd_per_mtok_output_all_in * self.prompt_cost_share * spread
+
+    @property
+    def usd_per_mtok_output(self) -> float:
+        """The rest of the cost over output tokens [USD per million]; chip-hours per million without a price."""
+        return self.usd_per_mtok_output_all_in * (1.0 - self.prompt_cost_share)
 
     @property
     def memory(self) -> MemoryUse:
@@ -148,17 +179,42 @@ class Choice:
         """What a decode step waits for."""
         return self.inside.decode.binds
 
+    def with_promise(self, promise: Promise) -> Choice:
+        """Served: with the rate that it can promise."""
+        served = replace(self, promise=promise)
+        floors = self.inside.floors
+        if floors is None:
+            return served
+        floors = replace(
+            floors,
+            latency_ratio=served.tpot_s / floors.latency_s,
+            cost_ratio=served.usd_per_mtok_output / floors.usd_per_mtok_output,
+        )
+        return replace(served, inside=replace(self.inside, floors=floors))
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data with the same keys for one engine and for pools."""
-        data: dict[str, Any] = {"serving": self.serving, **self.steady.as_dict()}
-        inside = self.inside
+        steady, inside = self.steady.as_dict(), self.inside
+        pools = {name: steady.pop(name) for name in ("prefill_pool", "decode_pool", "kv_transfer")}
         if inside.prefill_memory is not None:
             for pool, time, memory in (
                 ("prefill_pool", inside.prefill, inside.prefill_memory),
                 ("decode_pool", inside.decode, inside.memory),
             ):
-                data[pool] |= {"binding": time.binds, "memory": memory.as_dict()}
-        return data | {
+                pools[pool] |= {"binding": time.binds, "memory": memory.as_dict()}
+        numbers = (
+            "batch_size", "max_num_seqs", "num_chips", "tpot_s", "ttft_s", "tokens_per_s_per_user", "requests_per_s",
+            "saturation_requests_per_s", "utilisation", "output_tokens_per_s_per_chip",
+            "usd_per_mtok_input", "usd_per_mtok_output", "usd_per_mtok_output_all_in",
+        )  # fmt: skip
+        return {
+            "serving": self.serving,
+            **{name: steady.pop(name) for name in ("layout", "precision", "mode")},
+            **{name: getattr(self, name) for name in numbers},
+            "simulated": self.promise.simulated.as_dict() if self.promise else None,
+            "not_simulated": self.not_simulated,
+            "steady": steady,
+            **pools,
             "memory": inside.memory.as_dict(),
             "binding": inside.decode.binds,
             "decode": inside.decode.as_dict(),

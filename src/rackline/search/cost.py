@@ -40,5 +40,9 @@ def prompt_cost_share(result: Result, pool: Pool) -> float:
     outputs = float(result.requests.output_len[done].mean())
     workload = Workload(input_len=float(result.requests.input_len[done].mean()), output_len=max(outputs, 2.0))
     decoding = result.sequence_s / result.busy_s / (pool.ranks * pool.micro_batches)
-    mode = Mode(admission=_ADMISSION[pool.policy.passes], max_batched_tokens=pool.spec.max_batched_tokens)
+    mode = Mode(
+        admission=_ADMISSION[pool.policy.passes],
+        max_batched_tokens=pool.spec.max_batched_tokens,
+        two_batch_overlap=clock.two_batch_overlap,
+    )
     return float(open_loop(clock.engine, workload, mode, max(decoding, 1.0)).prefill_cost_share)

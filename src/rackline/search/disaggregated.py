@@ -16,6 +16,8 @@ from rackline.passes.features import Array, as_array
 from rackline.search.candidate import price_per_chip_s
 from rackline.search.choice import Choice, Inside
 from rackline.search.evaluate import Space
+from rackline.search.finalists import CONTENDERS
+from rackline.search.floors import floors
 from rackline.search.pareto import pareto_front
 from rackline.search.pool_details import PoolDetails, decode_details, prefill_details
 from rackline.search.pool_pair import Pool, PoolPair
@@ -43,6 +45,7 @@ class Disaggregated:
 
     Args:
         best: cheapest pair that keeps the limits, None when there is none, see `reason`.
+        contenders: the cheapest pairs in the steady state, cheapest first.
         pareto: front of tokens/s/user against cost among the pairs that keep the time to first token.
         candidates_evaluated: points of both pools whose times were computed.
         pairs_compared: combinations of both pools that were compared.
@@ -52,6 +55,7 @@ class Disaggregated:
     pareto: tuple[PoolPair, ...]
     candidates_evaluated: int
     pairs_compared: int
+    contenders: tuple[Choice, ...] = ()
     reason: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -182,26 +186,41 @@ class _PoolSearch:
         if self.limits.tpot_s is not None:
             meets &= then.seconds <= self.limits.tpot_s
         kept = np.flatnonzero(meets)
-        best: PoolPair | None = None
-        if kept.size:
-            near = kept[np.argsort(cost[kept], kind="stable")][:12]
-            options = [self._refined(first, then, pairs, int(index)) for index in near]
-            best = min(options, key=lambda option: option.usd_per_mtok_output_all_in)
+        near = kept[np.argsort(cost[kept], kind="stable")][:12]
+        options = [self._refined(first, then, pairs, int(index)) for index in near]
+        options.sort(key=lambda option: option.usd_per_mtok_output_all_in)
+        contenders = tuple(
+            Choice(workload=self.decode.space.workload, steady=one, inside=self._inside(one))
+            for one in options[:CONTENDERS]
+        )
         return Disaggregated(
-            best=Choice(steady=best, inside=self._inside(best)) if best else None,
+            best=contenders[0] if contenders else None,
+            contenders=contenders,
             pareto=tuple(self._pair(first, then, pairs, int(index)) for index in front),
             candidates_evaluated=evaluated,
             pairs_compared=pairs.evaluated,
-            reason="" if best else self._why_nothing(first, then, cost),
+            reason="" if contenders else self._why_nothing(first, then, cost),
         )
 
     def _inside(self, pair: PoolPair) -> Inside:
         first, then = self._details(pair.prefill, self.prefill), self._details(pair.decode, self.decode)
-        return Inside(decode=then.time, prefill=first.time, memory=then.memory, prefill_memory=first.memory)
+        layout = pair.decode.layout
+        limits = None
+        if layout.cp == 1:  # with shared contexts the floor of one replica has no meaning
+            limits = floors(
+                self._deployment(pair.decode, self.decode),
+                self.decode.space.workload,
+                pair.tpot_s,
+                pair.usd_per_mtok_output,
+                self.budget.decode_usd_per_chip_s,
+            )
+        return Inside(
+            decode=then.time, prefill=first.time, memory=then.memory, prefill_memory=first.memory, floors=limits
+        )
 
-    def _details(self, pool: Pool, side: Side) -> PoolDetails:
+    def _deployment(self, pool: Pool, side: Side) -> Deployment:
         space = side.space
-        deployment = Deployment(
+        return Deployment(
             model=space.model,
             cluster=space.cluster,
             layout=without_context(pool.layout, space.model),
@@ -209,6 +228,9 @@ class _PoolSearch:
             calibration=space.calibration,
             routing=space.routing,
         )
+
+    def _details(self, pool: Pool, side: Side) -> PoolDetails:
+        space, deployment = side.space, self._deployment(pool, side)
         if side is self.prefill:
             return prefill_details(space, deployment, pool.mode, pool.layout.cp)
         return decode_details(space, deployment, pool.sequences_per_rank, pool.layout.cp)

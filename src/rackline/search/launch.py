@@ -233,7 +233,7 @@ def plan_commands(plan: Plan, model_id: str, stack: str) -> list[LaunchCommand]:
                     layout=pool.layout,
                     precision=pool.precision,
                     mode=pool.mode,
-                    sequences_per_rank=pool.sequences_per_rank * pool.layout.pp,
+                    sequences_per_rank=best.max_num_seqs * pool.layout.pp,
                     role=role,
                     **common,
                 ),
@@ -244,7 +244,7 @@ def plan_commands(plan: Plan, model_id: str, stack: str) -> list[LaunchCommand]:
         layout=best.layout,
         precision=best.precision,
         mode=best.mode,
-        sequences_per_rank=best.sequences_per_rank * best.layout.pp,
+        sequences_per_rank=best.max_num_seqs * best.layout.pp,
         **common,
     )
     return [launch_command(stack, replica)]

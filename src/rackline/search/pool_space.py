@@ -19,7 +19,7 @@ def pools_beside(
     space: Space,
     options: list[Layout],
     limits: Constraints,
-    blocks: list[Block],
+    blocks: Sequence[Block],
     prefill_on: Cluster | None,
     prefill_layouts: Sequence[Layout] | None,
     prefill_calibration: Calibration | None,

@@ -22,9 +22,9 @@ class Constraints:
 
     Args:
         tpot_s: largest time per output token, None for no limit [s].
-        ttft_s: largest mean time to first token, None for no limit [s].
+        ttft_s: largest time to first token, None for no limit [s].
+        tpot_percentile, ttft_percentile: of the requests that must keep it, below 100; None limits the mean.
         memory_fraction: share of HBM that the server may use.
-        concurrency: requests that must be in flight at once, None for no limit [requests].
 
     Raises:
         InputError: a limit that is not positive, a fraction outside (0, 1].
@@ -32,15 +32,27 @@ class Constraints:
 
     tpot_s: float | None = None
     ttft_s: float | None = None
+    tpot_percentile: float | None = None
+    ttft_percentile: float | None = None
     memory_fraction: float = 0.9
-    concurrency: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("tpot_s", self.tpot_s), ("ttft_s", self.ttft_s)):
             if value is not None and not value > 0:
                 raise InputError(what=name, given=value, allowed="more than 0 s", nearest="0.03")
+        for name, place in (("tpot_percentile", self.tpot_percentile), ("ttft_percentile", self.ttft_percentile)):
+            if place is not None and not 0.0 < place < 100.0:
+                raise InputError(what=name, given=place, allowed="above 0 and below 100", nearest="99")
         if not 0.0 < self.memory_fraction <= 1.0:
             raise InputError(what="memory_fraction", given=self.memory_fraction, allowed="above 0 to 1", nearest="0.9")
+
+    def latencies(self) -> list[tuple[str, float, float | None]]:
+        """(name, limit [s], percentile or None for the mean) of those that are limited."""
+        given = (
+            ("tpot_s", self.tpot_s, self.tpot_percentile),
+            ("ttft_s", self.ttft_s, self.ttft_percentile),
+        )
+        return [(name, limit, percentile) for name, limit, percentile in given if limit is not None]
 
 
 def default_precisions(model: AnyModel, chip: Chip) -> list[Precision]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from rackline.simulation.requests import Requests
 
 
@@ -14,6 +16,7 @@ class Book:
         "admitted_s",
         "arrival_s",
         "cached",
+        "computed",
         "engine_s",
         "finish_s",
         "first_s",
@@ -42,6 +45,10 @@ class Book:
         self.last_s: dict[int, float] = {}  # last token of a request that was preempted
         self.generated: dict[int, int] = {}  # tokens before it was preempted or handed over
         self.ready: set[int] = set()  # its prompt was computed elsewhere
+        self.computed: list[int] | None = None  # prompt tokens whose cache is there on arrival
+        if requests.computed is not None:
+            self.computed = requests.computed.tolist()
+            self.ready.update(np.flatnonzero(requests.computed >= requests.input_len).tolist())
         self.preempted: dict[int, int] = {}
         self.cached: dict[int, int] = {}  # prompt tokens found in a cache
         self.tier_tokens = [0] * (1 + num_tiers)

@@ -117,12 +117,30 @@ class TableClock:
     tokens_per_step: float
     known: dict[tuple[int, float], Line | None] = field(default_factory=dict[tuple[int, float], "Line | None"])
     floor_s: float = 0.0
+    two_batch_overlap: bool = False
 
     @classmethod
-    def of(cls, deployment: Deployment, stack: Stack = IDEAL, speculation: Speculation = PLAIN) -> TableClock:
-        """Compile the tables of a deployment."""
+    def of(
+        cls,
+        deployment: Deployment,
+        stack: Stack = IDEAL,
+        speculation: Speculation = PLAIN,
+        *,
+        two_batch_overlap: bool = False,
+    ) -> TableClock:
+        """Compile the tables of a deployment.
+
+        Args:
+            two_batch_overlap: passes run as two halves, of which one computes while the other communicates.
+        """
         engine = engine_of(deployment, stack, speculation)
-        table = compiled(engine, engine.table, float(engine.pipeline_stretch), int(speculation.verified_tokens))
+        table = compiled(
+            engine,
+            engine.table,
+            float(engine.pipeline_stretch),
+            int(speculation.verified_tokens),
+            two_batch_overlap=two_batch_overlap,
+        )
         draft = compiled(engine, engine.draft, 1.0, 1) if engine.draft is not None else None
         return cls(
             engine=engine,
@@ -132,6 +150,7 @@ class TableClock:
             verified=int(speculation.verified_tokens),
             tokens_per_step=speculation.tokens_per_step,
             floor_s=engine.num_layers * stack.eager_s_per_layer,
+            two_batch_overlap=two_batch_overlap,
         )
 
     def line(self, sequences: int, group_tokens: float) -> Line | None:

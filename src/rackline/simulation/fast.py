@@ -69,7 +69,7 @@ def is_plain(policy: Policy, spec: RankSpec) -> bool:
 
 def is_plain_clock(clock: object, spec: RankSpec) -> bool:
     """Whether the loop can compute its passes: one stream of rows, attention that reads all, no drafts, no bends."""
-    if not isinstance(clock, TableClock) or clock.draft is not None or clock.verified != 1:
+    if not isinstance(clock, TableClock) or clock.draft is not None or clock.verified != 1 or clock.two_batch_overlap:
         return False
     if spec.fixed_tokens or clock.engine.stack.eager_decode or not clock.table.kinds:
         return False

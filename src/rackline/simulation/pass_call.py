@@ -84,9 +84,33 @@ def read_at(kind: Kind, context: float) -> float:
     return float(np.asarray(kind.law.kv_read_tokens(np.float64(context))))
 
 
-def compiled(engine: Engine, table: Any, stretch: float, verified: int) -> Table:
-    step = table.compile()
-    times = table.time_table()
+def _is_extensive(feature: str) -> bool:
+    """Whether a feature halves when the batch does."""
+    what = feature.partition(":")[0]
+    return what not in (f.ONE, f.HAS_DECODE, f.HAS_PREFILL, f.CHUNK_TOKENS, "max_context")
+
+
+def _of_two_halves(call: Callable[..., Any], order: Sequence[str]) -> Callable[..., Any]:
+    """Two half batches one after another, from a pass of one of them."""
+    shares = tuple(0.5 if _is_extensive(name) else 1.0 for name in order)
+
+    def both(*values: Any) -> Any:
+        return 2.0 * call(*[value * share for value, share in zip(values, shares, strict=False)])
+
+    return both
+
+
+def compiled(engine: Engine, table: Any, stretch: float, verified: int, *, two_batch_overlap: bool = False) -> Table:
+    """Compile a pass table.
+
+    Args:
+        stretch: slowest over mean pipeline stage.
+        verified: tokens of a sequence that a step pushes through [tokens].
+        two_batch_overlap: the batch runs as two halves, of which one computes while the other communicates.
+    """
+    policy = "overlap" if two_batch_overlap else None
+    step = table.compile(policy)
+    times = table.time_table(policy)
     kinds = tuple(kind_of(label, law) for label, law in table.kinds.items())
     by_label = {kind.label: kind for kind in kinds}
     rows: list[tuple[dict[str, float], float, float]] = []
@@ -96,12 +120,18 @@ def compiled(engine: Engine, table: Any, stretch: float, verified: int) -> Table
         for choice in stream.choices:
             differences += list(choice.difference[0])
         for row in differences:
-            rows.append(_kv_row(dict(zip(times.feature_names, row.tolist(), strict=True)), by_label, verified))
+            named = dict(zip(times.feature_names, row.tolist(), strict=True))
+            if two_batch_overlap:
+                named = {name: value * (0.5 if _is_extensive(name) else 1.0) for name, value in named.items()}
+            rows.append(_kv_row(named, by_label, verified))
     if several:
         rows.append(({}, 0.0, 1.0))
+    call, call_arrays = step.call, step.call_arrays
+    if two_batch_overlap:
+        call, call_arrays = _of_two_halves(call, step.parameters), _of_two_halves(call_arrays, step.parameters)
     return Table(
-        call=step.call,
-        call_arrays=step.call_arrays,
+        call=call,
+        call_arrays=call_arrays,
         order=step.parameters,
         kinds=kinds,
         kv_rows=tuple(row for row in rows if row[1] or row[2]),

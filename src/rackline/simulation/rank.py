@@ -14,6 +14,7 @@ from math import ceil
 from typing import NamedTuple
 
 from rackline.simulation.book import Book
+from rackline.simulation.extremes import Extremes
 from rackline.simulation.policies import Policy, Reserve
 from rackline.simulation.prefix_cache import PrefixCache
 from rackline.simulation.rank_spec import RankSpec, token_clock
@@ -36,8 +37,8 @@ class Rank:
     """State of a rank; `replica` drives it."""
 
     __slots__ = (
-        "base", "book", "bs", "cache", "chunked", "clock", "end_at", "ends", "final", "held", "is_open", "longest",
-        "max_seqs", "n", "order", "phases", "policy", "preemptions", "prefilling", "remains", "reserve",
+        "base", "book", "bs", "cache", "chunked", "clock", "end_at", "ends", "extremes", "final", "held", "is_open",
+        "longest", "max_seqs", "n", "order", "phases", "policy", "preemptions", "prefilling", "remains", "reserve",
         "shared", "shortest", "spec", "steps", "sum_base", "swap_s", "tier_s", "total", "used", "waiting", "yields",
     )  # fmt: skip
 
@@ -51,6 +52,7 @@ class Rank:
         self.prefilling: dict[int, int] = {}  # request → prompt tokens that are cached
         self.order: dict[int, None] = {}  # everything that runs, in the order of admission
         self.base: dict[int, int] = {}  # decoding request → context - clock
+        self.extremes = Extremes(self.base)
         self.end_at: dict[int, int] = {}
         self.ends: list[tuple[int, int]] = []
         self.held: dict[int, int] = {}  # blocks of prompts, and of whole requests that are reserved
@@ -136,9 +138,7 @@ class Rank:
     def _private(self, request: int, tokens: int) -> int:
         shared = self.shared.get(request)
         found = self.spec.blocks_of(tokens)
-        if shared is not None and self.cache is not None:
-            found -= len(shared) * self.cache.unit_blocks
-        return found
+        return found if shared is None or self.cache is None else found - len(shared) * self.cache.unit_blocks
 
     def free(self, request: int, owner: int = -1) -> None:
         """Give all blocks of a running request back; its content is of use to `owner`, if to anybody."""
@@ -154,7 +154,7 @@ class Rank:
                 self.phases[-base % self.bs] -= 1
                 self._give(owner, self._private(request, context))
             if self.n and (base == self.longest or base == self.shortest):
-                self.longest, self.shortest = max(self.base.values()), min(self.base.values())
+                self.longest, self.shortest = self.extremes.most(), self.extremes.least()
         else:
             del self.prefilling[request]
             self._give(owner, self.held.pop(request))
@@ -256,6 +256,8 @@ class Rank:
             most = min(len(hashes), (target - 1) // cache.unit_tokens)
             found, resting, tiers = cache.match(hashes, most)
             done = (found + sum(tiers)) * cache.unit_tokens
+        elif book.computed is not None and book.computed[request]:
+            done = min(book.computed[request], target - 1)
         elif self.remains is not None and request in self.remains.left:
             done = min(self.remains.left[request][1], (target - 1) // self.bs) * self.bs
         take = min(target - done, budget) if self.chunked else target - done
@@ -369,14 +371,12 @@ class Rank:
         del self.prefilling[request]
         base = target - self.clock
         self.base[request] = base
+        self.extremes.add(request, base)
         end = self.clock + book.output_len[request] - generated
         self.end_at[request] = end
         heapq.heappush(self.ends, (end, request))
-        if self.n:
-            self.longest = max(self.longest, base)
-            self.shortest = min(self.shortest, base)
-        else:
-            self.longest = self.shortest = base
+        self.longest = max(self.longest, base) if self.n else base
+        self.shortest = min(self.shortest, base) if self.n else base
         self.n += 1
         self.sum_base += base
         if not self.final:

@@ -23,6 +23,8 @@ class Requests:
         after: index of the request whose end must come first, -1 for none, (n,); None when none follows another.
         hashes: for each request, hashes of the full blocks of its prompt from the start; None when nothing is shared.
         hash_tokens: tokens of such a block [tokens].
+        computed: prompt tokens whose cache is there when the request arrives; all of them to begin with decoding
+            [tokens], (n,). None when nothing is.
         name: for people.
         skipped: lines of the source that were bad and left out [count].
         lines: line of the source by request, for messages, (n,).
@@ -38,6 +40,7 @@ class Requests:
     after: Array | None = None
     hashes: Sequence[Sequence[int]] | None = None
     hash_tokens: int = 512
+    computed: Array | None = None
     name: str = ""
     skipped: int = 0
     lines: Array | None = None
@@ -46,7 +49,7 @@ class Requests:
         count = len(self.arrival_s)
         if not count:
             raise InputError(what=self.name or "requests", given="none", allowed="at least one request")
-        for name in ("input_len", "output_len", "priority", "after", "hashes", "lines"):
+        for name in ("input_len", "output_len", "priority", "after", "hashes", "computed", "lines"):
             column = getattr(self, name)
             if column is not None and len(column) != count:
                 raise InputError(what=name, given=f"{len(column)} values", allowed=f"{count}, one a request")
@@ -67,6 +70,11 @@ class Requests:
             if np.any(column < 1):
                 bad = int(np.argmax(column < 1))
                 raise InputError(what=name, given=int(column[bad]), allowed="at least 1", where=self.where(bad))
+        if self.computed is not None and np.any((self.computed < 0) | (self.computed > self.input_len)):
+            bad = int(np.argmax((self.computed < 0) | (self.computed > self.input_len)))
+            raise InputError(
+                what="computed", given=int(self.computed[bad]), allowed="0 up to the prompt", where=self.where(bad)
+            )
         if self.after is not None and np.any(self.after >= np.arange(count)):
             bad = int(np.argmax(self.after >= np.arange(count)))
             raise InputError(
@@ -118,6 +126,7 @@ class Requests:
             priority=cut(self.priority),
             after=None if after is None else np.where(after < 0, -1, place[after]),
             hashes=_picked(self.hashes, keep),
+            computed=cut(self.computed),
             lines=cut(self.lines),
         )
 

@@ -118,7 +118,12 @@ def simulate(
         InputError: a request longer than the KV pool, which could never run.
     """
     requests, skipped = _that_fit(requests, pool, prefill, skip_bad)
-    if (is_worth_it(len(requests)) if compiled is None else compiled) and prefill is None and requests.after is None:
+    if (
+        (is_worth_it(len(requests)) if compiled is None else compiled)
+        and prefill is None
+        and requests.after is None
+        and requests.computed is None
+    ):
         independent = pool.replicas == 1 or router == "round-robin"
         one = pool.ranks * pool.micro_batches == 1 and is_plain(pool.policy, pool.spec)
         clock = pool.clock
@@ -281,7 +286,8 @@ class _Run:
         after = self.requests.after
         free = range(len(times)) if after is None else np.flatnonzero(after < 0).tolist()
         # (time, kind, serial, request): at one time arrivals of the pool behind come first
-        events = [(times[i] + self.beyond_s, 1, i, i) for i in free]
+        begun = self.book.ready  # their prompts are computed: the pool behind takes them at once
+        events = [(times[i] + self.beyond_s, 0 if i in begun else 1, i, i) for i in free]
         for i in free:
             self.book.arrival_s[i] = times[i]
         heapq.heapify(events)

@@ -101,6 +101,7 @@ def pool_of(
     policy_name: str | None = None,
     scheduler: Policy | None = None,
     speculation: Speculation = PLAIN,
+    two_batch_overlap: bool = False,
     replicas: int | None = None,
     pool_tokens: int | None = None,
     block_size: int = 16,
@@ -118,6 +119,7 @@ def pool_of(
         policy_name: a scheduling policy; the stack's admission by default.
         scheduler: a policy object, in place of a name.
         speculation: drafts a step and what they yield.
+        two_batch_overlap: passes run as two halves, of which one computes while the other communicates.
         replicas: how many; those of the layout by default.
         pool_tokens: KV room of a rank; what memory leaves by default [tokens].
         block_size: of the paged cache [tokens].
@@ -154,7 +156,7 @@ def pool_of(
         pool_tokens = int(room / unit / layout.pp)
     grows = size.bytes_per_token > 0.0
     return Pool(
-        clock=TableClock.of(deployment, stack, speculation),
+        clock=TableClock.of(deployment, stack, speculation, two_batch_overlap=two_batch_overlap),
         spec=RankSpec(
             pool_tokens=pool_tokens,
             block_size=block_size,

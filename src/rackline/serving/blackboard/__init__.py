@@ -11,7 +11,7 @@ from rackline.serving.blackboard.balance import (
     mfu_at_context,
     sparse_read_tokens,
 )
-from rackline.serving.blackboard.bubble import flush_bubble_share
+from rackline.serving.blackboard.bubble import flush_bubble_share, stage_imbalance, stale_updates
 from rackline.serving.blackboard.coupling import (
     couple,
     coupled_rounds,
@@ -27,6 +27,7 @@ from rackline.serving.blackboard.economics import (
     tokens_per_s,
     train_latency,
 )
+from rackline.serving.blackboard.mixing import layers_to_reach, layers_until_mixed, reading_accuracy
 from rackline.serving.blackboard.modes import (
     ModeBatches,
     ModeTrade,
@@ -80,6 +81,8 @@ __all__ = [
     "kv_bytes_per_token_from_crossover",
     "kv_fetch_s",
     "latency_floor_s",
+    "layers_to_reach",
+    "layers_until_mixed",
     "max_speed_ratio",
     "max_speed_ratio_at_knee",
     "memory_s",
@@ -91,9 +94,12 @@ __all__ = [
     "mode_batches",
     "output_difference",
     "pass_s",
+    "reading_accuracy",
     "ring_step",
     "scale_up_over_scale_out_time",
     "sparse_read_tokens",
+    "stage_imbalance",
+    "stale_updates",
     "stored_activations",
     "tokens_per_s",
     "train_latency",

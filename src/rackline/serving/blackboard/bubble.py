@@ -1,8 +1,13 @@
-"""The bubble of a training pipeline: all micro-batches forward, a stop, all backward."""
+"""The bubble of a training pipeline, what it would cost to fill it with the next batch, and unequal stages."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from rackline.checked import Num, checked, plain
+from rackline.errors import InputError
 
 
 def flush_bubble_share(pipeline_stages: Num, micro_batches: Num) -> Num:
@@ -34,3 +39,60 @@ def flush_bubble_share(pipeline_stages: Num, micro_batches: Num) -> Num:
         micro_batches=micro_batches,
     )
     return plain((p - 1.0) / (m + p - 1.0))
+
+
+def stale_updates(pipeline_stages: Num, micro_batches: Num) -> Num:
+    """Updates that a forward at the first stage misses when batches follow each other without a stop.
+
+    u = ceil((P - 1) / M)
+
+    Args:
+        pipeline_stages: P [count], any shape.
+        micro_batches: M of one batch [count], broadcasts.
+
+    Returns:
+        Updates [count], broadcast shape; so many older versions of the weights are kept for the backward.
+
+    Raises:
+        InputError: less than one stage or micro-batch.
+
+    Assumes: one forward, one backward in turn; a stage changes its weights as soon as it has all gradients of a batch.
+
+    Sources: Narayanan et al. 2019, PipeDream, arXiv:1806.03377; lecture C63, flash card Q12.
+
+    >>> stale_updates(4.0, 4.0), stale_updates(4.0, 1.0), stale_updates(1.0, 8.0)
+    (1.0, 3.0, 0.0)
+    """
+    p, m = checked(
+        "stale_updates",
+        at_least_one=("pipeline_stages", "micro_batches"),
+        pipeline_stages=pipeline_stages,
+        micro_batches=micro_batches,
+    )
+    return plain(np.ceil((p - 1.0) / m))
+
+
+def stage_imbalance(layer_costs: Sequence[float], pipeline_stages: int) -> float:
+    """Work of the busiest stage over the mean, of layers cut in order into stages of nearly equal number.
+
+    Args:
+        layer_costs: of each layer in order, in any one unit.
+        pipeline_stages: P [count].
+
+    Returns:
+        Ratio, at least 1.
+
+    Raises:
+        InputError: fewer layers than stages, or no stage.
+
+    Assumes: the first stages take the layers that are left over.
+
+    Sources: flash card Q14: layers that differ unbalance the stages.
+
+    >>> stage_imbalance([1.0, 1.0, 1.0, 5.0], 2)
+    1.5
+    """
+    if not 1 <= pipeline_stages <= len(layer_costs):
+        raise InputError(what="pipeline_stages", given=pipeline_stages, allowed=f"1 to {len(layer_costs)} layers")
+    stages = [float(part.sum()) for part in np.array_split(np.asarray(layer_costs, dtype=float), pipeline_stages)]
+    return max(stages) * pipeline_stages / sum(stages)

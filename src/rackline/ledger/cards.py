@@ -1,0 +1,162 @@
+"""Flash cards that go with the lecture (Q1 to Q27): those that no claim answers are computed here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rackline.arch import Model
+from rackline.ledger.parts import FRONTIER, RACK
+from rackline.ledger.segment_7 import exclusive_or, rounds_of
+from rackline.ledger.work import Finding, Work
+from rackline.serving import blackboard as bb
+from rackline.units import format_count, format_percent, format_seconds
+
+
+def q4(it: Work) -> Finding:
+    rack, model, context = it.world.cluster(RACK), it.world.model(FRONTIER), it.q("context_len")
+    flop, hbm = rack.num_chips * rack.chip.flop_per_s("fp4"), rack.num_chips * rack.chip.hbm_bytes_per_s
+    total, active, kv = model.total_params, model.active_params, model.kv_bytes_per_token()
+    knee = bb.balance_batch_with_kv(bb.dimensionless_ridge(flop, hbm, 0.5), total, active, 0.5, context, kv)
+    bends = it.true("cache and weights meet the ray of arithmetic", knee < float("inf"))
+    around = knee if bends else bb.balance_batch(bb.dimensionless_ridge(flop, hbm, 0.5), total / active)
+    weights = bb.weight_fetch_s(total, 0.5, hbm)
+    for batch in (1.0, around / 16.0, around / 4.0, around, 2.0 * around, 4.0 * around):
+        at = f"at {format_count(round(batch))} sequences"
+        it.show(f"weights {at}", weights, "s")
+        cache = it.show(f"cache {at}", bb.kv_fetch_s(batch, context, kv, hbm), "s")
+        compute = it.show(f"arithmetic {at}", bb.compute_s(batch, active, flop), "s")
+        bold = bb.pass_s(batch, total, active, 0.5, context, kv, flop, hbm)
+        it.identity(f"pass {at}", bold, max(weights + cache, compute), "s")
+    where = f"up to {format_count(knee)} sequences" if bends else "at every batch"
+    return it.done(
+        f"Weights are flat at {format_seconds(weights)}, cache and arithmetic are rays; the bold line is weights and "
+        f"cache {where}{', arithmetic from there on' if bends else ''}. The frontier model of the catalogue on {RACK} "
+        f"in FP4 with {format_count(context)} tokens of context."
+    )
+
+
+def q12(it: Work) -> Finding:
+    stages, micro = it.q("stages"), it.q("micro_batches")
+    bubble = bb.flush_bubble_share(stages, micro)
+    it.near("idle share with a stop after each batch", bubble, "share", "bubble")
+    stale = bb.stale_updates(stages, micro)
+    it.least("updates that the first stage misses without the stop", stale, "", it.q("any"))
+    model, rack = it.world.model("llama-3.1-405b"), it.world.cluster(RACK)
+    kept = model.total_params * it.q("weight_bytes") / stages
+    it.show("weights of a stage of Llama 3.1 405B in BF16", kept, "B")
+    it.show("which are kept so many times more without the stop", stale, "times")
+    it.show("memory of a chip of the rack", rack.chip.hbm_bytes, "B")
+    return it.done(
+        "The gradients of a batch are summed and the weights changed before the next forward. Without the stop nothing "
+        f"is idle, but the first stage computes with weights that lack {stale:g} "
+        f"{'update' if stale == 1 else 'updates'}, and keeps as many older versions for its backward; the stop costs "
+        f"{format_percent(bubble)}, less with more micro-batches (C63)."
+    )
+
+
+def layer_reads(model: Model, context_len: float) -> list[float]:
+    """Cache that each layer reads for a token, kinds that are fewer spread evenly among the others [bytes]."""
+    groups = sorted(model.layer_groups, key=lambda group: group.count)
+    placed: list[tuple[float, float]] = []
+    for group in groups:
+        one = dataclasses.replace(model, layer_groups=(dataclasses.replace(group, count=1),))
+        reads = float(one.kv_read_bytes(context_len))
+        placed += [((index + 0.5) / group.count, reads) for index in range(group.count)]
+    return [reads for _, reads in sorted(placed)]
+
+
+def q14(it: Work) -> Finding:
+    stages = int(it.q("stages"))
+    found: list[str] = []
+    for name in ("gemma-3-27b", "gpt-oss-120b", "llama-3.1-405b"):
+        model = it.world.model(name)
+        if isinstance(model, Model):
+            reads = layer_reads(model, it.q("context_len"))
+            over = bb.stage_imbalance(reads, stages)
+            when = f"layers are as in {name}"
+            it.least(
+                f"cache read by the busiest of 4 stages over the mean, {name}", over, "times", it.q("uneven"), when=when
+            )
+            found.append(f"{over:.3g} in {name}")
+    residual = it.q("stages") / 2.0
+    it.show("bytes between stages if layers attend to the outputs of all earlier stages", residual, "times")
+    return it.done(
+        "Stages have to be cut from equal layers: where window and global layers take turns the busiest stage reads "
+        f"{', '.join(found)} times the mean; residuals over several layers cross more than one cut. Each such idea has "
+        "to be fitted to the stages first, which slows research (C79)."
+    )
+
+
+def cipher_reads() -> NDArray[np.bool_]:
+    """Which bytes of its state each byte reads in a round of AES: rows are shifted, then columns mixed."""
+    reads = np.zeros((16, 16), dtype=bool)
+    for row in range(4):
+        for column in range(4):
+            for read in range(4):
+                reads[4 * column + row, 4 * ((column + read) % 4) + read] = True
+    return reads
+
+
+def q26(it: Work) -> Finding:
+    rounds = bb.layers_until_mixed(cipher_reads())
+    it.most(
+        "rounds of AES until each byte depends on each", rounds, "rounds", it.q("aes_rounds"), when="rows are mixed"
+    )
+    alone = bb.layers_until_mixed(np.eye(16, dtype=bool))
+    it.most(
+        "without shifting and mixing",
+        alone,
+        "rounds",
+        it.q("aes_rounds"),
+        when="bytes are substituted alone",
+        by_definition=True,
+    )
+    context = it.q("context_len")
+    needed: list[str] = []
+    for name in ("llama-3.1-70b", "gemma-3-27b"):
+        model = it.world.model(name)
+        if not isinstance(model, Model):
+            continue
+        for kind, attention in model.attention_kinds().items():
+            layers = bb.layers_to_reach(context, attention.window)
+            label = f"{kind} layers of {name} until the last token depends on the first"
+            it.most(
+                label,
+                layers,
+                "layers",
+                model.num_layers,
+                when=f"attention is {kind} in {name}",
+                by_definition=attention.window is None,
+            )
+            needed.append(f"{layers:.0f} of the {model.num_layers} layers of {name} if all were {kind}")
+    return it.done(
+        f"Each output has to depend on each input: AES takes {rounds:.0f} rounds for it, mixing rows and columns in "
+        f"turn; attention over {format_count(context)} tokens takes {', '.join(needed)}."
+    )
+
+
+def q27(it: Work) -> Finding:
+    """A reader learns a property from plain words and fails on their ciphertexts."""
+    rng = np.random.default_rng(0)
+    words = rng.integers(0, 1 << 32, size=int(it.q("samples")))
+    answers = ((words[:, None] >> np.array([0, 7, 13, 22, 31])) & 1).sum(axis=1) >= 3
+    functions = rounds_of(int(it.q("rounds")))
+    pairs = [bb.coupled_rounds(int(w) >> 16, int(w) & 0xFFFF, functions, exclusive_or) for w in words]
+    hidden = np.array([left << 16 | right for left, right in pairs])
+    before = bb.reading_accuracy(words, answers, num_bits=32, steps=0)
+    after = bb.reading_accuracy(words, answers, num_bits=32)
+    cipher = bb.reading_accuracy(hidden, answers, num_bits=32)
+    it.near("right answers of an untrained reader", before, "share", "guess")
+    it.least("after training on words", after, "share", it.q("found"))
+    it.near("after training on their ciphertexts", cipher, "share", "guess")
+    return it.done(
+        f"A net starts from guessing and finds the structure ({format_percent(before)}, then {format_percent(after)} "
+        f"right); a cipher takes words with structure and leaves none to be found ({format_percent(cipher)})."
+    )
+
+
+EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {"Q4": q4, "Q12": q12, "Q14": q14, "Q26": q26, "Q27": q27}

@@ -1,0 +1,216 @@
+"""The answer of `plan` for people: what to run, the numbers that it can promise, what a run of it measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from rackline.parallel import Layout
+from rackline.report.breakdown import plain_table
+from rackline.report.wording import money, money_name, percent, share, short_count
+from rackline.search import Choice, Plan, Pool
+from rackline.units import format_count, format_seconds
+
+
+def request_text(plan: Plan) -> str:
+    """The question in words: lengths and limits, a limit without a percentile being one of the mean."""
+    work = plan.workload
+    text = f"{short_count(work.input_len)} tokens in, {short_count(work.output_len)} out"
+    if work.cache_hit:
+        text += f", {percent(work.cache_hit)} of the prompt cached"
+    for name, limit, percentile in plan.constraints.latencies():
+        of = "mean of " if percentile is None else f"p{percentile:g} of "
+        text += f", {of}{name.removesuffix('_s')} ≤ {format_seconds(limit)}"
+    return text
+
+
+def title(plan: Plan) -> str:
+    """Model, cluster and its chips."""
+    return f"{plan.model.name} on {plan.cluster.name} ({plan.cluster.num_chips} × {plan.cluster.chip.name})"
+
+
+def _replicas(layout: Layout, on: str = "") -> str:
+    count, chips = layout.dp, layout.chips_per_replica
+    return f"{count} replica{'s' if count > 1 else ''} of {chips} chip{'s' if chips > 1 else ''}{on}"
+
+
+def choice_panel(plan: Plan, choice: Choice) -> Panel:
+    """What to run, in the headline."""
+    body = Text()
+    first, then = choice.prefill_pool, choice.decode_pool
+    if first is not None and then is not None:
+        for name, pool in (("decode ", then), ("\nprefill", first)):
+            body.append(f"{name} ", style="dim")
+            body.append(replace(pool.layout, dp=1).label(), style="bold green")
+            body.append(f" · {pool.precision.short()} · {_scheduler(choice, pool)}\n        ")
+            body.append(_replicas(pool.layout, f" on {pool.cluster}"))
+        notes = then.precision.notes
+    else:
+        layout = choice.layout
+        body.append(f"{replace(layout, dp=1).label()}", style="bold green")
+        body.append(f" · {choice.precision.short()} · {choice.mode.label()}, {_slots(choice)}\n")
+        body.append(_replicas(layout), style="bold")
+        body.append(f", {choice.num_chips} of {plan.cluster.num_chips} chips")
+        notes = choice.precision.notes
+    for note in notes:
+        body.append(f"\n{note}", style="yellow")
+    return Panel(body, title=title(plan), title_align="left", subtitle=request_text(plan), subtitle_align="left")
+
+
+def _slots(choice: Choice) -> str:
+    many = choice.layout.attention_dp * choice.layout.pp > 1
+    return f"up to {choice.max_num_seqs:,} sequences{' a rank' if many else ''}"
+
+
+def _scheduler(choice: Choice, pool: Pool) -> str:
+    overlap = ", two-batch overlap" if pool.mode.two_batch_overlap else ""
+    if pool.batch_size:
+        return f"{_slots(choice)}{overlap}"
+    return f"{pool.mode.max_batched_tokens} tokens a pass{overlap}"
+
+
+def key_numbers(plan: Plan, choice: Choice, width: int) -> Table:
+    """Rate, latencies and costs in two columns of pairs, or in one where it is narrow."""
+    unit, limits = (
+        money_name(plan.priced),
+        {name: (limit, place) for name, limit, place in plan.constraints.latencies()},
+    )
+    each, replicas = choice.batch_size, choice.layout.dp
+    cells: list[tuple[str, Text]] = [
+        ("requests/s", Text(f"{choice.requests_per_s:.3g}", style="bold")),
+        (f"{unit} per M input tokens", Text(money(choice.usd_per_mtok_input, plan.priced), style="bold")),
+        ("time per output token", _against(choice, "tpot_s", limits.get("tpot_s"))),
+        (f"{unit} per M output tokens", Text(money(choice.usd_per_mtok_output, plan.priced), style="bold")),
+        ("time to first token", _against(choice, "ttft_s", limits.get("ttft_s"))),
+        (f"{unit} per M output, all-in", Text(money(choice.usd_per_mtok_output_all_in, plan.priced), style="bold")),
+        ("tokens/s per user", Text(format_count(choice.tokens_per_s_per_user), style="bold")),
+        ("price of a chip", _price(plan)),
+        ("output tokens/s per chip", Text(f"{choice.output_tokens_per_s_per_chip:,.0f}", style="bold")),
+        ("chips", Text(_chips(plan, choice))),
+        ("output tokens/s, all chips", Text(format_count(choice.output_tokens_per_s_per_chip * choice.num_chips))),
+        ("utilisation", Text(f"{percent(choice.utilisation)} of {choice.saturation_requests_per_s:.3g} requests/s")),
+        ("requests in flight", Text(f"{each * replicas:,.0f}")),
+        ("in flight on a replica", Text(f"{each:,.3g}" if each < 100 else f"{each:,.0f}")),
+    ]  # fmt: skip
+    pairs = 2 if width >= (100 if plan.priced else 120) else 1
+    table = Table.grid(padding=(0, 2))
+    for _ in range(pairs):
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(no_wrap=True)
+    order = cells if pairs == 2 else cells[::2] + cells[1::2]
+    for start in range(0, len(order), pairs):
+        table.add_row(*(cell for pair in order[start : start + pairs] for cell in pair))
+    return table
+
+
+def _against(choice: Choice, name: str, limit: tuple[float, float | None] | None) -> Text:
+    """The mean, and how much of its limit the limited one takes."""
+    mean = choice.tpot_s if name == "tpot_s" else choice.ttft_s
+    text = Text(format_seconds(mean), style="bold")
+    if limit is None:
+        return text
+    most, percentile = limit
+    if percentile is None or choice.promise is None:
+        text.append(f"  ({percent(share(mean, most))} of the limit)", style="not bold dim")
+        return text
+    served = choice.promise.simulated
+    value = (served.tpot_s if name == "tpot_s" else served.ttft_s).at(percentile)
+    text.append(f"  (p{percentile:g} {percent(share(value, most))} of the limit)", style="not bold dim")
+    return text
+
+
+def _price(plan: Plan) -> Text:
+    price = plan.cluster.usd_per_chip_hour
+    if price is None:
+        return Text("none: costs are chip-hours, see --price", style="yellow")
+    return Text(f"{money(price)} an hour")
+
+
+def _chips(plan: Plan, choice: Choice) -> str:
+    first, then = choice.prefill_pool, choice.decode_pool
+    if first is None or then is None:
+        return f"{choice.num_chips} of {plan.cluster.num_chips}"
+    used = f"{then.num_chips} decode + {first.num_chips} prefill"
+    return f"{used} of {plan.cluster.num_chips}" if then.cluster == first.cluster else used
+
+
+def served_table(choice: Choice) -> RenderableType:
+    """What the simulator measured at the promised rate; or why it was not asked."""
+    promise = choice.promise
+    if promise is None:
+        why = choice.not_simulated or "not asked for"
+        return Text(f"not served by the simulator ({why}): the numbers are those of the steady state", style="yellow")
+    found = promise.simulated
+    table = plain_table(
+        f"served: {found.requests:,} requests that arrive at random, {promise.requests_per_s:.3g} a second",
+        caption="± of p99: nine of ten other runs of this length lie between",
+    )
+    for name in ("", "mean", "p50", "p90", "p99", "± of p99"):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for label, one in (
+        ("time to first token", found.ttft_s),
+        ("time per output token", found.tpot_s),
+        ("whole request", found.e2e_s),
+    ):
+        values = [format_seconds(value) for value in (one.mean, one.p50, one.p90, one.p99)]
+        table.add_row(label, *values, f"{format_seconds(one.p99_low)} to {format_seconds(one.p99_high)}")
+    return table
+
+
+def other_kind(plan: Plan) -> list[RenderableType]:
+    """One line about the kind that is not the answer: what it costs, or why it has no answer."""
+    best, other = plan.best, plan.runner_up
+    if best is None:
+        return []
+    apart = best.serving == "aggregated"
+    what = "separate pools for prefill and decode" if apart else "one engine for both"
+    if other is None:
+        reason = (plan.disaggregated.reason if plan.disaggregated else "") if apart else plan.reason
+        return [Text(f"{what}: {reason}", style="dim")] if reason else []
+    ratio = other.usd_per_mtok_output_all_in / best.usd_per_mtok_output_all_in
+    text = (
+        f"{what}: {replace(other.layout, dp=1).label()}, {money(other.usd_per_mtok_output_all_in, plan.priced)} per M"
+    )
+    text += f" output tokens, {ratio:.3g} times as much"
+    if other.promise is None:
+        text += " even with every slot taken, so it was not served"
+    return [Text(text, style="dim")]
+
+
+def steady_line(choice: Choice) -> list[RenderableType]:
+    """What the search had expected of it, where the served rate is lower."""
+    if choice.promise is None or choice.promise.requests_per_s >= 0.999 * choice.steady.requests_per_s:
+        return []
+    steady = choice.steady
+    return [
+        Text(
+            f"in the steady state with {choice.engine.batch_size:,} in flight a replica it would be "
+            f"{steady.requests_per_s:.3g} requests/s at {format_seconds(steady.tpot_s)} a token; arrivals at random "
+            "take the rest",
+            style="dim",
+        )
+    ]
+
+
+def nothing_panel(plan: Plan) -> Group:
+    """Why there is no answer."""
+    body = Text()
+    body.append("Nothing fits. " if plan.need is not None else "No answer. ", style="bold red")
+    body.append(f"{plan.reason[:1].upper()}{plan.reason[1:]}")
+    panel = Panel(
+        body,
+        title=title(plan),
+        title_align="left",
+        subtitle=request_text(plan),
+        subtitle_align="left",
+        border_style="red",
+    )
+    apart = plan.disaggregated.reason if plan.disaggregated else ""
+    lines: list[RenderableType] = (
+        [Text(f"separate pools for prefill and decode: {apart}", style="dim")] if apart else []
+    )
+    return Group(panel, *lines)

@@ -1,0 +1,255 @@
+"""The search over single engines: every layout × precision × mode × batch, and the cheapest that keep the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rackline.errors import InputError
+from rackline.parallel import Deployment, Layout
+from rackline.passes import Batch
+from rackline.passes.features import Array
+from rackline.search.candidate import Candidate, plan_points, price_per_chip_s
+from rackline.search.choice import Choice, Inside
+from rackline.search.evaluate import Block, Space
+from rackline.search.finalists import CONTENDERS
+from rackline.search.fits import ClusterNeed, smallest_cluster
+from rackline.search.floors import floors
+from rackline.search.pareto import pareto_front
+from rackline.search.points import Points
+from rackline.search.rejected import Rejected, nearest_rejected
+from rackline.search.space import Constraints
+from rackline.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    """What the search over single engines found.
+
+    Args:
+        contenders: the cheapest in the steady state that keep the limits, cheapest first.
+        blocks: all points.
+        pareto: front of tokens/s/user against cost, of all that fit, fastest first.
+        ranked: cheapest of each tp, pp, moe_tp and precision that keeps the limits, cheapest first.
+        rejected: nearest candidate for each reason of rejection.
+        candidates_evaluated: points whose times were computed.
+        reason: why none keeps the limits; empty when one does.
+        need: smallest cluster on which one would fit.
+    """
+
+    contenders: tuple[Choice, ...]
+    blocks: tuple[Block, ...]
+    pareto: tuple[Candidate, ...]
+    ranked: tuple[Candidate, ...]
+    rejected: tuple[Rejected, ...]
+    candidates_evaluated: int
+    reason: str
+    need: ClusterNeed | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSearch:
+    """The search over layouts × precisions × modes × batches of one engine."""
+
+    space: Space
+    options: list[Layout]
+    limits: Constraints
+
+    def answer(self) -> Engines:
+        """Evaluate every point and pick."""
+        blocks = list(self.space.blocks())
+        usd_per_chip_s, _ = price_per_chip_s(self.space.cluster)
+        points = Points.of(blocks, usd_per_chip_s, self.limits)
+        if not np.any(points.evaluated):
+            raise InputError(
+                what="modes",
+                given=", ".join(mode.label() for mode in self.space.modes),
+                allowed="a mode without two-batch overlap, or a layout whose attention-dp ranks exchange tokens",
+            )
+        front = pareto_front(np.where(points.serves, 1.0 / points.tpot_s, np.nan), points.cost)
+        kept = np.flatnonzero(points.serves & points.meets)
+        order = kept[np.argsort(points.cost[kept], kind="stable")]
+        ranked = self._distinct(points, blocks, order, lambda block, row: self._style(blocks, block, row), 10)
+        # the grid of batches is coarse: each of the cheapest combinations may be the best between its points
+        near = self._distinct(points, blocks, order, lambda block, row: (block, row), 12)
+        refined = [self._refined(candidate, usd_per_chip_s) for candidate in near]
+        refined.sort(key=lambda option: option.usd_per_mtok_output_all_in)
+        best = refined[0] if refined else None
+        rejected = nearest_rejected(
+            cost=points.cost,
+            tpot_s=points.tpot_s,
+            ttft_s=points.ttft_s,
+            free_bytes=points.free_bytes,
+            utilisation=points.utilisation,
+            limits=self.limits,
+            best_cost=best.usd_per_mtok_output_all_in if best else np.inf,
+            describe=lambda index: self._candidate(points, blocks, index).as_dict(),
+            short=lambda index: self._short(points, blocks, index),
+        )
+        reason, need = ("", None) if best else self._why_nothing(points, blocks)
+        contenders = [
+            Choice(workload=self.space.workload, steady=one, inside=self._inside(one)) for one in refined[:CONTENDERS]
+        ]
+        return Engines(
+            contenders=tuple(contenders),
+            blocks=tuple(blocks),
+            pareto=tuple(self._candidate(points, blocks, int(i)) for i in front),
+            ranked=tuple(ranked),
+            rejected=tuple(rejected),
+            candidates_evaluated=int(np.count_nonzero(points.evaluated)),
+            reason=reason,
+            need=need,
+        )
+
+    def _candidate(self, points: Points, blocks: list[Block], index: int) -> Candidate:
+        block, row, column = points.locate(index)
+        chosen, layout = blocks[block], self.options[row]
+        per_rank = int(self.space.batches[column])
+        placed = replace(layout, dp=max(1, self.space.cluster.num_chips // layout.chips_per_replica))
+        return Candidate(
+            layout=placed,
+            precision=chosen.precision,
+            mode=chosen.mode,
+            batch_size=per_rank * layout.attention_dp * layout.pp,
+            sequences_per_rank=per_rank,
+            tpot_s=float(points.tpot_s[index]),
+            ttft_s=float(points.ttft_s[index]),
+            requests_per_s=float(points.rate[index]) * placed.num_chips / self.space.workload.output_len,
+            output_tokens_per_s_per_chip=float(points.rate[index]),
+            usd_per_mtok_output_all_in=float(points.cost[index]),
+            usd_per_mtok_input=float(points.cost[index] * points.prefill_cost_share[index])
+            * self.space.workload.output_len
+            / self.space.workload.input_len,
+            usd_per_mtok_output=float(points.cost[index] * (1.0 - points.prefill_cost_share[index])),
+            prefill_utilisation=float(points.utilisation[index]),
+            free_bytes=float(points.free_bytes[index]),
+        )
+
+    def _short(self, points: Points, blocks: list[Block], index: int) -> str:
+        found = self._candidate(points, blocks, index)
+        return (
+            f"{replace(found.layout, dp=1).label()} · {found.precision.short()} · {found.mode.label()} · "
+            f"batch {found.batch_size}"
+        )
+
+    def _distinct(
+        self,
+        points: Points,
+        blocks: list[Block],
+        order: Array,
+        key: Callable[[int, int], object],
+        most: int,
+    ) -> list[Candidate]:
+        """The first candidate of each kind, in this order; `key` names the kind from (block, layout row)."""
+        seen: set[object] = set()
+        found: list[Candidate] = []
+        for index in order[:20000]:
+            block, row, _ = points.locate(int(index))
+            kind = key(block, row)
+            if kind not in seen:
+                seen.add(kind)
+                found.append(self._candidate(points, blocks, int(index)))
+            if len(found) == most:
+                break
+        return found
+
+    def _style(self, blocks: list[Block], block: int, row: int) -> object:
+        """What makes a layout another style: tp, pp, moe_tp and precision."""
+        layout = self.options[row]
+        return layout.tp, layout.pp, layout.moe_tp, blocks[block].precision.label
+
+    def _deployment(self, candidate: Candidate) -> Deployment:
+        return Deployment(
+            model=self.space.model,
+            cluster=self.space.cluster,
+            layout=candidate.layout,
+            precision=candidate.precision,
+            calibration=self.space.calibration,
+            routing=self.space.routing,
+        )
+
+    def _refined(self, candidate: Candidate, usd_per_chip_s: float) -> Candidate:
+        """The cheapest whole batch between the neighbours of the grid point."""
+        at = candidate.sequences_per_rank
+        above = self.space.batches[self.space.batches > at]
+        stop = int(above[0]) if above.size else at + 1
+        tries = np.unique(np.linspace(at, stop - 1, num=min(stop - at, 64)).astype(int)).astype(float)
+        found = plan_points(
+            self._deployment(candidate),
+            candidate,
+            tries,
+            self.space.workload,
+            self.limits.memory_fraction,
+            usd_per_chip_s,
+        )
+        good = [
+            option
+            for option in found
+            if option.free_bytes >= 0
+            and option.prefill_utilisation < 1
+            and (self.limits.tpot_s is None or option.tpot_s <= self.limits.tpot_s)
+            and (self.limits.ttft_s is None or option.ttft_s <= self.limits.ttft_s)
+        ]
+        return min(good, key=lambda option: option.usd_per_mtok_output_all_in, default=candidate)
+
+    def _inside(self, best: Candidate) -> Inside:
+        deployment = self._deployment(best)
+        table = deployment.table()
+        workload, layout = self.space.workload, best.layout
+        decode = table.time(
+            Batch(
+                decode_sequences=float(best.sequences_per_rank),
+                context_len=workload.mean_context,
+                group_tokens=float(best.sequences_per_rank * layout.attention_dp),
+            )
+        )
+        chunk = min(workload.new_tokens, float(best.mode.max_batched_tokens))
+        prefill = table.time(
+            Batch(
+                prefill_sequences=1.0,
+                chunk_tokens=chunk,
+                prefix_tokens=workload.cached_tokens + (workload.new_tokens - chunk) / 2.0,
+                group_tokens=chunk * layout.attention_dp,
+            )
+        )
+        memory = deployment.memory(
+            sequences=float(best.batch_size),
+            context_len=workload.final_context,
+            batched_tokens=float(best.mode.max_batched_tokens),
+            memory_fraction=self.limits.memory_fraction,
+        )
+        usd_per_chip_s, _ = price_per_chip_s(self.space.cluster)
+        return Inside(
+            decode=decode,
+            prefill=prefill,
+            memory=memory,
+            floors=floors(deployment, workload, best.tpot_s, best.usd_per_mtok_output, usd_per_chip_s),
+        )
+
+    def _why_nothing(self, points: Points, blocks: list[Block]) -> tuple[str, ClusterNeed | None]:
+        space = self.space
+        if not np.any(points.free_bytes >= 0):
+            tightest = int(np.nanargmax(points.free_bytes))
+            candidate = self._candidate(points, blocks, tightest)
+            has = space.cluster.chip.hbm_bytes * self.limits.memory_fraction
+            needs = has - candidate.free_bytes
+            need = smallest_cluster(space.model, space.workload, self.limits.memory_fraction)
+            return (
+                f"{space.model.name} fits nowhere on {space.cluster.name}: at best "
+                f"({self._short(points, blocks, tightest)}) a chip needs {format_bytes(needs)}, "
+                f"has {format_bytes(has)}"
+            ), need
+        serves = points.serves
+        if not np.any(serves):
+            return "no batch that fits can be kept full: prefill is slower than decoding frees slots", None
+        fastest = int(np.nanargmin(np.where(serves, points.tpot_s, np.nan)))
+        parts = [
+            f"nothing that fits keeps the limits; fastest tpot {points.tpot_s[fastest] * 1e3:.3g} ms "
+            f"({self._short(points, blocks, fastest)})"
+        ]
+        if self.limits.ttft_s is not None:
+            soonest = int(np.nanargmin(np.where(serves, points.ttft_s, np.nan)))
+            parts.append(f"soonest ttft {points.ttft_s[soonest] * 1e3:.3g} ms ({self._short(points, blocks, soonest)})")
+        return "; ".join(parts), None

@@ -1,0 +1,221 @@
+"""A way to serve, served: its smallest representative group of replicas in the simulator, at a rate of arrivals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+from rackline.arch import AnyModel
+from rackline.hardware import Cluster
+from rackline.parallel import Deployment, Layout, Precision, Routing
+from rackline.passes import Calibration
+from rackline.search.candidate import Candidate
+from rackline.search.cost import prompt_cost_share
+from rackline.search.pool_pair import PoolPair
+from rackline.search.space import Constraints
+from rackline.serving.stack import Stack, stack_of
+from rackline.serving.workload import Mode, Workload
+from rackline.simulation import Handover, Pool, Result, pool_of, simulate
+from rackline.simulation.open_loop import Latency, OpenLoop, grows, latency
+
+MEASURED = 4000  # requests of a run that count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What all ways to serve of one plan share.
+
+    Args:
+        prefill_cluster, prefill_calibration: of the prefill pool.
+    """
+
+    model: AnyModel
+    cluster: Cluster
+    calibration: Calibration
+    routing: Routing
+    workload: Workload
+    limits: Constraints
+    prefill_cluster: Cluster
+    prefill_calibration: Calibration
+
+    def deployment(self, layout: Layout, precision: Precision, *, prefill: bool = False) -> Deployment:
+        """Of the prefill pool, or of what decodes."""
+        return Deployment(
+            model=self.model,
+            cluster=self.prefill_cluster if prefill else self.cluster,
+            layout=layout,
+            precision=precision,
+            calibration=self.prefill_calibration if prefill else self.calibration,
+            routing=self.routing,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """What a group of replicas measured in an open loop.
+
+    Args:
+        requests_per_s: of all groups [requests/s].
+        requests: that were measured [requests].
+        in_flight: requests that decode or prefill on one replica of what decodes, in the mean [requests].
+        prompt_cost_share: share of the cost that prompts take.
+        ttft_s, tpot_s, e2e_s: [s].
+        grows: whether the queue keeps growing.
+    """
+
+    requests_per_s: float
+    requests: int
+    in_flight: float
+    prompt_cost_share: float
+    ttft_s: Latency
+    tpot_s: Latency
+    e2e_s: Latency
+    grows: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "requests": self.requests,
+            "ttft_s": self.ttft_s.as_dict(),
+            "tpot_s": self.tpot_s.as_dict(),
+            "e2e_s": self.e2e_s.as_dict(),
+        }
+
+    def over_limits(self, limits: Constraints) -> dict[str, float]:
+        """Each limited latency, at its percentile, over its limit."""
+        found = {"tpot_s": self.tpot_s, "ttft_s": self.ttft_s}
+        return {name: found[name].at(percentile) / limit for name, limit, percentile in limits.latencies()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The fewest replicas that behave as all: one engine, or prefill and decode replicas in their proportion.
+
+    Args:
+        pool: replicas that decode.
+        prefill: replicas for prompts, with the way of the cache; None for one engine.
+        copies: groups in the whole deployment [count].
+        prefill_chips_share: chips for prompts over all; 0 for one engine.
+        beyond_s: time to first token that no pass accounts for [s].
+    """
+
+    pool: Pool
+    prefill: Handover | None
+    copies: int
+    prefill_chips_share: float
+    beyond_s: float
+    workload: Workload
+
+    def serve(self, requests_per_s: float, tpot_s: float, seed: int = 1, measured: int = MEASURED) -> Simulated:
+        """Serve a rate of all groups.
+
+        Args:
+            requests_per_s: of the whole deployment [requests/s].
+            tpot_s: about what a token takes, for the sequences that are decoding at the start [s].
+            seed: of the arrivals.
+            measured: requests that count [requests].
+        """
+        work = self.workload
+        rate = requests_per_s / self.copies
+        loop = OpenLoop(
+            input_len=round(work.input_len),
+            output_len=round(work.output_len),
+            cached_tokens=round(work.cached_tokens),
+            measured=measured,
+            servers=self.copies,
+            seed=seed,
+        )
+        decode_s = (work.output_len - 1.0) * tpot_s
+        # a batch that ends before the next begins has nobody in between
+        begun = 0 if self.pool.policy.passes == "batch" else round(rate * decode_s)
+        requests = loop.requests(rate, begun, decode_s)
+        result = simulate(
+            requests,
+            self.pool,
+            router="round-robin",
+            prefill=self.prefill,
+            beyond_s=self.beyond_s,
+            compiled=False,
+        )
+        return self._measure(result, loop.measured_part(result), requests_per_s)
+
+    def _measure(self, result: Result, part: slice, requests_per_s: float) -> Simulated:
+        rate = requests_per_s / self.copies / self.pool.replicas
+        begins = result.admitted_s if self.prefill is None else result.first_s
+        share = self.prefill_chips_share or prompt_cost_share(result, self.pool)
+        return Simulated(
+            requests_per_s=requests_per_s,
+            requests=part.stop - part.start,
+            in_flight=rate * float(np.mean((result.finish_s - begins)[part])),
+            prompt_cost_share=share,
+            ttft_s=latency(result.ttft_s[part]),
+            tpot_s=latency(result.tpot_s[part]),
+            e2e_s=latency(result.e2e_s[part]),
+            grows=grows(result.queue_s[part], requests_per_s / self.copies),
+        )
+
+
+def group_of(steady: Candidate | PoolPair, site: Site, max_num_seqs: int) -> Group:
+    """Build the group of a way to serve.
+
+    Args:
+        max_num_seqs: sequences that one rank and micro-batch may run [sequences].
+
+    Raises:
+        InputError: what the simulator cannot run, such as a model without a KV cache.
+    """
+    work, limits = site.workload, site.limits
+    base = replace(stack_of(site.calibration), max_num_seqs=max_num_seqs)
+    if isinstance(steady, Candidate):
+        return Group(
+            pool=_pool(site.deployment(steady.layout, steady.precision), base, steady.mode, limits, 1),
+            prefill=None,
+            copies=steady.layout.dp,
+            prefill_chips_share=0.0,
+            beyond_s=base.beyond_passes_s(work),
+            workload=work,
+        )
+    first, then = steady.prefill, steady.decode
+    copies = gcd(first.layout.dp, then.layout.dp)
+    front = stack_of(site.prefill_calibration)
+    return Group(
+        pool=_pool(
+            site.deployment(then.layout, then.precision),
+            base,
+            replace(then.mode, max_batched_tokens=max(max_num_seqs, 1)),
+            limits,
+            then.layout.dp // copies,
+        ),
+        prefill=Handover(
+            pool=_pool(
+                site.deployment(first.layout, first.precision, prefill=True),
+                front,
+                first.mode,
+                limits,
+                first.layout.dp // copies,
+            ),
+            tokens_per_s=work.input_len / steady.transfer.seconds if steady.transfer.seconds > 0 else float("inf"),
+        ),
+        copies=copies,
+        prefill_chips_share=first.num_chips / steady.num_chips,
+        beyond_s=front.beyond_passes_s(work),
+        workload=work,
+    )
+
+
+def _pool(deployment: Deployment, stack: Stack, mode: Mode, limits: Constraints, replicas: int) -> Pool:
+    return pool_of(
+        deployment,
+        replace(
+            stack,
+            max_batched_tokens=mode.max_batched_tokens,
+            memory_fraction=limits.memory_fraction,
+            fraction_of="memory",
+        ),
+        policy_name=mode.admission,
+        two_batch_overlap=mode.two_batch_overlap,
+        replicas=replicas,
+    )

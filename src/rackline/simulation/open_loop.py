@@ -1,0 +1,149 @@
+"""An open loop in its steady state: arrivals at random into servers that are at work already, and what they measure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, sqrt
+
+import numpy as np
+
+from rackline.passes.features import Array
+from rackline.simulation.arrivals import gamma
+from rackline.simulation.metrics import Result
+from rackline.simulation.requests import Requests
+
+_BLOCKS = 12  # pieces of a run that a bootstrap draws from: long enough for a busy moment to pass
+_DRAWS = 200
+_OUTSIDE = 5.0  # percent of the draws on either side of an interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Latency:
+    """One latency over the measured requests [s].
+
+    Args:
+        mean, p50, p90, p99: [s].
+        p99_low, p99_high: between which the p99 of nine of ten other runs of this length lies [s].
+        values: of each request, in the order of arrival [s], (n,).
+    """
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    p99_low: float
+    p99_high: float
+    values: Array
+
+    def at(self, percentile: float | None) -> float:
+        """A percentile, or the mean without one [s]."""
+        return self.mean if percentile is None else float(np.percentile(self.values, percentile))
+
+    def as_dict(self) -> dict[str, float | dict[str, float]]:
+        """Plain data."""
+        return {
+            "mean": self.mean,
+            "p50": self.p50,
+            "p90": self.p90,
+            "p99": self.p99,
+            "p99_interval": {"low": self.p99_low, "high": self.p99_high},
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenLoop:
+    """Requests of one length that arrive at random, as one of several equal servers behind a router sees them.
+
+    Some are decoding already when the run begins, evenly spread over their answers. Then come a few that are not
+    measured, those that are, and so many behind them that the servers stay busy until the last of them has ended.
+
+    Args:
+        input_len, output_len: [tokens].
+        cached_tokens: of a prompt, whose cache is there on arrival [tokens].
+        measured: requests that count [requests].
+        warm_up: requests before them [requests].
+        servers: that take turns with the arrivals; one of them is simulated [count].
+        seed: of everything that is drawn. The same seed draws the same gaps at any rate.
+    """
+
+    input_len: int
+    output_len: int
+    cached_tokens: int = 0
+    measured: int = 4000
+    warm_up: int = 1000
+    servers: int = 1
+    seed: int = 1
+
+    def requests(self, rate_per_s: float, begun: int, decode_s: float) -> Requests:
+        """The requests of one server.
+
+        Args:
+            rate_per_s: of this server [requests/s].
+            begun: requests that are decoding when the run begins [requests].
+            decode_s: about how long a request lasts [s].
+        """
+        rng = np.random.default_rng(self.seed)
+        behind = ceil(1.1 * rate_per_s * decode_s + 3.0 * sqrt(rate_per_s * decode_s)) + 20
+        count = self.warm_up + self.measured + behind
+        # every n-th of arrivals at random: the sum of n exponential gaps
+        gaps = gamma(rng, count, 1.0, 1.0 / sqrt(self.servers))
+        gaps *= count / (gaps[-1] * rate_per_s)  # as many as the rate says in the time that it takes
+        place = np.random.default_rng(self.seed + 1).permutation(begun)
+        written = 1 + (place * (self.output_len - 1) // max(begun, 1))
+        inputs = np.concatenate([self.input_len + written, np.full(count, self.input_len)])
+        outputs = np.concatenate([self.output_len - written, np.full(count, self.output_len)])
+        computed = np.concatenate([self.input_len + written, np.full(count, self.cached_tokens)])
+        return Requests(
+            arrival_s=np.concatenate([np.zeros(begun), gaps]),
+            input_len=inputs,
+            output_len=np.maximum(outputs, 1),
+            computed=computed if begun or self.cached_tokens else None,
+            name="arrivals at random",
+        )
+
+    def measured_part(self, result: Result) -> slice:
+        """Which requests of a run count."""
+        begun = int(np.sum(result.arrival_s <= 0.0))
+        return slice(begun + self.warm_up, begun + self.warm_up + self.measured)
+
+
+def grows(queue_s: Array, rate_per_s: float) -> bool:
+    """Whether a queue keeps growing: the last quarter waits half as much again as the second, for many requests.
+
+    Args:
+        queue_s: wait before the first pass, in the order of arrival [s], (n,).
+        rate_per_s: of arrivals [requests/s].
+    """
+    quarters = [float(part.mean()) for part in np.array_split(queue_s, 4)]
+    return quarters[3] > 1.5 * quarters[1] and quarters[3] * rate_per_s > 0.1 * len(queue_s)
+
+
+def latency(values: Array, seed: int = 0) -> Latency:
+    """Mean and percentiles in the order of arrival, the p99 with an interval by a bootstrap of blocks.
+
+    Blocks of requests that came one after another are drawn with replacement, so that what one busy moment does to
+    many requests counts as one. Another run has a chance of its own, so its distance is larger than that of the truth
+    by the square root of two.
+
+    Args:
+        values: [s], (n,).
+        seed: of the draws.
+
+    Sources: Künsch 1989, block bootstrap.
+    """
+    p50, p90, p99 = (float(value) for value in np.percentile(values, (50.0, 90.0, 99.0)))
+    size = max(len(values) // _BLOCKS, 1)
+    blocks = values[: size * (len(values) // size)].reshape(-1, size)
+    rng = np.random.default_rng(seed)
+    draws = blocks[rng.integers(0, len(blocks), (_DRAWS, len(blocks)))].reshape(_DRAWS, -1)
+    ends = np.percentile(np.percentile(draws, 99.0, axis=1), (_OUTSIDE, 100.0 - _OUTSIDE))
+    low, high = p99 + sqrt(2.0) * (ends - p99)
+    return Latency(
+        mean=float(values.mean()),
+        p50=p50,
+        p90=p90,
+        p99=p99,
+        p99_low=min(float(low), p99),
+        p99_high=max(float(high), p99),
+        values=values,
+    )

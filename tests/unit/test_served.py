@@ -1,0 +1,276 @@
+"""A plan is served before it is believed: the rate that it promises, against the simulator with other arrivals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from helpers import cluster, deploy, model, numbers, types
+from rackline.api.compare import CompareQuestion
+from rackline.api.option import latency_limit
+from rackline.errors import InputError
+from rackline.parallel import Layout, Routing
+from rackline.passes import Batch
+from rackline.search import Choice, Constraints, plan
+from rackline.search.promise import MOST_LOAD, NoPromise, promise
+from rackline.search.served import Site, group_of
+from rackline.serving.closed_loop import engine_of
+from rackline.serving.stack import stack, stack_of
+from rackline.serving.workload import Workload
+from rackline.simulation import Lengths, Requests, open_arrivals, pool_of, simulate
+from rackline.simulation.clock import Chunk, TableClock
+from rackline.simulation.extremes import Extremes
+from rackline.simulation.open_loop import OpenLoop, grows, latency
+
+WORK = Workload(input_len=1000, output_len=200)
+LIMITS = {
+    "mean": Constraints(tpot_s=0.03, ttft_s=0.5),
+    "percentiles": Constraints(tpot_s=0.04, tpot_percentile=90.0, ttft_s=1.0, ttft_percentile=99.0),
+    "none": Constraints(),
+}
+
+
+def site(limits: Constraints, name: str = "llama-3.1-70b", on: str = "dgx-h100") -> Site:
+    rack, numbers_ = cluster(on), numbers("auto", on)
+    return Site(
+        model=model(name),
+        cluster=rack,
+        calibration=numbers_,
+        routing=Routing(),
+        workload=WORK,
+        limits=limits,
+        prefill_cluster=rack,
+        prefill_calibration=numbers_,
+    )
+
+
+@cache
+def answer(which: str, *, pools: bool) -> Choice:
+    """Llama 70B in fp8 on a DGX H100, one engine or pools."""
+    found = plan(
+        model("llama-3.1-70b"),
+        cluster("dgx-h100"),
+        WORK,
+        calibration=numbers("auto", "dgx-h100"),
+        constraints=LIMITS[which],
+        precisions=[types("fp8", "llama-3.1-70b", "dgx-h100")],
+        pools=pools,
+    )
+    choice = found.best
+    assert choice is not None
+    assert choice.serving == ("disaggregated" if pools else "aggregated")
+    return choice
+
+
+@pytest.mark.parametrize(
+    ("which", "pools"),
+    [("mean", False), ("mean", True), ("percentiles", False), ("percentiles", True), ("none", False)],
+)
+def test_the_limits_hold_at_the_promised_rate(which: str, pools: bool) -> None:
+    choice = answer(which, pools=pools)
+    promised = choice.promise
+    assert promised is not None
+    assert promised.simulated.requests >= 3000
+    assert all(over <= 1.0 for over in promised.simulated.over_limits(LIMITS[which]).values())
+    assert choice.requests_per_s <= choice.steady.requests_per_s * (1 + 1e-12)
+    assert 0.0 < choice.utilisation <= MOST_LOAD + 1e-12
+    assert choice.batch_size <= choice.max_num_seqs * choice.layout.attention_dp * choice.layout.pp
+    # Little's law: what is in flight is what arrives times how long it stays
+    replicas = choice.layout.dp
+    stays = promised.simulated.e2e_s.mean - (promised.simulated.ttft_s.mean if pools else 0.0)
+    assert choice.batch_size * replicas == pytest.approx(choice.requests_per_s * stays, rel=0.15 if not pools else 1e-6)
+    price = cluster("dgx-h100").usd_per_chip_hour
+    assert price is not None
+    each = price / 3600.0 * choice.num_chips / choice.requests_per_s
+    assert choice.usd_per_mtok_output_all_in == pytest.approx(each / 200 * 1e6)
+    parts = 1000 * choice.usd_per_mtok_input + 200 * choice.usd_per_mtok_output
+    assert parts == pytest.approx(200 * choice.usd_per_mtok_output_all_in)
+
+
+@pytest.mark.parametrize("pools", [False, True])
+@pytest.mark.parametrize("which", ["mean", "percentiles"])
+def test_other_arrivals_hold_them_too(which: str, pools: bool) -> None:
+    choice = answer(which, pools=pools)
+    promised = choice.promise
+    assert promised is not None
+    group = group_of(choice.steady, site(LIMITS[which]), choice.max_num_seqs)
+    again = group.serve(choice.requests_per_s, choice.tpot_s, seed=11)
+    for first, second in ((promised.simulated.ttft_s, again.ttft_s), (promised.simulated.tpot_s, again.tpot_s)):
+        assert second.mean == pytest.approx(first.mean, rel=0.15)
+        # the intervals of both overlap
+        assert first.p99_low <= second.p99_high
+        assert second.p99_low <= first.p99_high
+    assert all(over <= 1.12 for over in again.over_limits(LIMITS[which]).values())
+
+
+def test_a_higher_rate_breaks_a_limit() -> None:
+    choice = answer("mean", pools=False)
+    assert choice.promise is not None
+    group = group_of(choice.steady, site(LIMITS["mean"]), choice.max_num_seqs)
+    over = group.serve(1.06 * choice.requests_per_s, choice.tpot_s).over_limits(LIMITS["mean"])
+    assert max(over.values()) > 1.0
+
+
+def test_one_replica_with_every_nth_arrival_is_all_of_them_behind_a_router() -> None:
+    """The group against the whole deployment from an empty start, the beginning left out."""
+    choice = answer("mean", pools=False)
+    assert choice.promise is not None
+    layout = choice.layout
+    assert layout.dp > 1
+    group = group_of(choice.steady, site(LIMITS["mean"]), choice.max_num_seqs)
+    traffic = open_arrivals(
+        np.random.default_rng(3), 16_000, choice.requests_per_s, Lengths(input_len=1000, output_len=200, spread="fixed")
+    )
+    whole = simulate(traffic, replace(group.pool, replicas=layout.dp), beyond_s=group.beyond_s)
+    late = slice(6000, 14_000)
+    found = choice.promise.simulated
+    assert float(whole.tpot_s[late].mean()) == pytest.approx(found.tpot_s.mean, rel=0.03)
+    assert float(whole.ttft_s[late].mean()) == pytest.approx(found.ttft_s.mean, rel=0.05)
+    assert float(np.percentile(whole.tpot_s[late], 99)) == pytest.approx(found.tpot_s.p99, rel=0.08)
+
+
+def test_a_percentile_costs_more_than_the_mean() -> None:
+    rates: list[float] = []
+    for percentile in (None, 90.0, 99.0):
+        limits = Constraints(ttft_s=0.12, ttft_percentile=percentile)
+        found = plan(
+            model("llama-3.1-8b"),
+            cluster("dgx-h100").with_num_chips(1),
+            WORK,
+            calibration=numbers("auto", "dgx-h100"),
+            constraints=limits,
+            precisions=[types("bf16", "llama-3.1-8b", "dgx-h100")],
+        ).best
+        assert found is not None
+        rates.append(found.requests_per_s)
+    assert rates[0] > rates[1] > rates[2]
+
+
+def test_what_cannot_be_served_says_so() -> None:
+    steady = answer("mean", pools=True).steady
+    assert hasattr(steady, "decode")
+    shared = replace(steady, decode=replace(steady.decode, layout=replace(steady.decode.layout, cp=2)))  # type: ignore[union-attr, call-arg]
+    found = promise(shared, site(LIMITS["mean"]))
+    assert isinstance(found, NoPromise)
+    assert not found.simulated
+    assert "share a context" in found.reason
+
+
+def test_limits_that_no_rate_keeps_are_an_answer() -> None:
+    """The mean of the first token keeps 100 ms, the 99.9th percentile never does."""
+    found = plan(
+        model("llama-3.1-70b"),
+        cluster("dgx-h100"),
+        WORK,
+        calibration=numbers("auto", "dgx-h100"),
+        constraints=Constraints(ttft_s=0.1, ttft_percentile=99.9),
+        precisions=[types("fp8", "llama-3.1-70b", "dgx-h100")],
+        layouts=[Layout(tp=8)],
+        pools=False,
+    )
+    assert found.best is None
+    assert "p99.9" in found.reason
+
+
+# the pieces
+
+
+def test_requests_that_have_begun_decode_at_once() -> None:
+    pool = pool_of(deploy("llama-3.1-8b", Layout(), on="dgx-h100"), stack("vllm"), replicas=1)
+    begun = Requests(
+        arrival_s=np.zeros(2),
+        input_len=np.array([1000, 1000]),
+        output_len=np.array([50, 50]),
+        computed=np.array([1000, 600]),
+    )
+    found = simulate(begun, pool)
+    assert np.isnan(found.first_s[0])
+    assert np.isfinite(found.first_s[1])
+    assert np.all(np.isfinite(found.finish_s))
+    assert found.blocks_left == 0
+    fresh = simulate(replace(begun, computed=None), pool)
+    assert found.finish_s.max() < fresh.finish_s.max()
+
+
+@pytest.mark.parametrize("computed", [[-1, 0], [0, 1001]])
+def test_more_than_the_prompt_cannot_be_there(computed: list[int]) -> None:
+    with pytest.raises(InputError, match=r"computed.*allowed: 0 up to the prompt"):
+        Requests(
+            arrival_s=np.zeros(2),
+            input_len=np.array([1000, 1000]),
+            output_len=np.array([5, 5]),
+            computed=np.array(computed),
+        )
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_the_clock_runs_two_batches_as_the_engine_does(overlap: bool) -> None:
+    deployment = deploy("deepseek-v3", Layout(attention_dp=8, ep=8), on="gb200-nvl72", label="fp8")
+    around = stack_of(deployment.calibration)
+    engine = engine_of(deployment, around)
+    clock = TableClock.of(deployment, around, two_batch_overlap=overlap)
+    times = engine.time_table(overlap)
+    step = engine.decode_s(Batch(decode_sequences=64.0, context_len=4500.0), times, two_batch_overlap=overlap)
+    assert clock.steps(np.full(64, 4500.0), np.zeros(1), 512.0)[0] == pytest.approx(float(step))
+    prompts = engine.seconds(Batch(prefill_sequences=4.0, chunk_tokens=4000.0), times, two_batch_overlap=overlap)
+    expected = float(engine.with_prompts_s(0.0, prompts))
+    chunks = [Chunk(4000, 0)] * 4
+    assert clock.prompts(0, 0.0, 0.0, chunks, 8 * 16_000.0, 0.0) == pytest.approx(expected)
+
+
+def test_the_same_gaps_at_every_rate_and_every_nth_of_them() -> None:
+    loop = OpenLoop(input_len=100, output_len=50, servers=4)
+    slow, fast = loop.requests(1.0, 10, 2.0), loop.requests(2.0, 10, 1.0)
+    assert fast.arrival_s[10:] * 2.0 == pytest.approx(slow.arrival_s[10:])
+    gaps = np.diff(slow.arrival_s[10:])
+    assert gaps.mean() == pytest.approx(1.0, rel=0.05)
+    assert gaps.std() == pytest.approx(0.5, rel=0.05)  # of four exponential gaps
+    assert slow.computed is not None
+    assert np.all(slow.computed[:10] == slow.input_len[:10])
+    assert np.all(slow.input_len + slow.output_len == 150)
+
+
+def test_a_growing_queue_is_told_from_a_full_one() -> None:
+    rng = np.random.default_rng(0)
+    assert grows(np.linspace(0.0, 100.0, 1000), 10.0)
+    assert not grows(rng.exponential(1.0, 1000), 10.0)
+
+
+def test_the_interval_holds_the_percentile_of_most_other_runs() -> None:
+    rng = np.random.default_rng(1)
+    inside = 0
+    for _ in range(50):
+        found = latency(rng.exponential(1.0, 3000))
+        assert found.p99_low <= found.p99 <= found.p99_high
+        inside += found.p99_low <= np.log(100.0) <= found.p99_high
+    assert inside >= 40
+    assert found.at(None) == found.mean
+    assert found.at(99.0) == found.p99
+
+
+def test_extremes_are_those_of_the_values() -> None:
+    rng = np.random.default_rng(2)
+    values: dict[int, int] = {}
+    extremes = Extremes(values)
+    for key in range(3000):
+        values[key] = int(rng.integers(0, 50))
+        extremes.add(key, values[key])
+        while len(values) > rng.integers(1, 40):
+            del values[int(rng.choice(list(values)))]
+        assert extremes.most() == max(values.values())
+        assert extremes.least() == min(values.values())
+
+
+def test_limits_are_read_with_their_percentile() -> None:
+    assert latency_limit("2s", "--ttft") == (2.0, None)
+    assert latency_limit("50ms@p90", "--tpot") == (0.05, 90.0)
+    assert latency_limit(0.05, "tpot") == (0.05, None)
+    asked = CompareQuestion(["a@b", "c@d"], tpot="50ms@p90", ttft="2s")
+    assert (asked.tpot, asked.ttft) == ("0.05s@p90", 2.0)
+    assert CompareQuestion.from_params(asked.to_params()) == asked == CompareQuestion.from_data(asked.to_data())
+    for text in ("2s@", "2s@90", "2s@p", "2s@p100", "@p99", "2s@q99"):
+        with pytest.raises(InputError, match="--ttft"):
+            latency_limit(text, "--ttft")
