@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rackline.catalog import calibration_record
 from rackline.hardware import cluster
-from rackline.parallel.exchange import make_group, torus_penalty
+from rackline.parallel.exchange import crossing_hops, make_group, torus_penalty
 from rackline.passes import collectives as c
 
 SIZES = [2, 3, 4, 8, 16]
@@ -176,3 +177,45 @@ def test_a_group_on_one_axis_of_a_torus_uses_one_axis_of_links() -> None:
     assert penalty.tolist() == [2.0, 2.0, 2.0, 1.0]
     switch = cluster("dgx-h100")
     assert torus_penalty(switch, make_group(switch, np.array([2, 8]))).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("ranks", "bus_bytes_per_s"), [(4, 370e9), (5, 420e9), (6, 440e9), (7, 460e9), (8, 480e9)])
+def test_a_switch_that_reduces_explains_rates_above_the_link(ranks: int, bus_bytes_per_s: float) -> None:
+    """NCCL issue 1455, 8 H100 with NVLS: rates as nccl-tests prints them, 2 (n - 1)/n of the buffer over time, rise
+    from 370 to 480 GB/s with the group, above the link's 450; what goes over the wire is one rate, that of 4 ranks."""
+    cost = c.all_reduce_ring(c.Group(inside=ranks, in_network=True))
+    wire_bytes_per_s = 370e9 / 1.5 * 1.25  # 2 (n - 1)/n and (n + 1)/n for n = 4
+    seconds = float(cost.scale_up_bytes) / wire_bytes_per_s
+    assert 2.0 * (ranks - 1) / ranks / seconds == pytest.approx(bus_bytes_per_s, rel=0.025)
+
+
+def test_small_groups_and_other_switches_send_what_a_ring_sends() -> None:
+    for ranks in SIZES:
+        ring = 2.0 * (ranks - 1) / ranks
+        plain, reducing = (c.all_reduce_ring(c.Group(inside=ranks, in_network=it)) for it in (False, True))
+        assert float(plain.scale_up_bytes) == pytest.approx(ring)
+        assert float(reducing.scale_up_bytes) == pytest.approx(min(ring, (ranks + 1.0) / ranks))
+    assert make_group(cluster("dgx-h100"), 8.0).in_network
+    assert not make_group(cluster("dgx-a100"), 8.0).in_network
+
+
+@pytest.mark.parametrize("name", ["generic", "trtllm", "vllm", "sglang"])
+def test_no_fitted_share_of_a_link_is_above_one(name: str) -> None:
+    shares = [entry.eta_link for entry in calibration_record(name).collective]
+    assert shares
+    assert max(shares) <= 1.0
+
+
+@pytest.mark.parametrize("domain", [1, 2, 8, 12, 72])
+@pytest.mark.parametrize("chips", [1, 2, 3, 4, 8, 16])
+def test_hops_between_stages_that_leave_a_domain_by_counting(chips: int, domain: int) -> None:
+    """Stages lie one after the other; a hop leaves where the chips of both stages are not in one domain."""
+    pp = np.arange(1.0, 17.0)
+    found = crossing_hops(pp, float(chips), domain)
+    for stages in range(1, 17):
+        places = [{(stage * chips + chip) // domain for chip in range(chips)} for stage in range(stages)]
+        pairs = [(stage, stage + 1) for stage in range(stages - 1)]
+        crossing = sum(len(places[a] | places[b]) > 1 for a, b in pairs)
+        if stages > 1:
+            crossing += len(set.union(*places)) > 1
+        assert found[stages - 1] == crossing

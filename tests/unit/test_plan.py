@@ -203,7 +203,9 @@ def test_refining_the_batch_never_costs_more_than_the_grid() -> None:
     found = full_plan()
     assert found.aggregated is not None
     assert found.aggregated.usd_per_mtok_output_all_in <= found.ranked[0].usd_per_mtok_output_all_in
-    assert found.aggregated.sequences_per_rank >= found.ranked[0].sequences_per_rank
+    same = [one for one in found.ranked if one.layout == found.aggregated.layout]
+    assert same  # a refined batch may bring another layout to the top
+    assert found.aggregated.sequences_per_rank >= same[0].sequences_per_rank
 
 
 def test_details_belong_to_the_best() -> None:

@@ -89,6 +89,20 @@ def test_experts_cut_by_tensor_parallelism_gather_and_scatter_bf16_tokens() -> N
     for inside, outside in found.values():
         assert inside == pytest.approx(2 * 7168 * 3 / 4)
         assert outside == 0.0
+    # beside a run whose experts are whole, which gathers nothing
+    model = named("deepseek-v3")
+    moe = model.moe()
+    assert isinstance(moe, MoeFfn)
+    batch = MicroBatch(
+        model=model,
+        runs=Runs.of([TrainLayout(tp=4, expert_tp=4, dp=512), TrainLayout(tp=4, dp=512)]),
+        cluster=cluster("h800-8").with_num_chips(2048),
+        precision=BF16,
+        seq_len=4096,
+    )
+    for _, _, row in expert_rows(batch, moe, 3):
+        amount = np.ravel(sum(row.amounts("scale_up").values()))
+        assert amount == pytest.approx([3 * 2 * 7168 * 3 / 4, 0.0])
 
 
 def test_pairs_of_dualpipe_are_those_of_its_table() -> None:

@@ -93,19 +93,21 @@ def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated:
         stacks_of,
         write_files,
     )
+    from rackline.hardware import FabricLevel
     from rackline.hardware import chip as find_chip
     from rackline.hardware import cluster as find_cluster
 
-    links: dict[str, float] = {}
+    levels: dict[str, FabricLevel] = {}
     for cluster_name in names("clusters"):
         cluster = find_cluster(cluster_name)
-        links.setdefault(cluster.chip.name, cluster.scale_up.bytes_per_s_each_way)
+        levels.setdefault(cluster.chip.name, cluster.scale_up)
     chips = {chip_name: find_chip(chip_name) for chip_name in names("chips")}
     with watch.counting("reading tables", "fitted") as done:
         result = calibrate_tables(
             list(texts(question.tables)),
             chips=chips,
-            links=links,
+            links={name: level.bytes_per_s_each_way for name, level in levels.items()},
+            in_network=[name for name, level in levels.items() if level.in_network_reduction],
             models=_models(),
             processes=count(question.processes),
             done=done,

@@ -111,6 +111,8 @@ class LevelRecord(Record):
         links_per_chip: Cables or traces of this level that leave one chip [count].
         switch_ports: Ports of one switch chip of this level [count].
         num_switches: Switch chips of one domain, where more are built in than the ports need [count].
+        in_network_reduction: Whether the switches add up and multicast what the chips send, so that an all-reduce
+            sends its buffer once instead of twice.
     """
 
     name: Literal["scale_up", "scale_out"]
@@ -122,6 +124,13 @@ class LevelRecord(Record):
     links_per_chip: Count | None = None
     switch_ports: Count | None = None
     num_switches: Count | None = None
+    in_network_reduction: bool = False
+
+    @model_validator(mode="after")
+    def _reducing_switch(self) -> Self:
+        if self.in_network_reduction and self.topology != "switch":
+            raise ValueError("in_network_reduction belongs to topology switch, and only there")
+        return self
 
     @model_validator(mode="after")
     def _axes_match(self) -> Self:

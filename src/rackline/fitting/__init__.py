@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from rackline.arch import Model
@@ -34,10 +34,13 @@ def calibrate_tables(
     *,
     chips: Mapping[str, Chip],
     links: Mapping[str, float],
+    in_network: Collection[str] = (),
     models: Iterable[Model],
     processes: int = 2,
     done: Callable[[str, int, int], None] | None = None,
 ) -> CalibrationResult:
     """Read operation tables and fit them; see `read_tables` and `calibrate`."""
     tables = read_tables(paths, list(chips))
-    return calibrate(tables, chips=chips, links=links, models=models, processes=processes, done=done)
+    return calibrate(
+        tables, chips=chips, links=links, in_network=in_network, models=models, processes=processes, done=done
+    )

@@ -3,12 +3,12 @@
     t = overhead + x + ramp sqrt(overhead x), x = bytes on the wire / (eta_link link)
 
 A custom all-reduce is the faster of two kernels: one-shot (every rank reads all others: n - 1 times the message) and
-two-shot (reduce-scatter, all-gather: 2 (n - 1) / n times).
+two-shot (reduce-scatter, all-gather: 2 (n - 1) / n times, or (n + 1) / n where the switches reduce).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from rackline.fitting.evaluate import Errors, random_half
 from rackline.fitting.fit import Values
 from rackline.fitting.line import robust_fit
 from rackline.fitting.tables import Array, Measurements
+from rackline.passes import collectives as c
 from rackline.passes.features import as_array
 from rackline.passes.line import fastest, line_seconds
 
@@ -29,12 +30,20 @@ RING_CLASSES = {
 }
 ONE_SHOT, TWO_SHOT = "all_reduce_one_shot", "all_reduce_two_shot"
 CUSTOM = "custom_all_reduce"
+_ALGORITHMS: Mapping[str, Callable[[c.Group], c.CollectiveCost]] = {
+    "all_reduce_ring": c.all_reduce_ring,
+    "all_gather": c.all_gather,
+    "reduce_scatter": c.reduce_scatter,
+    "all_to_all": c.all_to_all,
+    ONE_SHOT: c.all_reduce_one_shot,
+    TWO_SHOT: c.all_reduce_two_shot,
+}
 _LIBRARIES = ("nccl", "oneccl")
 _FEWEST = 6
 _PULL = 0.03
 _WEAK_PULL = 0.003
 _SEEDS = (0, 1, 2, 3)
-_MOST_ETA = 2.0  # in-network reduction halves the bytes on the wire
+_MOST_ETA = 1.0
 
 _RING_START = {"overhead_s": 1.2e-5, "eta_link": 0.8, "ramp": 0.7}
 _CUSTOM_START = {"overhead_s": 5e-6, "eta_link": 0.6, "extra_s": 3e-6, "eta_link_two": 0.75, "ramp_two": 0.4}
@@ -61,20 +70,22 @@ class CollectiveFit:
     errors: Errors
 
 
-def wire_bytes(op_class: str, message_bytes: Array, group_size: int) -> Array:
-    """Bytes that a rank sends [bytes], shape of `message_bytes`.
+def wire_bytes(op_class: str, message_bytes: Array, group_size: int | Array, *, in_network: bool = False) -> Array:
+    """Bytes that a rank sends [bytes], shape of `message_bytes`: those of the rows of a pass.
 
     Args:
         op_class: of the collective; "all_reduce_one_shot" sends the whole message to every other rank.
         message_bytes: whole buffer of a rank, as nccl-tests prints its size [bytes].
         group_size: n, ranks [count].
+        in_network: whether the switches between them add up and multicast.
 
     >>> float(wire_bytes("all_reduce_ring", np.array(8.0), 4)), float(wire_bytes("all_gather", np.array(8.0), 4))
     (12.0, 6.0)
+    >>> float(wire_bytes("all_reduce_ring", np.array(8.0), 4, in_network=True))
+    10.0
     """
-    n = group_size
-    times = {"all_reduce_ring": 2.0 * (n - 1) / n, TWO_SHOT: 2.0 * (n - 1) / n, ONE_SHOT: n - 1.0}
-    return message_bytes * times.get(op_class, (n - 1.0) / n)
+    group = c.Group(inside=as_array(group_size), in_network=in_network)
+    return message_bytes * _ALGORITHMS[op_class](group).scale_up_bytes
 
 
 def ring_seconds(values: Mapping[str, float], wire_s: Array) -> Array:
@@ -107,12 +118,15 @@ def two_shot_values(values: Mapping[str, float]) -> Values:
     }
 
 
-def calibrate_collectives(tables: Sequence[Measurements], links: Mapping[str, float]) -> list[CollectiveFit]:
+def calibrate_collectives(
+    tables: Sequence[Measurements], links: Mapping[str, float], in_network: Collection[str] = ()
+) -> list[CollectiveFit]:
     """Fit all collective tables.
 
     Args:
         tables: "collective" and "custom_all_reduce" tables; others are passed over.
         links: bytes/s each way of the scale-up links of a chip; chips without an entry are passed over.
+        in_network: chips whose switches add up and multicast.
 
     Returns:
         One fit a chip, stack, collective and group size.
@@ -137,13 +151,15 @@ def calibrate_collectives(tables: Sequence[Measurements], links: Mapping[str, fl
             label = table.labels if kind is ring else (CUSTOM, table.labels[1])
             by_class.setdefault(label, []).append(table)
         for _, members in sorted(by_class.items()):
-            out += _fit_alike(members, links, _RING_START if kind is ring else _CUSTOM_START)
+            out += _fit_alike(members, links, in_network, _RING_START if kind is ring else _CUSTOM_START)
     return out
 
 
-def _fit_alike(tables: Sequence[Measurements], links: Mapping[str, float], start: Values) -> list[CollectiveFit]:
+def _fit_alike(
+    tables: Sequence[Measurements], links: Mapping[str, float], in_network: Collection[str], start: Values
+) -> list[CollectiveFit]:
     """Tables of one collective and group size: each is pulled towards the median of all."""
-    models = [_model(table, links[table.chip]) for table in tables]
+    models = [_model(table, links[table.chip], table.chip in in_network) for table in tables]
     everything = [np.ones(len(t.seconds), dtype=np.bool_) for t in tables]
 
     def fit_all(masks: Sequence[np.ndarray[tuple[int], np.dtype[np.bool_]]]) -> list[Values]:
@@ -188,12 +204,12 @@ def _ideal(start: Values) -> Values:
     return {name: 1.0 if name.startswith("eta") else 0.0 for name in start}
 
 
-def _model(table: Measurements, link: float) -> Callable[[Mapping[str, float]], Array]:
+def _model(table: Measurements, link: float, in_network: bool) -> Callable[[Mapping[str, float]], Array]:
     message, size = table.columns["message_bytes"], int(table.labels[1])
     if table.table == CUSTOM:
-        one, two = (wire_bytes(name, message, size) / link for name in (ONE_SHOT, TWO_SHOT))
+        one, two = (wire_bytes(name, message, size, in_network=in_network) / link for name in (ONE_SHOT, TWO_SHOT))
         return lambda values: custom_seconds(values, one, two)
-    wire = wire_bytes(RING_CLASSES[table.labels[0]], message, size) / link
+    wire = wire_bytes(RING_CLASSES[table.labels[0]], message, size, in_network=in_network) / link
     return lambda values: ring_seconds(values, wire)
 
 

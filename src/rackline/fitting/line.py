@@ -106,15 +106,15 @@ def seconds(values: Mapping[str, float | Array], work: Amounts) -> Array:
     compute = work.compute_s / values.get("eta_compute", 1.0)
     cached = np.minimum(values.get("cached", 0.0) * work.cache_s, work.memory_s)
     memory = (work.memory_s - cached) / eta_memory + cached / CACHE_OVER_MEMORY
-    overhead_s = (
-        values.get("overhead_s", 0.0)
+    time = (
+        line_seconds(values.get("overhead_s", 0.0), (compute, memory), exposed=values.get("exposed", 0.0))
         + values.get("depth_s", 0.0) * work.depth
         + values.get("tile_s", 0.0) * work.tiles
         + values.get("permute", 0.0) * work.permute_memory_s
     )
     if "quantise_s" in values:
-        overhead_s = overhead_s + values["quantise_s"] + work.quantise_memory_s / eta_memory
-    return as_array(line_seconds(overhead_s, (compute, memory), exposed=values.get("exposed", 0.0)))
+        time = time + values["quantise_s"] + work.quantise_memory_s / eta_memory
+    return as_array(time)
 
 
 def encode(terms: Sequence[Term], values: Mapping[str, float]) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -58,6 +58,7 @@ def calibrate(
     *,
     chips: Mapping[str, Chip],
     links: Mapping[str, float],
+    in_network: Collection[str] = (),
     models: Iterable[Model],
     processes: int = 2,
     done: Callable[[str, int, int], None] | None = None,
@@ -68,6 +69,7 @@ def calibrate(
         tables: as `read_tables` returns them.
         chips: name → chip.
         links: chip name → scale-up bytes/s each way.
+        in_network: chips whose switches add up and multicast.
         models: whose layers siblings are compared on.
         processes: how many to use; 1 stays in this one [count].
         done: called with (what, finished, all) after each class.
@@ -93,14 +95,14 @@ def calibrate(
         with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:  # a fork copies locked threads
             waiting: dict[Future[Any], str] = {pool.submit(_class, group, dict(chips)): name for name, group in work}
             if ring:
-                waiting[pool.submit(calibrate_collectives, ring, dict(links))] = "collective"
+                waiting[pool.submit(calibrate_collectives, ring, dict(links), tuple(in_network))] = "collective"
             for future in as_completed(waiting):
                 finished(waiting[future], future.result())
     else:
         for name, group in work:
             finished(name, _class(group, dict(chips)))
         if ring:
-            finished("collective", calibrate_collectives(ring, links))
+            finished("collective", calibrate_collectives(ring, links, in_network))
 
     classes = [r for name in KERNEL_TABLES if isinstance(r := results.get(name), ClassResult)]
     collectives = results.get("collective")

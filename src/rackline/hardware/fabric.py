@@ -33,6 +33,7 @@ class FabricLevel:
         links_per_chip: Cables or traces that leave one chip, or None [count].
         switch_ports: Ports of one switch chip, or None [count].
         num_switches: Switch chips of one domain where more are built in than the ports need, or None [count].
+        in_network_reduction: Whether the switches add up and multicast what the chips send.
     """
 
     name: Literal["scale_up", "scale_out"]
@@ -44,6 +45,7 @@ class FabricLevel:
     links_per_chip: int | None = None
     switch_ports: int | None = None
     num_switches: int | None = None
+    in_network_reduction: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +155,7 @@ def cluster_from_record(record: ClusterRecord, of: Chip) -> Cluster:
                 links_per_chip=level.links_per_chip,
                 switch_ports=level.switch_ports,
                 num_switches=level.num_switches,
+                in_network_reduction=level.in_network_reduction,
             )
             for level in record.levels
         ),

@@ -33,7 +33,7 @@ def make_group(cluster: Cluster, size: FloatLike, stride: FloatLike = 1) -> c.Gr
     level = cluster.scale_up
     inside, outside = c.split_group(size, stride, level.size)
     if level.topology != "torus" or not level.torus_axes:
-        return c.Group(inside=inside, outside=outside)
+        return c.Group(inside=inside, outside=outside, in_network=level.in_network_reduction)
     axis = float(np.prod(level.torus_axes)) ** (1.0 / len(level.torus_axes))
     return c.Group(
         inside=inside,
@@ -189,13 +189,34 @@ def expert_rows(
     return rows
 
 
+def crossing_hops(pp: FloatLike, stage_chips: FloatLike, domain_size: int) -> Array:
+    """Hops between neighbouring stages, the one from the last back to the first among them, that leave a domain.
+
+    Args:
+        pp: stages, laid out one after the other [count].
+        stage_chips: chips of one stage [count].
+        domain_size: chips of a scale-up domain [count].
+
+    Returns:
+        [count], 0 for one stage. A hop counts where any of its chips has to leave the domain.
+
+    >>> [int(crossing_hops(pp, chips, 8)) for pp, chips in ((1, 8), (2, 4), (4, 4), (4, 8), (4, 2), (3, 16))]
+    [0, 0, 2, 4, 0, 3]
+    """
+    stages, chips = as_array(pp), as_array(stage_chips)
+    last = int(np.max(stages)) - 1
+    first = np.arange(max(last, 0), dtype=float).reshape(-1, *([1] * np.broadcast(stages, chips).ndim))
+    leaves = np.floor(first * chips / domain_size) != np.floor(((first + 2.0) * chips - 1.0) / domain_size)
+    back = (stages > 1) & (stages * chips > domain_size)
+    return np.sum(leaves & (first < stages - 1.0), axis=0) + 1.0 * back
+
+
 def pipeline_row(model: Model, layout: Sharding, cluster: Cluster) -> Row:
     """Activations from stage to stage: pp hops a pass (the last returns the token to the first)."""
     pp = as_array(layout.pp)
-    stage = as_array(layout.tp) * as_array(layout.attention_dp)
-    crosses = 1.0 * (stage * pp > cluster.scale_up.size)
-    cost = c.send_recv(crosses_domain=crosses)
     hops = pp * (pp > 1)
+    crossing = crossing_hops(pp, as_array(layout.tp) * as_array(layout.attention_dp), cluster.scale_up.size)
+    cost = c.send_recv(crosses_domain=crossing / np.maximum(hops, 1.0))
     size = 2.0 * model.d_model / as_array(layout.tp)
     return Row(
         name="pipeline_send",

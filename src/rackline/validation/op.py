@@ -9,11 +9,12 @@ import numpy as np
 
 from rackline.errors import InputError, RacklineError, nearest_names
 from rackline.fitting.amounts import Amounts, amounts
+from rackline.fitting.collectives import ONE_SHOT, TWO_SHOT, wire_bytes
 from rackline.fitting.line import seconds as line_seconds
 from rackline.fitting.tables import TABLES, Measurements
 from rackline.hardware import Chip
 from rackline.passes import Calibration
-from rackline.passes.calibration import UNIT_COLLECTIVE
+from rackline.passes.calibration import UNIT_COLLECTIVE, CollectiveCalibration
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.passes.line import collective_seconds, fastest
 from rackline.passes.routing import distinct_ranks
@@ -106,10 +107,14 @@ def _measurements(op: str, cases: Sequence[Case], columns: dict[str, Array]) -> 
 
 
 def _collective(resolver: Resolver, chip: Chip, numbers: Calibration, cases: Sequence[Case], size: Array) -> Array:
-    """The whole buffer of a rank in bytes → what it sends, by algorithm."""
+    """The whole buffer of a rank in bytes → time, by algorithm."""
     n = np.array([float(case.num_chips) for case in cases])
-    link = resolver.cluster(chip, int(n.max())).scale_up.bytes_per_s_each_way
-    share = (n - 1.0) / n
+    level = resolver.cluster(chip, int(n.max())).scale_up
+
+    def seconds(op_class: str, found: CollectiveCalibration) -> FloatLike:
+        sent = wire_bytes(op_class, size, n, in_network=level.in_network_reduction)
+        return collective_seconds(found, n, [sent / level.bytes_per_s_each_way])
+
     if cases[0].text("op") == "collective":
         name = cases[0].text("collective")
         if name not in COLLECTIVES:
@@ -117,17 +122,15 @@ def _collective(resolver: Resolver, chip: Chip, numbers: Calibration, cases: Seq
             raise InputError(
                 what="collective", given=name, allowed=", ".join(COLLECTIVES), nearest=near[0] if near else None
             )
-        found = numbers.collective(COLLECTIVES[name]) or UNIT_COLLECTIVE
-        return as_array(collective_seconds(found, n, [(2.0 if name == "all_reduce" else 1.0) * share * size / link]))
+        op_class = COLLECTIVES[name]
+        return as_array(seconds(op_class, numbers.collective(op_class) or UNIT_COLLECTIVE))
     ending = "_eager" if cases[0].text("implementation").endswith("_eager") else ""
     options: list[FloatLike] = []
-    for algorithm, sent in (("all_reduce_one_shot", (n - 1.0) * size), ("all_reduce_two_shot", 2.0 * share * size)):
-        found = numbers.collective(algorithm + ending) or numbers.collective(algorithm)
+    for op_class in (ONE_SHOT, TWO_SHOT):
+        found = numbers.collective(op_class + ending) or numbers.collective(op_class)
         if found is not None:
-            options.append(collective_seconds(found, n, [sent / link]))
-    if not options:
-        options.append(collective_seconds(UNIT_COLLECTIVE, n, [2.0 * share * size / link]))
-    return fastest(options)
+            options.append(seconds(op_class, found))
+    return fastest(options or [seconds(TWO_SHOT, UNIT_COLLECTIVE)])
 
 
 def _deepep(resolver: Resolver, chip: Chip, numbers: Calibration, columns: dict[str, Array]) -> Array:
