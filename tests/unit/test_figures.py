@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import sys
@@ -336,6 +337,31 @@ def test_unknown_figure_names_the_nearest() -> None:
     assert choose_figure(known, "quality") is made.quality_figure
     with pytest.raises(InputError, match="nearest: quality"):
         choose_figure(known, "qualty")
+
+
+def test_the_page_of_figures_is_the_one_that_its_script_writes() -> None:
+    root = Path(__file__).resolve().parents[2]
+    spec = importlib.util.spec_from_file_location("bench_figures", root / "bench" / "figures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    sys.modules["bench_figures"] = script
+    spec.loader.exec_module(script)
+    assert (root / "docs" / "figures.md").read_text(encoding="utf-8") == script.page()
+    drawn = {script.file_of(picture, look).name for picture in script.PICTURES for look in script.LOOKS}
+    assert drawn == {file.name for file in (root / "docs" / "images").iterdir()}
+    for name in drawn:
+        file = root / "docs" / "images" / name
+        assert file.stat().st_size < 70_000
+        assert ElementTree.parse(file).getroot().attrib["role"] == "img"
+
+
+def test_images_leave_out_what_only_answers_a_pointer() -> None:
+    figure = made.figure("tails")
+    marks = [layer["mark"] for layer in figure.spec["layer"]]
+    assert any(mark.get("opacity") == 0 for mark in marks)
+    assert 'opacity="0"' not in figure.svg()
+    assert len(figure.svg()) < 60_000
 
 
 # ---------------------------------------------------------------------------------------------- axes

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from textwrap import wrap
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from rackline.errors import InputError, nearest_names
 from rackline.files import write_bytes
@@ -25,6 +26,9 @@ VEGA_LITE, NOTEBOOK_VEGA_LITE = 6, 5  # a specification here means the same in b
 NOTEBOOK_TYPE = f"application/vnd.vegalite.v{NOTEBOOK_VEGA_LITE}+json"
 PNG_SCALE = 2.0
 _HOW_TO_GET = "uv add 'rackline[plot]' or pip install 'rackline[plot]'"
+
+_COORDINATES = re.compile(r' (?:d|transform|x|y|x1|x2|y1|y2|width|height)="[^"]*"')
+_LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}")
 
 PlotTheme = ThemeName | Literal["auto"]
 
@@ -84,7 +88,7 @@ class Figure:
             InputError: without the extra `plot`.
         """
         text: str = _drawing().vegalite_to_svg(self._still(look))
-        head, bracket, rest = text.partition(">")
+        head, bracket, rest = _COORDINATES.sub(_rounded, text).partition(">")
         words = f"<title>{escape(self.title)}</title><desc>{escape(self.description)}</desc>"
         return f'{head} role="img"{bracket}{words}{rest}\n'
 
@@ -165,8 +169,8 @@ class Figure:
         }
 
     def _still(self, look: ThemeName) -> dict[str, Any]:
-        """The specification of an image: no texts for a screen reader at each mark, its description stands once."""
-        spec = self.to_dict(look)
+        """The specification of an image: no marks that only answer a pointer, its description stands once."""
+        spec = _seen(self.to_dict(look))
         return {**spec, "config": {**spec["config"], "aria": False}}
 
 
@@ -210,6 +214,25 @@ def choose_figure(
         near = nearest_names(kind, list(figures), 1)
         raise InputError(what=what, given=kind, allowed=", ".join(figures), nearest=near[0] if near else None)
     return found
+
+
+def _seen(view: dict[str, Any]) -> dict[str, Any]:
+    """A view without its layers of invisible marks."""
+    found = dict(view)
+    for key in ("layer", "hconcat", "vconcat", "concat"):
+        if key in view:
+            inner: list[dict[str, Any]] = view[key]
+            found[key] = [_seen(one) for one in inner if not _is_invisible(one.get("mark"))]
+    return found
+
+
+def _is_invisible(mark: object) -> bool:
+    return isinstance(mark, dict) and cast("dict[str, object]", mark).get("opacity") == 0
+
+
+def _rounded(attribute: re.Match[str]) -> str:
+    """Coordinates to a hundredth of a pixel."""
+    return _LONG_NUMBER.sub(lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), attribute[0])
 
 
 def _drawing(given: str = "a figure", what: str = "--plot") -> Any:

@@ -23,7 +23,7 @@ _MOST_PARTS = 7
 _OTHER = "other"
 
 
-def pipeline_figure(timeline: Timeline, *, title: str) -> Figure:
+def pipeline_figure(timeline: Timeline, *, title: str, note: str = "") -> Figure:
     """What each stage does when: one box a slot, a gap where it waits; darker and lighter chunks of one stage.
 
     Of a long step the first slots are shown.
@@ -31,6 +31,7 @@ def pipeline_figure(timeline: Timeline, *, title: str) -> Figure:
     Args:
         timeline: of one step.
         title: above the figure.
+        note: how the timeline differs from the step, empty where it is the step.
     """
     events = sorted(timeline.events, key=lambda event: event.start)[:MOST_SLOTS]
     rows: list[Row] = [
@@ -74,7 +75,7 @@ def pipeline_figure(timeline: Timeline, *, title: str) -> Figure:
     cut = f"; the first {len(events):,} of {len(timeline.events):,} slots" if len(events) < len(timeline.events) else ""
     return Figure(
         title=title,
-        subtitle=f"step {format_seconds(timeline.step_s)}, {bubble}{cut}",
+        subtitle=f"{format_seconds(timeline.step_s)}, {bubble}{cut}{note}",
         description=f"What each of {timeline.num_devices} stages does over one step of "
         f"{format_seconds(timeline.step_s)}; {bubble}.",
         spec={
@@ -155,7 +156,13 @@ def pipeline_of_plan(plan: TrainPlan) -> Figure:
             allowed="only for a best run with a pipeline (pp above 1)",
             nearest="step",
         )
-    return pipeline_figure(timeline_of(plan, best), title=f"{_name(plan)}: {layout_text(best)}")
+    timeline = timeline_of(plan, best)
+    shown = len({event.slot.micro_batch for event in timeline.events})
+    count = plan.job.global_batch_sequences // (best.layout.dp * best.layout.micro_batch)
+    note = (
+        f"; the first {shown} of {count} micro-batches, in a whole step a smaller share waits" if shown < count else ""
+    )
+    return pipeline_figure(timeline, title=f"{_name(plan)}: {layout_text(best)}", note=note)
 
 
 FIGURES: dict[str, Callable[..., Figure]] = {

@@ -1,0 +1,219 @@
+"""Draw the pictures of docs/images and write the page docs/figures.md that shows them.
+
+`uv run python bench/figures.py [NAME...]` draws all, or those named, light and dark. Pictures of measured cases need
+the data beside the project and are left as they are without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shlex
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rackline.cli.main import run
+
+ROOT = Path(__file__).resolve().parents[1]
+IMAGES = ROOT / "docs" / "images"
+PAGE = ROOT / "docs" / "figures.md"
+LOOKS = ("light", "dark")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """A figure of the page.
+
+    Args:
+        name: of its file.
+        shows: what one sees.
+        command: that draws it, without `rackline` and `--plot`.
+        measured: whether it needs the measured cases beside the project.
+    """
+
+    name: str
+    shows: str
+    command: str
+    measured: bool = False
+
+
+PICTURES = (
+    Picture(
+        name="plan",
+        shows="`plan`: what each speed for a user costs, with one engine and with separate pools, and the limits",
+        command="plan deepseek-v3 --on gb200-nvl72 --input 4k --output 1k --tpot 50ms --ttft 2s",
+    ),
+    Picture(
+        name="what-if",
+        shows="`plan --what-if`: the cheapest deployment while one quantity varies",
+        command="plan llama-3.1-70b --on dgx-h100 --input 2k --output 500 --tpot 30ms "
+        "--what-if hbm_bandwidth=2TB/s:12TB/s:5",
+    ),
+    Picture(
+        name="waterfall",
+        shows="`explain`: where the time of a pass goes, row by row, and what binds",
+        command="explain deepseek-v3 --on gb200-nvl72 --batch 4096 --context 4k",
+    ),
+    Picture(
+        name="roofline",
+        shows="`explain`: the rows of a pass under the roofs of the chip",
+        command="explain deepseek-v3 --on gb200-nvl72 --batch 4096 --context 4k --plot-kind roofline",
+    ),
+    Picture(
+        name="memory",
+        shows="`explain`: what the fullest chip holds",
+        command="explain deepseek-v3 --on gb200-nvl72 --batch 4096 --context 4k --plot-kind memory",
+    ),
+    Picture(
+        name="fit",
+        shows="`fit`: memory of a chip, layout by layout",
+        command="fit deepseek-v3 --on gb200-nvl72 --context 32k",
+    ),
+    Picture(
+        name="compare",
+        shows="`compare`: each number over that of the first",
+        command="compare dgx-h100 gb200-nvl72 mi355x-8",
+    ),
+    Picture(
+        name="tails",
+        shows="`simulate`: the tails of latency",
+        command="simulate llama-3.1-8b --on dgx-h100 --chips 2 --rate 20 --requests 2000 --input 1k --output 200 "
+        "--lengths lognormal",
+    ),
+    Picture(
+        name="timeline",
+        shows="`simulate`: latency by time of arrival",
+        command="simulate llama-3.1-8b --on dgx-h100 --chips 2 --rate 30 --requests 150 --input 1k --output 200 "
+        "--plot-kind timeline",
+    ),
+    Picture(
+        name="occupancy",
+        shows="`simulate`: requests that decode and that wait, over time",
+        command="simulate llama-3.1-8b --on dgx-h100 --chips 2 --rate 30 --requests 300 --input 1k --output 200 "
+        "--compare policy=prefill-first --plot-kind occupancy",
+    ),
+    Picture(
+        name="step",
+        shows="`train`: where the time of a step goes, for the fastest layouts",
+        command="train llama-3.1-70b --on dgx-h100 --chips 256 --tokens 15T --global-batch 8M",
+    ),
+    Picture(
+        name="pipeline",
+        shows="`train`: what each stage of the pipeline does when",
+        command="train llama-3.1-70b --on dgx-h100 --chips 256 --tokens 15T --global-batch 8M --layout tp=8,pp=4 "
+        "--schedule zb-h1 --plot-kind pipeline",
+    ),
+    Picture(
+        name="train-memory",
+        shows="`train`: memory of the fullest chip, for the fastest layouts",
+        command="train llama-3.1-70b --on dgx-h100 --chips 256 --tokens 15T --global-batch 8M --plot-kind memory",
+    ),
+    Picture(
+        name="lifetime",
+        shows="`budget`: cost over the whole life against size",
+        command="budget --quality-of 70b@15T --serve 50M --months 2 --rl 10T",
+    ),
+    Picture(
+        name="quality",
+        shows="`budget`: sizes and tokens that reach the same loss",
+        command="budget --quality-of 70b@15T --serve 50M --months 2 --rl 10T --plot-kind quality",
+    ),
+    Picture(
+        name="price",
+        shows="`price`: what to charge and what it costs, over the length of the prompt",
+        command="price deepseek-v3 --on gb200-nvl72",
+    ),
+    Picture(
+        name="price-map",
+        shows="`infer-prices`: what price sheets reveal",
+        command="infer-prices --all",
+    ),
+    Picture(
+        name="tiers",
+        shows="`tiers`: where to keep the cache of a prompt",
+        command="tiers deepseek-v3 --on gb200-nvl72 --prompt 8k --reuses 10",
+    ),
+    Picture(
+        name="verdicts",
+        shows="`lecture`: what holds, and what holds only under a condition",
+        command="lecture",
+    ),
+    Picture(
+        name="parity",
+        shows="`validate`: predicted over measured",
+        command="validate ../shared/measured/training.jsonl",
+        measured=True,
+    ),
+)
+
+_HEAD = """# Figures
+
+Every answer that has something to look at is drawn with `--plot FILE`: `.svg`, `.png` or `.pdf`; `.html`, one page that
+holds all it needs, works without network, shows the numbers under the pointer and follows the reader's light or dark
+theme; `.json`, the figure as data. Images are drawn by vl-convert, which comes with the extra `plot`
+(`uv add 'rackline[plot]'`); `.json` needs nothing. `--plot-kind` chooses where an answer has several figures (`--help`
+names them, the first is the default), `--plot-theme light` or `dark` the look.
+
+A figure is data: a [Vega-Lite](https://vega.github.io/vega-lite/) specification with its rows inside, in SI units.
+In Python `rl.explain(...).plot()` returns it; JupyterLab and VS Code draw it by themselves, `save` writes a file,
+`rows` are the numbers, `to_dict()` the specification. One theme draws all of them; a test holds its colours to a
+contrast of 3 and more and apart for readers who do not see red, green or blue.
+
+The pictures below are drawn by `bench/figures.py`.
+"""
+
+
+def file_of(picture: Picture, look: str) -> Path:
+    """Where a picture lies."""
+    return IMAGES / f"{picture.name}{'' if look == 'light' else '-dark'}.svg"
+
+
+def draw(picture: Picture) -> float:
+    """Draw a picture in both themes; returns the seconds that took.
+
+    Raises:
+        SystemExit: the command failed.
+    """
+    start = time.perf_counter()
+    for look in LOOKS:
+        words = [*shlex.split(picture.command), "--plot", str(file_of(picture, look)), "--plot-theme", look]
+        with contextlib.redirect_stdout(io.StringIO()):
+            code = run(words)
+        if code:
+            raise SystemExit(f"{picture.name}: exit {code}")
+    return time.perf_counter() - start
+
+
+def page() -> str:
+    """The page that shows the pictures."""
+    parts = [_HEAD]
+    for picture in PICTURES:
+        light, dark = (f"images/{file_of(picture, look).name}" for look in LOOKS)
+        plain = picture.shows.replace("`", "")
+        parts.append(
+            f"## {picture.name}\n\n{picture.shows[0].upper()}{picture.shows[1:]}:\n"
+            f"`rackline {picture.command} --plot {picture.name}.svg`\n\n"
+            f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+            f'<img alt="{plain}" src="{light}"></picture>\n'
+        )
+    return "\n".join(parts)
+
+
+def main(names: list[str]) -> None:
+    """Draw the named pictures, or all, and write the page."""
+    known = {picture.name: picture for picture in PICTURES}
+    for name in names or known:
+        picture = known[name]
+        if picture.measured and not (ROOT.parent / "shared" / "measured").is_dir():
+            print(f"{name}: no measured cases beside the project, left as it is")
+            continue
+        seconds = draw(picture)
+        sizes = ", ".join(f"{file_of(picture, look).stat().st_size / 1e3:.0f} kB" for look in LOOKS)
+        print(f"{name}: {seconds:.1f} s, {sizes}")
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
