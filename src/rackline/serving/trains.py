@@ -105,7 +105,7 @@ class TrainLine:
         came = gammainc(np.arange(1.0, size + 1.0), arrivals) / arrivals
         ahead = np.convolve(waiting, came)
         places = np.arange(ahead.size) // self.capacity
-        return np.bincount(places, weights=ahead)
+        return np.bincount(places, weights=ahead).astype(np.float64)
 
     @property
     def tokens_per_s(self) -> float:
