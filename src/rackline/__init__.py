@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rackline.api.answer import Answer as Answer
     from rackline.api.answer import answer as answer
+    from rackline.api.ask import ask as ask
     from rackline.api.budget import budget as budget
     from rackline.api.calibrate import calibrate as calibrate
     from rackline.api.chips import chips as chips
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
     from rackline.api.memory import memory as memory
     from rackline.api.models import models as models
     from rackline.api.price import price as price
+    from rackline.api.schema import schema as schema
     from rackline.api.simulate import simulate as simulate
     from rackline.api.tiers import tiers as tiers
+    from rackline.api.train import train as train
     from rackline.api.validate import validate as validate
     from rackline.arch import model as model
     from rackline.errors import RacklineError as RacklineError
@@ -63,6 +66,7 @@ _WHERE = {
     "Routing": "rackline.parallel",
     "Workload": "rackline.serving",
     "answer": "rackline.api.answer",
+    "ask": "rackline.api.ask",
     "budget": "rackline.api.budget",
     "calibrate": "rackline.api.calibrate",
     "calibration": "rackline.passes",
@@ -87,8 +91,10 @@ _WHERE = {
     "price": "rackline.api.price",
     "price_sheet": "rackline.pricing",
     "read_prices": "rackline.pricing",
+    "schema": "rackline.api.schema",
     "simulate": "rackline.api.simulate",
     "tiers": "rackline.api.tiers",
+    "train": "rackline.api.train",
     "validate": "rackline.api.validate",
 }
 __all__ = sorted(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]

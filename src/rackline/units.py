@@ -2,8 +2,8 @@
 
 Inside the library everything is an SI float; here "30ms" becomes 0.03 and 0.03 becomes "30.0 ms".
 Prefixes are case-sensitive where they must be (m = milli, M = mega) and binary prefixes carry an i
-(GB = 1e9 bytes, GiB = 2**30 bytes). A plain number is SI. Lower-case b after a prefix is refused,
-because it could mean bits.
+(GB = 1e9 bytes, GiB = 2**30 bytes). Lower-case b after a prefix is refused, because it could mean bits.
+A number is SI; a text needs its unit where the quantity has one ("50" is refused: 50 s or 50 ms?).
 """
 
 from __future__ import annotations
@@ -22,17 +22,7 @@ _NUMBER = re.compile(r"^\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
 
-_SECONDS = {
-    "": 1.0,
-    "s": 1.0,
-    "ms": 1e-3,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "ns": 1e-9,
-    "min": 60.0,
-    "h": 3600.0,
-    "d": 86400.0,
-}
+_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _COUNT = {**_DECIMAL, **_BINARY, "B": 1e9}
 _BYTES = {"": 1.0} | {f"{prefix}B": factor for prefix, factor in {**_DECIMAL, **_BINARY}.items()}
 _RATE = {"": 1.0} | {f"{unit}/s": factor for unit, factor in _BYTES.items() if unit}
@@ -42,6 +32,13 @@ _FLOP_RATE = {"": 1.0} | {
 _PER_HOUR = ("", "$", "USD", "$/h", "$/hour", "USD/h", "USD/hour", "usd/h", "usd/hour")
 _USD: dict[str, float] = dict.fromkeys(_PER_HOUR, 1.0)
 _FRACTION = {"": 1.0, "%": 0.01}
+# what a text without a unit might mean, the likelier reading last
+_READINGS: dict[str, tuple[str, str]] = {
+    "seconds": ("s", "ms"),
+    "bytes": ("B", "GB"),
+    "rate": ("B/s", "GB/s"),
+    "flop_rate": ("FLOP/s", "TFLOP/s"),
+}
 
 
 class Bounds(TypedDict, total=False):
@@ -85,6 +82,9 @@ def _parse(
         if factor is None:
             raise refuse(example, _nearest_unit(match.group(1), match.group(2), units))
         number = float(match.group(1).replace("_", "")) * factor
+        if not match.group(2) and number != 0.0 and show in _READINGS:
+            first, second = (f"{match.group(1)} {unit}" for unit in _READINGS[show])
+            raise refuse(f"{example}, with its unit ({first} or {second}?)", second.replace(" ", ""))
     else:
         number = float(value) if abs(value) < 1e308 else math.inf
     if not math.isfinite(number):
@@ -173,14 +173,14 @@ def parse_flop_rate(value: Quantity, *, name: str = "peak rate", **bounds: Unpac
     """Read a rate of arithmetic [FLOP/s]; a multiply-add is 2 FLOP. Arguments as in `parse_seconds`.
 
     Example:
-        >>> parse_flop_rate("989TFLOP/s"), parse_flop_rate("989e12")
+        >>> parse_flop_rate("989TFLOP/s"), parse_flop_rate(989e12)
         (989000000000000.0, 989000000000000.0)
     """
     return _parse(
         value,
         name=name,
         units=_FLOP_RATE,
-        example="FLOP per second such as 989TFLOP/s or 989e12",
+        example="FLOP per second such as 989TFLOP/s",
         show="flop_rate",
         **bounds,
     )
@@ -244,16 +244,20 @@ def parse_number_for_key(text: str, *, name: str) -> float:
         20000000000000.0
     """
     key = name.rsplit(".", 1)[-1]
+    match = _NUMBER.match(text)
+    value: Quantity = text
+    if match is not None and not match.group(2):
+        value = float(match.group(1).replace("_", ""))  # the key names the unit
     if "flop_per_s" in name:
-        return parse_flop_rate(text, name=name, zero_allowed=True)
+        return parse_flop_rate(value, name=name, zero_allowed=True)
     if "bytes_per_s" in key:
-        return parse_rate(text, name=name, zero_allowed=True)
+        return parse_rate(value, name=name, zero_allowed=True)
     if "bytes" in key:
-        return parse_bytes(text, name=name, zero_allowed=True)
+        return parse_bytes(value, name=name, zero_allowed=True)
     if key.startswith("usd_per"):
         return parse_usd_per_hour(text, name=name, zero_allowed=True)
     if key.endswith("_s") or key == "host_s_per_step":
-        return parse_seconds(text, name=name, zero_allowed=True)
+        return parse_seconds(value, name=name, zero_allowed=True)
     return parse_count(text, name=name, zero_allowed=True)
 
 

@@ -231,3 +231,35 @@ def test_a_named_pipe_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureF
     assert run(["explain", str(tmp_path / "model.toml"), *EXPLAIN[2:]]) == 2
     assert run(["simulate", "llama-3.1-8b", "--on", "dgx-h100", "--trace", str(tmp_path / "trace.csv")]) == 2
     assert capsys.readouterr().err.count("this is a pipe") == 3
+
+
+_PLAN = ["plan", "llama-3.1-8b", "--on", "dgx-h100", "--input", "1k", "--output", "200"]
+_RUN = ["simulate", "llama-3.1-8b", "--on", "dgx-h100", "--input", "1k", "--output", "200", "--rate", "5"]
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "text", "readings"),
+    [
+        (_PLAN, "--tpot", "50", "50 s or 50 ms?"),
+        (_PLAN, "--ttft", "2@p99", "2 s or 2 ms?"),
+        (["compare", "llama-3.1-8b@dgx-h100", "llama-3.1-8b@dgx-h200"], "--tpot", "50", "50 s or 50 ms?"),
+        (_RUN, "--slo", "ttft=2,tpot=50ms", "2 s or 2 ms?"),
+        (_RUN, "--capacity", "ttft=2s,tpot=50", "50 s or 50 ms?"),
+        (_RUN, "--think", "10", "10 s or 10 ms?"),
+        (_RUN, "--kv-link", "50", "50 B/s or 50 GB/s?"),
+        (_RUN, "--swap", "50", "50 B/s or 50 GB/s?"),
+        (_RUN, "--tier", "host=200@50GB/s", "200 B or 200 GB?"),
+        (_RUN, "--tier", "host=200GB@50", "50 B/s or 50 GB/s?"),
+        (["price", "llama-3.1-8b", "--on", "dgx-h100"], "--tpot", "50", "50 s or 50 ms?"),
+        (["tiers", "llama-3.1-8b", "--on", "dgx-h100"], "--within", "100", "100 s or 100 ms?"),
+        (["tiers", "llama-3.1-8b", "--on", "dgx-h100"], "--held", "5", "5 s or 5 ms?"),
+    ],
+)
+def test_a_number_needs_its_unit_in_every_option(
+    command: list[str], option: str, text: str, readings: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*command, option, text]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert readings in err
+    assert len(err.strip().splitlines()) == 1

@@ -1,6 +1,7 @@
 """Text to SI and back: units, bounds, and messages that help."""
 
 import math
+import re
 from collections.abc import Callable
 
 import pint
@@ -21,10 +22,10 @@ from rackline.errors import UnitError
         (units.parse_seconds, "5us", 5e-6),
         (units.parse_seconds, "2min", 120.0),
         (units.parse_seconds, 0.03, 0.03),
-        (units.parse_seconds, "0.03", 0.03),
+        (units.parse_seconds, "0.03s", 0.03),
         (units.parse_bytes, "141GB", 141e9),
         (units.parse_bytes, "96GiB", 96 * 2**30),
-        (units.parse_bytes, "1e9", 1e9),
+        (units.parse_bytes, 1e9, 1e9),
         (units.parse_count, "4k", 4000),
         (units.parse_count, "1M", 1e6),
         (units.parse_count, "128Ki", 131072),
@@ -33,7 +34,7 @@ from rackline.errors import UnitError
         (units.parse_rate, "3.35TB/s", 3.35e12),
         (units.parse_rate, "1KiB/s", 1024),
         (units.parse_flop_rate, "989TFLOP/s", 989e12),
-        (units.parse_flop_rate, "989e12", 989e12),
+        (units.parse_flop_rate, 989e12, 989e12),
         (units.parse_flop_rate, "15PFLOPS", 15e15),
         (units.parse_usd_per_hour, "$2.50", 2.5),
         (units.parse_usd_per_hour, "2.5USD/h", 2.5),
@@ -193,3 +194,25 @@ def test_any_text_is_a_number_or_a_unit_error(text: str) -> None:
         return
     assert value > 0
     assert math.isfinite(value)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "readings"),
+    [
+        (units.parse_seconds, "50", "50 s or 50 ms?"),
+        (units.parse_seconds, "0.03", "0.03 s or 0.03 ms?"),
+        (units.parse_bytes, "80", "80 B or 80 GB?"),
+        (units.parse_rate, "450", "450 B/s or 450 GB/s?"),
+        (units.parse_flop_rate, "989", "989 FLOP/s or 989 TFLOP/s?"),
+    ],
+)
+def test_a_number_in_text_needs_its_unit(parse: Callable[..., float], text: str, readings: str) -> None:
+    with pytest.raises(UnitError, match=re.escape(readings)):
+        parse(text, name="x")
+    assert parse(float(text), name="x") == float(text), "a number is SI"
+    assert parse("0", name="x", zero_allowed=True) == 0.0
+
+
+@pytest.mark.parametrize("key", ["hbm_bytes_per_s", "hbm_bytes", "alpha_s", "chip.flop_per_s.bf16"])
+def test_a_key_that_names_the_unit_is_enough(key: str) -> None:
+    assert units.parse_number_for_key("20e12", name=key) == 20e12

@@ -145,8 +145,8 @@ def _no_notes(answer: Any) -> tuple[str, ...]:
     return ()
 
 
-def _never(answer: Any) -> bool:
-    return False
+def _zero(answer: Any) -> int:
+    return 0
 
 
 def _refuse_nothing(question: Any, outputs: frozenset[str]) -> None:
@@ -167,7 +167,7 @@ class Verb(Generic[Q, R]):
         figures: draw the answer, by kind, the usual one first.
         files: what a command can write beside the answer, by the names of the flags.
         notes: lines for standard error.
-        failed: whether the command exits with status 1.
+        status: exit status of the command that has printed its answer.
         refuse: refuses outputs (by name) that the question does not have, before any work is done.
     """
 
@@ -182,7 +182,7 @@ class Verb(Generic[Q, R]):
     )
     files: Mapping[str, SideFile] = field(default_factory=dict[str, SideFile])
     notes: Callable[[Answer[Q, R]], Iterable[str]] = _no_notes
-    failed: Callable[[Answer[Q, R]], bool] = _never
+    status: Callable[[Answer[Q, R]], int] = _zero
     refuse: Callable[[Q, frozenset[str]], None] = _refuse_nothing
 
 
@@ -204,14 +204,14 @@ def asks(
     figures: Mapping[str, Callable[[Answer[Q, R]], Figure]] | None = None,
     files: Mapping[str, SideFile] | None = None,
     notes: Callable[[Answer[Q, R]], Iterable[str]] = _no_notes,
-    failed: Callable[[Answer[Q, R]], bool] = _never,
+    status: Callable[[Answer[Q, R]], int] = _zero,
     refuse: Callable[[Q, frozenset[str]], None] = _refuse_nothing,
 ) -> Callable[[Callable[[Q, Watch], R]], Asks[P, Q, R]]:
     """Make the function that solves a question one that is called with its options.
 
     Args:
         question: the class of the question.
-        text, summary, rows, data, figures, files, notes, failed, refuse: as in `Verb`.
+        text, summary, rows, data, figures, files, notes, status, refuse: as in `Verb`.
 
     Returns:
         A decorator for a function of the question and a watch.
@@ -237,7 +237,7 @@ def asks(
             figures=figures or {},
             files=files or {},
             notes=notes,
-            failed=failed,
+            status=status,
             refuse=refuse,
         )
         return asked

@@ -5,6 +5,7 @@ The command line, the keyword arguments, files of questions, JSON Schema and add
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,7 @@ _QUANTITIES: dict[str, tuple[Callable[..., float], str]] = {
     "bytes": (parse_bytes, "B"),
     "usd_per_hour": (parse_usd_per_hour, ""),
 }
+_BINARY_K = re.compile(r"^(\s*[\d._]+\s*)[kK]\s*$")
 _ESCAPED = {";": "\\;", "\\": "\\\\"}
 
 
@@ -77,6 +79,7 @@ class Option:
         positional: whether it is an argument, without a flag.
         minimum, maximum: bounds of a number [unit of the option].
         zero: whether zero is allowed.
+        binary: whether k means 1024 in its texts, as lengths of sequences are written.
         hidden: whether `--help` leaves it out.
     """
 
@@ -93,6 +96,7 @@ class Option:
     minimum: float | None = None
     maximum: float | None = None
     zero: bool = False
+    binary: bool = False
     hidden: bool = False
 
     @property
@@ -162,6 +166,8 @@ class Option:
 
     def _quantity(self, value: Any, name: str) -> float:
         bounds: Bounds = {"zero_allowed": self.zero}
+        if self.binary and isinstance(value, str):
+            value = _BINARY_K.sub(r"\1Ki", value)
         if self.minimum is not None:
             bounds["minimum"] = self.minimum
         if self.maximum is not None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     figures={"parity": validated.figure_of},
     files=validated.FILES,
     notes=validated.notes,
-    failed=validated.failed,
+    status=validated.status,
     refuse=validated.refuse,
 )
 def validate(question: ValidateQuestion, watch: Watch) -> Found:

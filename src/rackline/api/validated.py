@@ -158,11 +158,12 @@ def notes(answer: Answered) -> Iterable[str]:
             yield from (f"worse: {line}" for line in found.worse or ())
 
 
-def failed(answer: Answered) -> bool:
+def status(answer: Answered) -> int:
+    """1 where a check failed: worse than before, or a case without a prediction."""
     found = answer.result
     if not isinstance(found, Validated):
-        return False
-    return bool(found.worse) or (answer.question.strict and bool(found.board.unsupported))
+        return 0
+    return int(bool(found.worse) or (answer.question.strict and bool(found.board.unsupported)))
 
 
 def _write_stored(answer: Answered, path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # name on the command line -> module of rackline.api that holds the question and the function of that name
 MODULES = {
+    "train": "train",
     "simulate": "simulate",
     "explain": "explain",
     "fit": "fit",
@@ -19,6 +20,8 @@ MODULES = {
     "models": "models",
     "memory": "memory",
     "compare": "compare",
+    "ask": "ask",
+    "schema": "schema",
 }
 
 

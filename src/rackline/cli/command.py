@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from rackline.api.answer import Answer, SideFile, Verb, Verbatim, answer_of, fin
 from rackline.api.option import Option
 from rackline.api.question import Question, options, written_defaults
 from rackline.api.watch import Counted, Served, Watch
+from rackline.cli.help import USUAL
 from rackline.cli.screen import FailedCheckError, counting, print_json, progress, requests_done, screen
 from rackline.errors import InputError
 from rackline.files import check_outputs
@@ -54,8 +55,13 @@ class RefusedOptionError(InputError):
     """Bad input, named as the command line spells it."""
 
 
-def command(name: str) -> Callable[..., None]:
-    """The function of a command, with the signature that cyclopts reads."""
+def command(name: str, *, all_options: bool = False) -> Callable[..., None]:
+    """The function of a command, with the signature that cyclopts reads.
+
+    Args:
+        name: of the command.
+        all_options: whether its help shows every option, not the usual ones alone.
+    """
     verb = find_verb(name)
     outputs = _outputs(verb)
 
@@ -69,16 +75,26 @@ def command(name: str) -> Callable[..., None]:
     flags = {key: flag_of(key, one) or key for key, one in options(verb.question).items()}
     usual = {key: False if one.kind == "switch" else None for key, one in outputs.items()}
     usual.update(written_defaults(verb.question))
-    parameters = [
-        _parameter(key, replace(one, help=with_flags(one.help, flags)), usual)
-        for key, one in {**options(verb.question), **outputs}.items()
-    ]
+    shown = None if all_options else USUAL.get(name)
+    parameters: list[inspect.Parameter] = []
+    for key, one in {**options(verb.question), **outputs}.items():
+        hidden = _is_hidden(key, one, usual, shown)
+        group = one.group if shown is None else ""
+        spelled = replace(one, help=with_flags(one.help, flags), hidden=hidden, group=group)
+        parameters.append(_parameter(key, spelled, usual))
     parameters.sort(key=lambda one: one.kind)
     run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     run.__doc__ = (verb.solve.__doc__ or "").partition("Example:")[0].strip()
     run.__name__ = name
     return run
+
+
+def _is_hidden(key: str, option: Option, usual: Mapping[str, Any], shown: Collection[str] | None) -> bool:
+    """Whether help leaves an option out: a required one is always shown, and so are --json and --plot."""
+    if option.hidden or shown is None or key not in usual:
+        return option.hidden
+    return key not in shown and key not in ("json", "plot")
 
 
 def answer_command(verb: Verb[Any, Any], values: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
@@ -108,8 +124,9 @@ def answer_command(verb: Verb[Any, Any], values: Mapping[str, Any], wanted: Mapp
     sys.stdout.flush()
     for line in verb.notes(found):
         print(line, file=sys.stderr)
-    if verb.failed(found):
-        raise FailedCheckError
+    status = verb.status(found)
+    if status:
+        raise FailedCheckError(status)
 
 
 def show(found: Answer[Any, Any], *, json: bool) -> None:
@@ -233,8 +250,8 @@ def _parameter(name: str, option: Option, usual: Mapping[str, Any]) -> inspect.P
             default = None
     if option.hidden:
         more["show"] = False
-    if option.group:
-        more["group"] = Group(option.group)
+    if option.group or not option.positional:
+        more["group"] = Group(option.group, sort_key=1) if option.group else Group("Options", sort_key=0)
     if default is None:
         kind = kind | None
     if option.positional:

@@ -6,12 +6,16 @@ from collections.abc import Callable
 
 from rackline.api.verbs import MODULES, function_name
 
+ALL_OPTIONS = "_with_all_options"
+"""Behind the name of a command: the same command, whose help shows every option."""
+
 
 def __getattr__(name: str) -> Callable[..., None]:
     """The command of a question by its Python name."""
     from rackline.cli.command import command
 
+    wanted = name.removesuffix(ALL_OPTIONS)
     for known in MODULES:
-        if function_name(known) == name:
-            return command(known)
+        if function_name(known) == wanted:
+            return command(known, all_options=wanted != name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

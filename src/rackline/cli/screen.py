@@ -20,7 +20,7 @@ _PROGRESS_AFTER_S = 0.7  # what is done sooner needs no progress bar
 
 
 class FailedCheckError(Exception):
-    """The command has printed its answer, which is that a check failed: exit status 1."""
+    """The command has printed its answer, which is that a check failed; its argument is the exit status."""
 
 
 class Screen(Console):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 
@@ -53,8 +54,10 @@ def scale_up_path(level: FabricLevel) -> Path:
         stops = ("chip", *("chip",) * between, "chip")
     elif level.topology == "mesh":
         stops = ("chip", "chip")
-    else:
+    elif level.topology == "switch" or level.topology == "torus":  # a torus of unknown axes
         stops = ("chip", "scale-up switch", "chip")
+    else:
+        assert_never(level.topology)
     return Path(stops=stops, bytes_per_s=level.bytes_per_s_each_way, latency_s=level.latency_s)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 from rackline.hardware.fabric import Cluster, FabricLevel
 from rackline.hardware.paths import fat_tree
@@ -60,9 +60,11 @@ def scale_up_cables(level: FabricLevel, num_chips: int) -> int | None:
         return None if level.links_per_chip is None else num_chips * level.links_per_chip
     if level.topology == "torus" and level.torus_axes:
         return num_chips * sum(axis > 1 for axis in level.torus_axes)
-    domain = min(num_chips, level.size)
-    per_chip = level.links_per_chip or domain - 1
-    return num_chips * per_chip // 2
+    if level.topology == "mesh" or level.topology == "torus":  # a torus of unknown axes
+        domain = min(num_chips, level.size)
+        per_chip = level.links_per_chip or domain - 1
+        return num_chips * per_chip // 2
+    assert_never(level.topology)
 
 
 def scale_up_switches(level: FabricLevel, num_domains: int) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, assert_never
 
 import numpy as np
 
@@ -279,12 +279,14 @@ def _tabulated(
         if law == "power_law":
             picks = power_law_picks(num_experts, experts_per_token, exponent)
             touched = (1.0 - (1.0 - picks[None, :]) ** tokens[:, None]).sum(axis=1)
-    else:
+    elif law == "uniform" or law == "power_law":  # which is uniform for an exponent of 0
         used = experts_touched_mean(num_experts, experts_per_token, tokens) / num_experts
         touched = np.minimum(largest_of(ep, used * local, np.full_like(tokens, local)), local)
         mean = tokens * experts_per_token * local / num_experts
         busiest = largest_of(ep, mean, tokens * min(experts_per_token, local))
         load = np.minimum(busiest / tokens, min(experts_per_token, local))
+    else:
+        assert_never(law)
     for array in (log_tokens, load, touched):
         array.flags.writeable = False  # shared by all who ask for this law
     return ExpertLoad(

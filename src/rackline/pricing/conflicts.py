@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import assert_never
 
 from rackline.pricing.reading import Conflict, Inference
 from rackline.pricing.sheet import PriceSheet
@@ -144,9 +145,12 @@ def _apart(one: Inference, other: Inference, span: tuple[float, float], other_sp
 
 
 def _span(inference: Inference) -> str:
-    if inference.bound == "at most":
-        return f"at most {inference.likely_high:,.0f}"
-    return f"{inference.likely_low:,.0f} to {inference.likely_high:,.0f}"
+    match inference.bound:
+        case "at most":
+            return f"at most {inference.likely_high:,.0f}"
+        case "interval" | "at least":
+            return f"{inference.likely_low:,.0f} to {inference.likely_high:,.0f}"
+    assert_never(inference.bound)
 
 
 def _batch(inferences: Sequence[Inference], unknowns: Unknowns) -> list[Conflict]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import assert_never
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -248,9 +249,12 @@ def _ends(inference: Inference, low: float, high: float) -> str:
     if low == high:
         prefix = "≥ " if inference.bound == "at least" else ""
         return prefix + _value(inference, low)
-    if inference.bound == "at most":
-        return f"≤ {_value(inference, high)}"
-    return f"{_value(inference, low)} to {_value(inference, high)}"
+    match inference.bound:
+        case "at most":
+            return f"≤ {_value(inference, high)}"
+        case "interval" | "at least":
+            return f"{_value(inference, low)} to {_value(inference, high)}"
+    assert_never(inference.bound)
 
 
 def reading_report(reading: Reading, *, width: int) -> Group:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, assert_never
 
 from rackline.passes import PassTime, RowTime
 
@@ -50,14 +50,17 @@ def chrome_trace(times: dict[str, PassTime]) -> dict[str, Any]:
 
 def _pieces(time: PassTime) -> list[tuple[RowTime, str, float]]:
     used = [row for row in time.rows if row.used]
-    if time.policy != "blackboard":
-        return [(row, row.stream, row.seconds) for row in used if row.seconds > 0]
-    pieces: list[tuple[RowTime, str, float]] = []
-    for row in used:
-        pieces += [(row, resource, value) for resource, value in row.resource_s.items() if value > 0]
-        if row.overhead_s > 0:
-            pieces.append((row, "overhead", row.overhead_s))
-    return pieces
+    match time.policy:
+        case "serial" | "overlap":
+            return [(row, row.stream, row.seconds) for row in used if row.seconds > 0]
+        case "blackboard":
+            pieces: list[tuple[RowTime, str, float]] = []
+            for row in used:
+                pieces += [(row, resource, value) for resource, value in row.resource_s.items() if value > 0]
+                if row.overhead_s > 0:
+                    pieces.append((row, "overhead", row.overhead_s))
+            return pieces
+    assert_never(time.policy)
 
 
 def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from rackline.errors import InputError, UnknownNameError, nearest_names
 from rackline.training.memory import CHEAPEST_FIRST
 from rackline.training.runs import RECOMPUTE, SCHEDULES
 from rackline.training.stack import TrainingStack, training_stack
-from rackline.units import parse_count
 
 MICRO_BATCHES_OF_A_STEP = 64
 """Micro-batches of a step on each replica up to which a rounded batch is divided further."""
@@ -94,17 +93,3 @@ def whole_batch(tokens: float, seq_len: int, num_chips: int) -> int:
     if exact.is_integer() and math.gcd(int(exact), num_chips) == int(np.gcd(near, num_chips).max()):
         return int(exact)
     return int(near[np.argmax(np.gcd(near, num_chips * MICRO_BATCHES_OF_A_STEP))])
-
-
-def busiest(load: str, capacity: str | None) -> float:
-    """Tokens of the busiest expert rank over the mean, cut where a capacity factor drops the rest [1].
-
-    Raises:
-        InputError: less than the mean.
-
-    >>> busiest("1.4", "1.25"), busiest("1", None)
-    (1.25, 1.0)
-    """
-    found = parse_count(load, name="--expert-load", minimum=1.0, maximum=1000.0)
-    most = found if capacity is None else parse_count(capacity, name="--capacity", minimum=1.0, maximum=1000.0)
-    return min(found, most)

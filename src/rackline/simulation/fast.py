@@ -60,7 +60,7 @@ def is_worth_it(count: int) -> bool:
 def is_plain(policy: Policy, spec: RankSpec) -> bool:
     """Whether scheduler and rank are those of the compiled loop."""
     return (
-        (policy.order, policy.passes, policy.chunked, policy.interval_s) == ("arrival", "mixed", True, 0.0)
+        (policy.order, policy.passes, policy.chunked, policy.interval_s) == (None, "mixed", True, 0.0)
         and (spec.reserve or policy.reserve) == "chunk"
         and not spec.prefix_caching
         and not spec.swap_tokens_per_s

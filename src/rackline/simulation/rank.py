@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from rackline.simulation.book import Book
 from rackline.simulation.extremes import Extremes
-from rackline.simulation.policies import Policy, Reserve
+from rackline.simulation.policies import Policy, Reserve, reserved_tokens
 from rackline.simulation.prefix_cache import PrefixCache
 from rackline.simulation.rank_spec import RankSpec, token_clock
 from rackline.simulation.remains import Remains
@@ -48,7 +48,7 @@ class Rank:
         self.reserve: Reserve = spec.reserve or policy.reserve
         self.final = self.reserve == "final"
         self.chunked = policy.chunked
-        self.waiting: deque[int] | list[tuple[float, float, int]] = deque[int]() if policy.order == "arrival" else []
+        self.waiting: deque[int] | list[tuple[float, float, int]] = deque[int]() if policy.order is None else []
         self.prefilling: dict[int, int] = {}  # request → prompt tokens that are cached
         self.order: dict[int, None] = {}  # everything that runs, in the order of admission
         self.base: dict[int, int] = {}  # decoding request → context - clock
@@ -101,9 +101,8 @@ class Rank:
             heapq.heappush(self.waiting, (self._key(request), self.book.engine_s[request] or 0.0, request))
 
     def _key(self, request: int) -> float:
-        if self.policy.order == "prompt_len":
-            return float(self.book.input_len[request])
-        return float(self.book.is_urgent(request))
+        order = self.policy.order
+        return 0.0 if order is None else order(self.book, request)
 
     # blocks
 
@@ -164,10 +163,10 @@ class Rank:
             self.used -= self.cache.release(shared) * self.cache.unit_blocks
 
     def preempt(self, now: float) -> int:
-        """Stop the request that was admitted last (or the least urgent) and put it back; which one."""
-        if self.policy.order == "priority":
+        """Stop the request that was admitted last (or that is last in the policy's order), put it back; which one."""
+        if self.policy.preempts_last_of_order:
             book = self.book
-            victim = max(self.order, key=lambda r: (book.is_urgent(r), book.engine_s[r] or 0.0, r))
+            victim = max(self.order, key=lambda r: (self._key(r), book.engine_s[r] or 0.0, r))
         else:
             victim = next(reversed(self.order))
         book = self.book
@@ -216,7 +215,7 @@ class Rank:
                 self.held[request] += need
             chunks.append((request, take, done))
             budget -= take
-        if self.policy.order == "priority":  # the least urgent may have had its piece already
+        if self.policy.preempts_last_of_order:  # who is stopped may have had its piece already
             chunks = [chunk for chunk in chunks if chunk[0] in self.prefilling]
         if admit and self.waiting:
             self._admit(chunks, budget, now)
@@ -261,10 +260,8 @@ class Rank:
         elif self.remains is not None and request in self.remains.left:
             done = min(self.remains.left[request][1], (target - 1) // self.bs) * self.bs
         take = min(target - done, budget) if self.chunked else target - done
-        if self.final:
-            holding = book.input_len[request] + book.output_len[request] - 1
-        else:
-            holding = target if self.reserve == "prompt" else done + take
+        whole = book.input_len[request] + book.output_len[request] - 1
+        holding = reserved_tokens(self.reserve, chunk=done + take, prompt=target, final=whole)
         need = self.spec.blocks_of(holding)
         if cache is not None:
             need -= (found - resting) * cache.unit_blocks

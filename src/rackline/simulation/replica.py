@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from math import ceil, inf
+from typing import assert_never
 
 import numpy as np
 
@@ -127,7 +128,13 @@ class Replica:
     def advance(self, until: float = inf) -> None:
         """Run all passes that start before `until`; stop early when `done` has news."""
         ranks = self.ranks
-        mixed = self.policy.passes == "mixed"
+        match self.policy.passes:
+            case "mixed":
+                mixed = True
+            case "prompts_first" | "batch":
+                mixed = False
+            case _:
+                assert_never(self.policy.passes)
         while True:
             self._take_arrivals()
             for rank in ranks:
@@ -327,7 +334,7 @@ class Replica:
                 most = min(most, steps_with_room(rank, most, per_step))
         most = 1 if alone or self.stepwise else max(most, 1)
         # a queue that cannot move is not changed by who joins its end
-        if not (blocked and len(self.ranks) == 1 and self.policy.order == "arrival"):
+        if not (blocked and len(self.ranks) == 1 and self.policy.order is None):
             until = min(until, self.next_arrival())
         interval = self.policy.interval_s
         line = None if per_step != 1.0 or interval else common_line(self.clock, self.groups, most)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 from rackline.arch import AnyModel
 from rackline.errors import InputError
@@ -87,11 +88,14 @@ def kv_room_bytes(
     )
     logits = float(activation_bytes(model, layout, 0.0, min(max_num_seqs, batched_tokens)))
     room = float(empty.free) - logits
-    if fraction_of == "free":
-        return room * memory_fraction
-    if fraction_of == "static":
-        return min(room, memory_fraction * chip.hbm_bytes - float(sum(empty.weights.values())))
-    return room
+    match fraction_of:
+        case "memory":
+            return room
+        case "free":
+            return room * memory_fraction
+        case "static":
+            return min(room, memory_fraction * chip.hbm_bytes - float(sum(empty.weights.values())))
+    assert_never(fraction_of)
 
 
 def pool_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, assert_never
 
 import numpy as np
 
@@ -47,9 +47,11 @@ class Lengths:
             values = rng.uniform(self.low * mean, (2.0 - self.low) * mean, count)
         elif self.spread == "exponential":
             values = rng.exponential(mean, count)
-        else:
+        elif self.spread == "lognormal":
             sigma = LOGNORMAL_SIGMA
             values = rng.lognormal(np.log(mean) - 0.5 * sigma**2, sigma, count)
+        else:
+            assert_never(self.spread)
         return np.maximum(np.rint(values), 1).astype(np.int64)
 
 

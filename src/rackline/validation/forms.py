@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, assert_never, cast
 
 from rackline.errors import nearest_names
 
@@ -158,24 +158,29 @@ def is_number(value: object) -> bool:
 
 def fits(value: object, shape: Shape) -> bool:
     """Say whether a value has the shape of its key."""
-    if shape == "text":
-        return isinstance(value, str) and bool(value.strip())
-    if shape == "version":
-        return isinstance(value, str | int | float)
-    if shape == "length":
-        return is_number(value) and cast("float", value) <= _MOST
-    if shape == "count":
-        return is_number(value) and cast("float", value) <= _MOST and float(cast("float", value)).is_integer()
-    if shape == "number":
-        return is_number(value)
-    if shape == "flag":
-        return isinstance(value, bool)
-    if shape == "detail":
-        return isinstance(value, str | dict)
-    if not isinstance(value, dict):
-        return False
-    entries = cast("dict[str, object]", value)
-    return shape == "table" or all(isinstance(v, str) or fits(v, "count") for v in entries.values())
+    match shape:
+        case "text":
+            return isinstance(value, str) and bool(value.strip())
+        case "version":
+            return isinstance(value, str | int | float)
+        case "length":
+            return is_number(value) and cast("float", value) <= _MOST
+        case "count":
+            return is_number(value) and cast("float", value) <= _MOST and float(cast("float", value)).is_integer()
+        case "number":
+            return is_number(value)
+        case "flag":
+            return isinstance(value, bool)
+        case "detail":
+            return isinstance(value, str | dict)
+        case "table":
+            return isinstance(value, dict)
+        case "counts":
+            if not isinstance(value, dict):
+                return False
+            entries = cast("dict[str, object]", value)
+            return all(isinstance(v, str) or fits(v, "count") for v in entries.values())
+    assert_never(shape)
 
 
 def find_problem(data: Mapping[str, object]) -> Problem | None:

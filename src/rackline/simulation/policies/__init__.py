@@ -6,9 +6,9 @@ import importlib
 import pkgutil
 
 from rackline.errors import UnknownNameError, nearest_names
-from rackline.simulation.policies.base import Order, Passes, Policy, Reserve
+from rackline.simulation.policies.base import Order, Passes, Policy, Reserve, Waiting, reserved_tokens
 
-__all__ = ["Order", "Passes", "Policy", "Reserve", "policy", "policy_names"]
+__all__ = ["Order", "Passes", "Policy", "Reserve", "Waiting", "policy", "policy_names", "reserved_tokens"]
 
 
 def policy_names() -> tuple[str, ...]:

@@ -1,9 +1,15 @@
 """Chunked prefill in which the shortest prompt of the waiting queue is next."""
 
-from rackline.simulation.policies.base import Policy
+from rackline.simulation.policies.base import Policy, Waiting
+
+
+def prompt_len(requests: Waiting, request: int) -> float:
+    """Tokens of the prompt [tokens]."""
+    return float(requests.input_len[request])
+
 
 POLICY = Policy(
     name="shortest_job",
-    order="prompt_len",
+    order=prompt_len,
     source="shortest job first, Conway, Maxwell and Miller 1967, on prompt tokens",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, assert_never
 
 from rackline.errors import InputError
 
@@ -112,8 +112,10 @@ class Timeline:
                 steps.append((event.start, 1.0))
             elif event.slot.op == "B":
                 steps.append((event.end, -(released_by_backward if parted else 1.0)))
-            else:
+            elif event.slot.op == "W":
                 steps.append((event.end, -(1.0 - released_by_backward)))
+            else:
+                assert_never(event.slot.op)
         held, found = 0.0, [(0.0, 0.0)]
         for time, change in sorted(steps):
             held += change
@@ -200,7 +202,9 @@ def needs_of(slot: Slot, part: int, num_parts: int, breaks: frozenset[int]) -> l
         return [("F", slot.micro_batch, part - 1)] if part and part not in breaks else []
     if slot.op == "W":
         return [("B", slot.micro_batch, part)]
-    found: list[tuple[Op, int, int]] = [("F", slot.micro_batch, part)]
-    if part + 1 < num_parts and part + 1 not in breaks:
-        found.append(("B", slot.micro_batch, part + 1))
-    return found
+    if slot.op == "B":
+        found: list[tuple[Op, int, int]] = [("F", slot.micro_batch, part)]
+        if part + 1 < num_parts and part + 1 not in breaks:
+            found.append(("B", slot.micro_batch, part + 1))
+        return found
+    assert_never(slot.op)

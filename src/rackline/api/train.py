@@ -1,0 +1,260 @@
+"""`train`: layout, step time, memory, days and dollars of a training run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rackline.api import fields as shared
+from rackline.api.answer import Answer, SideFile, asks
+from rackline.api.option import MOST_TOKENS, Option, Quantity, count, layout_text, option, si, texts, whole
+from rackline.api.question import Question
+from rackline.api.resolve import model_and_cluster
+from rackline.api.watch import Watch
+from rackline.errors import InputError
+from rackline.files import write_text
+
+if TYPE_CHECKING:
+    from rackline.api.option import ClusterLike, ModelLike, Settings, Texts
+    from rackline.report.figure import Figure
+    from rackline.search.train import TrainPlan
+    from rackline.training.schedules.executor import Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainQuestion(Question):
+    """What layout, step time, memory, days and dollars does a training run have?"""
+
+    ask: ClassVar[str] = "train"
+
+    model: ModelLike = field(kw_only=False, metadata=shared.MODEL)
+    on: ClusterLike = field(metadata=shared.ON)
+    global_batch: Quantity = field(
+        metadata=option(
+            "count",
+            "tokens of a step, such as 16M; moved by up to 6 % to sequences that replicas can share",
+            unit="token",
+            minimum=1.0,
+            maximum=MOST_TOKENS,
+            binary=True,
+        )
+    )
+    seq: Quantity = field(
+        default="8k", metadata=whole("tokens of a sequence, such as 8k (k is 1024 here)", binary=True)
+    )
+    chips: Quantity | None = field(default=None, metadata=shared.CHIPS)
+    tokens: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "count",
+            "tokens of the whole run, such as 15.6T, for days, dollars and kWh",
+            unit="token",
+            minimum=1.0,
+        ),
+    )
+    precision: str = field(default="bf16", metadata=option("text", "bf16, fp8, fp8-block, mxfp8 or nvfp4"))
+    optimizer: str | None = field(
+        default=None,
+        metadata=option("text", "adam, adam-bf16, adam-8bit, momentum, muon or sgd; that of the stack by default"),
+    )
+    stack: str = field(
+        default="megatron-bridge",
+        metadata=option(
+            "text",
+            "training stack: nemo, megatron-bridge, megatron-lm, llm-foundry, hai-llm (DeepSeek-V3), llama-3, unit "
+            "(ideal) or a TOML file",
+        ),
+    )
+    layout: str | None = field(
+        default=None,
+        metadata=option(
+            "text", "parts that are fixed, such as tp=8,pp=16 or micro_batch=2,zero=3; the others stay free"
+        ),
+    )
+    schedule: Texts | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "1f1b, interleaved, gpipe, zb-h1, zb-h2, zb-v or dualpipe; may be repeated; those that the stack has by "
+            "default",
+            several=True,
+            repeated=True,
+        ),
+    )
+    recompute: Texts | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "none, selective, modules, full or reversible; may be repeated; all but reversible by default",
+            several=True,
+            repeated=True,
+        ),
+    )
+    expert_load: Quantity = field(
+        default="1",
+        metadata=option(
+            "count",
+            "tokens of the busiest expert rank over the mean, such as 1.3; 1 is balanced",
+            unit="1",
+            minimum=1.0,
+            maximum=1000.0,
+        ),
+    )
+    capacity: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "count",
+            "capacity factor of experts: what a rank gets beyond so many times the mean is dropped",
+            unit="1",
+            minimum=1.0,
+            maximum=1000.0,
+        ),
+    )
+    lora: Quantity | None = field(
+        default=None, metadata=whole("train adapters of this rank beside frozen weights, such as 16")
+    )
+    price: Quantity | None = field(default=None, metadata=shared.PRICE)
+    set: Settings | None = field(default=None, metadata=shared.SET)
+
+
+if TYPE_CHECKING:
+    Answered = Answer[TrainQuestion, TrainPlan]
+
+
+def _timeline(plan: TrainPlan) -> Timeline | None:
+    """What each stage of the best run does when; None without a pipeline."""
+    from rackline.search.train_timeline import timeline_of
+
+    return timeline_of(plan, plan.best[0]) if plan.best and plan.best[0].layout.pp > 1 else None
+
+
+def _text(answer: Answered, width: int) -> Iterable[Any]:
+    from rackline.report.train_report import train_report
+
+    plan = answer.result
+    yield train_report(plan, width=width, elapsed_s=answer.elapsed_s, timeline=_timeline(plan))
+
+
+def _data(answer: Answered) -> Any:
+    from rackline.report.plain import plain
+
+    return {**plain(answer.result), "elapsed_s": answer.elapsed_s}
+
+
+def _summary(answer: Answered) -> str:
+    from rackline.units import format_percent, format_seconds, format_usd
+
+    plan = answer.result
+    if not plan.best:
+        return plan.reason
+    best = plan.best[0]
+    whole_run = "" if best.days is None else f", {best.days:,.1f} days"
+    paid = "" if best.usd is None else f", {format_usd(best.usd)}"
+    return (
+        f"{format_seconds(best.step_s)} a step, MFU {format_percent(best.mfu)}{whole_run}{paid};\n  "
+        f"{plan.job.model.name} on {plan.job.cluster.num_chips:,} chips of {plan.job.cluster.name} with "
+        f"{best.layout.label()}"
+    )
+
+
+def _rows(answer: Answered) -> Iterable[Any]:
+    return answer.result.best
+
+
+def _step(answer: Answered) -> Figure:
+    from rackline.report.train_figures import step_figure
+
+    return step_figure(answer.result)
+
+
+def _pipeline(answer: Answered) -> Figure:
+    from rackline.report.train_figures import pipeline_of_plan
+
+    return pipeline_of_plan(answer.result)
+
+
+def _memory(answer: Answered) -> Figure:
+    from rackline.report.train_figures import train_memory_figure
+
+    return train_memory_figure(answer.result)
+
+
+def _write_trace(answer: Answered, path: Path) -> None:
+    from rackline.report.gantt import schedule_trace
+
+    plan = answer.result
+    timeline = _timeline(plan)
+    if timeline is None:
+        raise InputError(what="trace", given=str(path), allowed="only for a best run with a pipeline (pp above 1)")
+    title = f"{plan.job.model.name}, {plan.best[0].layout.label()}"
+    write_text(path, json.dumps(schedule_trace(timeline, title)), what="trace")
+
+
+_TRACE = SideFile(
+    option=Option(kind="text", help="write the pipeline of the best run as a Chrome trace to FILE.json"),
+    write=_write_trace,
+)
+
+
+@asks(
+    TrainQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    data=_data,
+    figures={"step": _step, "pipeline": _pipeline, "memory": _memory},
+    files={"trace": _TRACE},
+)
+def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
+    """Layout, step time, memory, days and dollars of a training run.
+
+    Looks at every layout × micro-batch × schedule × recompute that fills the chips, and explains the fastest that fits.
+
+    Example:
+        >>> import rackline as rl
+        >>> found = rl.train("llama-3.1-8b", on="dgx-h100", chips=64, tokens="1T", global_batch="4M")
+        >>> found.result.best[0].layout.num_chips
+        64
+    """
+    model, cluster = model_and_cluster(
+        question.model, question.on, chips=question.chips, price=question.price, settings=question.set
+    )
+
+    from rackline.arch import Model
+    from rackline.passes import calibration
+    from rackline.search.train import train_plan
+    from rackline.search.train_evaluate import TrainJob
+    from rackline.search.train_inputs import find_train_stack, read_recompute, read_schedules, whole_batch
+    from rackline.training.precision import train_precision
+    from rackline.training.runs import parse_train_layout
+
+    if not isinstance(model, Model):
+        raise InputError(what="model", given=model.name, allowed="a model whose layers are known, not only its totals")
+    stack = find_train_stack(question.stack)
+    load = si(question.expert_load)
+    seq_len, asked = count(question.seq), si(question.global_batch)
+    job = TrainJob(
+        model=model,
+        cluster=cluster,
+        precision=train_precision(question.precision, cluster.chip, question.optimizer, stack),
+        stack=stack,
+        calibration=calibration(stack.kernels, cluster.chip),
+        global_batch_sequences=whole_batch(asked, seq_len, cluster.num_chips),
+        seq_len=seq_len,
+        mtp_layers=model.mtp_layers,
+        expert_load=min(load, si(question.capacity) or load),  # a capacity factor drops the rest
+        lora_rank=count(question.lora) or 0,
+    )
+    layout = layout_text(question.layout)
+    with watch.moving("looking at layouts, micro-batches, schedules and recompute"):
+        return train_plan(
+            job,
+            tokens=si(question.tokens),
+            asked_batch_tokens=asked,
+            fixed=parse_train_layout(layout) if layout else {},
+            schedules=read_schedules(texts(question.schedule), stack),
+            recompute=read_recompute(texts(question.recompute)),
+        )
