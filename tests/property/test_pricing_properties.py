@@ -194,7 +194,7 @@ def effective(index: int, sheet: Offered) -> tuple[float, float, float]:
     end = tier.until_len + sheet.terms.output_len
     decode = float(cost.decode_chip_s(end, sheet.terms.tpot_s)[0])
     kv = float(cost.kv_bytes(end))
-    held = d.memory(sequences=0.0, context_len=0.0, batched_tokens=1.0)
+    held = d.memory(sequences=0.0, context_len=0.0)
     weights = float(held.weight_total) * cost.num_chips / tier.batch_size
     read = weights + kv
     return 2 * d.model.active_params / (prefill * peak), read / decode / d.cluster.chip.hbm_bytes_per_s, kv / read

@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from helpers import deploy, layouts
+from rackline.parallel import ServerMemory
 from rackline.serving.steady import Engine, steady_state
 from rackline.serving.workload import Mode, Workload
 
@@ -61,7 +62,8 @@ def test_memory_parts_sum_and_the_maximum_is_the_maximum(
 ) -> None:
     layout = data.draw(st.sampled_from(layouts(name, 16)))
     d = deploy(name, layout, label="native")
-    need = {"context_len": context, "batched_tokens": batched, "memory_fraction": fraction}
+    server = ServerMemory(batched_tokens=batched, memory_fraction=fraction, max_num_seqs=128.0)
+    need = {"context_len": context, "server": server}
     most = d.max_sequences(**need)
     use = d.memory(sequences=max(most, 1), **need)
     parts = sum(map(float, use.weights.values())) + float(use.kv_cache) + float(use.activations)
@@ -84,6 +86,6 @@ def test_more_chips_per_rank_never_hold_fewer_sequences(name: str, data: st.Data
         if x.pp == 1 and (x.tp, x.attention_dp, x.ep) == (2 * narrow.tp, narrow.attention_dp, narrow.ep)
     ]
     assume(wide)
-    need = {"context_len": context, "batched_tokens": 2048.0}
+    need = {"context_len": context, "server": ServerMemory(batched_tokens=2048.0)}
     one, two = (deploy(name, x, label="native").max_sequences(**need) for x in (narrow, wide[0]))
     assert two >= one

@@ -165,8 +165,8 @@ def test_new_kinds_have_layouts_memory_and_prefill(name: str) -> None:
     layouts = enumerate_layouts(m, 8)
     assert any(layout.tp == 8 for layout in layouts) or any(layout.attention_dp == 8 for layout in layouts)
     deployment = deploy(name, "tp=2,ep=2", on="gb200-nvl72", label="native")
-    one = deployment.memory(sequences=1.0, context_len=8192.0, batched_tokens=2048.0)
-    two = deployment.memory(sequences=2.0, context_len=8192.0, batched_tokens=2048.0)
+    one = deployment.memory(sequences=1.0, context_len=8192.0)
+    two = deployment.memory(sequences=2.0, context_len=8192.0)
     assert two.kv_cache == pytest.approx(2 * one.kv_cache)
     held = float(np.asarray(m.kv_bytes(8192.0)))
     assert 0.3 * held < float(one.kv_cache) <= 1.01 * held

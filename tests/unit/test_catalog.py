@@ -574,7 +574,7 @@ def test_override_replaces_the_value_and_marks_it_assumed() -> None:
     assert source is not None
     assert source.kind is Evidence.ASSUMED
     assert "--set" in (source.citation or "")
-    untouched = record.source_of("hbm_bytes")
+    untouched = record.source_of("peak_flop_per_s.bf16")
     assert untouched is not None
     assert untouched.kind is Evidence.VENDOR
     assert chip_record("h100-sxm").hbm_bytes_per_s == 3.35e12

@@ -48,7 +48,7 @@ def test_replicas_share_the_requests() -> None:
 def test_memory_bounds_the_decoding_requests_and_the_rest_wait() -> None:
     work = Workload(input_len=30000, output_len=2000)
     d = deployment()
-    held = d.max_sequences(context_len=work.mean_context, batched_tokens=8192)
+    held = d.max_sequences(context_len=work.mean_context, server=IDEAL.memory(8192))
     roomy, tight = (closed_loop(d, work, Mode(), c) for c in (held // 2, held * 4))
     assert roomy.bound == "concurrency"
     assert tight.bound in ("memory", "prefill")

@@ -66,7 +66,8 @@ def test_ridge_point_in_weights_of_narrow_types() -> None:
     ],
 )
 def test_drain_times_of_the_ledger(name: str, milliseconds: float) -> None:
-    assert hardware.chip(name).drain_s * 1e3 == pytest.approx(milliseconds, abs=0.06)
+    """Printed capacities are decimal (40 GB); drivers report binary ones (40,960 MiB), 3 to 9 % more."""
+    assert 1.03 < hardware.chip(name).drain_s * 1e3 / milliseconds < 1.09
 
 
 def test_b200_reports_192_gb_and_drains_them_in_24_ms() -> None:

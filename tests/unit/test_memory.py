@@ -7,9 +7,11 @@ import pytest
 
 import rackline as rl
 from helpers import cluster, deploy, layouts, model, types
-from rackline.parallel import Layout, LayoutGrid, max_sequences, memory_use
-from rackline.parallel.memory import activation_bytes, kv_bytes_per_sequence, weight_bytes
+from rackline.parallel import Layout, LayoutGrid, ServerMemory, max_sequences, memory_use
+from rackline.parallel.memory import activation_bytes, kv_bytes_per_sequence, sampling_bytes, weight_bytes
+from rackline.parallel.server_memory import FractionOf
 
+FRACTIONS: tuple[FractionOf, ...] = ("memory", "free", "static")
 OPEN = (
     "llama-3.1-70b",
     "llama-3.1-8b",
@@ -38,10 +40,12 @@ def test_known_sizes() -> None:
 
 def test_parts_sum_to_used_and_used_plus_free_is_usable() -> None:
     d = deploy("deepseek-v3", "attention_dp=32,ep=32", label="fp8")
-    use = d.memory(sequences=3200, context_len=5000.0, batched_tokens=8192.0, memory_fraction=0.85)
+    server = ServerMemory(memory_fraction=0.85, batched_tokens=8192.0)
+    use = d.memory(sequences=3200, context_len=5000.0, server=server)
     data = use.as_dict()
     parts = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "runtime_bytes", "free_bytes")
-    assert sum(float(data[key]) for key in parts) == pytest.approx(0.85 * d.cluster.chip.hbm_bytes)  # type: ignore[arg-type]
+    held = sum(float(data[key]) for key in parts)  # type: ignore[arg-type]
+    assert held == pytest.approx(0.85 * d.cluster.chip.program_bytes, rel=1e-4)  # but for a part of a block
     assert sum(data["weights_by_kind_bytes"].values()) == pytest.approx(data["weights_bytes"])  # type: ignore[attr-defined]
     assert float(use.used) + float(use.free) == pytest.approx(use.usable)
     assert use.total == d.cluster.chip.hbm_bytes
@@ -49,7 +53,7 @@ def test_parts_sum_to_used_and_used_plus_free_is_usable() -> None:
 
 def test_a_part_of_a_sequence_per_rank_is_a_whole_one() -> None:
     d = deploy("deepseek-v3", "attention_dp=32,ep=32", label="fp8")
-    few, full = (d.memory(sequences=n, context_len=4000.0, batched_tokens=2048.0).kv_cache for n in (1, 32))
+    few, full = (d.memory(sequences=n, context_len=4000.0).kv_cache for n in (1, 32))
     assert float(few) == float(full) == pytest.approx(70272.0 * 4000)
 
 
@@ -66,7 +70,7 @@ def test_a_part_of_a_sequence_per_rank_is_a_whole_one() -> None:
 )
 def test_max_sequences_fit_and_one_more_on_each_rank_does_not(name: str, layout: str) -> None:
     d = deploy(name, layout, label="native")
-    need = {"context_len": 5000.0, "batched_tokens": 8192.0}
+    need = {"context_len": 5000.0, "server": ServerMemory(batched_tokens=8192.0)}
     most = d.max_sequences(**need)
     assert most > 0
     assert most % d.layout.attention_dp == 0
@@ -76,8 +80,8 @@ def test_max_sequences_fit_and_one_more_on_each_rank_does_not(name: str, layout:
 
 def test_nothing_fits_where_the_weights_do_not() -> None:
     d = deploy("llama-3.1-405b", "tp=8", on="dgx-h100")
-    assert d.max_sequences(context_len=100.0, batched_tokens=128.0) == 0
-    assert float(d.memory(sequences=1, context_len=100.0, batched_tokens=128.0).free) < 0
+    assert d.max_sequences(context_len=100.0) == 0
+    assert float(d.memory(sequences=1, context_len=100.0).free) < 0
 
 
 def test_kv_does_not_shrink_beyond_the_kv_heads() -> None:
@@ -109,12 +113,11 @@ def test_pipeline_stages_hold_their_layers() -> None:
 
 def test_activations_grow_with_the_pass_and_logits_with_the_sequences() -> None:
     m, layout = model("llama-3.1-70b"), Layout(tp=8)
-    base = activation_bytes(m, layout, np.array([1024.0, 2048.0]), 0.0)
-    assert np.asarray(base)[1] == pytest.approx(2 * np.asarray(base)[0])
-    logits = np.asarray(activation_bytes(m, layout, 0.0, 8.0))
-    assert float(logits) == pytest.approx(8 * 4 * 128256 / 8)
+    base = np.asarray(activation_bytes(m, layout, np.array([1024.0, 2048.0])))
+    assert base[1] == pytest.approx(2 * base[0])
+    assert float(sampling_bytes(m, 8.0, 12.0)) == 8 * 12 * 128256, "every rank draws from all logits"
     # at least the residual stream and its normalised copy
-    assert float(np.asarray(base)[0]) > 1024 * 2 * 2 * 8192
+    assert base[0] > 1024 * 2 * 2 * 8192
 
 
 def test_aggregate_models_are_cut_evenly() -> None:
@@ -127,17 +130,16 @@ def test_aggregate_models_are_cut_evenly() -> None:
         cluster("gb200-nvl72").chip,
         sequences_per_rank=10.0,
         context_len=1000.0,
-        batched_tokens=100.0,
     )
     assert float(use.weight_total) == pytest.approx(m.total_params * 9 / 16 / 72)
-    assert float(use.kv_cache) == pytest.approx(m.kv_bytes(1000.0) * 10 / 72)
+    assert float(use.kv_cache) == pytest.approx(m.kv_bytes(1008.0) * 10 / 72), "63 blocks of 16 tokens"
 
 
 def test_a_grid_is_its_layouts() -> None:
     found = list(layouts("deepseek-v3", 16))
     p = types("fp8", "deepseek-v3", "dgx-h200")
     chip = cluster("dgx-h200").chip
-    need = {"sequences_per_rank": 4.0, "context_len": 3000.0, "batched_tokens": 2048.0}
+    need = {"sequences_per_rank": 4.0, "context_len": 3000.0}
     together = memory_use(model("deepseek-v3"), LayoutGrid.of(found), p, chip, **need)
     free = np.broadcast_to(np.asarray(together.free), (len(found),))
     for index in range(0, len(found), 11):
@@ -149,16 +151,8 @@ def test_max_sequences_of_all_layouts_of_a_node_fit() -> None:
     p = types("native", "gpt-oss-120b", "dgx-h100")
     m, chip = model("gpt-oss-120b"), cluster("dgx-h100").chip
     for layout in layouts("gpt-oss-120b", 8):
-        most = max_sequences(m, layout, p, chip, context_len=2000.0, batched_tokens=4096.0)
-        use = memory_use(
-            m,
-            layout,
-            p,
-            chip,
-            sequences_per_rank=most / layout.attention_dp,
-            context_len=2000.0,
-            batched_tokens=4096.0,
-        )
+        most = max_sequences(m, layout, p, chip, context_len=2000.0)
+        use = memory_use(m, layout, p, chip, sequences_per_rank=most / layout.attention_dp, context_len=2000.0)
         assert most == 0 or float(use.free) >= 0
 
 
@@ -171,11 +165,10 @@ def test_what_the_memory_fraction_is_of() -> None:
             Layout(tp=4),
             rl.precision("bf16", found, chip),
             chip,
+            ServerMemory(fraction_of=name, batched_tokens=8192.0),
             context_len=8192,
-            batched_tokens=8192,
-            fraction_of=name,
         )
-        for name in ("memory", "free", "static")
+        for name in FRACTIONS
     }
     assert 0 < held["memory"] < held["static"]
     assert held["memory"] < held["free"]

@@ -16,9 +16,8 @@ from rackline.parallel import Layout, Routing
 from rackline.search import BATCH_GRID, Candidate, Constraints, Plan, default_modes, default_precisions, plan
 from rackline.search.fits import best_free_bytes
 from rackline.search.floors import floors
-from rackline.serving.open_loop import open_loop
 from rackline.serving.stack import stack
-from rackline.serving.steady import Engine
+from rackline.serving.steady import Engine, steady_state
 from rackline.serving.workload import Mode, Workload
 
 WORK = Workload(input_len=2000, output_len=500)
@@ -61,7 +60,7 @@ def every_point() -> tuple[dict[str, object], ...]:
     for layout, label, mode, batch in itertools.product(SMALL_LAYOUTS, ("bf16", "fp8"), SMALL_MODES, SMALL_BATCHES):
         if mode.two_batch_overlap and (layout.attention_dp == 1 or batch == 1):
             continue  # no exchange between ranks to overlap, or no two halves
-        d = deploy("qwen3-235b-a22b", layout, on="dgx-h200", label=label)
+        d = deploy("qwen3-235b-a22b", layout, on="dgx-h200", label=label, routing=stack("generic").routing)
         engine = Engine(
             table=d.table(),
             attention_dp=float(layout.attention_dp),
@@ -70,12 +69,12 @@ def every_point() -> tuple[dict[str, object], ...]:
             num_layers=d.model.num_layers,
             stack=stack("generic"),
         )
-        state = open_loop(engine, WORK, mode, float(batch))
+        state = steady_state(engine, WORK, mode, float(batch))
         sequences = int(batch) * layout.attention_dp * layout.pp
         free = d.memory(
             sequences=sequences,
             context_len=WORK.final_context,
-            batched_tokens=float(mode.max_batched_tokens),
+            server=stack("generic").memory(mode.max_batched_tokens),
         ).free
         rate = WORK.output_len / (WORK.output_len - 1.0) * sequences / float(state.tpot_s) / layout.chips_per_replica
         points.append(

@@ -132,7 +132,9 @@ class TestAttentionFfn:
 
     def test_a_split_adds_up_and_keeps_its_limit(self) -> None:
         d = _deployment(tp=8, ep=8)
-        found = split_attention_ffn(d.model, d.cluster, d.precision, d.calibration, WORK, tpot_limit_s=0.05)
+        found = split_attention_ffn(
+            d.model, d.cluster, d.precision, d.calibration, WORK, tpot_limit_s=0.05, routing=d.routing
+        )
         assert found is not None
         assert found.num_chips <= 72
         assert found.tpot_s <= 0.05

@@ -102,7 +102,7 @@ def test_g17_drain_times_of_real_parts() -> None:
         assert memory_tier(name).drain_s / hour == pytest.approx(hours, abs=0.06), name
     assert memory_tier("lpddr5x-grace").drain_s == pytest.approx(0.96)
     assert 1.0 < memory_tier("ddr5-host").drain_s < 10.0  # C123 says 1 to 10 s
-    assert chip("h100-sxm").drain_s == pytest.approx(0.0239, abs=1e-4)
+    assert chip("h100-sxm").drain_s == pytest.approx(0.02553, abs=1e-5)  # 81,559 MiB
 
 
 def test_real_tiers_follow_the_order_of_the_lecture() -> None:
@@ -133,7 +133,7 @@ def test_own_memory_needs_no_transfer_and_costs_the_rent() -> None:
     tier = hbm_of(chip("h100-sxm"), 3.0)
     cost = keeping_cost(tier, ENTRY)
     assert (cost.once_usd, cost.retrieve_usd, cost.fetch_s) == (0.0, 0.0, 0.0)
-    assert cost.hold_usd_per_s == pytest.approx(3.0 / 3600 * ENTRY / 80e9)
+    assert cost.hold_usd_per_s == pytest.approx(3.0 / 3600 * ENTRY / (81559 * 2**20))
 
 
 def test_fetch_time_counts_latency_and_the_narrower_of_unit_and_path() -> None:

@@ -11,10 +11,10 @@ from rackline.arch import model
 from rackline.errors import InputError
 from rackline.hardware import cluster
 from rackline.parallel import Deployment, Layout, precision
-from rackline.parallel.memory import kv_bytes_per_sequence
+from rackline.parallel.memory import kv_bytes_per_sequence, kv_size
 from rackline.passes import calibration
 from rackline.serving.stack import stack
-from rackline.simulation import Lengths, RankSpec, kv_size, open_arrivals, pool_of, simulate
+from rackline.simulation import Lengths, RankSpec, open_arrivals, pool_of, simulate
 
 
 def deployed(name: str, on: str = "dgx-h100", chips: int = 1) -> Deployment:

@@ -300,9 +300,9 @@ def predict(case: Headline) -> float:
         tokens /= 1.0 - case.cached_share  # cached tokens count as served
     else:
         context = case.context_len or case.as_many_as_fit
-        tokens = case.sequences_per_chip or deployment.max_sequences(context_len=context, batched_tokens=1024) // (
-            deployment.layout.attention_dp
-        )
+        tokens = case.sequences_per_chip or deployment.max_sequences(
+            context_len=context, server=rl.parallel.ServerMemory(batched_tokens=1024)
+        ) // (deployment.layout.attention_dp)
         batch = Batch(decode_sequences=float(tokens), context_len=context)
     times = engine.time_table(case.two_batch_overlap)
     return tokens / float(engine.seconds(batch, times, two_batch_overlap=case.two_batch_overlap))

@@ -20,7 +20,7 @@ from rackline.files import write_text
 
 if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Settings
-    from rackline.parallel import Deployment, Layout
+    from rackline.parallel import Deployment, Layout, ServerMemory
     from rackline.passes import Batch, StepPolicy
     from rackline.report.explain_report import Explanation
     from rackline.report.figure import Figure
@@ -61,7 +61,7 @@ class ExplainQuestion(Question):
             choices=POLICIES,
         ),
     )
-    routing: str = field(default="uniform", metadata=shared.ROUTING)
+    routing: str | None = field(default=None, metadata=shared.ROUTING)
     memory_fraction: Quantity = field(default="0.9", metadata=shared.MEMORY_FRACTION)
     set: Settings | None = field(default=None, metadata=shared.SET)
 
@@ -177,23 +177,26 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
     from rackline.parallel import Deployment, Layout, parse_layout
     from rackline.parallel import precision as find_precision
     from rackline.report.explain_report import Explanation
+    from rackline.serving.stack import stack_of
 
+    numbers = calibration_of(question.calibration, cluster.chip)
+    stack = stack_of(numbers, cluster.chip.hbm_bytes)
     start = Deployment(
         model=model,
         cluster=cluster,
         layout=Layout(),
         precision=find_precision(question.precision, model, cluster.chip),
-        calibration=calibration_of(question.calibration, cluster.chip),
-        routing=routing_of(question.routing),
+        calibration=numbers,
+        routing=routing_of(question.routing) or stack.routing,
     )
     asked = _Pass(sequences=sequences, context_len=context_len, new_tokens=new_tokens)
     given = layout_text(question.layout)
-    fraction = si(question.memory_fraction)
+    server = stack.memory(max(float(stack.max_batched_tokens), new_tokens), si(question.memory_fraction))
     if given is not None:
         layout, how = parse_layout(given, model), "given"
     else:
         with watch.moving("looking for the smallest layout that fits"):
-            layout, how = asked.smallest(start, fraction)
+            layout, how = asked.smallest(start, server)
     deployment = _with_layout(start, layout)
     explanation = Explanation.of(
         deployment,
@@ -202,8 +205,7 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
         memory=deployment.memory(
             sequences=float(sequences),
             context_len=max(context_len, new_tokens),
-            batched_tokens=new_tokens + sequences,
-            memory_fraction=fraction,
+            server=server,
         ),
         layout_choice=how,
         policy=question.policy,
@@ -232,7 +234,7 @@ class _Pass:
             group_tokens=self.sequences / layout.pp + self.new_tokens * layout.attention_dp,
         )
 
-    def smallest(self, start: Deployment, memory_fraction: float) -> tuple[Layout, str]:
+    def smallest(self, start: Deployment, server: ServerMemory) -> tuple[Layout, str]:
         """The layout of the fewest chips that holds the batch, the fastest of those; how it was chosen."""
         from rackline.serving.capacity import capacity
 
@@ -241,8 +243,7 @@ class _Pass:
             start.cluster,
             start.precision,
             context_len=max(self.context_len, self.new_tokens),
-            memory_fraction=memory_fraction,
-            batched_tokens=self.new_tokens + self.sequences,
+            server=server,
         )
         holding = [row.layout for row in found.rows if row.max_concurrency >= max(self.sequences, 1)]
         if not holding:

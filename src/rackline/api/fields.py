@@ -13,7 +13,11 @@ CALIBRATION = option(
     "how far kernels fall short of the peaks: auto (the stack measured most on the chip), trtllm, vllm, sglang, "
     "generic (all stacks), unit (ideal roofline) or a TOML file",
 )
-ROUTING = option("text", "how tokens spread over experts: uniform, balanced or power-law=EXPONENT")
+ROUTING = option(
+    "text",
+    "how tokens spread over experts: uniform, balanced or power-law=EXPONENT; by default as fitted to servers of the "
+    "stack",
+)
 FREE_LAYOUT = option("text", "parts that are fixed, such as tp=8; the others stay free")
 MEMORY_FRACTION = option("fraction", "share of HBM that the server may use", unit="1")
 PRICE = option("usd_per_hour", "price of a chip, in USD an hour", unit="USD/h", maximum=MOST_USD)

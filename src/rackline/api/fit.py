@@ -10,7 +10,7 @@ from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
 from rackline.api.option import Quantity, count, layout_text, si, tokens, whole
 from rackline.api.question import Question
-from rackline.api.resolve import layouts_of, model_and_cluster
+from rackline.api.resolve import calibration_of, layouts_of, model_and_cluster
 from rackline.api.watch import Watch
 
 if TYPE_CHECKING:
@@ -99,13 +99,14 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
 
     Example:
         >>> import rackline as rl
-        >>> rl.fit("llama-3.1-70b", on="dgx-h100", context="32k").result.capacity.fitting[0].layout.tp
+        >>> rl.fit("llama-3.1-70b", on="dgx-h100", context="32k").result.capacity.fitting[0].layout.chips_per_replica
         8
     """
     model, cluster = model_and_cluster(question.model, question.on, chips=question.chips, settings=question.set)
 
     from rackline.parallel import precision
     from rackline.serving.capacity import capacity
+    from rackline.serving.stack import stack_of
 
     context_len = si(question.context)
     memory_fraction = si(question.memory_fraction)
@@ -116,7 +117,9 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
             precision(question.precision, model, cluster.chip),
             context_len=context_len,
             concurrency=count(question.concurrency),
-            memory_fraction=memory_fraction,
+            server=stack_of(calibration_of("auto", cluster.chip), cluster.chip.hbm_bytes).memory(
+                memory_fraction=memory_fraction
+            ),
             layouts=layouts_of(layout_text(question.layout), model, cluster),
         )
     need = None

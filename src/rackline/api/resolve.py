@@ -251,14 +251,16 @@ def layouts_of(text: Any, model: AnyModel, cluster: Cluster) -> list[Layout] | N
     return matching
 
 
-def routing_of(text: str) -> Routing:
-    """Read "uniform", "balanced" or "power-law=EXPONENT".
+def routing_of(text: str | None) -> Routing | None:
+    """Read "uniform", "balanced" or "power-law=EXPONENT"; nothing without a text, which leaves it to the stack.
 
     Raises:
         InputError: another law.
     """
     from rackline.parallel import Routing
 
+    if text is None:
+        return None
     name, equals, exponent = text.partition("=")
     law = name.strip().replace("-", "_")
     if law not in ("balanced", "uniform", "power_law") or (equals and law != "power_law"):

@@ -81,6 +81,7 @@ def cheapest_deployment(
     """
     from rackline.parallel import Deployment
     from rackline.search import plan
+    from rackline.serving.stack import stack_of
     from rackline.serving.workload import Workload
 
     numbers = calibration_of(calibration, cluster.chip)
@@ -104,4 +105,5 @@ def cheapest_deployment(
         layout=answer.best.layout,
         precision=answer.best.precision,
         calibration=numbers,
+        routing=stack_of(numbers, cluster.chip.hbm_bytes).routing,
     )

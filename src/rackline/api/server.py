@@ -150,11 +150,12 @@ def other_server(question: SimulateQuestion, cluster: Cluster, text: str) -> tup
     return replace(question, **changes), rack if chips is None else rack.with_num_chips(chips)
 
 
-def server_of(question: SimulateQuestion, model: AnyModel, cluster: Cluster, hash_tokens: int) -> Server:
+def server_of(question: SimulateQuestion, model: AnyModel, cluster: Cluster, hash_tokens: int, longest: int) -> Server:
     """Find layout, stack and pool.
 
     Args:
         hash_tokens: tokens of a block in the prefixes of the requests; 0 without [tokens].
+        longest: of the requests, prompt and answer [tokens].
 
     Raises:
         InputError: options that contradict each other, or more chips than the cluster has.
@@ -177,12 +178,12 @@ def server_of(question: SimulateQuestion, model: AnyModel, cluster: Cluster, has
         layout=layout,
         precision=precision,
         calibration=calibration,
-        routing=routing_of(question.routing),
+        routing=routing_of(question.routing) or stack.routing,
     )
     front_given = layout_text(question.prefill_layout)
     front_layout = parse_layout(front_given, model) if front_given else layout
     replicas, front, used = _sizes(question, cluster, layout, front_layout)
-    shared = _shared_options(question, deployment, hash_tokens)
+    shared = _shared_options(question, deployment, hash_tokens, longest)
     pool = pool_of(
         deployment,
         stack,
@@ -213,7 +214,7 @@ def _stack(question: SimulateQuestion, cluster: Cluster, calibration: Any) -> St
         name, _, version = question.stack.partition("=")
         found = find_stack(name, version=version, hbm_bytes=cluster.chip.hbm_bytes)
     else:
-        found = stack_of(calibration)
+        found = stack_of(calibration, cluster.chip.hbm_bytes)
     numbers: dict[str, Any] = {}
     for key in ("max_batched_tokens", "max_num_seqs"):
         if getattr(question, key) is not None:
@@ -240,9 +241,11 @@ def _sizes(question: SimulateQuestion, cluster: Cluster, layout: Layout, front_l
     return replicas, front, used
 
 
-def _shared_options(question: SimulateQuestion, deployment: Deployment, hash_tokens: int) -> dict[str, Any]:
+def _shared_options(
+    question: SimulateQuestion, deployment: Deployment, hash_tokens: int, longest: int
+) -> dict[str, Any]:
     """Options of both pools."""
-    from rackline.simulation import kv_size
+    from rackline.parallel.memory import kv_size
 
     block_size = count(question.block_size)
     size = kv_size(deployment.model, deployment.layout, deployment.precision)
@@ -250,10 +253,11 @@ def _shared_options(question: SimulateQuestion, deployment: Deployment, hash_tok
     return {
         "policy_name": question.policy,
         "block_size": block_size,
+        "longest": longest,
         "reserve": next((known for known in RESERVES if known == question.reserve), None),
         "prefix_caching": question.prefix_caching or bool(tiers),
         "hash_tokens": hash_tokens,
-        "tiers": tiers_of(tiers, size.in_tokens(block_size)[0]),
+        "tiers": tiers_of(tiers, float(size.in_tokens(block_size)[0])),
         "swap_bytes_per_s": si(question.swap) or 0.0,
     }
 
@@ -267,15 +271,17 @@ def _prefill(
     shared: dict[str, Any],
 ) -> Handover:
     """The pool that computes prompts, and how it hands the cache over."""
-    from rackline.simulation import Handover, kv_size, pool_of
+    from rackline.parallel.memory import kv_size
+    from rackline.simulation import Handover, pool_of
 
     link = si(question.kv_link)
     size = kv_size(deployment.model, layout, deployment.precision)
+    grown = float(size.bytes_per_token)
     hop_s = 0.0 if deployment.calibration.is_unit else deployment.cluster.levels[-1].latency_s
     return Handover(
         pool=pool_of(deployment, stack, replicas=replicas, **shared),
-        tokens_per_s=link / size.bytes_per_token if size.bytes_per_token else inf,
-        latency_s=hop_s + size.fixed_bytes / link,
+        tokens_per_s=link / grown if grown else inf,
+        latency_s=hop_s + float(size.fixed_bytes) / link,
     )
 
 
@@ -299,8 +305,7 @@ def _smallest(model: AnyModel, cluster: Cluster, precision: Precision, stack: St
         model,
         cluster,
         precision,
-        memory_fraction=stack.memory_fraction,
-        batched_tokens=stack.max_batched_tokens,
+        server=stack.memory(),
     )
     holding = [row for row in found.rows if row.max_concurrency >= 1]
     if not holding:

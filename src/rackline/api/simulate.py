@@ -230,15 +230,18 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
         question.model, question.on, chips=question.chips, price=question.price, settings=question.set
     )
     traffic = requests_of(question)
+    longest = int((traffic.input_len + traffic.output_len).max())
     asked_for = {ASKED: (question, cluster)}
     for text in texts(question.compare):
         asked_for[text] = other_server(question, cluster, text)
     if asked is not None:
         if question.compare:
             raise InputError(what="compare", given=texts(question.compare)[0], allowed="only without `capacity`")
-        server = server_of(question, model, cluster, traffic.hash_tokens)
+        server = server_of(question, model, cluster, traffic.hash_tokens, longest)
         return _sustained(server, traffic, asked, question.skip_bad, watch)
-    servers = {name: server_of(one, model, rack, traffic.hash_tokens) for name, (one, rack) in asked_for.items()}
+    servers = {
+        name: server_of(one, model, rack, traffic.hash_tokens, longest) for name, (one, rack) in asked_for.items()
+    }
     runs: dict[str, Run] = {}
     for name, server in servers.items():
         what = f"serving {len(traffic):,} requests ({name})" if len(servers) > 1 else "serving"

@@ -275,7 +275,7 @@ class SimulateQuestion(Question):
             "fraction", "share of HBM that the server may use; the stack's by default", unit="1", group=_CACHE
         ),
     )
-    routing: str = field(default="uniform", metadata=shared.ROUTING)
+    routing: str | None = field(default=None, metadata=shared.ROUTING)
     price: Quantity | None = field(default=None, metadata=shared.PRICE)
     set: Settings | None = field(default=None, metadata=shared.SET)
     keep_passes: bool = field(

@@ -76,7 +76,8 @@ class ChipRecord(SourcedRecord):
         generation: Family used as the parent of calibrations ("hopper", "tpu-v5e").
         released: Date of release, YYYY[-MM[-DD]].
         peak_flop_per_s: Dense peaks [FLOP/s].
-        hbm_bytes: Memory that one chip is sold with [bytes].
+        hbm_bytes: Memory that the driver reports [bytes].
+        driver_bytes: Of it, what the driver keeps from programs [bytes].
         hbm_bytes_per_s: Peak memory bandwidth [bytes/s].
         cores: Streaming multiprocessors or compute units [count].
         l2_bytes: Last-level cache [bytes].
@@ -91,6 +92,7 @@ class ChipRecord(SourcedRecord):
     peak_flop_per_s: PeakRates
     hbm_bytes: Positive
     hbm_bytes_per_s: Positive
+    driver_bytes: NonNegative = 0.0
     cores: Count | None = None
     l2_bytes: Positive | None = None
     power_w: Positive | None = None

@@ -23,6 +23,9 @@ class StackDefaults(Record):
         max_num_seqs: As of the stack [sequences].
         eager_decode: As of the stack.
         eager_s_per_layer: As of the stack [s].
+        runtime_bytes: As of the stack [bytes].
+        graph_bytes: As of the stack [bytes].
+        logit_bytes: As of the stack [bytes].
     """
 
     before: str | None = Field(default=None, pattern=r"^\d+(\.\d+)*$")
@@ -33,6 +36,9 @@ class StackDefaults(Record):
     max_num_seqs: Count | None = None
     eager_decode: bool | None = None
     eager_s_per_layer: NonNegative | None = None
+    runtime_bytes: NonNegative | None = None
+    graph_bytes: NonNegative | None = None
+    logit_bytes: NonNegative | None = None
 
 
 class StackRecord(SourcedRecord):
@@ -45,6 +51,14 @@ class StackRecord(SourcedRecord):
         memory_fraction: Share of HBM that the server uses [fraction].
         fraction_of: What memory_fraction is of: "memory" (all that the server holds), "free" (the cache, of what the
             rest leaves) or "static" (weights and cache).
+        reserve: Cache that must be free for a request to start: "chunk" (of its next pass) or "final" (of the whole
+            request, so that none is ever put back).
+        context_bytes: Memory of the process before weights are loaded (CUDA context), which the fraction of "free" and
+            "static" does not reach [bytes].
+        runtime_bytes: Loaded kernels and workspaces [bytes].
+        communication_bytes: Buffers of the collectives, for each chip of the group [bytes].
+        graph_bytes: Captured CUDA graphs, where the stack counts them before it sizes the cache [bytes].
+        logit_bytes: Memory of one logit while tokens of max_num_seqs sequences are drawn [bytes].
         rank_skew_s: Time that ranks wait for each other at an all-reduce, per log2 of their number [s].
         prefill_slowdown: Time of prompt work over that of the kernels alone [ratio].
         eager_s_per_layer: Least time of a layer in a pass with prompts, which no CUDA graph covers [s].
@@ -70,6 +84,12 @@ class StackRecord(SourcedRecord):
     max_num_seqs: Count
     memory_fraction: Annotated[float, Field(gt=0.0, le=1.0)]
     fraction_of: Literal["memory", "free", "static"] = "memory"
+    reserve: Literal["chunk", "final"] = "chunk"
+    context_bytes: NonNegative = 0.0
+    runtime_bytes: NonNegative = 0.0
+    communication_bytes: NonNegative = 0.0
+    graph_bytes: NonNegative = 0.0
+    logit_bytes: NonNegative = 0.0
     rank_skew_s: NonNegative = 0.0
     prefill_slowdown: Annotated[float, Field(ge=1.0)] = 1.0
     eager_s_per_layer: NonNegative = 0.0

@@ -54,7 +54,7 @@ def plan(
     calibration: str = "auto",
     memory: Annotated[Value, Parameter(name="--memory-fraction")] = "0.9",
     cache_hit: Value = "0",
-    routing: str = "uniform",
+    routing: str | None = None,
     price: MaybeValue = None,
     serving: str = "both",
     prefill_on: str | None = None,
@@ -96,7 +96,8 @@ def plan(
             sglang, generic (all stacks), unit (ideal roofline) or a TOML file
         memory: share of HBM that the server may use
         cache_hit: share of the prompt whose KV cache is there already, such as 50%
-        routing: how tokens spread over experts: uniform, balanced or power-law=EXPONENT
+        routing: how tokens spread over experts: uniform, balanced or power-law=EXPONENT; by default
+            as fitted to servers of the stack
         price: price of a chip, in USD an hour
         serving: both (one engine that prefills and decodes, and separate pools for the two) or aggregated (one engine)
         prefill_on: another cluster for the prefill pool, such as h100-96; chips of the same cluster by default

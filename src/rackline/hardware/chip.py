@@ -21,8 +21,9 @@ class Chip:
         generation: Family, the parent of calibrations.
         released: Date of release, or None.
         peak_flop_per_s: Dense peak by data type [FLOP/s].
-        hbm_bytes: Memory [bytes].
+        hbm_bytes: Memory that the driver reports [bytes].
         hbm_bytes_per_s: Memory bandwidth [bytes/s].
+        driver_bytes: Of the memory, what the driver keeps from programs [bytes].
         cores: Streaming multiprocessors or compute units, or None [count].
         l2_bytes: Last-level cache, or None [bytes].
         power_w: Rated power of the chip alone, or None [W].
@@ -38,6 +39,7 @@ class Chip:
     peak_flop_per_s: Mapping[str, float] = field(hash=False)
     hbm_bytes: float
     hbm_bytes_per_s: float
+    driver_bytes: float = 0.0
     released: str | None = None
     cores: int | None = None
     l2_bytes: float | None = None
@@ -99,6 +101,11 @@ class Chip:
         return self.flop_per_s(dtype) / self.hbm_bytes_per_s
 
     @property
+    def program_bytes(self) -> float:
+        """Memory that a program can be given: hbm_bytes - driver_bytes [bytes]."""
+        return max(self.hbm_bytes - self.driver_bytes, 0.0)
+
+    @property
     def drain_s(self) -> float:
         """Time to read the whole memory once: hbm_bytes / hbm_bytes_per_s [s]."""
         return self.hbm_bytes / self.hbm_bytes_per_s
@@ -119,6 +126,7 @@ def chip_from_record(record: ChipRecord) -> Chip:
         peak_flop_per_s=record.peak_flop_per_s.model_dump(exclude_none=True),
         hbm_bytes=record.hbm_bytes,
         hbm_bytes_per_s=record.hbm_bytes_per_s,
+        driver_bytes=record.driver_bytes,
         cores=record.cores,
         l2_bytes=record.l2_bytes,
         power_w=record.power_w,

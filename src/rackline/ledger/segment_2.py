@@ -164,7 +164,7 @@ def c49(it: Work) -> Finding:
 def c50(it: Work) -> Finding:
     hopper, rack = it.world.cluster(HOPPER), it.world.cluster(RACK)
     held, later = hopper.num_chips * hopper.chip.hbm_bytes, rack.num_chips * rack.chip.hbm_bytes
-    it.near("8 Hopper", held, "B", "hopper_bytes")
+    it.near("8 Hopper, 640 GB being GiB", held, "B", "hopper_bytes")
     it.true("GB200 rack within 10 to 20 TB", it.q("low_bytes") <= later <= it.q("high_bytes"))
     it.show("GB200 rack", later, "B")
     it.most("5 T parameters at 1 byte fit into it", it.q("large_params"), "B", later)

@@ -2,8 +2,9 @@
 
 from rackline.parallel.deployment import Deployment, Routing, build_table, expert_law, pipeline_stretch
 from rackline.parallel.layout import Layout, LayoutGrid, enumerate_layouts, parse_layout
-from rackline.parallel.memory import MemoryUse, max_sequences, memory_use
+from rackline.parallel.memory import MemoryUse, fitting_sequences, max_sequences, memory_use
 from rackline.parallel.precision import Precision, precision
+from rackline.parallel.server_memory import SERVER, ServerMemory
 from rackline.parallel.traffic import (
     ExpertRouting,
     TrafficMatrix,
@@ -14,6 +15,7 @@ from rackline.parallel.traffic import (
 )
 
 __all__ = [
+    "SERVER",
     "Deployment",
     "ExpertRouting",
     "Layout",
@@ -21,6 +23,7 @@ __all__ = [
     "MemoryUse",
     "Precision",
     "Routing",
+    "ServerMemory",
     "TrafficMatrix",
     "build_table",
     "combine_traffic",
@@ -28,6 +31,7 @@ __all__ = [
     "drawn_dispatch",
     "enumerate_layouts",
     "expert_law",
+    "fitting_sequences",
     "forwarded_traffic",
     "max_sequences",
     "memory_use",

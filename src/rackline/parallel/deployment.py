@@ -13,8 +13,9 @@ from rackline.hardware import Cluster
 from rackline.parallel.blocks import attention_rows, ends_rows, ffn_rows
 from rackline.parallel.exchange import exchange_rows
 from rackline.parallel.layout import Layout, LayoutGrid, Sharding, check
-from rackline.parallel.memory import FractionOf, MemoryUse, max_sequences, memory_use
+from rackline.parallel.memory import MemoryUse, max_sequences, memory_use
 from rackline.parallel.precision import Precision, compute_dtype, storage_bytes
+from rackline.parallel.server_memory import SERVER, ServerMemory
 from rackline.passes import Calibration, ExpertLoad, PassTable, RoutingLaw, Row
 from rackline.passes import features as f
 from rackline.passes.features import Array, ExpertLaw, FloatLike, as_array
@@ -31,6 +32,10 @@ class Routing:
 
     law: RoutingLaw = "uniform"
     exponent: float = 0.0
+
+    def label(self) -> str:
+        """As the command line reads it: "power-law=0.85"."""
+        return f"power-law={self.exponent:g}" if self.law == "power_law" else self.law
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,7 @@ def build_table(
         experts=experts or expert_law(model, layout, routing),
         num_layouts=num,
         assumptions=(
-            f"routing {routing.law}" if model.is_moe else "dense model",
+            f"routing {routing.label()}" if model.is_moe else "dense model",
             "each weight is read once a pass; activations between operations pass memory",
         ),
     )
@@ -202,44 +207,23 @@ class Deployment:
         """Slowest stage over the mean stage: ceil(layers / pp) · pp / layers, at least 1."""
         return pipeline_stretch(self.model, self.layout.pp)
 
-    def memory(
-        self,
-        *,
-        sequences: float,
-        context_len: float,
-        batched_tokens: float,
-        memory_fraction: float = 0.9,
-    ) -> MemoryUse:
+    def memory(self, *, sequences: float, context_len: float, server: ServerMemory = SERVER) -> MemoryUse:
         """What the fullest chip holds with `sequences` on one replica; see `memory_use`."""
+        slots = self.layout.attention_dp * self.layout.pp
         return memory_use(
             self.model,
             self.layout,
             self.precision,
             self.cluster.chip,
-            sequences_per_rank=np.ceil(sequences / self.layout.attention_dp),
+            server,
+            sequences_per_rank=np.ceil(sequences / slots) * self.layout.pp,
             context_len=context_len,
-            batched_tokens=batched_tokens,
-            memory_fraction=memory_fraction,
         )
 
-    def max_sequences(
-        self,
-        *,
-        context_len: float,
-        batched_tokens: float,
-        memory_fraction: float = 0.9,
-        fraction_of: FractionOf = "memory",
-    ) -> int:
+    def max_sequences(self, *, context_len: float, server: ServerMemory = SERVER) -> int:
         """Sequences of this context that fit on one replica; see `rackline.parallel.max_sequences`."""
         return max_sequences(
-            self.model,
-            self.layout,
-            self.precision,
-            self.cluster.chip,
-            context_len=context_len,
-            batched_tokens=batched_tokens,
-            memory_fraction=memory_fraction,
-            fraction_of=fraction_of,
+            self.model, self.layout, self.precision, self.cluster.chip, server, context_len=context_len
         )
 
     def with_calibration(self, calibration: Calibration) -> Deployment:
@@ -255,7 +239,7 @@ class Deployment:
             "layout": self.layout.as_dict(),
             "precision": self.precision.as_dict(),
             "calibration": self.calibration.name,
-            "routing": self.routing.law,
+            "routing": self.routing.label(),
         }
 
 

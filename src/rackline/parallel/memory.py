@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import assert_never
 
 import numpy as np
 
 from rackline.arch import AggregateModel, AnyModel, DenseFfn
 from rackline.arch.attention import STATE_BYTES
+from rackline.errors import InputError
 from rackline.hardware import Chip
 from rackline.parallel.layout import Layout, Sharding
 from rackline.parallel.precision import Precision, storage_bytes
-from rackline.passes.features import FloatLike, as_array
+from rackline.parallel.server_memory import SERVER, ServerMemory
+from rackline.passes.features import Array, FloatLike, as_array
 
-FractionOf = Literal["memory", "free", "static"]
-# Runtime, communication buffers and captured graphs of a serving process; typical of vLLM and TensorRT-LLM on
-# 80-192 GB chips (assumed; --memory-fraction covers the rest).
-RUNTIME_BYTES = 2.0e9
+_FAR = float(1 << 22)  # a context at which windows are full and only what grows is left
+_FOUR_BITS = 0.6  # bytes of an element with its share of a block's scale, and less
+_NODE = 8.0  # chips beyond which no log shows what collectives keep
+_FP4_WIDE, _FP4_NARROW = 256.0, 128.0  # what kernels of 4-bit experts pad the outer and the inner width to
+_ROUNDING_BYTES = 1.0  # differences below are of floating point
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,16 +29,17 @@ class MemoryUse:
 
     Args:
         weights: by parameter kind [bytes].
-        kv_cache, activations, runtime: [bytes].
-        usable: chip memory times the memory fraction [bytes].
-        total: chip memory [bytes].
+        kv_cache, activations: [bytes].
+        runtime: kernels, workspaces, buffers of collectives, captured graphs [bytes].
+        kv_room: what the server's rule leaves for the cache, in whole blocks; negative when weights do not fit [bytes].
+        total: chip memory as the driver reports it [bytes].
     """
 
     weights: dict[str, FloatLike]
     kv_cache: FloatLike
     activations: FloatLike
-    runtime: float
-    usable: float
+    runtime: FloatLike
+    kv_room: FloatLike
     total: float
 
     @property
@@ -49,9 +53,16 @@ class MemoryUse:
         return self.weight_total + self.kv_cache + self.activations + self.runtime
 
     @property
+    def usable(self) -> FloatLike:
+        """What may be held: weights, activations, runtime and the room for the cache [bytes]."""
+        return self.weight_total + self.activations + self.runtime + self.kv_room
+
+    @property
     def free(self) -> FloatLike:
-        """Usable minus used; negative when it does not fit [bytes]."""
-        return self.usable - self.used
+        """Room for the cache minus the cache; negative when it does not fit [bytes]."""
+        left = as_array(self.kv_room) - self.kv_cache
+        rounded = np.where(np.abs(left) < _ROUNDING_BYTES, 0.0, left)
+        return float(rounded) if rounded.ndim == 0 else rounded
 
     def as_dict(self) -> dict[str, object]:
         """Plain data of a scalar use."""
@@ -60,9 +71,9 @@ class MemoryUse:
             "weights_by_kind_bytes": {k: float(v) for k, v in self.weights.items()},
             "kv_cache_bytes": float(self.kv_cache),
             "activations_bytes": float(self.activations),
-            "runtime_bytes": self.runtime,
+            "runtime_bytes": float(self.runtime),
             "free_bytes": float(self.free),
-            "usable_bytes": self.usable,
+            "usable_bytes": float(self.usable),
             "hbm_bytes": self.total,
         }
 
@@ -95,7 +106,11 @@ def weight_bytes(model: AnyModel, layout: Sharding, precision: Precision) -> dic
             add("ffn", layers * sum((p.shard_weights(tp) for p in ffn.projections(d)), 0.0) * linear)
             continue
         local = np.ceil(ffn.num_experts / as_array(layout.ep))
-        one = ffn.matrices * ffn.expert_d_in(d) * ffn.d_expert / as_array(layout.moe_tp)
+        one = (
+            ffn.matrices
+            * _stored(ffn.expert_d_in(d), _FP4_WIDE, expert)
+            * _stored(ffn.d_expert / as_array(layout.moe_tp), _FP4_NARROW, expert)
+        )
         add("experts", layers * local * one * expert)
         add("router", layers * ffn.router_params(d) * other)
         if ffn.d_latent:
@@ -110,6 +125,15 @@ def weight_bytes(model: AnyModel, layout: Sharding, precision: Precision) -> dic
     if not model.tied_embeddings:
         add("head", np.where(pp > 1, 0.0, table))
     return held
+
+
+def _stored(width: FloatLike, multiple: float, element_bytes: float) -> FloatLike:
+    """A width as it is kept: experts of 4 bits in whole tiles.
+
+    Sources: vLLM logs 65.97 GiB for gpt-oss-120b (issue 23278) and 13.72 GiB for gpt-oss-20b, whose checkpoints have
+        60.8 and 12.8: experts of 2880 times 2880 are kept as 3072 times 2944.
+    """
+    return as_array(width) if element_bytes > _FOUR_BITS else np.ceil(as_array(width) / multiple) * multiple
 
 
 def kv_bytes_per_sequence(model: AnyModel, layout: Sharding, precision: Precision, context_len: FloatLike) -> FloatLike:
@@ -131,13 +155,16 @@ def kv_bytes_per_sequence(model: AnyModel, layout: Sharding, precision: Precisio
     return total
 
 
-def activation_bytes(model: AnyModel, layout: Sharding, batched_tokens: FloatLike, logit_rows: FloatLike) -> FloatLike:
+def activation_bytes(model: AnyModel, layout: Sharding, batched_tokens: FloatLike) -> FloatLike:
     """Live activations of the largest pass on one rank [bytes].
 
-    A layer keeps the residual stream, its normalised copy, the fused q, k, v and the attention output, or the
-    widest feed-forward activation; logits are fp32.
+    A layer keeps the residual stream, its normalised copy and the block's output, beside the fused q, k, v, or the
+    gate, the up projection and their product: 2 (3 d + 3 d_ff / tp) bytes a token of a dense model.
+
+    Sources: vllm-project/vllm issue 10517, peak memory of Llama-3.1-8B at 20,000 and 29,000 tokens: 111 kB a token,
+        2 (3 · 4096 + 3 · 14336) is 110.6 kB.
     """
-    tokens, rows = as_array(batched_tokens), as_array(logit_rows)
+    tokens = as_array(batched_tokens)
     if isinstance(model, AggregateModel):
         return 0.0 * tokens
     tp = as_array(layout.tp)
@@ -152,7 +179,118 @@ def activation_bytes(model: AnyModel, layout: Sharding, batched_tokens: FloatLik
             per_pair = ffn.expert_d_in(model.d_model) * 2.0 + ffn.matrices * ffn.d_expert / as_array(layout.moe_tp)
             block = ffn.experts_per_token * group_ratio * per_pair
         widest = np.maximum(widest, np.maximum(inner, block))
-    return tokens * 2.0 * (4.0 * model.d_model + widest) + rows * 4.0 * model.vocab_size / tp
+    return tokens * 2.0 * (3.0 * model.d_model + widest)
+
+
+def sampling_bytes(model: AnyModel, max_num_seqs: FloatLike, logit_bytes: float) -> FloatLike:
+    """Logits, their fp32 copy, probabilities and what the sampler sorts [bytes].
+
+    Equation:
+        max_num_seqs · vocab_size · logit_bytes
+
+    One rank of a tp group draws for all, so that the vocabulary is not cut.
+    """
+    vocabulary = 0.0 if isinstance(model, AggregateModel) else float(model.vocab_size)
+    return as_array(max_num_seqs) * vocabulary * logit_bytes
+
+
+def communication_bytes(layout: Sharding, server: ServerMemory) -> FloatLike:
+    """Buffers of the collectives of a group of chips [bytes].
+
+    Assumes: they grow with the group up to eight chips; no log of wider groups was found.
+    """
+    group = as_array(layout.tp) * layout.attention_dp
+    return np.where(group > 1, np.minimum(group, _NODE) * server.communication_bytes, 0.0)
+
+
+def runtime_bytes(layout: Sharding, server: ServerMemory) -> FloatLike:
+    """Kernels, workspaces, captured graphs, and buffers of the collectives [bytes]."""
+    return server.runtime_bytes + server.graph_bytes + communication_bytes(layout, server)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvSize:
+    """KV cache of one sequence on the fullest chip: fixed_bytes + bytes_per_token · tokens.
+
+    Args:
+        fixed_bytes, bytes_per_token: as above [bytes].
+        first_token_bytes: of a sequence of one token [bytes].
+    """
+
+    fixed_bytes: FloatLike
+    bytes_per_token: FloatLike
+    first_token_bytes: FloatLike
+
+    def in_tokens(self, block_size: int) -> tuple[Array, Array]:
+        """(bytes of a token of the pool, fixed part in such tokens).
+
+        Where only windows and recurrent state are kept, a token is what the first one takes, and the fixed part at
+        least one block.
+        """
+        grown, fixed, first = (as_array(x) for x in (self.bytes_per_token, self.fixed_bytes, self.first_token_bytes))
+        grows = grown > 0
+        alone = np.maximum(np.rint(fixed / np.where(first > 0, first, 1.0)), block_size)
+        unit = np.where(grows, grown, fixed / alone)
+        return unit, np.where(grows, np.rint(fixed / np.where(grows, grown, 1.0)), np.where(fixed > 0, alone, 0.0))
+
+    def blocks_of(self, context_len: FloatLike, block_size: int) -> Array:
+        """Blocks of the paged cache that a sequence takes [count]."""
+        _, fixed = self.in_tokens(block_size)
+        grown = np.where(as_array(self.bytes_per_token) > 0, np.ceil(as_array(context_len) / block_size), 0.0)
+        return grown + np.ceil(fixed / block_size)
+
+
+def kv_size(model: AnyModel, layout: Sharding, precision: Precision, longest: FloatLike = _FAR) -> KvSize:
+    """What a sequence takes for good, and what each token adds [bytes].
+
+    Args:
+        longest: context up to which windows are taken from the start; by default whole windows [tokens].
+
+    Assumes: windows and recurrent state are taken whole from the start, as far as the longest context fills them.
+    """
+    first, at, one, two = (
+        as_array(kv_bytes_per_sequence(model, layout, precision, far)) for far in (1.0, longest, _FAR, 2.0 * _FAR)
+    )
+    per_token = (two - one) / _FAR
+    fixed = np.maximum(at - per_token * longest, 0.0)
+    fixed = np.where(fixed > 1e-9 * np.maximum(at, 1.0), fixed, 0.0)
+    return KvSize(fixed_bytes=fixed, bytes_per_token=per_token, first_token_bytes=first)
+
+
+def kv_room_bytes(
+    model: AnyModel, layout: Sharding, precision: Precision, chip: Chip, server: ServerMemory
+) -> tuple[FloatLike, dict[str, FloatLike], FloatLike, FloatLike]:
+    """Bytes for the cache on the fullest chip by the rule of the server, before rounding to blocks.
+
+    Equation:
+        memory: fraction · program_bytes - weights - activations - runtime
+        static: fraction · (program_bytes - context - buffers of collectives) - weights, and no more than what
+            activations and runtime leave
+        free: fraction · (program_bytes - context - weights - activations - runtime)
+
+    Returns:
+        (room, weights by kind, activations, runtime) [bytes].
+    """
+    weights = weight_bytes(model, layout, precision)
+    held = sum(weights.values(), 0.0)
+    working = np.maximum(
+        activation_bytes(model, layout, server.batched_tokens),
+        sampling_bytes(model, server.max_num_seqs, server.logit_bytes),
+    )
+    around = runtime_bytes(layout, server)
+    given, fraction = chip.program_bytes, server.memory_fraction
+    left = given - server.context_bytes - held - working - around
+    started = given - server.context_bytes - communication_bytes(layout, server)
+    match server.fraction_of:
+        case "memory":
+            room = fraction * given - held - working - around
+        case "static":
+            room = np.minimum(fraction * started - held, left)
+        case "free":
+            room = np.where(left > 0, fraction * left, left)
+        case _:
+            assert_never(server.fraction_of)
+    return room, weights, working, around
 
 
 def memory_use(
@@ -160,29 +298,62 @@ def memory_use(
     layout: Sharding,
     precision: Precision,
     chip: Chip,
+    server: ServerMemory = SERVER,
     *,
     sequences_per_rank: FloatLike,
     context_len: FloatLike,
-    batched_tokens: FloatLike,
-    memory_fraction: float = 0.9,
 ) -> MemoryUse:
-    """What the fullest chip holds.
+    """What the fullest chip holds, the cache in whole blocks.
 
     Args:
+        server: what is kept beside weights and cache, and what the memory fraction is of.
         sequences_per_rank: sequences with KV on one attention-dp rank, over all pipeline micro-batches [sequences].
         context_len: longest or reserved context of each [tokens].
-        batched_tokens: largest pass of one rank [tokens].
-        memory_fraction: share of HBM that the server may use.
     """
-    per_sequence = kv_bytes_per_sequence(model, layout, precision, context_len)
+    room, weights, working, around = kv_room_bytes(model, layout, precision, chip, server)
+    size = kv_size(model, layout, precision, np.maximum(as_array(context_len), 1.0))
+    unit, _ = size.in_tokens(server.block_size)
+    block = unit * server.block_size
+    pp = as_array(layout.pp)
+    whole = np.where(block > 0, np.floor(as_array(room) / pp / np.where(block > 0, block, 1.0)) * block * pp, room)
     return MemoryUse(
-        weights=weight_bytes(model, layout, precision),
-        kv_cache=per_sequence * sequences_per_rank,
-        activations=activation_bytes(model, layout, batched_tokens, sequences_per_rank),
-        runtime=RUNTIME_BYTES,
-        usable=chip.hbm_bytes * memory_fraction,
+        weights=weights,
+        kv_cache=size.blocks_of(context_len, server.block_size) * block * sequences_per_rank,
+        activations=working,
+        runtime=around,
+        kv_room=np.where(as_array(room) > 0, whole, room),
         total=chip.hbm_bytes,
     )
+
+
+def fitting_sequences(
+    model: AnyModel,
+    layout: Sharding,
+    precision: Precision,
+    chip: Chip,
+    server: ServerMemory,
+    context_len: FloatLike,
+) -> Array:
+    """Sequences of this context that one attention-dp rank and micro-batch holds: the one answer to "how many fit".
+
+    Equation:
+        floor(blocks of the room / pp / blocks of a sequence)
+
+    Returns:
+        [sequences], shape of layouts and contexts; 0 when weights do not fit.
+
+    Raises:
+        InputError: a model that caches nothing.
+    """
+    room = as_array(kv_room_bytes(model, layout, precision, chip, server)[0])
+    longest = np.maximum(as_array(context_len), 1.0)
+    size = kv_size(model, layout, precision, longest)
+    unit, _ = size.in_tokens(server.block_size)
+    each = size.blocks_of(longest, server.block_size)
+    if not np.all((unit > 0) & (each > 0)):
+        raise InputError(what=model.name, given="no KV cache", allowed="a model that caches something")
+    blocks = np.floor(np.maximum(room, 0.0) / as_array(layout.pp) / (unit * server.block_size))
+    return np.floor(blocks / each)
 
 
 def max_sequences(
@@ -190,37 +361,10 @@ def max_sequences(
     layout: Layout,
     precision: Precision,
     chip: Chip,
+    server: ServerMemory = SERVER,
     *,
     context_len: float,
-    batched_tokens: float,
-    memory_fraction: float = 0.9,
-    fraction_of: FractionOf = "memory",
 ) -> int:
-    """Sequences of this context that fit on one replica, all attention-dp ranks together; 0 when weights do not.
-
-    Args:
-        fraction_of: what memory_fraction is of: "memory" (all that the server holds is within it, as in vLLM), "free"
-            (the cache gets it of what weights, activations and runtime leave, TensorRT-LLM) or "static" (weights and
-            cache are within it, activations and runtime have the rest, SGLang).
-    """
-    empty, one = (
-        memory_use(
-            model,
-            layout,
-            precision,
-            chip,
-            sequences_per_rank=count,
-            context_len=context_len,
-            batched_tokens=batched_tokens,
-            memory_fraction=memory_fraction if fraction_of == "memory" else 1.0,
-        )
-        for count in (0, 1)
-    )
-    room, per_sequence = float(empty.free), float(empty.free - one.free)
-    fitting = room // per_sequence
-    if fraction_of == "free":
-        fitting = room * memory_fraction // per_sequence
-    elif fraction_of == "static":
-        static = memory_fraction * chip.hbm_bytes - float(sum(empty.weights.values()))
-        fitting = min(fitting, static // float(one.kv_cache - empty.kv_cache))
-    return max(0, int(fitting)) * layout.attention_dp
+    """Sequences of this context that fit on one replica, all ranks and micro-batches; 0 when weights do not fit."""
+    each = float(fitting_sequences(model, layout, precision, chip, server, context_len))
+    return int(each) * layout.attention_dp * layout.pp

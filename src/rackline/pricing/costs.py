@@ -8,7 +8,7 @@ import numpy as np
 
 from rackline.errors import InputError
 from rackline.parallel import Deployment
-from rackline.parallel.memory import kv_bytes_per_sequence
+from rackline.parallel.memory import fitting_sequences
 from rackline.passes import Batch
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.serving.closed_loop import engine_of
@@ -100,7 +100,7 @@ class TokenCosts:
     @classmethod
     def of(cls, deployment: Deployment, mode: Mode | None = None, memory_fraction: float = 0.9) -> TokenCosts:
         """With the engine of the stack that the calibration belongs to."""
-        stack = stack_of(deployment.calibration)
+        stack = stack_of(deployment.calibration, deployment.cluster.chip.hbm_bytes)
         return cls(
             deployment=deployment,
             engine=engine_of(deployment, stack),
@@ -117,16 +117,8 @@ class TokenCosts:
         """Sequences of a context that one rank and micro-batch holds, shape of the contexts [sequences]."""
         contexts = np.atleast_1d(as_array(context_len))
         d = self.deployment
-        room = float(
-            d.memory(
-                sequences=0.0,
-                context_len=0.0,
-                batched_tokens=float(self.mode.max_batched_tokens),
-                memory_fraction=self.memory_fraction,
-            ).free
-        )
-        each = np.asarray(kv_bytes_per_sequence(d.model, d.layout, d.precision, contexts), dtype=float)
-        return np.floor(max(room, 0.0) / (each * d.layout.pp))
+        server = self.engine.stack.memory(self.mode.max_batched_tokens, self.memory_fraction)
+        return fitting_sequences(d.model, d.layout, d.precision, d.cluster.chip, server, contexts)
 
     def decode_steps_s(self, context_len: FloatLike) -> Array:
         """Step of each batch of the menu at each context [s], shape (batches, contexts)."""

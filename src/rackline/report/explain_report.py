@@ -166,7 +166,7 @@ def _headline(explanation: Explanation) -> Panel:
     if free < 0:
         body.append(
             f"\ndoes not fit: the fullest chip needs {format_bytes(float(memory.used))}, "
-            f"has {format_bytes(memory.usable)} usable",
+            f"has {format_bytes(float(memory.usable))} usable",
             style="bold red",
         )
     else:

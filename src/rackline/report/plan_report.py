@@ -73,9 +73,9 @@ def memory_table(memory: MemoryUse, title: str) -> Table:
     rows += [
         ("KV cache", float(memory.kv_cache), "yellow"),
         ("activations", float(memory.activations), "magenta"),
-        ("runtime", memory.runtime, "bright_black"),
+        ("runtime", float(memory.runtime), "bright_black"),
         ("free", float(memory.free), "green" if float(memory.free) >= 0 else "red"),
-        ("kept clear", memory.total - memory.usable, "bright_black"),
+        ("kept clear", memory.total - float(memory.usable), "bright_black"),
     ]
     for name, value, style in rows:
         part = share(value, memory.total)

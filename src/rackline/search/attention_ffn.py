@@ -19,7 +19,7 @@ from rackline.errors import InputError
 from rackline.hardware import Cluster
 from rackline.parallel import Deployment, Layout, Precision, Routing
 from rackline.parallel.layout import problem
-from rackline.parallel.memory import RUNTIME_BYTES, kv_bytes_per_sequence, weight_bytes
+from rackline.parallel.memory import kv_bytes_per_sequence, runtime_bytes, weight_bytes
 from rackline.parallel.precision import storage_bytes
 from rackline.passes import Batch, Calibration
 from rackline.passes.features import ONE, Array, as_array
@@ -30,6 +30,7 @@ from rackline.passes.row import Row
 from rackline.passes.table import PassTable
 from rackline.search.plan import Plan
 from rackline.search.space import BATCH_GRID
+from rackline.serving.stack import stack_of
 from rackline.serving.workload import Workload
 
 EXPERT_GROUPS = ("experts", "expert parallel")
@@ -105,7 +106,7 @@ def split_attention_ffn(
     """The split with most tokens per second and chip that fits and keeps the limit; None when there is none.
 
     Args:
-        routing: how tokens spread over experts.
+        routing: how tokens spread over experts; as fitted to servers of the calibration's stack by default.
 
     Raises:
         InputError: a model without experts.
@@ -116,7 +117,7 @@ def split_attention_ffn(
     moe = model.moe()
     if moe is None:
         raise InputError(what="attention-ffn", given=model.name, allowed="a mixture of experts")
-    law = routing or Routing()
+    law = routing or stack_of(calibration, cluster.chip.hbm_bytes).routing
     best: AttentionFfnSplit | None = None
     sizes = [n for n in range(2, cluster.num_chips) if _usual(n) and moe.num_experts >= n]
     for tp in (1, 2, 4, 8):
@@ -194,7 +195,8 @@ class _Attention:
         held = weight_bytes(model, layout, precision)
         weights = sum(float(as_array(value)) for kind, value in held.items() if kind not in EXPERT_WEIGHTS)
         each = float(as_array(kv_bytes_per_sequence(model, layout, precision, workload.final_context)))
-        room = cluster.chip.hbm_bytes * memory_fraction - weights - RUNTIME_BYTES
+        kept = float(as_array(runtime_bytes(layout, stack_of(calibration, cluster.chip.hbm_bytes).memory())))
+        room = cluster.chip.program_bytes * memory_fraction - weights - kept
         if room < each:
             return None
         deployment = Deployment(
@@ -225,7 +227,9 @@ def _with_experts(
     held = weight_bytes(model, layout, attention.precision)
     weights = sum(float(as_array(held.get(kind, 0.0))) for kind in EXPERT_WEIGHTS)
     most = (cluster.num_chips - chips) // attention.tp
-    if most < 1 or weights + RUNTIME_BYTES > cluster.chip.hbm_bytes * attention.memory_fraction:
+    server = stack_of(attention.calibration, cluster.chip.hbm_bytes).memory()
+    kept = float(as_array(runtime_bytes(layout, server)))
+    if most < 1 or weights + kept > cluster.chip.program_bytes * attention.memory_fraction:
         return None
     deployment = Deployment(
         model=model,

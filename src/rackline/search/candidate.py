@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rackline.hardware import Cluster
-from rackline.parallel import Deployment, Layout, Precision
-from rackline.passes.features import Array
+from rackline.parallel import Deployment, Layout, Precision, ServerMemory
+from rackline.passes.features import Array, FloatLike
 from rackline.serving.closed_loop import engine_of
-from rackline.serving.open_loop import open_loop
 from rackline.serving.stack import stack_of
+from rackline.serving.steady import steady_state
 from rackline.serving.workload import Mode, Workload
 
 
@@ -85,29 +85,46 @@ def price_per_chip_s(cluster: Cluster) -> tuple[float, bool]:
     return (price / 3600.0, True) if price is not None else (1.0 / 3600.0, False)
 
 
+def output_rate(workload: Workload, batch_size: FloatLike, tpot_s: FloatLike, hold_s: FloatLike) -> FloatLike:
+    """Output tokens of a replica whose slots are always taken [tokens/s].
+
+    rate = output_len · batch_size / (hold + (output_len - 1) · tpot)
+
+    Args:
+        batch_size: slots [sequences].
+        tpot_s: time per output token [s].
+        hold_s: time that a slot is taken before it decodes [s].
+
+    Assumes: the first token of a request comes with its prompt.
+    """
+    return workload.output_len * batch_size / (hold_s + (workload.output_len - 1.0) * tpot_s)
+
+
 def plan_points(
     deployment: Deployment,
     like: Candidate,
     per_rank: Array,
     workload: Workload,
-    memory_fraction: float,
+    server: ServerMemory,
     usd_per_chip_s: float,
 ) -> list[Candidate]:
     """Candidates of one deployment at other batches."""
     layout = deployment.layout
-    engine = engine_of(deployment, stack_of(deployment.calibration))
-    state = open_loop(engine, workload, like.mode, per_rank)
+    engine = engine_of(deployment, stack_of(deployment.calibration, deployment.cluster.chip.hbm_bytes))
+    state = steady_state(engine, workload, like.mode, per_rank)
     found: list[Candidate] = []
     for index, count in enumerate(per_rank.astype(int)):
         batch_size = int(count) * layout.attention_dp * layout.pp
-        rate = workload.output_len * float(state.requests_per_s[index]) / layout.chips_per_replica
+        rate = (
+            float(output_rate(workload, batch_size, state.tpot_s[index], state.hold_s[index]))
+            / layout.chips_per_replica
+        )
         cost = usd_per_chip_s / rate * 1e6
         share = float(state.prefill_cost_share[index])
         free = deployment.memory(
             sequences=float(batch_size),
             context_len=workload.final_context,
-            batched_tokens=float(like.mode.max_batched_tokens),
-            memory_fraction=memory_fraction,
+            server=server,
         ).free
         found.append(
             replace(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rackline.serving.open_loop import open_loop
+from rackline.serving.steady import steady_state
 from rackline.serving.workload import Admission, Mode, Workload
 from rackline.simulation import Pool, Result, TableClock
 from rackline.simulation.policies import Passes
@@ -45,4 +45,4 @@ def prompt_cost_share(result: Result, pool: Pool) -> float:
         max_batched_tokens=pool.spec.max_batched_tokens,
         two_batch_overlap=clock.two_batch_overlap,
     )
-    return float(open_loop(clock.engine, workload, mode, max(decoding, 1.0)).prefill_cost_share)
+    return float(steady_state(clock.engine, workload, mode, max(decoding, 1.0)).prefill_cost_share)

@@ -181,7 +181,7 @@ class EngineSearch:
             candidate,
             tries,
             self.space.workload,
-            self.limits.memory_fraction,
+            self.space.server(float(candidate.mode.max_batched_tokens)),
             usd_per_chip_s,
         )
         good = [
@@ -217,8 +217,7 @@ class EngineSearch:
         memory = deployment.memory(
             sequences=float(best.batch_size),
             context_len=workload.final_context,
-            batched_tokens=float(best.mode.max_batched_tokens),
-            memory_fraction=self.limits.memory_fraction,
+            server=self.space.server(float(best.mode.max_batched_tokens)),
         )
         usd_per_chip_s, _ = price_per_chip_s(self.space.cluster)
         return Inside(
@@ -233,7 +232,7 @@ class EngineSearch:
         if not np.any(points.free_bytes >= 0):
             tightest = int(np.nanargmax(points.free_bytes))
             candidate = self._candidate(points, blocks, tightest)
-            has = space.cluster.chip.hbm_bytes * self.limits.memory_fraction
+            has = space.cluster.chip.program_bytes * self.limits.memory_fraction
             needs = has - candidate.free_bytes
             need = smallest_cluster(space.model, space.workload, self.limits.memory_fraction)
             return (

@@ -13,6 +13,7 @@ from rackline.parallel import (
     LayoutGrid,
     Precision,
     Routing,
+    ServerMemory,
     build_table,
     expert_law,
     memory_use,
@@ -21,9 +22,9 @@ from rackline.parallel import (
 from rackline.parallel.deployment import ExpertLoads
 from rackline.passes import Batch, Calibration, ExpertLoad
 from rackline.passes.features import Array, as_array
-from rackline.serving.open_loop import open_loop_on_grid
-from rackline.serving.stack import stack_of
-from rackline.serving.steady import Engine, SteadyState
+from rackline.search.candidate import output_rate
+from rackline.serving.stack import Stack, stack_of
+from rackline.serving.steady import Engine, SteadyState, steady_state
 from rackline.serving.workload import Mode, Workload
 
 
@@ -71,6 +72,15 @@ class Space:
         per_precision = sum(overlapped if mode.two_batch_overlap else len(self.grid) for mode in self.modes)
         return per_precision * len(self.precisions)
 
+    @property
+    def stack(self) -> Stack:
+        """The stack that the calibration belongs to, on this chip."""
+        return stack_of(self.calibration, self.cluster.chip.hbm_bytes)
+
+    def server(self, batched_tokens: float | None = None) -> ServerMemory:
+        """What a server of the space keeps of a chip."""
+        return self.stack.memory(batched_tokens, self.memory_fraction)
+
     def free_bytes(self, precision: Precision, batched_tokens: float) -> Array:
         """Bytes left on the fullest chip at every (layout, batch); linear in the sequences."""
         pp = as_array(self.grid.pp)
@@ -81,10 +91,9 @@ class Space:
                     self.grid,
                     precision,
                     self.cluster.chip,
+                    self.server(batched_tokens),
                     sequences_per_rank=count * pp,
                     context_len=self.workload.final_context,
-                    batched_tokens=batched_tokens,
-                    memory_fraction=self.memory_fraction,
                 ).free
             )
             for count in (0.0, 1.0)
@@ -105,7 +114,7 @@ class Space:
             micro_batches=as_array(self.grid.pp)[:, None],
             pipeline_stretch=stretch[:, None] if stretch.ndim else stretch,
             num_layers=self.model.num_layers if isinstance(self.model, Model) else 0,
-            stack=stack_of(self.calibration),
+            stack=self.stack,
         )
         # every mode and budget uses one of two
         overlaps = (False, True) if np.any(self.grid.attention_dp > 1) else (False,)
@@ -128,6 +137,7 @@ class Space:
 
     def blocks(self) -> Iterator[Block]:
         """Evaluate every point, one precision and mode after the other."""
+        per_replica = self.batches[None, :] * as_array(self.grid.attention_dp * self.grid.pp)[:, None]
         chips = as_array(self.grid.chips_per_replica)[:, None]
         everything = np.arange(len(self.grid))
         exchanging = self.grid.attention_dp > 1
@@ -138,9 +148,9 @@ class Space:
                 overlap = mode.two_batch_overlap
                 if overlap not in decode:
                     decode[overlap] = self.decode_s(engine, overlap)
-                state = open_loop_on_grid(engine, self.workload, mode, b, decode[overlap], threads=self.threads)
+                state = steady_state(engine, self.workload, mode, b, decode_s=decode[overlap], threads=self.threads)
                 free = self.free_bytes(precision, mode.max_batched_tokens)
-                rate = self.workload.output_len * state.requests_per_s / chips
+                rate = output_rate(self.workload, per_replica, state.tpot_s, state.hold_s) / chips
                 if overlap:
                     rate = np.where(exchanging[:, None] & (b >= 2), rate, np.nan)  # one sequence has no halves
                 yield Block(

@@ -11,8 +11,10 @@ from rackline.arch import AnyModel
 from rackline.catalog import names
 from rackline.hardware import Cluster, cluster
 from rackline.parallel import LayoutGrid, enumerate_layouts, memory_use
+from rackline.passes import calibration
 from rackline.passes.features import as_array
 from rackline.search.space import default_precisions
+from rackline.serving.stack import stack_of
 from rackline.serving.workload import Workload
 from rackline.units import format_bytes
 
@@ -52,10 +54,9 @@ def best_free_bytes(model: AnyModel, on: Cluster, workload: Workload, memory_fra
             grid,
             precision,
             on.chip,
+            stack_of(calibration("auto", on.chip), on.chip.hbm_bytes).memory(memory_fraction=memory_fraction),
             sequences_per_rank=as_array(grid.pp),
             context_len=workload.final_context,
-            batched_tokens=min(2048.0, workload.new_tokens),
-            memory_fraction=memory_fraction,
         )
         free = np.broadcast_to(as_array(use.free), (len(layouts),))
         index = int(np.argmax(free))

@@ -31,6 +31,7 @@ from rackline.search.pool_space import pools_beside
 from rackline.search.rejected import Rejected
 from rackline.search.served import Site
 from rackline.search.space import BATCH_GRID, Constraints, default_modes, default_precisions
+from rackline.serving.stack import stack_of
 from rackline.serving.workload import Mode, Workload
 
 
@@ -161,6 +162,7 @@ def plan(
         model, cluster, workload: what is served, on what, for whom.
         precisions, modes, layouts, batches: restrict the space; the defaults are exhaustive
             (see `rackline.search.space` and `rackline.parallel.enumerate_layouts`).
+        routing: how tokens spread over experts; as fitted to servers of the calibration's stack by default.
         pools: look at separate pools for prefill and decode as well.
         prefill_on: cluster of the prefill pool; chips of `cluster` by default.
         prefill_layouts: restrict the layouts of the prefill pool; all by default.
@@ -184,7 +186,7 @@ def plan(
         precisions=chosen,
         modes=list(modes) if modes else default_modes(model),
         calibration=calibration,
-        routing=routing or Routing(),
+        routing=routing or stack_of(calibration, cluster.chip.hbm_bytes).routing,
         batches=np.asarray(BATCH_GRID if batches is None else batches, dtype=np.float64),
         memory_fraction=limits.memory_fraction,
         threads=threads,
@@ -208,7 +210,7 @@ def plan(
         assumptions=(
             "one request length; arrivals at random",
             "the space is searched in the steady state, KV of every sequence reserved at its final context",
-            f"chips that no replica uses are not paid; {space.routing.law} expert routing",
+            f"chips that no replica uses are not paid; experts chosen by {space.routing.label()}",
             f"calibration {calibration.name} ({calibration.evidence})",
         ),
     )

@@ -42,8 +42,7 @@ def decode_details(space: Space, deployment: Deployment, per_rank: int, cp: int 
         memory=deployment.memory(
             sequences=float(per_rank * layout.attention_dp * layout.pp),
             context_len=work.final_context / cp,
-            batched_tokens=float(per_rank),
-            memory_fraction=space.memory_fraction,
+            server=space.server(space.stack.max_num_seqs),
         ),
     )
 
@@ -63,7 +62,6 @@ def prefill_details(space: Space, deployment: Deployment, mode: Mode, cp: int = 
         memory=deployment.memory(
             sequences=prompts * layout.attention_dp * layout.pp,
             context_len=work.input_len / cp,
-            batched_tokens=tokens,
-            memory_fraction=space.memory_fraction,
+            server=space.server(tokens),
         ),
     )

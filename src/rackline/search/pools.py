@@ -137,10 +137,9 @@ def prefill_points(
                 grid,
                 precision,
                 space.cluster.chip,
+                space.server(float(mode.max_batched_tokens)),
                 sequences_per_rank=prompts * WAITING_PROMPTS * pp,
                 context_len=work.input_len,
-                batched_tokens=float(mode.max_batched_tokens),
-                memory_fraction=space.memory_fraction,
             ).free
             fits = np.broadcast_to(as_array(free) >= 0, (len(grid),)) & shares
             if mode.two_batch_overlap:
@@ -193,10 +192,9 @@ def decode_points(
                     grid,
                     precision,
                     space.cluster.chip,
+                    space.server(space.stack.max_num_seqs),
                     sequences_per_rank=count * as_array(grid.pp),
                     context_len=work.final_context,
-                    batched_tokens=count,
-                    memory_fraction=space.memory_fraction,
                 ).free
             )
             for count in (0.0, 1.0)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rackline.errors import RacklineError
+from rackline.parallel import ServerMemory
 from rackline.passes import Batch
 from rackline.search.candidate import Candidate, plan_points
 from rackline.search.pool_pair import PoolPair
@@ -97,6 +98,12 @@ def promise(steady: Candidate | PoolPair, site: Site) -> Promise | NoPromise:
     return _Search(steady=steady, span=span, group=group, limits=site.limits).answer()
 
 
+def _server(site: Site, batched_tokens: float) -> ServerMemory:
+    """What a server that decodes keeps of a chip."""
+    stack = stack_of(site.calibration, site.cluster.chip.hbm_bytes)
+    return stack.memory(batched_tokens, site.limits.memory_fraction)
+
+
 def span_of(steady: Candidate | PoolPair, site: Site) -> Span:
     """Slots for bursts, twice the mean batch and 8 more, as far as memory holds them; and what they reach."""
     engine = steady.decode if isinstance(steady, PoolPair) else steady
@@ -109,7 +116,7 @@ def span_of(steady: Candidate | PoolPair, site: Site) -> Span:
             steady,
             np.array([1, *tries], dtype=float),
             site.workload,
-            site.limits.memory_fraction,
+            _server(site, float(steady.mode.max_batched_tokens)),
             1.0,
         )
         good = [
@@ -126,9 +133,7 @@ def span_of(steady: Candidate | PoolPair, site: Site) -> Span:
     deployment = site.deployment(engine.layout, engine.precision)
     layout, work = engine.layout, site.workload
     ranks = layout.attention_dp * layout.pp
-    fits = deployment.max_sequences(
-        context_len=work.final_context, batched_tokens=float(most), memory_fraction=site.limits.memory_fraction
-    )
+    fits = deployment.max_sequences(context_len=work.final_context, server=_server(site, float(most)))
     most = max(min(most, fits // ranks), batch)
     tables = engine_of(deployment, stack_of(site.calibration))
     overlap = engine.mode.two_batch_overlap

@@ -168,7 +168,7 @@ def group_of(steady: Candidate | PoolPair, site: Site, max_num_seqs: int) -> Gro
         InputError: what the simulator cannot run, such as a model without a KV cache.
     """
     work, limits = site.workload, site.limits
-    base = replace(stack_of(site.calibration), max_num_seqs=max_num_seqs)
+    base = replace(stack_of(site.calibration, site.cluster.chip.hbm_bytes), max_num_seqs=max_num_seqs)
     if isinstance(steady, Candidate):
         return Group(
             pool=_pool(site.deployment(steady.layout, steady.precision), base, steady.mode, limits, 1),
@@ -180,7 +180,7 @@ def group_of(steady: Candidate | PoolPair, site: Site, max_num_seqs: int) -> Gro
         )
     first, then = steady.prefill, steady.decode
     copies = gcd(first.layout.dp, then.layout.dp)
-    front = stack_of(site.prefill_calibration)
+    front = stack_of(site.prefill_calibration, site.prefill_cluster.chip.hbm_bytes)
     return Group(
         pool=_pool(
             site.deployment(then.layout, then.precision),
@@ -213,7 +213,6 @@ def _pool(deployment: Deployment, stack: Stack, mode: Mode, limits: Constraints,
             stack,
             max_batched_tokens=mode.max_batched_tokens,
             memory_fraction=limits.memory_fraction,
-            fraction_of="memory",
         ),
         policy_name=mode.admission,
         two_batch_overlap=mode.two_batch_overlap,

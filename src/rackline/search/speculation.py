@@ -78,7 +78,7 @@ def speculation_rows(
     batches = np.unique(np.rint(np.geomspace(1, max(largest_batch, 1), 96)))
     layout = deployment.layout
     chips_batches = layout.attention_dp * layout.pp / layout.chips_per_replica
-    stack = stack_of(deployment.calibration)
+    stack = stack_of(deployment.calibration, deployment.cluster.chip.hbm_bytes)
     rows: list[SpeculationRow] = []
     plain: Array | None = None
     for speculation in (PLAIN, *speculations):
@@ -133,8 +133,9 @@ def plan_speculation(plan: Plan, speculations: Sequence[Speculation] | None = No
     )
     fits = deployment.max_sequences(
         context_len=plan.workload.final_context,
-        batched_tokens=8192.0,
-        memory_fraction=plan.constraints.memory_fraction,
+        server=stack_of(plan.calibration, plan.cluster.chip.hbm_bytes).memory(
+            memory_fraction=plan.constraints.memory_fraction
+        ),
     )
     return speculation_rows(
         deployment,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,9 @@ import numpy as np
 from rackline.arch import AnyModel
 from rackline.errors import InputError
 from rackline.hardware import Cluster
-from rackline.parallel import Layout, LayoutGrid, Precision, enumerate_layouts, memory_use
-from rackline.parallel.memory import kv_bytes_per_sequence
-from rackline.passes.features import Array, as_array
+from rackline.parallel import SERVER, Layout, LayoutGrid, Precision, ServerMemory, enumerate_layouts, memory_use
+from rackline.parallel.memory import fitting_sequences
+from rackline.passes.features import Array, FloatLike, as_array
 
 LONGEST_CONTEXT = 2.0**33
 
@@ -24,9 +24,10 @@ class CapacityRow:
 
     Args:
         weights_bytes: on the fullest chip [bytes].
-        kv_room_bytes: left for KV on the fullest chip; negative when the weights do not fit [bytes].
-        kv_bytes_per_sequence: of one sequence at the asked context, on a chip [bytes].
-        max_context: longest context of a single sequence a rank; infinite where every layer is windowed [tokens].
+        kv_room_bytes: left for KV on the fullest chip, in whole blocks; negative when the weights do not fit [bytes].
+        kv_bytes_per_sequence: of one sequence at the asked context, in whole blocks, on a chip [bytes].
+        max_context: longest context of a single sequence a rank and micro-batch; infinite where every
+            layer is windowed [tokens].
         max_concurrency: sequences of the asked context on one replica [sequences].
         total_concurrency: the same on all replicas that the cluster holds [sequences].
         reason: why nothing fits; empty when something does.
@@ -100,42 +101,36 @@ def capacity(
     *,
     context_len: float = 8192.0,
     concurrency: int | None = None,
-    memory_fraction: float = 0.9,
-    batched_tokens: float = 8192.0,
+    server: ServerMemory = SERVER,
     layouts: Sequence[Layout] | None = None,
 ) -> Capacity:
-    """Largest context and concurrency of every layout at a memory fraction.
+    """Largest context and concurrency of every layout.
 
     Args:
         context_len: context that each counted request holds [tokens].
-        batched_tokens: largest pass of a rank, for its activations [tokens].
+        server: what is kept beside weights and cache, and the memory fraction.
 
     Raises:
         InputError: context or fraction out of range.
     """
     if not context_len >= 1:
         raise InputError(what="context", given=context_len, allowed="at least 1 token", nearest="1")
-    if not 0 < memory_fraction <= 1:
-        raise InputError(what="memory fraction", given=memory_fraction, allowed="above 0 to 1", nearest="0.9")
+    if not 0 < server.memory_fraction <= 1:
+        raise InputError(what="memory fraction", given=server.memory_fraction, allowed="above 0 to 1", nearest="0.9")
     options = list(layouts) if layouts is not None else enumerate_layouts(model, cluster.num_chips)
     grid = LayoutGrid.of(options)
     pp, ranks = as_array(grid.pp), as_array(grid.attention_dp)
-    use = memory_use(
-        model,
-        grid,
-        precision,
-        cluster.chip,
-        sequences_per_rank=pp,
-        context_len=0.0,
-        batched_tokens=batched_tokens,
-        memory_fraction=memory_fraction,
-    )
+    use = memory_use(model, grid, precision, cluster.chip, server, sequences_per_rank=1.0, context_len=context_len)
     shape = (len(options),)
-    room = np.broadcast_to(as_array(use.free), shape)
+    room = np.broadcast_to(as_array(use.kv_room), shape)
     weights = np.broadcast_to(as_array(use.weight_total), shape)
-    per_sequence = np.broadcast_to(as_array(kv_bytes_per_sequence(model, grid, precision, context_len)), shape)
-    count = np.floor(np.maximum(room, 0.0) / per_sequence) * ranks
-    longest = _longest_context(model, grid, precision, room)
+    per_sequence = np.broadcast_to(as_array(use.kv_cache), shape)
+
+    def sequences(context: FloatLike) -> Array:
+        return np.broadcast_to(fitting_sequences(model, grid, precision, cluster.chip, server, context), shape)
+
+    count = sequences(context_len) * ranks * pp
+    longest = _longest_context(sequences, len(options))
     rows = [
         _row(options[i], cluster, weights[i], room[i], per_sequence[i], longest[i], int(count[i]))
         for i in range(len(options))
@@ -147,7 +142,7 @@ def capacity(
         precision=precision,
         context_len=context_len,
         concurrency=concurrency,
-        memory_fraction=memory_fraction,
+        memory_fraction=server.memory_fraction,
         rows=tuple(rows),
     )
 
@@ -179,11 +174,11 @@ def _row(
     )
 
 
-def _longest_context(model: AnyModel, grid: LayoutGrid, precision: Precision, room: Array) -> Array:
+def _longest_context(sequences: Callable[[FloatLike], Array], count: int) -> Array:
     """Bisect in powers of two, then to one token; KV grows with context but for windows."""
-    low, high = np.zeros(len(grid)), np.full(len(grid), LONGEST_CONTEXT)
+    low, high = np.zeros(count), np.full(count, LONGEST_CONTEXT)
     for _ in range(40):
         middle = np.floor((low + high) / 2.0)
-        fits = as_array(kv_bytes_per_sequence(model, grid, precision, middle)) <= room
+        fits = sequences(middle) >= 1
         low, high = np.where(fits, middle, low), np.where(fits, high, middle)
     return np.where(low >= LONGEST_CONTEXT - 2.0, np.inf, low)

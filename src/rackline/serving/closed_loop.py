@@ -109,11 +109,10 @@ def closed_loop(
     engine = engine or engine_of(deployment)
     slots = layout.attention_dp * layout.pp * layout.dp
     wanted = concurrency / slots  # requests of one rank and micro-batch
+    whole = engine.stack.reserve == "final"  # a request starts where its last token has room
     held = deployment.max_sequences(
-        context_len=workload.mean_context,
-        batched_tokens=mode.max_batched_tokens,
-        memory_fraction=memory_fraction,
-        fraction_of=engine.stack.fraction_of,
+        context_len=workload.final_context if whole else workload.mean_context,
+        server=engine.stack.memory(mode.max_batched_tokens, memory_fraction),
     )
     if held < 1:
         raise InputError(

@@ -25,8 +25,6 @@ from rackline.serving.steady import Engine, SteadyState
 from rackline.serving.workload import Mode, Workload
 
 _ITERATIONS = 8  # of the rate that keeps a batch; each leaves a part of the error
-_FEW_ITERATIONS = 2
-_MANY = 16  # batches, from which on they are thinned
 _UNEVEN = 0.9  # sequences by which the busiest of many ranks exceeds their mean when each request goes to the idlest
 
 
@@ -120,50 +118,6 @@ def open_loop(
         ),
         prefill_cost_share=prompts / queue.pass_s,
     )
-
-
-def open_loop_on_grid(
-    engine: Engine, workload: Workload, mode: Mode, batches: Array, decode_s: Array, *, threads: int = 1
-) -> SteadyState:
-    """`open_loop` at every second of many batches, straight between them: half the time, within about a percent.
-
-    Of few batches each is looked at.
-
-    Args:
-        batches: n, rising [sequences], (1, points).
-        decode_s: the decode step with so many [s], (layouts, points).
-    """
-    points = as_array(batches[0])
-    if points.size < _MANY:
-        return open_loop(engine, workload, mode, batches, decode_s=decode_s, threads=threads)
-    chosen = np.array(sorted({*range(0, points.size, 2), points.size - 1}), dtype=np.int64)
-    growth_s = np.gradient(decode_s, points, axis=-1)
-    thin = open_loop(
-        engine,
-        workload,
-        mode,
-        batches[:, chosen],
-        decode_s=decode_s[..., chosen],
-        growth_s=growth_s[..., chosen],
-        threads=threads,
-        iterations=_FEW_ITERATIONS,
-    )
-    right = np.clip(np.searchsorted(points[chosen], points), 1, chosen.size - 1)
-    low, high = points[chosen][right - 1], points[chosen][right]
-    share = (points - low) / (high - low)
-    fields: dict[str, Array] = {}
-    for name in SteadyState.__slots__:
-        values = np.broadcast_to(getattr(thin, name), (decode_s.shape[0], chosen.size))
-        if name == "requests_per_s":  # a rate bends, the time that it stands for does not
-            values = batches[:, chosen] / values
-        left = values[:, right - 1]
-        with np.errstate(invalid="ignore"):
-            found = left + share * (values[:, right] - left)
-        fields[name] = batches / found if name == "requests_per_s" else found
-    never = ~np.isfinite(fields["ttft_s"])
-    fields["ttft_s"] = np.where(never, np.inf, fields["ttft_s"])
-    fields["prefill_utilisation"] = np.where(never, 1.0, fields["prefill_utilisation"])
-    return SteadyState(**fields)
 
 
 def _batch_after_batch(

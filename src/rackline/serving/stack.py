@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from rackline.catalog import StackRecord, names, stack_record
-from rackline.parallel.memory import FractionOf
+from rackline.parallel.deployment import Routing
+from rackline.parallel.server_memory import SERVER, FractionOf, ServerMemory
 from rackline.passes import Calibration
+from rackline.passes.features import FloatLike
 from rackline.serving.workload import Admission, Mode, Workload
 
 
@@ -22,6 +24,12 @@ class Stack:
     max_num_seqs: int = 2048
     memory_fraction: float = 0.9
     fraction_of: FractionOf = "memory"
+    reserve: Literal["chunk", "final"] = "chunk"
+    context_bytes: float = SERVER.context_bytes
+    runtime_bytes: float = SERVER.runtime_bytes
+    communication_bytes: float = SERVER.communication_bytes
+    graph_bytes: float = SERVER.graph_bytes
+    logit_bytes: float = SERVER.logit_bytes
     rank_skew_s: float = 0.0
     prefill_slowdown: float = 1.0
     eager_s_per_layer: float = 0.0
@@ -38,12 +46,42 @@ class Stack:
             return self.first_token_equal_s
         return self.first_token_s
 
+    def memory(self, batched_tokens: FloatLike | None = None, memory_fraction: float | None = None) -> ServerMemory:
+        """What the server keeps of a chip beside weights and cache.
+
+        Args:
+            batched_tokens: of the largest pass of a rank; the stack's by default [tokens].
+            memory_fraction: what the operator sets; the stack's by default.
+        """
+        return ServerMemory(
+            memory_fraction=self.memory_fraction if memory_fraction is None else memory_fraction,
+            fraction_of=self.fraction_of,
+            batched_tokens=float(self.max_batched_tokens) if batched_tokens is None else batched_tokens,
+            max_num_seqs=float(self.max_num_seqs),
+            context_bytes=self.context_bytes,
+            runtime_bytes=self.runtime_bytes,
+            communication_bytes=self.communication_bytes,
+            graph_bytes=self.graph_bytes,
+            logit_bytes=self.logit_bytes,
+        )
+
+    @property
+    def routing(self) -> Routing:
+        """How tokens spread over experts where nothing else is asked for: as fitted to servers of the stack."""
+        if not self.routing_exponent:
+            return Routing(law="uniform")
+        return Routing(law="power_law", exponent=self.routing_exponent)
+
     def mode(self) -> Mode:
         """The scheduler that the stack starts with."""
         return Mode(admission=self.admission, max_batched_tokens=self.max_batched_tokens)
 
 
 IDEAL = Stack()
+_BY_VERSION = (
+    "admission", "max_batched_tokens", "max_num_seqs", "eager_decode", "eager_s_per_layer", "runtime_bytes",
+    "graph_bytes", "logit_bytes",
+)  # fmt: skip
 
 
 def stack(name: str, *, version: str = "", hbm_bytes: float | None = None) -> Stack:
@@ -66,11 +104,7 @@ def stack(name: str, *, version: str = "", hbm_bytes: float | None = None) -> St
             continue
         if entry.hbm_below_bytes is not None and not (hbm_bytes is not None and hbm_bytes < entry.hbm_below_bytes):
             continue
-        changes: dict[str, Any] = {
-            key: value
-            for key in ("admission", "max_batched_tokens", "max_num_seqs", "eager_decode", "eager_s_per_layer")
-            if (value := getattr(entry, key)) is not None
-        }
+        changes: dict[str, Any] = {key: value for key in _BY_VERSION if (value := getattr(entry, key)) is not None}
         found = replace(found, **changes)
     return found
 
@@ -81,11 +115,15 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found.group(1).split(".")) if found else ()
 
 
-def stack_of(calibration: Calibration) -> Stack:
-    """The stack whose kernels a calibration holds; none for the blackboard, any other for unknown names."""
+def stack_of(calibration: Calibration, hbm_bytes: float | None = None) -> Stack:
+    """The stack whose kernels a calibration holds; none for the blackboard, any other for unknown names.
+
+    Args:
+        hbm_bytes: memory of the chip, on which some defaults depend [bytes].
+    """
     if calibration.name == "unit":
         return IDEAL
-    return stack(calibration.name if calibration.name in names("stacks") else "generic")
+    return stack(calibration.name if calibration.name in names("stacks") else "generic", hbm_bytes=hbm_bytes)
 
 
 def stack_from_record(record: StackRecord) -> Stack:
@@ -97,6 +135,12 @@ def stack_from_record(record: StackRecord) -> Stack:
         max_num_seqs=record.max_num_seqs,
         memory_fraction=record.memory_fraction,
         fraction_of=record.fraction_of,
+        reserve=record.reserve,
+        context_bytes=record.context_bytes,
+        runtime_bytes=record.runtime_bytes,
+        communication_bytes=record.communication_bytes,
+        graph_bytes=record.graph_bytes,
+        logit_bytes=record.logit_bytes,
         rank_skew_s=record.rank_skew_s,
         prefill_slowdown=record.prefill_slowdown,
         eager_s_per_layer=record.eager_s_per_layer,

@@ -122,7 +122,7 @@ def interval_from_drain_s(chip: Chip) -> float:
 
     >>> from rackline.hardware import chip
     >>> round(interval_from_drain_s(chip("h100-sxm")), 4)
-    0.0239
+    0.0255
     """
     return chip.drain_s
 

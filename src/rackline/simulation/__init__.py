@@ -9,7 +9,7 @@ from rackline.simulation.rank_spec import RankSpec
 from rackline.simulation.requests import Requests
 from rackline.simulation.router import ROUTERS
 from rackline.simulation.run import Handover, Pool, simulate
-from rackline.simulation.server import KvSize, kv_room_bytes, kv_size, pool_of
+from rackline.simulation.server import pool_of
 from rackline.simulation.traces import read_trace
 from rackline.simulation.workloads import Lengths, closed_loop_of, conversations, open_arrivals
 
@@ -17,7 +17,6 @@ __all__ = [
     "ROUTERS",
     "Clock",
     "Handover",
-    "KvSize",
     "Lengths",
     "PlainClock",
     "Policy",
@@ -32,8 +31,6 @@ __all__ = [
     "conversations",
     "diurnal",
     "gamma",
-    "kv_room_bytes",
-    "kv_size",
     "open_arrivals",
     "percentiles",
     "poisson",

@@ -97,7 +97,7 @@ def _case(name: str, settings: object, path: Path) -> Case | Unsupported:
         precision=label,
         precision_detail=f"kv={kv}" if kv else "",
         layout=layout,
-        values={"stack_version": str(data.get("vllm_version") or ""), "settings": data, "path": str(path)},
+        values={"settings": data, "path": str(path)},
     )
 
 

@@ -13,7 +13,7 @@ from rackline.catalog import ModelRecord, canonical_name, chip_record, cluster_r
 from rackline.catalog.load import record_from_mapping
 from rackline.errors import InputError, LayoutError, nearest_names
 from rackline.hardware import Chip, Cluster, FabricLevel, chip_from_record, cluster
-from rackline.parallel import Deployment, Layout, Precision, Routing, precision
+from rackline.parallel import Deployment, Layout, Precision, precision
 from rackline.parallel.layout import problem as layout_problem
 from rackline.passes import Calibration, calibration
 from rackline.serving.stack import IDEAL, Stack, stack
@@ -144,7 +144,7 @@ class Resolver:
         """The scheduler of the case's stack, and what it adds to the kernels; nothing under the ideal roofline."""
         name = stack_name(case.stack)
         if name not in self.stacks:
-            version = case.text("stack_version", "")
+            version = case.stack_version
             if name == "vllm" and case.kind == "static-batch" and not version:
                 version = BEFORE_CUDA_GRAPHS  # one batch driven step by step, as papers of 2023 did
             key = (name if name in names("stacks") else "generic", version, self.chip(case.chip).hbm_bytes)
@@ -170,15 +170,23 @@ class Resolver:
         types = self.precision(case, model, chip)
         numbers = self.calibration(case, chip)
         around = self.stack(case)
-        routing = Routing(law="power_law", exponent=around.routing_exponent) if around.routing_exponent else Routing()
         layouts = layouts_of(case, model)
         model = padded(model, layouts[0].tp)
         found: list[Deployment] = []
         for layout in layouts:
-            key = (id(self.model(case)), on.name, case.num_chips, layout, types, numbers.name, around.name, routing)
+            key = (
+                id(self.model(case)),
+                on.name,
+                case.num_chips,
+                layout,
+                types,
+                numbers.name,
+                around.name,
+                around.routing,
+            )
             if key not in self._deployments:
                 self._deployments[key] = Deployment(
-                    model=model, cluster=on, layout=layout, precision=types, calibration=numbers, routing=routing
+                    model=model, cluster=on, layout=layout, precision=types, calibration=numbers, routing=around.routing
                 )
             found.append(self._deployments[key])
         return tuple(found)
