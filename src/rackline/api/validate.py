@@ -56,6 +56,8 @@ def validate(question: ValidateQuestion, watch: Watch) -> Found:
             raise InputError(what=name, given=value, allowed=allowed)
     if question.write_stacks is not None:
         return _write_stacks(files, question.write_stacks, watch)
+    if question.stored is not None and (question.ablation or question.refit is not None):
+        raise InputError(what="stored", given=question.stored, allowed="only without `refit` and `ablation`")
     if question.ablation:
         if question.refit is not None:
             raise InputError(what="ablation", given="with other refits", allowed="`ablation` alone")
