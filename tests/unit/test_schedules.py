@@ -98,7 +98,7 @@ def test_bad_input_is_one_line() -> None:
 
 
 def test_table_that_waits_for_itself_is_named() -> None:
-    with pytest.raises(InputError, match="waits for B0 for ever"):
+    with pytest.raises(InputError, match="waits for B0 forever"):
         execute(((Slot("B", 0), Slot("F", 0)),), Durations.equal(1, 1.0, 1.0, 1.0), in_turn(1, 1), num_parts=1)
 
 

@@ -92,7 +92,7 @@ def timeline_figure(results: Mapping[str, Result]) -> Figure:
     encoding = {"x": x, "y": y, "color": colour(names)}
     shown = [Measure(field="series", title="what"), arrival, _LATENCY]
     return Figure(
-        title="Latency by time of arrival",
+        title="Latency by arrival time",
         subtitle=_requests(results),
         description="Each request's time to first token and whole time over when it arrived. "
         + " ".join(_percentiles_text(name, result) for name, result in results.items()),
