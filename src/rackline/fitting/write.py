@@ -133,11 +133,13 @@ def merged_file(result: CalibrationResult, name: str) -> str:
 
 
 def write_files(contents: Mapping[Path, str]) -> None:
-    """Write all files, each through a temporary one beside it, after all contents are made."""
+    """Write all files, each whole or not at all.
+
+    Raises:
+        InputError: a file cannot be written.
+    """
     for path, text in contents.items():
-        temporary = path.with_name(path.name + ".part")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        write_text(path, text, what="--output")
 
 
 def _kernel_entry(fit: KernelFit, note: str = "") -> Entry:

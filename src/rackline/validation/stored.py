@@ -41,7 +41,7 @@ def _rounded(data: Mapping[str, Any]) -> dict[str, Any]:
 def write_stored(board: Scoreboard, files: Iterable[str], path: Path) -> None:
     """Write the stored form as JSON."""
     text = json.dumps(stored_form(board, files), indent=1, ensure_ascii=False, allow_nan=False)
-    path.write_text(text + "\n", encoding="utf-8")
+    write_text(path, text + "\n", what="--write-stored")
 
 
 def read_stored(path: Path) -> dict[str, Any]:
