@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rackline.api.lecture import lecture as lecture
     from rackline.api.memory import memory as memory
     from rackline.api.models import models as models
+    from rackline.api.plan import plan as plan
     from rackline.api.price import price as price
     from rackline.api.schema import schema as schema
     from rackline.api.simulate import simulate as simulate
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from rackline.pricing import price_sheet as price_sheet
     from rackline.pricing import read_prices as read_prices
     from rackline.search import Constraints as Constraints
-    from rackline.search import plan as plan
     from rackline.serving import Mode as Mode
     from rackline.serving import Workload as Workload
     from rackline.serving import capacity as capacity
@@ -86,7 +86,7 @@ _WHERE = {
     "models": "rackline.api.models",
     "offer_prices": "rackline.pricing",
     "parse_layout": "rackline.parallel",
-    "plan": "rackline.search",
+    "plan": "rackline.api.plan",
     "precision": "rackline.parallel",
     "price": "rackline.api.price",
     "price_sheet": "rackline.pricing",

@@ -27,6 +27,9 @@ def one_value(option: Option) -> st.SearchStrategy[Any]:
         return st.lists(TEXTS, min_size=1, max_size=3)
     if option.choices:
         return st.sampled_from(option.choices)
+    if option.kind == "limit":
+        times = st.floats(1e-6, 86400.0)
+        return times | st.builds("{}s@p{}".format, times, st.integers(1, 99))
     if not option.is_quantity:
         return TEXTS
     low = option.minimum if option.minimum is not None else (0.0 if option.zero else 1e-9)
@@ -64,7 +67,7 @@ def test_every_option_has_one_line_of_help_and_a_unit(name: str) -> None:
     for field, option in options(KINDS[name]).items():
         assert option.help, field
         assert "\n" not in option.help, field
-        assert (option.unit != "-") == option.is_quantity or option.kind == "text", field
+        assert (option.unit != "-") == option.is_quantity or option.kind in ("text", "limit"), field
 
 
 def test_the_same_asked_in_other_words_is_equal() -> None:

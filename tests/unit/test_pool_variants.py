@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import rackline as rl
+from rackline.api.plan_parts import speculations_of
 from rackline.cli.main import run
-from rackline.cli.speculate import read_speculation
 from rackline.passes import Batch, Calibration
 from rackline.passes.calibration import CollectiveCalibration
 from rackline.search.attention_ffn import _Attention, _exchange_s, layer_s, split_attention_ffn
@@ -79,12 +79,12 @@ class TestSpeculation:
         assert again[1].tpot_s[10] == pytest.approx(again[0].tpot_s[10])
 
     def test_options(self) -> None:
-        assert read_speculation(None) is None
-        assert read_speculation("usual") == []
-        assert read_speculation("1,3=2.9") == [usual_speculation(1), Speculation(draft_tokens=3, tokens_per_step=2.9)]
+        assert speculations_of(None) is None
+        assert speculations_of("usual") == []
+        assert speculations_of("1,3=2.9") == [usual_speculation(1), Speculation(draft_tokens=3, tokens_per_step=2.9)]
         for bad in ("x", "0", "3=", "3=9", "99"):
             with pytest.raises(rl.RacklineError):
-                read_speculation(bad)
+                speculations_of(bad)
 
 
 class TestAttentionFfn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from rackline.errors import InputError, RacklineError
 from rackline.files import read_text
 
 MOST_QUESTIONS = 10_000
+_JSON = re.compile(r"\s*(\{|\[\s*\{)")  # how JSON begins and TOML does not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +158,7 @@ def read_questions(file: str) -> list[Mapping[str, Any]]:
     text = read_text(file, what="questions", allowed="a TOML or JSON file of questions")
     allowed = '[[questions]] with ask = "plan" and its options, or a JSON list of the same'
     try:
-        data: Any = json.loads(text) if file.endswith(".json") else tomllib.loads(text)
+        data: Any = json.loads(text) if file.endswith(".json") or _JSON.match(text) else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(what=file, given=str(error), allowed=allowed) from None
     if isinstance(data, Mapping):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # name on the command line -> module of rackline.api that holds the question and the function of that name
 MODULES = {
+    "plan": "plan",
     "train": "train",
     "simulate": "simulate",
     "explain": "explain",

@@ -9,33 +9,11 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Group
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 
+from rackline.api.verbs import MODULES, function_name
 from rackline.cli.commands import ALL_OPTIONS
 from rackline.cli.help import COMMANDS, EXAMPLES, GLOSSARY, GROUPS, USUAL, first_examples
 from rackline.cli.screen import FailedCheckError, drop_output, screen
 from rackline.errors import RacklineError, nearest_names
-
-_MODULES = {
-    "plan": "rackline.cli.plan:plan",
-    "train": "rackline.cli.commands:train",
-    "simulate": "rackline.cli.commands:simulate",
-    "explain": "rackline.cli.commands:explain",
-    "fit": "rackline.cli.commands:fit",
-    "tiers": "rackline.cli.commands:tiers",
-    "price": "rackline.cli.commands:price",
-    "infer-prices": "rackline.cli.commands:infer_prices",
-    "budget": "rackline.cli.commands:budget",
-    "validate": "rackline.cli.commands:validate",
-    "calibrate": "rackline.cli.commands:calibrate",
-    "lecture": "rackline.cli.commands:lecture",
-    "chips": "rackline.cli.commands:chips",
-    "clusters": "rackline.cli.commands:clusters",
-    "models": "rackline.cli.commands:models",
-    "memory": "rackline.cli.commands:memory",
-    "compare": "rackline.cli.commands:compare",
-    "ask": "rackline.cli.commands:ask",
-    "schema": "rackline.cli.commands:schema",
-}
-
 
 _LONGEST_LINE = 2000  # characters of an error
 
@@ -58,8 +36,8 @@ def build_app(*, all_options: bool = False) -> App:
     for place, (title, names) in enumerate(GROUPS.items()):
         group = Group(title, sort_key=place)
         for order, name in enumerate(names):
-            module = _MODULES[name]
-            hides = name in USUAL and not module.startswith("rackline.cli.plan:")
+            module = f"rackline.cli.commands:{function_name(name)}"
+            hides = name in USUAL
             app.command(
                 f"{module}{ALL_OPTIONS}" if all_options and hides else module,
                 name=name,
@@ -128,9 +106,9 @@ def _words(error: CycloptsError, given: list[str]) -> str:
     command = " ".join(error.command_chain or ())
     if isinstance(error, UnknownCommandError):
         word = next((part for part in given if not part.startswith("-")), given[0] if given else "")
-        near = nearest_names(word, _MODULES, 1)
+        near = nearest_names(word, MODULES, 1)
         nearest = f"; nearest: {near[0]}" if near else ""
-        return f"command: got {word!r}, allowed: {', '.join(_MODULES)}{nearest}"
+        return f"command: got {word!r}, allowed: {', '.join(MODULES)}{nearest}"
     if isinstance(error, UnknownOptionError):
         word = error.token.keyword or error.token.value
         names = [name for argument in error.argument_collection for name in argument.names if name.startswith("--")]

@@ -1,0 +1,283 @@
+"""`plan`: the cheapest way to serve a model on a cluster under latency limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rackline.api.answer import Answer, asks
+from rackline.api.option import layout_text, si, texts
+from rackline.api.plan_parts import hugging_face_id, prefill_pool, speculations_of, traffic_of
+from rackline.api.plan_question import PlanQuestion
+from rackline.api.resolve import (
+    calibration_of,
+    check_overlap,
+    constraints_of,
+    layouts_of,
+    model_and_cluster,
+    modes_of,
+    precisions_of,
+    routing_of,
+)
+from rackline.api.watch import Watch
+from rackline.errors import InputError
+
+if TYPE_CHECKING:
+    from rackline.hardware import Cluster
+    from rackline.report.figure import Figure
+    from rackline.search import Plan
+    from rackline.search.attention_ffn import AttentionFfnSplit
+    from rackline.search.launch import LaunchCommand
+    from rackline.search.speculation import SpeculationRow
+    from rackline.search.what_if import WhatIfPoint
+    from rackline.serving.fleet import Fleet
+
+_INTERVAL_NAMES = {
+    "tpot_s": "time per output token",
+    "ttft_s": "time to first token",
+    "output_tokens_per_s_per_chip": "output tokens/s/chip",
+    "usd_per_mtok_input": "USD per million input tokens",
+    "usd_per_mtok_output": "output tokens",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan, with what else was asked of its best.
+
+    Args:
+        plan: the best of each kind, the front, what was rejected.
+        fleet: for the traffic; None where none was asked for or nothing serves.
+        speculation: when drafts pay; None where it was not asked for.
+        attention_ffn: attention and experts on chips of their own; None where it does not pay or was not asked for.
+        launch: command lines; None where they were not asked for.
+    """
+
+    plan: Plan
+    fleet: Fleet | None = None
+    speculation: tuple[SpeculationRow, ...] | None = None
+    attention_ffn: AttentionFfnSplit | None = None
+    launch: tuple[LaunchCommand, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """The optimum while one quantity varies.
+
+    Args:
+        what_if: the quantity.
+        points: its values, each with the plan there.
+    """
+
+    what_if: str
+    points: tuple[WhatIfPoint, ...]
+
+
+if TYPE_CHECKING:
+    Answered = Answer[PlanQuestion, Planned | WhatIf]
+
+
+def _text(answer: Answered, width: int) -> Iterable[Any]:
+    from rackline.report.plan_report import plan_report
+    from rackline.report.what_if_report import what_if_report
+
+    found = answer.result
+    if isinstance(found, WhatIf):
+        yield what_if_report(found.what_if, found.points)
+        return
+    yield plan_report(found.plan, width=width, elapsed_s=answer.elapsed_s)
+    yield from _interval_text(found.plan)
+    yield from _more_text(answer.question, found)
+
+
+def _interval_text(plan: Plan) -> Iterable[Any]:
+    """What measured servers of the kind of the best deviate by."""
+    from rich.text import Text
+
+    from rackline.report.wording import interval_text
+    from rackline.validation.intervals import of_candidate
+
+    known = of_candidate(plan.best, plan.calibration.name) if plan.best is not None else []
+    if known:
+        parts = [
+            f"{_INTERVAL_NAMES[one.metric]} {interval_text(one.metric, one.low, one.high)}"
+            for one in known
+            if one.metric in _INTERVAL_NAMES
+        ]
+        head = f"nine of ten measured servers ({known[0].group}, {known[0].num_cases} cases) lay within"
+        yield Text(f"{head}: {'; '.join(parts)}", style="dim")
+
+
+def _more_text(question: PlanQuestion, found: Planned) -> Iterable[Any]:
+    """What else was asked of the best."""
+    if found.speculation:
+        from rackline.report.speculation_report import speculation_report
+
+        yield ""
+        yield speculation_report(found.speculation, found.plan.constraints.tpot_s)
+    if question.attention_ffn:
+        from rackline.report.attention_ffn_report import attention_ffn_report
+
+        yield ""
+        yield attention_ffn_report(found.plan, found.attention_ffn)
+    if found.fleet is not None:
+        from rackline.report.fleet_report import fleet_report
+
+        yield ""
+        yield fleet_report(found.fleet)
+    if found.launch:
+        from rackline.report.launch_report import launch_report
+
+        yield ""
+        yield launch_report(found.launch)
+
+
+def _data(answer: Answered) -> Any:
+    from rackline.report.plain import plain
+    from rackline.validation.intervals import as_dict, of_candidate
+
+    found, question = answer.result, answer.question
+    if isinstance(found, WhatIf):
+        return found
+    plan = found.plan
+    data = plain(plan)
+    for shown, one in ((data["best"], plan.best), *zip(data["pareto"], plan.pareto, strict=True)):
+        if one is not None:
+            shown["intervals"] = as_dict(of_candidate(one, plan.calibration.name))
+    asked = {
+        "fleet": (question.traffic, found.fleet),
+        "speculation": (question.speculate, found.speculation),
+        "attention_ffn": (question.attention_ffn or None, found.attention_ffn),
+        "launch": (question.launch, found.launch),
+    }
+    return {**data, **{name: part for name, (wanted, part) in asked.items() if wanted is not None}}
+
+
+def _summary(answer: Answered) -> str:
+    from rackline.units import format_seconds, format_usd
+
+    found = answer.result
+    if isinstance(found, WhatIf):
+        return f"the optimum at {len(found.points)} values of {found.what_if}"
+    plan = found.plan
+    best = plan.best
+    if best is None:
+        return plan.reason
+    cost = f"{format_usd(best.usd_per_mtok_output_all_in)} per M output tokens, all-in, " if plan.priced else ""
+    return (
+        f"{cost}TPOT {format_seconds(best.tpot_s)}, TTFT {format_seconds(best.ttft_s)}, "
+        f"{best.output_tokens_per_s_per_chip:,.0f} output tokens/s a chip;\n  {plan.model.name} on "
+        f"{best.num_chips} chips of {plan.cluster.name}, {best.serving}, batch {best.batch_size} with "
+        f"{best.layout.label()}, {best.precision.short()}"
+    )
+
+
+def _rows(answer: Answered) -> Iterable[Any]:
+    from rackline.report.plain import plain
+
+    found = answer.result
+    if isinstance(found, WhatIf):
+        return [plain(point) for point in found.points]
+    return found.plan.pareto
+
+
+def _figure(answer: Answered) -> Figure:
+    from rackline.report.plan_figure import pareto_figure, what_if_figure
+
+    found = answer.result
+    return what_if_figure(found.what_if, found.points) if isinstance(found, WhatIf) else pareto_figure(found.plan)
+
+
+@asks(PlanQuestion, text=_text, summary=_summary, rows=_rows, data=_data, figures={"front": _figure})
+def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
+    """The cheapest way to serve a model on a cluster under latency limits.
+
+    Looks at every layout × precision × scheduler × batch that fits, serves the best with requests that arrive at
+    random and lowers their rate until the limits hold, and explains it: what binds, what it costs, how far it is from
+    the floors, what else there is, and what was rejected by the least.
+
+    Example:
+        >>> import rackline as rl
+        >>> found = rl.plan("llama-3.1-70b", on="dgx-h100", input="2k", output=500, tpot="50ms")
+        >>> found.result.plan.best.tpot_s < 0.05
+        True
+    """
+    if question.what_if is not None:
+        return _what_if(question, question.what_if, watch)
+    traffic, drafts = traffic_of(question), speculations_of(question.speculate)
+    with watch.moving("looking at layouts, precisions, modes and batches; serving the best"):
+        found, prefill_cluster = _search(question)
+
+    from rackline.search.attention_ffn import plan_split
+    from rackline.search.fleet import plan_fleet
+    from rackline.search.launch import plan_commands
+    from rackline.search.speculation import plan_speculation
+
+    launch = None
+    if question.launch is not None:
+        stack = found.calibration.name if question.launch == "auto" else question.launch
+        launch = tuple(plan_commands(found, hugging_face_id(question.model), stack))
+    return Planned(
+        plan=found,
+        fleet=None if traffic is None else plan_fleet(traffic, found, prefill_cluster),
+        speculation=None if drafts is None else tuple(plan_speculation(found, drafts or None)),
+        attention_ffn=plan_split(found) if question.attention_ffn else None,
+        launch=launch,
+    )
+
+
+def _search(question: PlanQuestion) -> tuple[Plan, Cluster | None]:
+    """The plan, and the cluster of its prefill pool where that is another one."""
+    model, cluster = model_and_cluster(
+        question.model, question.on, chips=question.chips, price=question.price, settings=question.set
+    )
+
+    from rackline.search import plan as search_plan
+    from rackline.serving.workload import Workload
+
+    modes = modes_of(texts(question.mode), model)
+    layouts = layouts_of(layout_text(question.layout), model, cluster)
+    check_overlap(modes, layouts, cluster)
+    pool = prefill_pool(question, model, cluster)
+    found = search_plan(
+        model,
+        cluster,
+        Workload(input_len=si(question.input), output_len=si(question.output), cache_hit=si(question.cache_hit)),
+        calibration=calibration_of(question.calibration, cluster.chip),
+        constraints=constraints_of(question.tpot, question.ttft, si(question.memory_fraction)),
+        precisions=precisions_of(texts(question.precision), model, cluster),
+        modes=modes,
+        layouts=layouts,
+        routing=routing_of(question.routing),
+        pools=pool.wanted,
+        prefill_on=pool.cluster,
+        prefill_layouts=pool.layouts,
+        prefill_calibration=pool.calibration,
+    )
+    return found, pool.cluster
+
+
+def _what_if(question: PlanQuestion, text: str, watch: Watch) -> WhatIf:
+    """The same question with one more setting at each value.
+
+    Raises:
+        InputError: a bad quantity, or options that belong to a single answer.
+    """
+    for name in ("traffic", "launch"):
+        value = getattr(question, name)
+        if value is not None:
+            raise InputError(what=name, given=value, allowed="a single plan, without `what_if`")
+
+    from rackline.search.what_if import WhatIfPoint, read_sweep, setting
+
+    sweep = read_sweep(text)
+    model, _ = model_and_cluster(question.model, question.on, settings=question.set)
+    settings = [setting(sweep.name, value, model) for value in sweep.values]
+    points: list[WhatIfPoint] = []
+    with watch.counting("looking at the first value", "looked at") as done:
+        for number, (value, given) in enumerate(zip(sweep.values, settings, strict=True), start=1):
+            found, _ = _search(replace(question, what_if=None, set=(*texts(question.set), given)))
+            points.append(WhatIfPoint(value=value, setting=given, plan=found))
+            done(value, number, len(settings))
+    return WhatIf(what_if=sweep.name, points=tuple(points))

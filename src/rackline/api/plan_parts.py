@@ -1,0 +1,129 @@
+"""Parts of a plan's question → objects: the prefill pool, the traffic of a fleet, speculation, the id to launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rackline.api.option import count, layout_text, si
+from rackline.api.plan_question import PlanQuestion
+from rackline.api.resolve import calibration_of, cluster_of, layouts_of, model_record_of
+from rackline.errors import InputError
+
+if TYPE_CHECKING:
+    from rackline.api.option import ModelLike
+    from rackline.arch import AnyModel
+    from rackline.hardware import Cluster
+    from rackline.parallel import Layout
+    from rackline.passes import Calibration
+    from rackline.serving.fleet import Traffic
+    from rackline.serving.speculative import Speculation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillPool:
+    """What is asked of a prefill pool.
+
+    Args:
+        wanted: whether separate pools are looked at.
+        cluster: of the prefill pool, None for the same.
+        layouts: it may use, None for all.
+        calibration: of its chip, None for the same.
+    """
+
+    wanted: bool
+    cluster: Cluster | None = None
+    layouts: list[Layout] | None = None
+    calibration: Calibration | None = None
+
+
+def prefill_pool(question: PlanQuestion, model: AnyModel, cluster: Cluster) -> PrefillPool:
+    """What the question says of a prefill pool.
+
+    Raises:
+        InputError: options of a pool that is not looked at.
+    """
+    if question.serving == "aggregated":
+        for name in ("prefill_on", "prefill_chips", "prefill_layout"):
+            value = getattr(question, name)
+            if value is not None:
+                raise InputError(what=name, given=value, allowed="only with `serving` both")
+        return PrefillPool(wanted=False)
+    layout = layout_text(question.prefill_layout)
+    if question.prefill_on is None:
+        if question.prefill_chips is not None:
+            allowed = "together with `prefill_on` CLUSTER"
+            raise InputError(what="prefill_chips", given=question.prefill_chips, allowed=allowed)
+        return PrefillPool(wanted=True, layouts=layouts_of(layout, model, cluster))
+    other = cluster_of(question.prefill_on)
+    if question.prefill_chips is not None:
+        other = other.with_num_chips(count(question.prefill_chips))
+    return PrefillPool(
+        wanted=True,
+        cluster=other,
+        layouts=layouts_of(layout, model, other),
+        calibration=calibration_of(question.calibration, other.chip),
+    )
+
+
+def traffic_of(question: PlanQuestion) -> Traffic | None:
+    """The traffic of a fleet; None without it.
+
+    Raises:
+        InputError: an option that belongs to traffic without it.
+    """
+    if question.traffic is None:
+        for name in ("peak_over_mean", "offline", "provider"):
+            value = getattr(question, name)
+            if value is not None:
+                raise InputError(what=name, given=value, allowed="together with `traffic` TOKENS_PER_SECOND")
+        return None
+    from rackline.serving.fleet import Traffic
+
+    return Traffic(
+        tokens_per_s=si(question.traffic),
+        peak_over_mean=si(question.peak_over_mean) or 1.0,
+        offline_share=si(question.offline) or 0.0,
+        provider_tokens_per_s=si(question.provider),
+    )
+
+
+def speculations_of(text: str | None) -> list[Speculation] | None:
+    """Read usual, or DRAFTS[=TOKENS_PER_STEP] separated by commas; None without it, empty for usual.
+
+    Raises:
+        InputError: another text, or impossible tokens a step.
+    """
+    if text is None:
+        return None
+    if text.strip() == "usual":
+        return []
+    from rackline.serving.speculative import Speculation, usual_speculation
+
+    found: list[Speculation] = []
+    for part in text.split(","):
+        drafts, equals, yields = (piece.strip() for piece in part.partition("="))
+        try:
+            number, given = int(drafts), float(yields) if equals else None
+        except ValueError:
+            number, given = 0, None
+        if not 1 <= number <= 16:
+            raise InputError(
+                what="speculate",
+                given=text,
+                allowed="usual, or drafts from 1 to 16 with the tokens that a step yields, such as 1,3=2.9",
+                nearest="usual",
+            )
+        found.append(
+            usual_speculation(number) if given is None else Speculation(draft_tokens=number, tokens_per_step=given)
+        )
+    return found
+
+
+def hugging_face_id(model: ModelLike) -> str:
+    """The id to load: what was given if it is one, else the first of the catalogue's aliases, else the name."""
+    if not isinstance(model, str):
+        return str(getattr(model, "name", model))
+    if "/" in model:
+        return model.removesuffix("/config.json") if model.endswith(".json") else model
+    return next((alias for alias in model_record_of(model).aliases if "/" in alias), model)

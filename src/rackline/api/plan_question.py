@@ -1,0 +1,178 @@
+"""The question of `plan`: which request, which limits, which chips, and what else to say of the best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from rackline.api import fields as shared
+from rackline.api.option import Quantity, limit, option
+from rackline.api.question import Question
+
+if TYPE_CHECKING:
+    from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Settings, Texts
+
+SERVING = ("both", "aggregated")
+STACKS = ("auto", "vllm", "sglang", "trtllm")
+_POOLS, _FLEET, _MORE = "Prefill pool", "Fleet", "More about the best"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanQuestion(Question):
+    """What is the cheapest way to serve a model on a cluster under latency limits?"""
+
+    ask: ClassVar[str] = "plan"
+
+    model: ModelLike = field(kw_only=False, metadata=shared.MODEL)
+    on: ClusterLike = field(metadata=shared.ON)
+    input: Quantity = field(metadata=shared.INPUT)
+    output: Quantity = field(metadata=shared.OUTPUT)
+    tpot: Quantity | None = field(default=None, metadata=limit("time per output token", "30ms"))
+    ttft: Quantity | None = field(default=None, metadata=limit("time to first token", "2s"))
+    chips: Quantity | None = field(default=None, metadata=shared.CHIPS)
+    precision: Texts | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "data types: native, bf16, fp8, fp4, mxfp4, int8, int4, or in parts such as fp8,kv=bf16; may be repeated; "
+            "all that the chip supports by default",
+            several=True,
+            repeated=True,
+        ),
+    )
+    mode: Texts | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "scheduler: chunked[=TOKENS], prefill-first[=TOKENS] or decode-first[=TOKENS], each also with ,overlap; "
+            "may be repeated",
+            several=True,
+            repeated=True,
+        ),
+    )
+    layout: LayoutLike | None = field(
+        default=None,
+        metadata=option("text", "parts that are fixed, such as tp=8 or attention_dp=8,ep=8; the others stay free"),
+    )
+    calibration: CalibrationLike = field(default="auto", metadata=shared.CALIBRATION)
+    memory_fraction: Quantity = field(default="0.9", metadata=shared.MEMORY_FRACTION)
+    cache_hit: Quantity = field(
+        default="0",
+        metadata=option(
+            "fraction",
+            "share of the prompt whose KV cache is there already, such as 50%",
+            unit="1",
+            maximum=0.9999,
+            zero=True,
+        ),
+    )
+    routing: str | None = field(default=None, metadata=shared.ROUTING)
+    price: Quantity | None = field(default=None, metadata=shared.PRICE)
+    serving: str = field(
+        default="both",
+        metadata=option(
+            "text",
+            "both (one engine that prefills and decodes, and separate pools for the two) or aggregated (one engine)",
+            choices=SERVING,
+        ),
+    )
+    prefill_on: ClusterLike | None = field(
+        default=None,
+        metadata=option(
+            "object",
+            "another cluster for the prefill pool, such as h100-96; chips of the same cluster by default",
+            group=_POOLS,
+        ),
+    )
+    prefill_chips: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "whole",
+            "chips of that cluster to use; its own number by default",
+            unit="count",
+            minimum=1.0,
+            group=_POOLS,
+        ),
+    )
+    prefill_layout: LayoutLike | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "parts of the prefill pool's layout that are fixed, such as attention_dp=32,ep=32",
+            group=_POOLS,
+        ),
+    )
+    traffic: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "count",
+            "output tokens/s that users ask for, such as 50M: how many copies, racks, watts and dollars that takes",
+            unit="token/s",
+            maximum=1e15,
+            group=_FLEET,
+        ),
+    )
+    peak_over_mean: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "count",
+            "busiest hour of the traffic over its mean, such as 1.8",
+            unit="1",
+            minimum=1.0,
+            maximum=1e3,
+            group=_FLEET,
+        ),
+    )
+    offline: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "fraction",
+            "share of the traffic that may wait for quiet hours, such as 30%",
+            unit="1",
+            zero=True,
+            group=_FLEET,
+        ),
+    )
+    provider: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "count",
+            "output tokens/s of a whole provider, to compare with, such as 400M",
+            unit="token/s",
+            maximum=1e15,
+            group=_FLEET,
+        ),
+    )
+    launch: str | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "print the command lines of the answer for auto (the calibration's stack), vllm, sglang or trtllm",
+            choices=STACKS,
+            group=_MORE,
+        ),
+    )
+    speculate: str | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "when speculative decoding pays on the chosen decode replica: usual (1 to 4 drafts, acceptance as usually "
+            "measured) or drafts with the tokens that a step yields, such as 1,3=2.9",
+            group=_MORE,
+        ),
+    )
+    attention_ffn: bool = field(
+        default=False,
+        metadata=option("switch", "decode with attention and experts on chips of their own", group=_MORE),
+    )
+    what_if: str | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "one quantity varied and the optimum at each value, such as scale_up_size=8,72,144 or "
+            "hbm_bandwidth=4TB/s:20TB/s:5; also scale_up_bandwidth, scale_out_bandwidth, hbm_capacity, "
+            "total_over_active, kv_bytes_per_token, or any key of `set`",
+            group=_MORE,
+        ),
+    )
+    set: Settings | None = field(default=None, metadata=shared.SET)
