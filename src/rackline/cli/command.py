@@ -127,12 +127,12 @@ def answer_command(verb: Verb[Any, Any], values: Mapping[str, Any], wanted: Mapp
         found = answer_of(question, verb.solve, ScreenWatch())
     except InputError as error:
         raise spoken(error, verb) from error
-    writers = [(f"--{key.replace('_', '-')}", path, partial(_write, verb, found, key, path, wanted)) for key, path in paths.items()]
-
-    def printed() -> None:
-        show(found, json=bool(wanted.get("json")))
-
-    print_then_write(printed, writers, lambda error: spoken(error, verb))
+    outputs = _outputs(verb)
+    files = [
+        (flag_of(key, outputs[key]), path, partial(_write, verb, found, key, path, wanted))
+        for key, path in paths.items()
+    ]
+    print_then_write(partial(show, found, json=bool(wanted.get("json"))), files, lambda error: spoken(error, verb))
     for line in verb.notes(found):
         print(line, file=sys.stderr)
     status = verb.status(found)

@@ -88,6 +88,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         drop_output()
     except KeyboardInterrupt:
         return 130
+    except RecursionError:
+        return _refuse("input: got values nested too deeply, allowed: a few hundred levels")
     except OSError as error:
         place = error.filename or "standard output"
         drop_output()  # what is left in its buffer cannot be written at the end either

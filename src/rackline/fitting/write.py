@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from rackline.catalog import names, stack_record
+from rackline.files import write_text
 from rackline.fitting.collectives import CUSTOM, ONE_SHOT, TWO_SHOT, CollectiveFit, two_shot_values
 from rackline.fitting.evaluate import Errors
 from rackline.fitting.fit import Values
