@@ -226,7 +226,7 @@ def files_read(question: Question) -> dict[str, str]:
         value = getattr(question, key)
         for one in cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,):
             if isinstance(one, str) and len(one) < _LONGEST_NAME and Path(one).is_file():
-                found[key] = one
+                found[f"{key} {one}"] = one
     return found
 
 
