@@ -309,7 +309,7 @@ def _name_or_object(value: Any, name: str) -> Any:
         return str(value)
     plain = isinstance(value, bool | int | float | Mapping | list | tuple)
     if plain or (isinstance(value, str) and not value.strip()):
-        raise InputError(what=name, given=value, allowed="a name or a file")
+        raise InputError(what=name, given=cast("object", value), allowed="a name or a file")
     return value
 
 
