@@ -29,6 +29,7 @@ from rackline.cli.screen import (
 )
 from rackline.errors import InputError
 from rackline.files import check_outputs
+from rackline.interrupts import held
 
 _JSON = Option(kind="switch", help="print JSON (SI units) and nothing else")
 _PLOT = Option(
@@ -109,7 +110,8 @@ def _is_hidden(key: str, option: Option, usual: Mapping[str, Any], shown: Collec
 def answer_command(verb: Verb[Any, Any], values: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Ask, print the answer, write the files beside it.
 
-    A file that cannot be written loses neither the answer nor the other files; nor does an output that cannot.
+    A file that cannot be written loses neither the answer nor the other files; nor does an output that cannot, nor an
+    interruption that comes when the answer is there.
 
     Args:
         values: of the question's options, as they were typed.
@@ -132,7 +134,10 @@ def answer_command(verb: Verb[Any, Any], values: Mapping[str, Any], wanted: Mapp
         (flag_of(key, outputs[key]), path, partial(_write, verb, found, key, path, wanted))
         for key, path in paths.items()
     ]
-    print_then_write(partial(show, found, json=bool(wanted.get("json"))), files, lambda error: spoken(error, verb))
+    with held() as hold:
+        print_then_write(partial(show, found, json=bool(wanted.get("json"))), files, lambda error: spoken(error, verb))
+    if hold.pressed:
+        raise KeyboardInterrupt
     for line in verb.notes(found):
         print(line, file=sys.stderr)
     status = verb.status(found)

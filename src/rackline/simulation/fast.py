@@ -22,6 +22,7 @@ from rackline.simulation.rank_spec import RankSpec
 # Loading the compiled loop takes about a second, compiling it (once on a machine) about six.
 LEAST_REQUESTS = 20_000
 LEAST_REQUESTS_UNCOMPILED = 200_000
+PIECE = 20_000  # requests between two looks at progress and interruptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ def run_fast(
     stack_of = clock.engine.stack
     numbers = np.array([clock.table.skew_s, clock.table.stretch, stack_of.prefill_slowdown, clock.floor_s])
     interrupted = False
-    stops = [inf] if progress is None else [*arrivals[20_000::20_000].tolist(), inf]
+    stops = [*arrivals[PIECE::PIECE].tolist(), inf]  # an interruption is seen between two pieces
     try:
         for until in stops:
             k._advance(
