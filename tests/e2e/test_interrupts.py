@@ -65,7 +65,7 @@ def test_pressed_while_the_answer_is_printed(
 
 def test_pressed_in_the_compiled_loop(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     kernel: Any = __import__("rackline.simulation.kernel", fromlist=["kernel"])
-    advance = kernel._advance
+    advance = kernel.advance
     calls: list[float] = []
 
     def interrupted(until: float, *rest: Any) -> None:
@@ -74,7 +74,7 @@ def test_pressed_in_the_compiled_loop(capsys: pytest.CaptureFixture[str], monkey
         if len(calls) == 1:
             press()
 
-    monkeypatch.setattr(kernel, "_advance", interrupted)
+    monkeypatch.setattr(kernel, "advance", interrupted)
     monkeypatch.setattr(fast, "PIECE", 10)
     from rackline.simulation import run as simulation_run
 

@@ -28,7 +28,7 @@ def read_cases(paths: Iterable[str | Path]) -> CaseSet:
     unsupported: list[Unsupported] = []
     unknown: dict[str, int] = {}
     for path in map(Path, paths):
-        text = read_text(path, what="case file", allowed="a readable file, one JSON object a line")
+        text = read_text(path, what="case file", allowed="a readable file, one JSON object per line")
         if path.suffix == ".json" and _looks_like_runs(text):
             runs = read_runs(path, text)
             cases += [case for case in runs if isinstance(case, Case)]
