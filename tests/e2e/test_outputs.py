@@ -105,3 +105,20 @@ def test_a_page_keeps_its_line_ends(end: str, tmp_path: Path) -> None:
     assert page.read_bytes().decode() == end.join(["# Title", BEGIN, "one", "two", END, "after", ""])
     with pytest.raises(InputError, match="--write-docs"):
         fill_block(page, "<!-- no such mark -->", END, "text")
+
+
+def test_a_calibration_that_cannot_be_written_is_still_shown(
+    full: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rackline import fitting
+    from rackline.fitting import CalibrationResult
+
+    nothing: dict[str, Any] = {"kernels": (), "parents": {}, "collectives": (), "rejected": {}, "disagreements": ()}
+    result = CalibrationResult(**nothing, rows=7, older_rows=0, slower_rows=0)
+    monkeypatch.setattr(fitting, "calibrate_tables", lambda *_, **__: result)
+    target = tmp_path / "fit.toml"
+    target.symlink_to(full)
+    assert run(["calibrate", "a.csv", "-o", str(target), "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert json.loads(out)["files"] == []
+    assert err == f"error: --output: got '{target}', allowed: a file that can be written (No space left on device)\n"
