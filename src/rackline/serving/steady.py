@@ -150,7 +150,7 @@ class Engine:
         return self.eager_s(device) if self.stack.eager_decode else device
 
     def drafts_s(self, sequences: FloatLike, context_len: FloatLike) -> FloatLike:
-        """All drafts of a step, one after another, with so many sequences on a rank [s]."""
+        """All drafts of a step, one after another, with a given number of sequences on a rank [s]."""
         if self.draft is None or not self.speculation.draft_tokens:
             return 0.0
         alone = replace(self, table=self.draft, pipeline_stretch=1.0, speculation=PLAIN, draft=None, prepared={})

@@ -117,7 +117,7 @@ def request_s(case: Case, tpot_s: float, ttft_s: float) -> float:
 
 
 def predict_serve(predictor: Predictor, case: Case, speculation: Speculation | None = None) -> dict[str, float]:
-    """A closed loop of so many requests on all replicas.
+    """A closed loop with a fixed number of concurrent requests over all replicas.
 
     Args:
         speculation: drafts, in place of what the case says of them.

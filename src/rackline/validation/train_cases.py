@@ -128,7 +128,7 @@ def joined(all_parts: Sequence[StepParts]) -> StepParts:
 
 
 def measured_step_s(case: Case) -> float:
-    """Time of a step, from whatever was measured [s].
+    """Step time, from the quantity that was measured [s].
 
     FLOP of a step by the formulas with which the rates were published, attention counted over the whole square:
     model 72 B s L d² (1 + s/6d + V/12Ld), with full recompute 96 B s L d² (1 + s/6d + V/16Ld).
