@@ -11,8 +11,9 @@ import contextlib
 import os
 import stat
 import tempfile
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 from rackline.errors import InputError
 
@@ -253,3 +254,31 @@ def _same(one: Path, two: Path) -> bool:
     if one.exists() and two.exists():
         return os.path.samefile(one, two)
     return os.path.realpath(one) == os.path.realpath(two)
+
+
+def toml_text(data: Mapping[str, Any], comments: Iterable[str] = (), *, digits: int = 4) -> str:
+    """Plain data as TOML behind lines of comment.
+
+    Args:
+        data: what the file says; floats keep `digits` significant digits.
+        comments: lines at the head of the file.
+        digits: significant digits [count].
+
+    >>> print(toml_text({"name": "a", "overhead_s": 2.34567e-6}, ["Written by a fit."]), end="")
+    # Written by a fit.
+    name = "a"
+    overhead_s = 2.346e-06
+    """
+    import tomli_w
+
+    return "".join(f"# {line}\n" for line in comments) + tomli_w.dumps(_rounded(data, digits))
+
+
+def _rounded(value: Any, digits: int) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, Mapping):
+        return {key: _rounded(part, digits) for key, part in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(part, digits) for part in cast("Sequence[Any]", value)]
+    return value

@@ -23,7 +23,7 @@ from rackline.parallel.work import TILE, AttentionWork, ExpertsWork, ProductWork
 
 # Measured kernels of latent attention have DeepSeek's head; those of grouped attention scale with their own.
 MLA_HEAD = MultiHeadLatentAttention(
-    num_q_heads=1, q_lora_rank=None, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128
+    num_q_heads=1, q_lora_rank=0, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128
 )
 UNIT_HEAD = GroupedQueryAttention(num_q_heads=1, num_kv_heads=1, head_dim=1)
 CORES_WHEN_UNKNOWN = 128
