@@ -125,7 +125,7 @@ def closed_loop(
         "memory": held / (layout.attention_dp * layout.pp),
         "max_num_seqs": float(engine.stack.max_num_seqs),
     }
-    if mode.admission == "chunked":
+    if mode.is_mixed:
         # a step yields several tokens of a sequence under speculation and pushes the drafts through as well
         steps = (workload.output_len - 1.0) / engine.speculation.tokens_per_step
         pushed = workload.new_tokens + steps * engine.speculation.verified_tokens
@@ -136,7 +136,7 @@ def closed_loop(
     state = steady_state(engine, workload, mode, points)
     steps = workload.output_len - 1.0
     rate = points / (steps * state.tpot_s + state.hold_s)
-    if mode.admission == "decode_first":  # all that ended together are admitted together
+    if mode.is_batch_by_batch:  # all that ended together are admitted together
         waiting = engine.stack.beyond_passes_s(workload) + state.hold_s
     else:
         waiting = state.ttft_s + engine.stack.burst_share * max(wanted * layout.pp - 1.0, 0.0) * state.prompt_s
