@@ -256,29 +256,29 @@ def _same(one: Path, two: Path) -> bool:
     return os.path.realpath(one) == os.path.realpath(two)
 
 
-def toml_text(data: Mapping[str, Any], comments: Iterable[str] = (), *, digits: int = 4) -> str:
+def toml_text(data: Mapping[str, Any], comments: Iterable[str] = ()) -> str:
     """Plain data as TOML behind lines of comment.
 
     Args:
-        data: what the file says; floats keep `digits` significant digits.
+        data: what the file says.
         comments: lines at the head of the file.
-        digits: significant digits [count].
 
-    >>> print(toml_text({"name": "a", "overhead_s": 2.34567e-6}, ["Written by a fit."]), end="")
+    >>> print(toml_text(rounded({"name": "a", "overhead_s": 2.34567e-6}), ["Written by a fit."]), end="")
     # Written by a fit.
     name = "a"
     overhead_s = 2.346e-06
     """
     import tomli_w
 
-    return "".join(f"# {line}\n" for line in comments) + tomli_w.dumps(_rounded(data, digits))
+    return "".join(f"# {line}\n" for line in comments) + tomli_w.dumps(data)
 
 
-def _rounded(value: Any, digits: int) -> Any:
+def rounded(value: Any, digits: int = 4) -> Any:
+    """Plain data whose floats keep so many significant digits."""
     if isinstance(value, float):
         return float(f"{value:.{digits}g}")
     if isinstance(value, Mapping):
-        return {key: _rounded(part, digits) for key, part in cast("Mapping[str, Any]", value).items()}
+        return {key: rounded(part, digits) for key, part in cast("Mapping[str, Any]", value).items()}
     if isinstance(value, list | tuple):
-        return [_rounded(part, digits) for part in cast("Sequence[Any]", value)]
+        return [rounded(part, digits) for part in cast("Sequence[Any]", value)]
     return value

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rackline.catalog import names, stack_record
-from rackline.files import toml_text
+from rackline.files import rounded, toml_text
 from rackline.fitting.collectives import CUSTOM, ONE_SHOT, TWO_SHOT, CollectiveFit, two_shot_values
 from rackline.fitting.evaluate import Errors
 from rackline.fitting.fit import Values
@@ -235,7 +235,7 @@ def _file(
         "collective": collectives,
         "sources": sources,
     }
-    return toml_text({key: value for key, value in data.items() if value or key in _ALWAYS}, comments)
+    return toml_text({key: rounded(value) for key, value in data.items() if value or key in _ALWAYS}, comments)
 
 
 def _separate_quantise(stack: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 
 from rackline.errors import InputError, nearest_names
-from rackline.files import toml_text
+from rackline.files import rounded, toml_text
 from rackline.validation.resolve import stack_name
 from rackline.validation.scoreboard import Score
 
@@ -175,7 +175,7 @@ def to_toml(bands: Mapping[Key, Band], files: Iterable[str]) -> str:
         }
         for one in bands.values()
     ]
-    return toml_text({"band": rows}, comments, digits=_DIGITS)
+    return toml_text({"band": rounded(rows, _DIGITS)}, comments)
 
 
 def read_bands(text: str) -> dict[Key, Band]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rackline.catalog import training_stack_record
-from rackline.files import toml_text
+from rackline.files import rounded, toml_text
 from rackline.training.stack import IDEAL, TrainingStack
 
 _TABLES = ("gemm_slowdown", "expert_slowdown")
@@ -72,11 +72,12 @@ def stack_toml(stack: TrainingStack) -> str:
     for table in _TABLES:
         entries: Mapping[tuple[str, str], float] = getattr(stack, table)
         data[table] = [
-            {"generation": generation, "dtype": dtype, "ratio": ratio} for (generation, dtype), ratio in entries.items()
+            {"generation": generation, "dtype": dtype, "ratio": rounded(ratio)}
+            for (generation, dtype), ratio in entries.items()
         ]
     for one in fields(TrainingStack):
         if one.name not in (*_HABITS, *_TABLES):
-            data[one.name] = getattr(stack, one.name)
+            data[one.name] = rounded(getattr(stack, one.name))
             if one.name not in stack.stated:
                 fitted.append(one.name)
     kept = [source for source in record.sources if not set(source.fields) & set(fitted)]
