@@ -23,7 +23,7 @@ from rackline.errors import InputError
 from rackline.parallel import Deployment, Layout
 from rackline.parallel.memory import fitting_sequences
 from rackline.passes import Batch
-from rackline.passes.features import Array
+from rackline.passes.features import Array, as_array
 from rackline.serving.speculative import PLAIN, Speculation, draft_table
 from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.steady import Engine, steady_state
@@ -201,11 +201,12 @@ def _mean_times(
     else:
         others = np.maximum(wanted * layout.pp - 1.0, 0.0)[:, None]
         waiting = state.ttft_s + engine.stack.burst_share * others * state.prompt_s
-    in_flight = rate * (waiting + output_steps * state.tpot_s)
+    in_flight: Array = rate * (waiting + output_steps * state.tpot_s)
     answers: list[ClosedLoop] = []
-    for loop, users in enumerate(wanted.tolist()):
+    for loop in range(wanted.size):
+        users = float(wanted[loop])
         steps = float(output_steps[loop, 0])
-        here = points[loop]
+        here: Array = points[loop]
         if in_flight[loop, -1] <= users:
             decoding, bound = float(most[loop]), names[int(first[loop])]
             tpot, hold = float(state.tpot_s[loop, -1]), float(state.hold_s[loop, -1])
@@ -213,10 +214,10 @@ def _mean_times(
             request = users / float(rate[loop, -1])
             ttft = request - steps * tpot
         else:
-            decoding = float(np.interp(users, in_flight[loop], here))
+            decoding = float(np.interp(users, as_array(in_flight[loop]), here))
             bound = "prefill" if "prefill" in caps and decoding > _NEARLY * caps["prefill"][loop] else "concurrency"
             tpot, hold, ttft, decode = (
-                float(np.interp(decoding, here, values[loop]))
+                float(np.interp(decoding, here, as_array(values[loop])))
                 for values in (state.tpot_s, state.hold_s, waiting, state.decode_s)
             )
             request = ttft + steps * tpot
