@@ -84,7 +84,7 @@ PICTURES = (
     ),
     Picture(
         name="timeline",
-        shows="`simulate`: latency by time of arrival",
+        shows="`simulate`: latency by arrival time",
         command="simulate llama-3.1-8b --on dgx-h100 --chips 2 --rate 30 --requests 150 --input 1k --output 200 "
         "--plot-kind timeline",
     ),

@@ -265,7 +265,7 @@ def parse_number_for_key(text: str, *, name: str) -> float:
 
 
 def _significant(number: float, digits: int = 3) -> str:
-    """Write a number of moderate size with so many significant digits, without an exponent."""
+    """Write a number of moderate size with `digits` significant digits, without an exponent."""
     if number == 0.0:
         return "0"
     magnitude = math.floor(math.log10(abs(number)))

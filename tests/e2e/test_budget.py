@@ -99,7 +99,7 @@ def test_without_use_it_is_compute_optimal(capsys: pytest.CaptureFixture[str]) -
         ([*ASK, "--ship-probability", "2"], ("--ship-probability",)),
         ([*ASK, "--law", "besirogl"], ("--law", "nearest: besiroglu")),
         ([*ASK, "--law", "no/such.csv"], ("readable CSV",)),
-        ([*ASK, "--law", "no/such.csv", "--moe", "8"], ("say nothing of experts",)),
+        ([*ASK, "--law", "no/such.csv", "--moe", "8"], ("are of dense models",)),
         ([*ASK, "--law", "clark"], ("joint law", "nearest: ludziejewski")),
         ([*ASK, "--precision", "fp7"], ("data type of h100-sxm", "nearest: fp")),
         ([*ASK, "--on", "dgx-h10"], ("nearest: dgx-h100",)),

@@ -139,7 +139,7 @@ def test_figures(ending: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
         ((*TIERS, "--held", "0s"), "--held"),
         ((*TIERS, "--reuses", "0"), "--reuses"),
         ((*TIERS, "--plot", "x.gif"), "nearest: x.svg"),
-        (("tiers", "llama-3.1-405b", "--on", "tpu-v7-64"), "USD a chip-hour"),
+        (("tiers", "llama-3.1-405b", "--on", "tpu-v7-64"), "USD per chip-hour"),
         (("price", "llama-3.1-405b", "--on", "dgx-h100", "--precision", "bf16"), "one that fits"),
         (("price", "llama-3.1-8b", "--on", "l40s-8", "--purchase", "9000", "--set", "x=1"), "--set"),
     ],

@@ -162,7 +162,7 @@ REFUSED: list[tuple[list[str], tuple[str, ...]]] = [
     ([*TRAIN[:4], "--chips", "1e6", *TRAIN[6:]], ("1 to 32768", "nearest: 32768")),
     ([*TRAIN[:-4], "--global-batch", "1", "--seq", "8k"], ("at least one sequence",)),
     ([*TRAIN, "--stack", "llm-foundry", "--layout", "pp=4"], ("the stack has none", "nearest: pp=1")),
-    ([*TRAIN, "--stack", "hai-llm", "--layout", "pp=4,dp=16,micro_batch=8"], ("dualpipe", "--schedule names others")),
+    ([*TRAIN, "--stack", "hai-llm", "--layout", "pp=4,dp=16,micro_batch=8"], ("dualpipe", "use --schedule for others")),
     ([*TRAIN, "--schedule", "zb-h3"], ("--schedule", "nearest: zb-h")),
     ([*TRAIN, "--recompute", "ful"], ("nearest: full",)),
     ([*TRAIN, "--stack", "nemoo"], ("--stack", "nearest: nemo")),

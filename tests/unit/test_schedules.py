@@ -89,7 +89,7 @@ def test_bad_input_is_one_line() -> None:
         schedule("dualpip")
     with pytest.raises(InputError, match="a multiple of the 4 stages"):
         SCHEDULE_OF["interleaved"].run(4, 6, Durations.equal(8, 1.0, 1.0, 1.0), 2)
-    with pytest.raises(InputError, match="4, one a part"):
+    with pytest.raises(InputError, match="4, one per part"):
         SCHEDULE_OF["1f1b"].run(4, 8, Durations.equal(3, 1.0, 1.0, 1.0))
     with pytest.raises(InputError, match="even number"):
         SCHEDULE_OF["dualpipe"].run(3, 8, Durations.equal(3, 1.0, 1.0, 1.0))
@@ -98,7 +98,7 @@ def test_bad_input_is_one_line() -> None:
 
 
 def test_table_that_waits_for_itself_is_named() -> None:
-    with pytest.raises(InputError, match="waits for B0 for ever"):
+    with pytest.raises(InputError, match="waits for B0 forever"):
         execute(((Slot("B", 0), Slot("F", 0)),), Durations.equal(1, 1.0, 1.0, 1.0), in_turn(1, 1), num_parts=1)
 
 

@@ -156,7 +156,7 @@ def test_what_cannot_be_served_says_so() -> None:
     found = promise(shared, site(LIMITS["mean"]))
     assert isinstance(found, NoPromise)
     assert not found.simulated
-    assert "share a context" in found.reason
+    assert "context parallelism is not simulated" in found.reason
 
 
 def test_limits_that_no_rate_keeps_are_an_answer() -> None:

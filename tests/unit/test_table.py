@@ -164,7 +164,7 @@ def test_the_slowest_policy_is_known_by_name() -> None:
 def test_breakdown_wants_one_layout_and_one_point() -> None:
     with pytest.raises(InputError, match=r"feature tokens: got .2 points., allowed: one point"):
         one_row_table(GEMM, OperationCalibration()).time(Batch(decode_sequences=np.array([1.0, 2.0])))
-    with pytest.raises(InputError, match=r"allowed: one layout; take table.layout\(index\)"):
+    with pytest.raises(InputError, match=r"allowed: one layout; use table.layout\(index\)"):
         grid_table("llama-3.1-70b", "dgx-h100", 8).time(DECODE)
 
 

@@ -14,6 +14,7 @@ from rackline.serving.trains import (
     arrivals_to_fill_per_s,
     fill_s,
     interval_from_drain_s,
+    left_behind_shares,
     mean_left_behind,
     share_of_fleet,
 )
@@ -114,3 +115,67 @@ def test_bad_input(bad: dict[str, float]) -> None:
 def test_half_a_place_is_refused() -> None:
     with pytest.raises(InputError, match="whole number"):
         mean_left_behind(1.0, 2.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("capacity", "load"), [(1, 0.7), (20, 0.95), (4, 0.8), (50, 0.98)])
+def test_the_worst_wait_near_saturation_is_that_of_the_simulation(capacity: int, load: float) -> None:
+    line = TrainLine(interval_s=0.020, capacity=capacity, arrivals_per_s=load * capacity / 0.020)
+    times, _ = simulate(line, 60_000, seed=5)
+    missed = np.floor((times - line.interval_s) / line.interval_s).astype(int)
+    shares = line.trains_missed()
+    assert shares.sum() == pytest.approx(1.0, abs=1e-6)
+    for count in range(3):
+        assert (missed > count).mean() == pytest.approx(1.0 - shares[: count + 1].sum(), rel=0.25, abs=0.004)
+    assert line.worst_s > 2 * line.interval_s
+    assert (times > line.worst_s).mean() <= 0.002
+    assert (times > line.worst_s - line.interval_s).mean() > 0.0006
+
+
+def test_the_worst_is_two_intervals_while_trains_have_room() -> None:
+    for load in (0.05, 0.5, 0.8):
+        assert TrainLine(interval_s=0.02, capacity=2000, arrivals_per_s=load * 1e5).worst_s == pytest.approx(0.04)
+
+
+def test_those_left_behind_have_the_mean_of_the_sum() -> None:
+    for arrivals, capacity in ((0.7, 1), (19.0, 20), (96.0, 100), (99.9, 100)):
+        shares = left_behind_shares(arrivals, capacity)
+        mean = float(np.sum(np.arange(shares.size) * shares))
+        assert mean == pytest.approx(mean_left_behind(arrivals, capacity), rel=5e-3)
+
+
+def test_a_simpy_platform_agrees() -> None:
+    """One process brings requests, one departs every interval with at most `capacity` of them."""
+    import simpy
+
+    rng = np.random.default_rng(11)
+    line = TrainLine(interval_s=1.0, capacity=20, arrivals_per_s=19.0)
+    env = simpy.Environment()
+    platform: list[float] = []
+    times: list[float] = []
+
+    def bring():  # type: ignore[no-untyped-def]
+        while True:
+            yield env.timeout(float(rng.exponential(1.0 / line.arrivals_per_s)))
+            platform.append(env.now)
+
+    def depart():  # type: ignore[no-untyped-def]
+        while True:
+            yield env.timeout(line.interval_s)
+            boarded, platform[:] = platform[: line.capacity], platform[line.capacity :]
+            times.extend(env.now + line.interval_s - came for came in boarded)
+
+    env.process(bring())
+    env.process(depart())
+    env.run(until=8_000.0)
+    assert np.mean(times) == pytest.approx(line.mean_s, rel=0.04)
+    late = np.mean(np.array(times) > 3.0)  # two full trains left before theirs
+    assert late == pytest.approx(float(line.trains_missed()[2:].sum()), abs=0.02)
+    assert np.mean(np.array(times) > line.worst_s) < 0.003
+
+
+def test_a_saturated_line_has_no_shares() -> None:
+    line = TrainLine(interval_s=1.0, capacity=2, arrivals_per_s=2.0)
+    with pytest.raises(InputError, match="below 1"):
+        line.trains_missed()
+    with pytest.raises(InputError, match="below 2"):
+        left_behind_shares(2.0, 2)

@@ -156,7 +156,7 @@ def test_several_results_in_one_file(tmp_path: Path, several: str) -> None:
         ("vllm", VLLM, Given(num_chips=2, layout="tp=2"), "--chip: got 'nothing'"),
         ("vllm", VLLM, Given(chip="h100-sxm", num_chips=2), "--layout: got 'nothing'"),
         ("vllm", VLLM, Given(chip="h100-sxm", num_chips=2, layout="tp=two"), "--layout: got 'tp=two'"),
-        ("vllm", "{", ON, "a JSON object, a list of them, or one object a line"),
+        ("vllm", "{", ON, "a JSON object, a list of them, or one object per line"),
         ("vllm", "[]", ON, "a JSON object, a list of them"),
         ("vlm", VLLM, ON, "--import: got 'vlm'.*nearest: vllm"),
     ],

@@ -111,7 +111,7 @@ class Answer(Generic[Q, R]):
 
 @dataclass(frozen=True, slots=True)
 class Verbatim:
-    """A text that is printed as it is, whatever the width of the terminal."""
+    """A text that is printed unchanged, without wrapping to the terminal's width."""
 
     text: str
 

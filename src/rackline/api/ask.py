@@ -32,7 +32,8 @@ class AskQuestion(Question):
         metadata=option(
             "text",
             'TOML with [[questions]] such as ask = "plan", model = "llama-3.1-70b", on = ["dgx-h100", "dgx-h200"], or '
-            "JSON with a list of the same; a list in place of one value asks for each, several lists for all pairs",
+            "JSON with a list of the same; a list of values asks one question per value, several lists ask every "
+            "combination",
             positional=True,
         ),
     )
@@ -127,7 +128,7 @@ def ask(question: AskQuestion, watch: Watch) -> Answers:
     asked = list(itertools.islice(_expanded(read_questions(question.file)), MOST_QUESTIONS + 1))
     if len(asked) > MOST_QUESTIONS:
         raise InputError(
-            what=question.file, given="more", allowed=f"at most {MOST_QUESTIONS:,} questions, lists taken apart"
+            what=question.file, given="more", allowed=f"at most {MOST_QUESTIONS:,} questions, with lists expanded"
         )
     found: list[Asked] = []
     with watch.counting("asking", "answered") as done:

@@ -36,15 +36,15 @@ class BudgetQuestion(Question):
         default=None,
         metadata=option(
             "text",
-            "a model whose loss is to be reached: SIZE@TOKENS such as 70b@15T, TOTAL-aACTIVE@TOKENS for a mixture such "
-            "as 671b-a37b@14.8T, or NAME@TOKENS with a name of the catalogue",
+            "model whose loss is the target: SIZE@TOKENS such as 70b@15T, TOTAL-aACTIVE@TOKENS for a mixture of "
+            "experts such as 671b-a37b@14.8T, or NAME@TOKENS with a catalogue name",
         ),
     )
     loss: Quantity | None = field(
         default=None,
         metadata=option(
             "count",
-            "the loss itself, in nats per token, in place of `quality_of`",
+            "target loss in nats per token, instead of `quality_of`",
             unit="nat/token",
             maximum=100.0,
         ),
@@ -53,7 +53,7 @@ class BudgetQuestion(Question):
         default="0",
         metadata=option(
             "count",
-            "tokens that the model generates per second while it is in use, such as 50M",
+            "tokens per second that the deployed model generates, such as 50M",
             unit="token/s",
             zero=True,
             maximum=1e15,
@@ -61,23 +61,23 @@ class BudgetQuestion(Question):
     )
     months: Quantity = field(
         default="2",
-        metadata=option("count", "how long it is in use, in months of 30 days", unit="month", maximum=1200.0),
+        metadata=option("count", "lifetime in deployment, in months of 30 days", unit="month", maximum=1200.0),
     )
     prompts: Quantity = field(
         default="0",
-        metadata=option("count", "prompt tokens read for each generated one", unit="1", zero=True, maximum=1e6),
+        metadata=option("count", "prompt tokens per generated token", unit="1", zero=True, maximum=1e6),
     )
     rl: Quantity = field(
         default="0",
         metadata=option(
-            "count", "tokens of reinforcement learning, such as 10T", unit="token", zero=True, maximum=MOST_TOKENS
+            "count", "reinforcement learning tokens, such as 10T", unit="token", zero=True, maximum=MOST_TOKENS
         ),
     )
     rl_flop: Quantity = field(
         default="3",
         metadata=option(
             "count",
-            "FLOP per parameter and token of reinforcement learning: 2 if no rollout is trained on, 6 if each is",
+            "FLOP per parameter and reinforcement learning token: 2 if no rollout is trained on, 6 if all are",
             unit="FLOP",
             minimum=2.0,
             maximum=6.0,
@@ -87,7 +87,7 @@ class BudgetQuestion(Question):
         default=None,
         metadata=option(
             "count",
-            "train a mixture of so many experts of which one is active (256 experts, 8 active: 32)",
+            "train a mixture of experts with this ratio of total to active experts (256 experts, 8 active: 32)",
             unit="count",
             minimum=1.0,
             maximum=1e5,
@@ -95,35 +95,38 @@ class BudgetQuestion(Question):
     )
     unique_tokens: Quantity | None = field(
         default=None,
-        metadata=option("count", "different tokens that there are; more are repeats", unit="token", minimum=1.0),
+        metadata=option(
+            "count", "unique training tokens available; beyond these, data is repeated", unit="token", minimum=1.0
+        ),
     )
     ship_probability: Quantity = field(
-        default="1", metadata=option("fraction", "chance that the model is put to use", unit="1")
+        default="1", metadata=option("fraction", "probability that the model is deployed", unit="1")
     )
     mfu: Quantity = field(
-        default="40%", metadata=option("fraction", "share of the peak that pre-training reaches", unit="1")
+        default="40%", metadata=option("fraction", "model FLOP utilisation (MFU) of pre-training", unit="1")
     )
     rl_mfu: Quantity | None = field(
         default=None,
-        metadata=option("fraction", "share of the peak of reinforcement learning; 0.3 of `mfu` by default", unit="1"),
+        metadata=option("fraction", "MFU of reinforcement learning; 0.3 × `mfu` by default", unit="1"),
     )
     serve_mfu: Quantity | None = field(
         default=None,
-        metadata=option("fraction", "share of the peak of generation; 0.3 of `mfu` by default", unit="1"),
+        metadata=option("fraction", "MFU of generation; 0.3 × `mfu` by default", unit="1"),
     )
     law: str | None = field(
         default=None,
         metadata=option(
             "text",
-            "loss law: besiroglu, chinchilla, chinchilla-unrounded, muennighoff, sardana, a TOML file, or a CSV file "
-            "of measured losses (columns params, tokens, loss) to fit one to; for mixtures ludziejewski",
+            "scaling law: besiroglu, chinchilla, chinchilla-unrounded, muennighoff, sardana, a TOML file, or a "
+            "CSV file of measured losses (columns params, tokens, loss) to fit; ludziejewski for mixtures of "
+            "experts",
         ),
     )
     on: ClusterLike = field(
         default="dgx-h100",
-        metadata=option("object", "cluster whose chips and price count: catalogue name or TOML file"),
+        metadata=option("object", "cluster that sets chip peak and price: catalogue name or TOML file"),
     )
-    precision: str = field(default="bf16", metadata=option("text", "data type whose peak counts"))
+    precision: str = field(default="bf16", metadata=option("text", "data type of the peak FLOP rate"))
     price: Quantity | None = field(default=None, metadata=PRICE)
     set: Settings | None = field(
         default=None,
@@ -131,7 +134,9 @@ class BudgetQuestion(Question):
     )
     runs: bool = field(
         default=False,
-        metadata=option("switch", "list known training runs instead: over-training, use that justifies it, goodput"),
+        metadata=option(
+            "switch", "list known training runs instead: over-training, the inference that justifies it, goodput"
+        ),
     )
 
 

@@ -32,7 +32,7 @@ class CalibrateQuestion(Question):
     )
     output: str | None = field(
         default=None,
-        metadata=option("text", "TOML file to write; a folder gets one file a stack and generic.toml", short="o"),
+        metadata=option("text", "TOML file to write; a folder gets one file per stack and generic.toml", short="o"),
     )
     processes: Quantity = field(default="2", metadata=whole("how many to use", maximum=256))
 

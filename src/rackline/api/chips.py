@@ -27,7 +27,7 @@ class ChipsQuestion(Question):
     name: str | None = field(default=None, kw_only=False, metadata=name_option())
     ridge: bool = field(
         default=False,
-        metadata=option("switch", "ridge points by data type and the time to read the memory once"),
+        metadata=option("switch", "ridge points by data type, and the time to read all of memory once"),
     )
     set: Settings | None = field(default=None, metadata=set_option("hbm_bytes_per_s=20TB/s"))
 

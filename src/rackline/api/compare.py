@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareQuestion(Question):
-    """How do chips, clusters, models or deployments compare, each number over that of the first?"""
+    """How do chips, clusters, models or deployments compare, each number relative to the first?"""
 
     ask: ClassVar[str] = "compare"
 
@@ -41,7 +41,9 @@ class CompareQuestion(Question):
     ttft: Quantity | None = field(default=None, metadata=limit("time to first token of deployments", "2s"))
     calibration: CalibrationLike = field(
         default="auto",
-        metadata=option("object", "of deployments: auto, trtllm, vllm, sglang, generic, unit or a TOML file"),
+        metadata=option(
+            "object", "calibration of deployments: auto, trtllm, vllm, sglang, generic, unit or a TOML file"
+        ),
     )
 
 

@@ -38,18 +38,19 @@ class ExplainQuestion(Question):
     model: ModelLike = field(kw_only=False, metadata=shared.MODEL)
     on: ClusterLike = field(metadata=shared.ON)
     batch: Quantity = field(
-        metadata=whole("sequences that decode on one replica; 0 for a pass with prompt tokens only", minimum=0)
+        metadata=whole("batch size: decoding sequences per replica; 0 for a prefill-only pass", minimum=0)
     )
-    context: Quantity = field(metadata=tokens("tokens that each of them has cached, such as 8k"))
+    context: Quantity = field(metadata=tokens("context length: tokens each sequence has in the KV cache, such as 8k"))
     layout: LayoutLike | None = field(
         default=None,
         metadata=option(
             "text",
-            "such as tp=8,ep=8; parts that are missing are 1 (moe_tp follows); by default the smallest that fits",
+            "parallel layout such as tp=8,ep=8; unset degrees are 1 (moe_tp follows); by default the smallest that "
+            "fits",
         ),
     )
     prefill: Quantity | None = field(
-        default=None, metadata=tokens("new tokens of one prompt on each rank in the same pass")
+        default=None, metadata=tokens("prefill tokens per rank in the same pass, all of one prompt")
     )
     precision: str = field(default="native", metadata=shared.PRECISION)
     calibration: CalibrationLike = field(default="auto", metadata=shared.CALIBRATION)
@@ -57,7 +58,7 @@ class ExplainQuestion(Question):
         default=None,
         metadata=option(
             "text",
-            "how rows combine: blackboard, serial or overlap; the calibration's own by default",
+            "how the times of rows combine: blackboard, serial or overlap; the calibration's own by default",
             choices=POLICIES,
         ),
     )
@@ -195,7 +196,7 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
     if given is not None:
         layout, how = parse_layout(given, model), "given"
     else:
-        with watch.moving("looking for the smallest layout that fits"):
+        with watch.moving("searching for the smallest layout that fits"):
             layout, how = asked.smallest(start, server)
     deployment = _with_layout(start, layout)
     explanation = Explanation.of(

@@ -28,8 +28,10 @@ class FitQuestion(Question):
 
     model: ModelLike = field(kw_only=False, metadata=shared.MODEL)
     on: ClusterLike = field(metadata=shared.ON)
-    context: Quantity = field(default="8k", metadata=tokens("tokens that each request holds, such as 32k"))
-    concurrency: Quantity | None = field(default=None, metadata=whole("requests that must fit at once on the cluster"))
+    context: Quantity = field(default="8k", metadata=tokens("context length of each request, such as 32k"))
+    concurrency: Quantity | None = field(
+        default=None, metadata=whole("concurrent requests that must fit on the cluster")
+    )
     chips: Quantity | None = field(default=None, metadata=shared.CHIPS)
     precision: str = field(default="native", metadata=shared.PRECISION)
     layout: LayoutLike | None = field(default=None, metadata=shared.FREE_LAYOUT)

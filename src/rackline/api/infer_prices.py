@@ -42,24 +42,26 @@ class InferPricesQuestion(Question):
         default=None,
         metadata=option(
             "text",
-            "a chip that may serve; may be repeated; all that have a rent and 80 GB by default",
+            "chip the provider may use; may be repeated; by default every chip with a rent and at least 80 GB",
             several=True,
             repeated=True,
         ),
     )
     precision: Texts | None = field(
         default=None,
-        metadata=option("text", "bf16, fp8 or fp4; may be repeated; all by default", several=True, repeated=True),
+        metadata=option(
+            "text", "serving precision: bf16, fp8 or fp4; may be repeated; all by default", several=True, repeated=True
+        ),
     )
     margin: str | None = field(
-        default=None, metadata=option("text", "price over cost, less 1, such as 20%..80%", unit="1")
+        default=None, metadata=option("text", "margin over cost (price / cost − 1), such as 20%..80%", unit="1")
     )
     utilisation: str | None = field(
-        default=None, metadata=option("text", "share of the chip-hours that are sold, such as 40%..70%", unit="1")
+        default=None, metadata=option("text", "utilisation: share of chip-hours sold, such as 40%..70%", unit="1")
     )
     active: Quantity | None = field(
         default=None,
-        metadata=option("count", "active parameters if they are known, such as 100B", unit="count", maximum=1e15),
+        metadata=option("count", "active parameters, if known, such as 100B", unit="count", maximum=1e15),
     )
 
 

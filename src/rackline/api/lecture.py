@@ -43,7 +43,7 @@ class LectureQuestion(Question):
         default=None,
         metadata=option(
             "settings",
-            "NAME:KEY=VALUE replaces a number of the catalogue, such as gb200:hbm_bytes_per_s=16TB/s; may be repeated",
+            "NAME:KEY=VALUE overrides a number of the catalogue, such as gb200:hbm_bytes_per_s=16TB/s; may be repeated",
         ),
     )
 

@@ -36,12 +36,14 @@ class ModelsQuestion(Question):
     )
     kv: bool = field(
         default=False,
-        metadata=option("switch", "cache of a token and of long sequences, crossover context and balance batch"),
+        metadata=option(
+            "switch", "KV cache per token and of long contexts, crossover context length and balance batch size"
+        ),
     )
-    on: str = field(default="h100-sxm", metadata=option("text", "chip of crossover and balance batch, for `kv`"))
+    on: str = field(default="h100-sxm", metadata=option("text", "chip for the crossover and balance batch, with `kv`"))
     dtype: str = field(
         default="fp8",
-        metadata=option("text", "data type of weights and multiply on it, for `kv`", choices=DTYPES),
+        metadata=option("text", "data type of weights and matrix products on it, with `kv`", choices=DTYPES),
     )
     set: Settings | None = field(default=None, metadata=set_option("num_layers=40"))
 

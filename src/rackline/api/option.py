@@ -186,7 +186,7 @@ class Option:
             value = label()
         text = str(value)
         if not text.strip():
-            raise InputError(what=name, given=text, allowed=", ".join(self.choices) or "a text that says something")
+            raise InputError(what=name, given=text, allowed=", ".join(self.choices) or "a text that is not empty")
         if self.choices and text not in self.choices:
             near = nearest_names(text, self.choices, 1)
             raise InputError(what=name, given=text, allowed=", ".join(self.choices), nearest=near[0] if near else None)

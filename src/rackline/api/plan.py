@@ -44,7 +44,7 @@ _INTERVAL_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A plan, with what else was asked of its best.
+    """A plan, with the further answers about its best deployment.
 
     Args:
         plan: the best of each kind, the front, what was rejected.
@@ -193,8 +193,8 @@ def _figure(answer: Answered) -> Figure:
 def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
     """The cheapest way to serve a model on a cluster under latency limits.
 
-    Looks at every layout × precision × scheduler × batch that fits, serves the best with requests that arrive at
-    random and lowers their rate until the limits hold, and explains it: what binds, what it costs, how far it is from
+    Searches every layout × precision × scheduler × batch that fits, simulates the best with random arrivals,
+    and lowers the request rate until the limits hold, and explains it: what binds, what it costs, how far it is from
     the floors, what else there is, and what was rejected by the least.
 
     Example:
@@ -206,7 +206,7 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
     if question.what_if is not None:
         return _what_if(question, question.what_if, watch)
     traffic, drafts = traffic_of(question), speculations_of(question.speculate)
-    with watch.moving("looking at layouts, precisions, modes and batches; serving the best"):
+    with watch.moving("searching layouts, precisions, modes and batch sizes; simulating the best"):
         found, prefill_cluster = _search(question)
 
     from rackline.search.attention_ffn import plan_split

@@ -34,8 +34,8 @@ class PlanQuestion(Question):
         default=None,
         metadata=option(
             "text",
-            "data types: native, bf16, fp8, fp4, mxfp4, int8, int4, or in parts such as fp8,kv=bf16; may be repeated; "
-            "all that the chip supports by default",
+            "data types: native, bf16, fp8, fp4, mxfp4, int8, int4, or by part such as fp8,kv=bf16; may be "
+            "repeated; by default all that the chip supports",
             several=True,
             repeated=True,
         ),
@@ -52,7 +52,9 @@ class PlanQuestion(Question):
     )
     layout: LayoutLike | None = field(
         default=None,
-        metadata=option("text", "parts that are fixed, such as tp=8 or attention_dp=8,ep=8; the others stay free"),
+        metadata=option(
+            "text", "parallel degrees to fix, such as tp=8 or attention_dp=8,ep=8; the others are searched"
+        ),
     )
     calibration: CalibrationLike = field(default="auto", metadata=shared.CALIBRATION)
     memory_fraction: Quantity = field(default="0.9", metadata=shared.MEMORY_FRACTION)
@@ -60,7 +62,7 @@ class PlanQuestion(Question):
         default="0",
         metadata=option(
             "fraction",
-            "share of the prompt whose KV cache is there already, such as 50%",
+            "prefix cache hit rate: share of prompt tokens already in the KV cache, such as 50%",
             unit="1",
             maximum=0.9999,
             zero=True,
@@ -72,7 +74,7 @@ class PlanQuestion(Question):
         default="both",
         metadata=option(
             "text",
-            "both (one engine that prefills and decodes, and separate pools for the two) or aggregated (one engine)",
+            "both (aggregated and disaggregated prefill/decode) or aggregated (one engine that prefills and decodes)",
             choices=SERVING,
         ),
     )
@@ -80,7 +82,7 @@ class PlanQuestion(Question):
         default=None,
         metadata=option(
             "object",
-            "another cluster for the prefill pool, such as h100-96; chips of the same cluster by default",
+            "another cluster for the prefill pool, such as h100-96; by default chips of the same cluster",
             group=_POOLS,
         ),
     )
@@ -88,7 +90,7 @@ class PlanQuestion(Question):
         default=None,
         metadata=option(
             "whole",
-            "chips of that cluster to use; its own number by default",
+            "number of chips of that cluster; all by default",
             unit="count",
             minimum=1.0,
             group=_POOLS,
@@ -98,7 +100,7 @@ class PlanQuestion(Question):
         default=None,
         metadata=option(
             "text",
-            "parts of the prefill pool's layout that are fixed, such as attention_dp=32,ep=32",
+            "parallel degrees to fix in the prefill pool, such as attention_dp=32,ep=32",
             group=_POOLS,
         ),
     )
@@ -106,7 +108,7 @@ class PlanQuestion(Question):
         default=None,
         metadata=option(
             "count",
-            "output tokens/s that users ask for, such as 50M: how many copies, racks, watts and dollars that takes",
+            "output tokens/s to serve, such as 50M: prints the replicas, racks, watts and dollars needed",
             unit="token/s",
             maximum=1e15,
             group=_FLEET,
@@ -116,7 +118,7 @@ class PlanQuestion(Question):
         default=None,
         metadata=option(
             "count",
-            "busiest hour of the traffic over its mean, such as 1.8",
+            "peak-to-mean ratio: traffic of the busiest hour over its mean, such as 1.8",
             unit="1",
             minimum=1.0,
             maximum=1e3,
@@ -127,7 +129,7 @@ class PlanQuestion(Question):
         default=None,
         metadata=option(
             "fraction",
-            "share of the traffic that may wait for quiet hours, such as 30%",
+            "offline share: traffic that may wait for off-peak hours, such as 30%",
             unit="1",
             zero=True,
             group=_FLEET,
@@ -137,7 +139,7 @@ class PlanQuestion(Question):
         default=None,
         metadata=option(
             "count",
-            "output tokens/s of a whole provider, to compare with, such as 400M",
+            "output tokens/s of a whole provider, for comparison, such as 400M",
             unit="token/s",
             maximum=1e15,
             group=_FLEET,
@@ -147,7 +149,7 @@ class PlanQuestion(Question):
         default=None,
         metadata=option(
             "text",
-            "print the command lines of the answer for auto (the calibration's stack), vllm, sglang or trtllm",
+            "print launch commands of the answer for auto (the calibration's stack), vllm, sglang or trtllm",
             choices=STACKS,
             group=_MORE,
         ),
@@ -156,20 +158,22 @@ class PlanQuestion(Question):
         default=None,
         metadata=option(
             "text",
-            "when speculative decoding pays on the chosen decode replica: usual (1 to 4 drafts, acceptance as usually "
-            "measured) or drafts with the tokens that a step yields, such as 1,3=2.9",
+            "when speculative decoding pays on the chosen decode replica: usual (1 to 4 draft tokens at typical "
+            "acceptance) or draft tokens with the tokens that a step yields, such as 1,3=2.9",
             group=_MORE,
         ),
     )
     attention_ffn: bool = field(
         default=False,
-        metadata=option("switch", "decode with attention and experts on chips of their own", group=_MORE),
+        metadata=option(
+            "switch", "attention/FFN disaggregation: decode with attention and experts on separate chips", group=_MORE
+        ),
     )
     what_if: str | None = field(
         default=None,
         metadata=option(
             "text",
-            "one quantity varied and the optimum at each value, such as scale_up_size=8,72,144 or "
+            "vary one quantity and show the optimum at each value, such as scale_up_size=8,72,144 or "
             "hbm_bandwidth=4TB/s:20TB/s:5; also scale_up_bandwidth, scale_out_bandwidth, hbm_capacity, "
             "total_over_active, kv_bytes_per_token, or any key of `set`",
             group=_MORE,

@@ -32,31 +32,33 @@ class PriceQuestion(Question):
     on: ClusterLike = field(metadata=shared.ON)
     layout: LayoutLike | None = field(
         default=None,
-        metadata=option("text", "parts that are fixed, such as tp=8; else the cheapest for prompts of 4k"),
+        metadata=option("text", "parallel layout such as tp=8; by default the cheapest for 4k prompts"),
     )
     precision: str = field(default="native", metadata=shared.PRECISION)
     calibration: CalibrationLike = field(default="auto", metadata=CALIBRATION)
     margin: Quantity = field(
         default="30%",
-        metadata=option("fraction", "price over cost, less 1, such as 30%", unit="1", maximum=MOST_MARGIN, zero=True),
+        metadata=option(
+            "fraction", "margin over cost (price / cost − 1), such as 30%", unit="1", maximum=MOST_MARGIN, zero=True
+        ),
     )
     utilisation: Quantity = field(
         default="60%",
-        metadata=option("fraction", "share of the chip-hours that standard traffic fills", unit="1"),
+        metadata=option("fraction", "utilisation: share of chip-hours filled by standard traffic", unit="1"),
     )
     contexts: Quantities = field(
         default="32k,128k",
-        metadata=tokens("longest prompts of the context tiers, such as 32k,200k,1M", several=True),
+        metadata=tokens("longest prompt of each context tier, such as 32k,200k,1M", several=True),
     )
-    output: Quantity = field(default="1k", metadata=tokens("tokens that an answer adds to the context"))
+    output: Quantity = field(default="1k", metadata=tokens("output tokens that a request adds to the context"))
     tpot: Quantity | None = field(
-        default="50ms", metadata=latency("longest time per output token of the standard mode")
+        default="50ms", metadata=latency("limit on time per output token in the standard mode")
     )
     fast: Quantities = field(
         default="1.5,2.5",
         metadata=option(
             "count",
-            "speeds of the faster modes over the standard one, such as 1.5,2.5; below 2 they are called priority",
+            "speed-ups of the fast modes over the standard one, such as 1.5,2.5; below 2 a mode is called priority",
             unit="1",
             minimum=1.0,
             maximum=1e3,
@@ -65,14 +67,14 @@ class PriceQuestion(Question):
     )
     lifetimes: Quantities = field(
         default="5min,1h,24h",
-        metadata=option("seconds", "of cache writes, such as 5min,1h", unit="s", maximum=1e10, several=True),
+        metadata=option("seconds", "lifetimes of cache writes, such as 5min,1h", unit="s", maximum=1e10, several=True),
     )
     memory_fraction: Quantity = field(default="0.9", metadata=shared.MEMORY_FRACTION)
     rent: Quantity | None = field(
         default=None,
         metadata=option(
             "usd_per_hour",
-            "price of a chip, in USD an hour; the cluster's own by default",
+            "chip price in USD per hour; the cluster's own by default",
             unit="USD/h",
             maximum=MOST_USD,
         ),
@@ -81,19 +83,19 @@ class PriceQuestion(Question):
         default=None,
         metadata=option(
             "usd_per_hour",
-            "price of a chip with its share of host, network and building, in USD, instead of a rent",
+            "purchase price per chip with its share of host, network and building, in USD, instead of a rent",
             unit="USD",
             maximum=1e9,
         ),
     )
     years: Quantity = field(
-        default="4", metadata=option("count", "of use of what was bought", unit="year", maximum=100.0)
+        default="4", metadata=option("count", "depreciation period of purchased hardware", unit="year", maximum=100.0)
     )
     kwh: Quantity = field(
         default="0.08",
         metadata=option(
             "usd_per_hour",
-            "price of energy, in USD per kWh; an assumption",
+            "electricity price in USD per kWh; an assumption",
             unit="USD/kWh",
             maximum=MOST_USD,
             zero=True,
@@ -101,7 +103,9 @@ class PriceQuestion(Question):
     )
     pue: Quantity = field(
         default="1",
-        metadata=option("count", "power of the site over that of the machines", unit="1", minimum=1.0, maximum=10.0),
+        metadata=option(
+            "count", "power usage effectiveness: site power over IT power", unit="1", minimum=1.0, maximum=10.0
+        ),
     )
     set: Settings | None = field(default=None, metadata=shared.SET)
 
@@ -154,7 +158,7 @@ def price(question: PriceQuestion, watch: Watch) -> Offered:
         pue=si(question.pue),
     )
     output_len = si(question.output)
-    with watch.moving("looking for the cheapest deployment"):
+    with watch.moving("searching for the cheapest deployment"):
         deployment = cheapest_deployment(
             model,
             cluster,

@@ -72,7 +72,7 @@ def laws_of(name: str | None, wanted: Quality | None, experts: float, *, mixture
     if name is not None and name.endswith(".csv"):
         if mixture or (wanted is not None and wanted.total_params > wanted.active_params):
             raise InputError(
-                what="law", given=name, allowed="ludziejewski for mixtures: these runs say nothing of experts"
+                what="law", given=name, allowed="ludziejewski for mixtures: these runs are of dense models"
             )
         fitted = fit_file(name).law
         return fitted, fitted

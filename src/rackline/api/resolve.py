@@ -241,7 +241,7 @@ def layouts_of(text: Any, model: AnyModel, cluster: Cluster) -> list[Layout] | N
         raise LayoutError(
             what="layout",
             given=text,
-            allowed="the parts of one replica; all chips are filled with replicas, see `chips`",
+            allowed="the degrees of one replica; replicas fill all chips, see `chips`",
         )
     options = enumerate_layouts(model, cluster.num_chips)
     matching = [o for o in options if all(getattr(o, name) == getattr(wanted, name) for name in named)]

@@ -44,7 +44,7 @@ def rent_of(
     if purchase_usd is None:
         if cluster.usd_per_chip_hour is None:
             raise InputError(
-                what=f"price of {cluster.name}", given=None, allowed="USD a chip-hour, see --help", nearest="2.50"
+                what=f"price of {cluster.name}", given=None, allowed="USD per chip-hour, see --help", nearest="2.50"
             )
         return Rent(
             usd_per_chip_hour=cluster.usd_per_chip_hour, power_w_per_chip=power, pue=pue, usd_per_kwh=usd_per_kwh

@@ -108,7 +108,7 @@ class Server:
         )
 
     def title(self, requests: Requests) -> str:
-        """The server and its requests in words."""
+        """Description of the server and its requests."""
         d = self.deployment
         front = f" + {self.prefill_replicas} for prompts" if self.prefill else ""
         return (
@@ -136,7 +136,7 @@ def other_server(question: SimulateQuestion, cluster: Cluster, text: str) -> tup
             raise InputError(
                 what="compare",
                 given=text,
-                allowed=f"KEY=VALUE with a key of {', '.join(known)} (+ for the commas of a value)",
+                allowed=f"KEY=VALUE with a key of {', '.join(known)} (write + for commas within a value)",
                 nearest=f"{near[0]}=..." if near else None,
             )
         if name == "on":

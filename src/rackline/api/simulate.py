@@ -1,4 +1,4 @@
-"""`simulate`: requests in, percentiles of latency out."""
+"""`simulate`: requests in, latency percentiles out."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ _FILES = {
         needs={"keep_passes": True},
     ),
     "series": SideFile(
-        option=Option(kind="text", help="write one row a request to FILE.parquet or .csv"),
+        option=Option(kind="text", help="write one row per request to FILE.parquet or .csv"),
         write=_write_series,
         check=_check_series,
     ),
@@ -212,7 +212,7 @@ def _refuse(question: SimulateQuestion, outputs: frozenset[str]) -> None:
     refuse=_refuse,
 )
 def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
-    """Serve a trace or made traffic with a deployment, pass by pass, and print percentiles of latency.
+    """Simulate a deployment serving recorded or synthetic traffic, pass by pass, and print latency percentiles.
 
     Traffic is one of a trace, a rate and a number of users. An interruption gives what was simulated so far.
 
@@ -256,7 +256,7 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
 def _sustained(server: Server, traffic: Requests, asked: Slo, skip_bad: bool, watch: Watch) -> Sustained:
     from rackline.search.rate_capacity import rate_capacity
 
-    with watch.serving("looking for the highest rate") as progress:
+    with watch.serving("searching for the highest rate") as progress:
         found = rate_capacity(traffic, lambda faster: server.serve(faster, skip_bad, progress), asked)
     run = None if found.result is None else Run(server=server, result=found.result, slo=asked)
     return Sustained(capacity=found, at_capacity=run, server=server, requests=traffic)

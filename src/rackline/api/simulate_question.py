@@ -20,7 +20,7 @@ _TRAFFIC, _SERVER, _CACHE, _POOLS, _LIMITS = "Traffic", "Server", "KV cache", "P
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateQuestion(Question):
-    """What latency percentiles does a deployment give under a trace or made traffic?"""
+    """Which latency percentiles does a deployment reach under recorded or synthetic traffic?"""
 
     ask: ClassVar[str] = "simulate"
 
@@ -38,27 +38,28 @@ class SimulateQuestion(Question):
         default=None,
         metadata=option(
             "text",
-            "mean requests a second, or inf for all at once; with `turns` conversations that begin a second",
+            "mean request rate per second, or inf for all at once; with `turns`, conversations started per second",
             unit="request/s",
             group=_TRAFFIC,
         ),
     )
     users: Quantity | None = field(
         default=None,
-        metadata=whole("a closed loop of so many users, each with one request in flight", group=_TRAFFIC),
+        metadata=whole("closed loop: number of users, each with one request in flight", group=_TRAFFIC),
     )
     requests: Quantity | None = field(
-        default=None, metadata=whole("how many; 1000, or all of a trace", maximum=1e8, group=_TRAFFIC)
+        default=None,
+        metadata=whole("number of requests; by default 1000, or the whole trace", maximum=1e8, group=_TRAFFIC),
     )
     input: Quantity | None = field(
-        default=None, metadata=tokens("mean prompt tokens; with `turns` of a message", group=_TRAFFIC)
+        default=None, metadata=tokens("mean prompt tokens; with `turns`, of each message", group=_TRAFFIC)
     )
-    output: Quantity | None = field(default=None, metadata=tokens("mean generated tokens", group=_TRAFFIC))
+    output: Quantity | None = field(default=None, metadata=tokens("mean output tokens", group=_TRAFFIC))
     lengths: str = field(
         default="fixed",
         metadata=option(
             "text",
-            "how lengths spread: fixed, uniform (0.8 to 1.2 of the mean), exponential or lognormal",
+            "length distribution: fixed, uniform (0.8 to 1.2 × the mean), exponential or lognormal",
             choices=SPREADS,
             group=_TRAFFIC,
         ),
@@ -67,7 +68,7 @@ class SimulateQuestion(Question):
         default="1",
         metadata=option(
             "count",
-            "of the gaps between requests: standard deviation over mean; 1 is Poisson",
+            "coefficient of variation of inter-arrival times (standard deviation / mean); 1 is Poisson",
             unit="1",
             maximum=100.0,
             zero=True,
@@ -77,14 +78,18 @@ class SimulateQuestion(Question):
     swing: Quantity = field(
         default="0",
         metadata=option(
-            "fraction", "of a rate that follows the time of day, 0 to 1", unit="1", zero=True, group=_TRAFFIC
+            "fraction",
+            "relative amplitude of the daily cycle of the request rate, 0 to 1",
+            unit="1",
+            zero=True,
+            group=_TRAFFIC,
         ),
     )
     turns: Quantity | None = field(
         default=None,
         metadata=option(
             "count",
-            "mean turns of a conversation, each with all that was said before as its prompt",
+            "mean turns per conversation; each prompt repeats all earlier messages and answers",
             unit="count",
             minimum=1.0,
             maximum=1e4,
@@ -95,7 +100,7 @@ class SimulateQuestion(Question):
         default="0s",
         metadata=option(
             "seconds",
-            "mean pause between an answer and the next request of a user, such as 10s",
+            "think time: mean pause between an answer and the user's next request, such as 10s",
             unit="s",
             zero=True,
             group=_TRAFFIC,
@@ -105,7 +110,7 @@ class SimulateQuestion(Question):
         default="0",
         metadata=option(
             "count",
-            "tokens that all conversations begin with",
+            "system prompt tokens, shared by all conversations",
             unit="token",
             zero=True,
             maximum=1e7,
@@ -116,7 +121,7 @@ class SimulateQuestion(Question):
         default="0",
         metadata=option(
             "fraction",
-            "share of requests in the urgent tier, for the policy priority",
+            "fraction of high-priority requests, for the policy priority",
             unit="1",
             zero=True,
             group=_TRAFFIC,
@@ -126,7 +131,7 @@ class SimulateQuestion(Question):
         default="1",
         metadata=option(
             "count",
-            "replay speed-up: the traffic arrives this many times as fast",
+            "replay speed-up: a factor on the arrival rate of the traffic",
             unit="1",
             maximum=1e6,
             group=_TRAFFIC,
@@ -137,7 +142,7 @@ class SimulateQuestion(Question):
         default=None,
         metadata=option(
             "text",
-            "of a trace whose column of times does not state it: s or ms",
+            "time unit of a trace whose column does not state it: s or ms",
             choices=TIME_UNITS,
             group=_TRAFFIC,
         ),
@@ -145,15 +150,16 @@ class SimulateQuestion(Question):
     skip_bad: bool = field(
         default=False,
         metadata=option(
-            "switch", "leave out bad lines and requests that can never fit, and count them", group=_TRAFFIC
+            "switch", "skip malformed lines and requests that can never fit, and count them", group=_TRAFFIC
         ),
     )
     slo: str | None = field(
         default=None,
-        metadata=option("text", "limits for goodput, such as ttft=2s,tpot=50ms@p99", group=_LIMITS),
+        metadata=option("text", "latency limits that define goodput, such as ttft=2s,tpot=50ms@p99", group=_LIMITS),
     )
     capacity: str | None = field(
-        default=None, metadata=option("text", "find the highest rate that holds these limits", group=_LIMITS)
+        default=None,
+        metadata=option("text", "find the highest request rate within these latency limits", group=_LIMITS),
     )
     compare: Texts | None = field(
         default=None,
@@ -168,57 +174,63 @@ class SimulateQuestion(Question):
     layout: LayoutLike | None = field(
         default=None,
         metadata=option(
-            "text", "such as tp=8 or attention_dp=8,ep=8; by default the smallest that fits", group=_SERVER
+            "text",
+            "parallel layout such as tp=8 or attention_dp=8,ep=8; by default the smallest that fits",
+            group=_SERVER,
         ),
     )
     chips: Quantity | None = field(default=None, metadata=shared.CHIPS)
     replicas: Quantity | None = field(
-        default=None, metadata=whole("servers; by default as many as the chips hold", group=_SERVER)
+        default=None, metadata=whole("number of replicas; by default as many as fit on the chips", group=_SERVER)
     )
     router: str = field(
         default="round-robin",
-        metadata=option("text", "round-robin, least-loaded or prefix-aware", group=_SERVER),
+        metadata=option("text", "request router: round-robin, least-loaded or prefix-aware", group=_SERVER),
     )
     policy: str | None = field(
         default=None,
         metadata=option(
             "text",
-            "chunked, prefill-first, decode-first, fcfs, shortest-job, priority or trains; the stack's by default",
+            "scheduling policy: chunked, prefill-first, decode-first, fcfs, shortest-job, priority or trains; the "
+            "stack's by default",
             group=_SERVER,
         ),
     )
     max_batched_tokens: Quantity | None = field(
         default=None,
-        metadata=whole("tokens of a pass of one rank; the stack's by default", maximum=MOST_TOKENS, group=_SERVER),
+        metadata=whole("token budget per pass and rank; the stack's by default", maximum=MOST_TOKENS, group=_SERVER),
     )
     max_num_seqs: Quantity | None = field(
-        default=None, metadata=whole("sequences of one rank; the stack's by default", group=_SERVER)
+        default=None,
+        metadata=whole("maximum number of running sequences per rank; the stack's by default", group=_SERVER),
     )
     kv_tokens: Quantity | None = field(
         default=None,
         metadata=whole(
-            "KV cache of one rank, in tokens; by default what the memory leaves", maximum=MOST_TOKENS, group=_CACHE
+            "KV cache capacity per rank, in tokens; by default the memory that weights and buffers leave free",
+            maximum=MOST_TOKENS,
+            group=_CACHE,
         ),
     )
-    block_size: Quantity = field(default="16", metadata=whole("tokens of a KV block", group=_CACHE))
+    block_size: Quantity = field(default="16", metadata=whole("tokens per KV cache block", group=_CACHE))
     reserve: str | None = field(
         default=None,
         metadata=option(
             "text",
-            "cache that must be free for admission: chunk, prompt or final; the policy's by default",
+            "KV cache that must be free for admission: chunk, prompt or final; the policy's by default",
             choices=RESERVES,
             group=_CACHE,
         ),
     )
     prefix_caching: bool = field(
         default=False,
-        metadata=option("switch", "keep prompt blocks for requests that begin alike", group=_CACHE),
+        metadata=option("switch", "reuse cached KV blocks of requests that share a prefix", group=_CACHE),
     )
     tier: Texts | None = field(
         default=None,
         metadata=option(
             "text",
-            "NAME=BYTES@RATE[@LATENCY] for each tier behind HBM and rank, fastest first; may be repeated",
+            "cache tier behind HBM, per rank: NAME=BYTES@RATE[@LATENCY], fastest first; may be repeated",
             several=True,
             repeated=True,
             group=_CACHE,
@@ -228,7 +240,7 @@ class SimulateQuestion(Question):
         default=None,
         metadata=option(
             "rate",
-            "rate at which preempted sequences move to the host and back, instead of being computed again",
+            "bandwidth for swapping preempted sequences to host memory, instead of recomputing them",
             unit="B/s",
             group=_CACHE,
         ),
@@ -236,17 +248,20 @@ class SimulateQuestion(Question):
     prefill_replicas: Quantity | None = field(
         default=None,
         metadata=whole(
-            "so many more servers compute the prompts and hand the cache over", maximum=MOST_CHIPS, group=_POOLS
+            "prefill/decode disaggregation: number of extra replicas that run prefill and hand over the KV cache",
+            maximum=MOST_CHIPS,
+            group=_POOLS,
         ),
     )
     prefill_layout: LayoutLike | None = field(
-        default=None, metadata=option("text", "their layout; that of the others by default", group=_POOLS)
+        default=None,
+        metadata=option("text", "layout of the prefill replicas; that of the decode replicas by default", group=_POOLS),
     )
     kv_link: Quantity = field(
         default="50GB/s",
         metadata=option(
             "rate",
-            "rate at which the cache of one request moves between the pools, per chip",
+            "bandwidth of one request's KV transfer between the pools, per chip",
             unit="B/s",
             group=_POOLS,
         ),
@@ -255,7 +270,8 @@ class SimulateQuestion(Question):
         default=None,
         metadata=option(
             "text",
-            "drafts a step, such as 3, or with the tokens that a step yields, such as 3=2.4",
+            "speculative decoding: draft tokens per step, such as 3, or with the tokens that a step yields, such as "
+            "3=2.4",
             group=_SERVER,
         ),
     )
@@ -265,14 +281,15 @@ class SimulateQuestion(Question):
         default=None,
         metadata=option(
             "text",
-            "what runs around the kernels, such as vllm or vllm=0.6.3; that of the calibration by default",
+            "serving stack (scheduler, host and launch overheads), such as vllm or vllm=0.6.3; that of the "
+            "calibration by default",
             group=_SERVER,
         ),
     )
     memory_fraction: Quantity | None = field(
         default=None,
         metadata=option(
-            "fraction", "share of HBM that the server may use; the stack's by default", unit="1", group=_CACHE
+            "fraction", "fraction of HBM that the server may use; the stack's by default", unit="1", group=_CACHE
         ),
     )
     routing: str | None = field(default=None, metadata=shared.ROUTING)
@@ -280,5 +297,5 @@ class SimulateQuestion(Question):
     set: Settings | None = field(default=None, metadata=shared.SET)
     keep_passes: bool = field(
         default=False,
-        metadata=option("switch", "keep a record of each pass, for the Chrome trace", hidden=True),
+        metadata=option("switch", "record every pass, for the Chrome trace", hidden=True),
     )

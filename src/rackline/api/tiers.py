@@ -31,12 +31,12 @@ class TiersQuestion(Question):
 
     model: ModelLike = field(kw_only=False, metadata=shared.MODEL)
     on: ClusterLike = field(metadata=shared.ON)
-    prompt: Quantity = field(default="8k", metadata=tokens("tokens of the entry, such as 8k"))
+    prompt: Quantity = field(default="8k", metadata=tokens("prompt tokens of the cache entry, such as 8k"))
     held: Quantities | None = field(
         default=None,
         metadata=option(
             "seconds",
-            "how long it is held, such as 5min; may be repeated; 5 minutes, an hour and a day by default",
+            "holding time, such as 5min; may be repeated; by default 5 minutes, an hour and a day",
             unit="s",
             maximum=1e10,
             several=True,
@@ -46,28 +46,28 @@ class TiersQuestion(Question):
     reuses: Quantity = field(
         default="1",
         metadata=option(
-            "count", "how often it is brought back while it is held", unit="count", minimum=1.0, maximum=1e9
+            "count", "number of times it is loaded while it is held", unit="count", minimum=1.0, maximum=1e9
         ),
     )
     within: Quantity | None = field(
         default=None,
         metadata=option(
             "seconds",
-            "longest wait for it, such as 100ms; slower tiers are left out",
+            "longest load time, such as 100ms; slower tiers are left out",
             unit="s",
             maximum=MOST_SECONDS,
         ),
     )
     margin: Quantity = field(
         default="30%",
-        metadata=option("fraction", "of the prices shown, over cost", unit="1", maximum=MOST_MARGIN, zero=True),
+        metadata=option("fraction", "margin over cost of the prices shown", unit="1", maximum=MOST_MARGIN, zero=True),
     )
     utilisation: Quantity = field(
-        default="60%", metadata=option("fraction", "share of the chip-hours that are sold", unit="1")
+        default="60%", metadata=option("fraction", "utilisation: share of chip-hours sold", unit="1")
     )
     layout: LayoutLike | None = field(
         default=None,
-        metadata=option("text", "parts that are fixed, such as tp=8; else the cheapest for this prompt"),
+        metadata=option("text", "parallel layout such as tp=8; by default the cheapest for this prompt"),
     )
     precision: str = field(default="native", metadata=shared.PRECISION)
     calibration: CalibrationLike = field(default="auto", metadata=CALIBRATION)
@@ -178,7 +178,7 @@ def tiers(question: TiersQuestion, watch: Watch) -> Kept:
     model, cluster = model_and_cluster(question.model, question.on, price=question.price, settings=question.set)
     rent = rent_of(cluster)
     prompt_len = si(question.prompt)
-    with watch.moving("looking for the cheapest deployment"):
+    with watch.moving("searching for the cheapest deployment"):
         deployment = cheapest_deployment(
             model,
             cluster,

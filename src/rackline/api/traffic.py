@@ -54,7 +54,7 @@ def _made(question: SimulateQuestion) -> Requests:
         raise InputError(what="traffic", given=given, allowed="one of `trace`, `rate` and `users`")
     if question.input is None or question.output is None:
         name = "input" if question.input is None else "output"
-        raise InputError(what=name, given="nothing", allowed="mean tokens of a request, such as 2k")
+        raise InputError(what=name, given="nothing", allowed="mean tokens per request, such as 2k")
     spread: Spread = next(known for known in SPREADS if known == question.lengths)
     lengths = Lengths(input_len=si(question.input), output_len=si(question.output), spread=spread)
     rng = np.random.default_rng(count(question.seed))

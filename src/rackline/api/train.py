@@ -35,7 +35,7 @@ class TrainQuestion(Question):
     global_batch: Quantity = field(
         metadata=option(
             "count",
-            "tokens of a step, such as 16M; moved by up to 6 % to sequences that replicas can share",
+            "global batch size in tokens, such as 16M; adjusted by up to 6 % to divide evenly over replicas",
             unit="token",
             minimum=1.0,
             maximum=MOST_TOKENS,
@@ -43,22 +43,26 @@ class TrainQuestion(Question):
         )
     )
     seq: Quantity = field(
-        default="8k", metadata=whole("tokens of a sequence, such as 8k (k is 1024 here)", binary=True)
+        default="8k", metadata=whole("sequence length in tokens, such as 8k (k is 1024 here)", binary=True)
     )
     chips: Quantity | None = field(default=None, metadata=shared.CHIPS)
     tokens: Quantity | None = field(
         default=None,
         metadata=option(
             "count",
-            "tokens of the whole run, such as 15.6T, for days, dollars and kWh",
+            "training tokens of the whole run, such as 15.6T, for days, dollars and kWh",
             unit="token",
             minimum=1.0,
         ),
     )
-    precision: str = field(default="bf16", metadata=option("text", "bf16, fp8, fp8-block, mxfp8 or nvfp4"))
+    precision: str = field(
+        default="bf16", metadata=option("text", "training precision: bf16, fp8, fp8-block, mxfp8 or nvfp4")
+    )
     optimizer: str | None = field(
         default=None,
-        metadata=option("text", "adam, adam-bf16, adam-8bit, momentum, muon or sgd; that of the stack by default"),
+        metadata=option(
+            "text", "optimiser: adam, adam-bf16, adam-8bit, momentum, muon or sgd; that of the stack by default"
+        ),
     )
     stack: str = field(
         default="megatron-bridge",
@@ -70,16 +74,14 @@ class TrainQuestion(Question):
     )
     layout: str | None = field(
         default=None,
-        metadata=option(
-            "text", "parts that are fixed, such as tp=8,pp=16 or micro_batch=2,zero=3; the others stay free"
-        ),
+        metadata=option("text", "settings to fix, such as tp=8,pp=16 or micro_batch=2,zero=3; the others are searched"),
     )
     schedule: Texts | None = field(
         default=None,
         metadata=option(
             "text",
-            "1f1b, interleaved, gpipe, zb-h1, zb-h2, zb-v or dualpipe; may be repeated; those that the stack has by "
-            "default",
+            "pipeline schedule: 1f1b, interleaved, gpipe, zb-h1, zb-h2, zb-v or dualpipe; may be repeated; those "
+            "of the stack by default",
             several=True,
             repeated=True,
         ),
@@ -88,7 +90,8 @@ class TrainQuestion(Question):
         default=None,
         metadata=option(
             "text",
-            "none, selective, modules, full or reversible; may be repeated; all but reversible by default",
+            "activation recomputation: none, selective, modules, full or reversible; may be repeated; all but "
+            "reversible by default",
             several=True,
             repeated=True,
         ),
@@ -97,7 +100,7 @@ class TrainQuestion(Question):
         default="1",
         metadata=option(
             "count",
-            "tokens of the busiest expert rank over the mean, such as 1.3; 1 is balanced",
+            "expert load imbalance: tokens of the busiest expert rank over the mean, such as 1.3; 1 is balanced",
             unit="1",
             minimum=1.0,
             maximum=1000.0,
@@ -107,14 +110,14 @@ class TrainQuestion(Question):
         default=None,
         metadata=option(
             "count",
-            "capacity factor of experts: what a rank gets beyond so many times the mean is dropped",
+            "expert capacity factor: tokens beyond this multiple of a rank's mean are dropped",
             unit="1",
             minimum=1.0,
             maximum=1000.0,
         ),
     )
     lora: Quantity | None = field(
-        default=None, metadata=whole("train adapters of this rank beside frozen weights, such as 16")
+        default=None, metadata=whole("LoRA: train adapters of this rank and freeze the weights, such as 16")
     )
     price: Quantity | None = field(default=None, metadata=shared.PRICE)
     set: Settings | None = field(default=None, metadata=shared.SET)
@@ -249,7 +252,7 @@ def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
         lora_rank=count(question.lora) or 0,
     )
     layout = layout_text(question.layout)
-    with watch.moving("looking at layouts, micro-batches, schedules and recompute"):
+    with watch.moving("searching layouts, micro-batches, schedules and recomputation"):
         return train_plan(
             job,
             tokens=si(question.tokens),

@@ -136,6 +136,6 @@ def _write_stacks(files: tuple[str, ...], folder: str, watch: Watch) -> StacksWr
     target = Path(folder)
     if not target.is_dir():
         raise InputError(what="write_stacks", given=folder, allowed="a folder that exists")
-    with watch.moving("fitting the training numbers"):
+    with watch.moving("fitting the training parameters"):
         stacks = fitted_stacks(read_cases(files))
     return StacksWritten(files=tuple(str(path) for path in write_stacks(stacks, target)))

@@ -30,49 +30,52 @@ class ValidateQuestion(Question):
         kw_only=False,
         metadata=option(
             "text",
-            "cases, one JSON object a line; with `import_format`, results of a benchmark",
+            "measured cases, one JSON object per line; with `import_format`, benchmark results",
             positional=True,
             several=True,
         ),
     )
     calibration: str = field(
         default="auto",
-        metadata=option("text", "auto (the case's own stack), a stack, unit (ideal roofline) or a TOML file"),
+        metadata=option(
+            "text", "calibration: auto (the case's own stack), a stack, unit (ideal roofline) or a TOML file"
+        ),
     )
-    strict: bool = field(default=False, metadata=option("switch", "exit 1 when a case has no prediction"))
+    strict: bool = field(default=False, metadata=option("switch", "exit with 1 if a case cannot be predicted"))
     stored: str | None = field(
         default=None,
         metadata=option(
             "text",
-            "compare with a scoreboard written earlier; exit 1 when a median or p90 got worse or support fell",
+            "compare with a stored scoreboard; exit with 1 if a median or p90 got worse or coverage fell",
         ),
     )
     refit: LeftOut | None = field(
         default=None,
         metadata=option(
             "text",
-            "refit the serving numbers without each model, chip or stack in turn and score what was left out; with "
-            "training cases alone, the training numbers without each source, model family or chip",
+            "leave one group out: refit the serving parameters without each model, chip or stack in turn and "
+            "score the held-out cases; with training cases only, the training parameters without each source, "
+            "model family or chip",
             choices=get_args(LeftOut),
         ),
     )
     ablation: bool = field(
         default=False,
         metadata=option(
-            "switch", "switch each effect of serving off in turn, refit the other numbers and score all cases"
+            "switch", "switch off each serving effect in turn, refit the other parameters and score all cases"
         ),
     )
     write_stacks: str | None = field(
         default=None,
         metadata=option(
-            "text", "fit the training numbers to the training cases and write the training stacks into FOLDER"
+            "text", "fit the training parameters to the training cases and write the training stacks to FOLDER"
         ),
     )
     import_format: Format | None = field(
         default=None,
         metadata=option(
             "text",
-            f"read results of vllm bench serve, genai-perf, aiperf or InferenceX: {', '.join(get_args(Format))}",
+            f"import results of vllm bench serve, genai-perf, aiperf or InferenceX: {', '.join(get_args(Format))}",
             flag="--import",
             choices=get_args(Format),
         ),
@@ -83,24 +86,24 @@ class ValidateQuestion(Question):
     )
     model: str | None = field(
         default=None,
-        metadata=_imported("of the imported results, where the file does not say or says it by another name"),
+        metadata=_imported("model of the imported results, if the file does not name it as rackline does"),
     )
     chip: str | None = field(default=None, metadata=_imported("of the imported results"))
     num_chips: Quantity | None = field(
         default=None,
-        metadata=whole("all chips that served the imported results", maximum=MOST_CHIPS, group=_IMPORT),
+        metadata=whole("number of chips that served the imported results", maximum=MOST_CHIPS, group=_IMPORT),
     )
-    layout: LayoutLike | None = field(default=None, metadata=_imported("how they were used, such as tp=4"))
+    layout: LayoutLike | None = field(default=None, metadata=_imported("their parallel layout, such as tp=4"))
     precision: str | None = field(
-        default=None, metadata=_imported("data types, such as fp8; that of the released checkpoint by default")
+        default=None, metadata=_imported("data types, such as fp8; those of the released checkpoint by default")
     )
     stack: str | None = field(default=None, metadata=_imported("serving software"))
     input_len: Quantity | None = field(
-        default=None, metadata=tokens("mean prompt tokens, where the file does not say", group=_IMPORT)
+        default=None, metadata=tokens("mean prompt tokens, if the file does not say", group=_IMPORT)
     )
     output_len: Quantity | None = field(
-        default=None, metadata=tokens("mean generated tokens, where the file does not say", group=_IMPORT)
+        default=None, metadata=tokens("mean output tokens, if the file does not say", group=_IMPORT)
     )
     concurrency: Quantity | None = field(
-        default=None, metadata=whole("requests in flight, where the file does not say", group=_IMPORT)
+        default=None, metadata=whole("concurrent requests, if the file does not say", group=_IMPORT)
     )

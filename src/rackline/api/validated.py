@@ -228,7 +228,7 @@ FILES = {
     ),
     "write_docs": SideFile(
         option=Option(
-            kind="text", help="write the scoreboard (refits, ablation) into the marked block of a Markdown page"
+            kind="text", help="write the scoreboard (refits, ablation) to the marked block of a Markdown page"
         ),
         write=_write_docs,
         check=_existing,
@@ -236,7 +236,7 @@ FILES = {
     "write_bands": SideFile(
         option=Option(
             kind="text",
-            help="write the error bands of these cases to FILE.toml; with `refit` from the refits that left them out",
+            help="write the error bands of these cases to FILE.toml; with `refit`, from held-out predictions",
         ),
         write=_write_bands,
     ),

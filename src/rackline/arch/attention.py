@@ -171,7 +171,7 @@ class Kind:
     may_be_zero: ClassVar[frozenset[str]] = frozenset()
 
     def problem(self) -> str | None:
-        """What is inconsistent in the parameters, in words; None when nothing is."""
+        """What is inconsistent in the parameters, as a sentence; None if nothing is."""
         return None
 
     @property

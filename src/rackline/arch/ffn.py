@@ -49,7 +49,8 @@ class MoeFfn:
         d_latent: width to which tokens are projected for the routed experts, 0 for none [elements].
         router_bias: whether the router has a bias per expert.
         extra_params: parameters that belong to no product [elements].
-        num_groups, groups_per_token: a token picks its experts from so many of the groups (node-limited routing).
+        num_groups, groups_per_token: a token picks its experts from `groups_per_token` of the groups (node-limited
+            routing).
     """
 
     activation: str

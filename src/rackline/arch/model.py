@@ -220,7 +220,7 @@ class Model:
         return total
 
     def state_bytes(self) -> float:
-        """Recurrent states of one sequence, whatever its context [bytes]."""
+        """Recurrent states of one sequence, independent of its context length [bytes]."""
         cores = ((group.count, core) for group in self.layer_groups for core in group.attention.cores())
         return STATE_BYTES * sum(count * float(core.state_elements(1)) for count, core in cores)
 
@@ -289,7 +289,7 @@ class AggregateModel:
         return self.total_params > self.active_params
 
     def kv_bytes_per_token(self, bytes_per_element: float = 2.0) -> float:
-        """KV cache bytes per token as stated, whatever the element size [bytes]."""
+        """KV cache bytes per token as stated, independent of the element size [bytes]."""
         return self.aggregate_kv_bytes_per_token
 
     def kv_bytes(self, context_len: FloatLike, bytes_per_element: float = 2.0) -> FloatLike:

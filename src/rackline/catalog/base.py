@@ -47,7 +47,7 @@ class Source(Record):
         fields: Dotted keys (``hbm_bytes``, ``levels.scale_up.latency_s``) or prefixes
             (``architecture.*``, ``*``).
         kind: How good the evidence is.
-        citation: Who said it, in words.
+        citation: Citation as text.
         url: Where it can be read.
         accessed: When it was read, as a date.
         note: What a reader must know, such as a disagreement between sources.

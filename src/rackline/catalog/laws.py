@@ -42,7 +42,7 @@ class LossErrorRecord(Record):
 
 
 class FrontierRecord(Record):
-    """Constants of N_opt(C) = coefficient * C**exponent, the best size for so many FLOP.
+    """Constants of N_opt(C) = coefficient * C**exponent, the compute-optimal size for C FLOP.
 
     Args:
         coefficient: Parameters at 1 FLOP [count].
@@ -57,8 +57,8 @@ class ExpertRangeRecord(Record):
     """Between which numbers of experts a routed law bends.
 
     Args:
-        experts_start: Below about so many experts nothing is gained [count].
-        experts_max: Above about so many experts nothing more is gained [count].
+        experts_start: Number of experts below which nothing is gained [count].
+        experts_max: Number of experts above which nothing more is gained [count].
     """
 
     experts_start: Positive

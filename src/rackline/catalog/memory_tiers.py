@@ -14,7 +14,7 @@ class MemoryRecord(SourcedRecord):
 
     Args:
         tier: Which tier it is an example of, fastest first: sram, hbm, host_dram, cxl, nvme, qlc, disk.
-        unit: What one unit is, in words ("one drive").
+        unit: Description of one unit ("one drive").
         released: Date of release, YYYY[-MM[-DD]].
         capacity_bytes: Capacity of one unit [bytes].
         bytes_per_s: Sequential read bandwidth of one unit [bytes/s].

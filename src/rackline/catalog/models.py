@@ -109,7 +109,7 @@ class MoeRecord(Record):
         num_shared_experts: Experts that every token visits [count].
         d_shared: Width of the shared experts together [elements].
         first_dense_layers: Leading layers that use the dense block instead [count].
-        every: One layer in so many is a mixture, after the leading dense ones [count].
+        every: Period of mixture layers: one layer in `every`, after the leading dense ones [count].
         bias: Whether the experts have biases.
         router_bias: Whether the router has a bias or a correction term per expert.
         shared_gate: Whether a learned gate weighs the shared experts.

@@ -21,15 +21,15 @@ from rackline.cli.screen import FailedCheckError, counting, print_json, progress
 from rackline.errors import InputError
 from rackline.files import check_outputs
 
-_JSON = Option(kind="switch", help="print JSON (SI units) and nothing else")
+_JSON = Option(kind="switch", help="print only JSON, in SI units")
 _PLOT = Option(
     kind="text",
-    help="write a figure to FILE.svg, .png, .pdf, .html (one page that needs no network) or .json (Vega-Lite); needs "
-    "the extra plot, .json does not",
+    help="write a figure to FILE.svg, .png, .pdf, .html (self-contained) or .json (Vega-Lite); all but .json "
+    "need the extra plot",
 )
 _PLOT_THEME = Option(
     kind="text",
-    help="light, dark, or auto: pages follow the reader's system, images are light",
+    help="colours of the figure: light, dark, or auto (pages follow the reader's system, images are light)",
     choices=("auto", "light", "dark"),
 )
 _LONGEST_NAME = 4096  # characters of a path

@@ -17,23 +17,23 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 COMMANDS: Mapping[str, str] = {
     "plan": "The cheapest way to serve a model within latency limits.",
     "train": "Layout, step time, memory, days and dollars of a run.",
-    "simulate": "Serve a trace or made traffic: percentiles of latency.",
-    "explain": "One pass row by row: formula, numbers, seconds, what binds.",
-    "fit": "What fits: weights, room for KV, context, concurrency.",
-    "tiers": "Where to keep a prompt's KV cache, and for how long.",
+    "simulate": "Latency percentiles under recorded or synthetic traffic.",
+    "explain": "One pass row by row: formula, numbers, time, bottleneck.",
+    "fit": "What fits: weights, KV cache, context length, concurrency.",
+    "tiers": "Where to keep the KV cache of a prompt, and for how long.",
     "price": "What to charge: input, output, cache, batch, fast modes.",
-    "infer-prices": "What public prices reveal: parameters, KV, batches.",
+    "infer-prices": "What public prices reveal: parameters, KV bytes, batches.",
     "budget": "How large a model to train, on how many tokens.",
-    "validate": "Predict measured cases; how far off the predictions are.",
+    "validate": "Compare predictions with measured cases.",
     "calibrate": "Fit calibrations to tables of measured operations.",
-    "lecture": "Is what the lecture says true, and where does it stop?",
+    "lecture": "Check the lecture's claims, and where they stop to hold.",
     "chips": "The chips, or one with the sources of its numbers.",
     "clusters": "The clusters, or one with the sources of its numbers.",
-    "models": "The models, or one: parameters, FLOP and KV of a token.",
+    "models": "The models, or one: parameters, FLOP and KV per token.",
     "memory": "The memory tiers, or one with the sources of its numbers.",
     "compare": "Chips, clusters, models or deployments side by side.",
     "ask": "Answer a file of questions: one table, one JSON.",
-    "schema": "Questions as JSON Schema: units, defaults, bounds, help.",
+    "schema": "JSON Schema of the questions: units, defaults, bounds.",
 }
 """What each command answers, in one line."""
 
@@ -213,16 +213,16 @@ with questions.toml such as
 }
 """Examples of each command; "" is `rackline` itself."""
 
-GLOSSARY = """Words:
+GLOSSARY = """Glossary:
 
-    tp, pp, ep    tensor, pipeline, expert parallelism: chips that share each
-                  layer, hold successive layers, hold different experts
-    cp            context parallelism: chips that share one long prompt
-    attention_dp  ranks that keep all attention weights, serve different
-                  requests and share the experts
+    tp, pp, ep    tensor, pipeline, expert parallelism: degrees of
+                  splitting each layer, the layers, the experts over chips
+    cp            context parallelism: chips that split one long prompt
+    attention_dp  data-parallel attention: ranks with full attention weights
+                  and different requests, which share the experts
     ttft, tpot    time to first token; time per output token after the first
-    MFU           model FLOP utilisation: the model's FLOP over what the
-                  chips could do at their peak
+    MFU           model FLOP utilisation: the model's FLOP per second over
+                  the peak of the chips
 """
 
 

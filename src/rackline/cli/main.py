@@ -129,7 +129,7 @@ def _words(error: CycloptsError, given: list[str]) -> str:
 
 
 def _write_utf8() -> None:
-    """Write UTF-8 whatever the locale; a terminal that cannot show it gets a ? rather than a failure."""
+    """Write UTF-8 in any locale; a terminal that cannot show it gets a ? rather than a failure."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             encoding = stream.encoding if stream.isatty() else "utf-8"

@@ -1,4 +1,4 @@
-"""Where commands write: tables for people or JSON for programs on standard output, progress on standard error."""
+"""Where commands write: tables or JSON on standard output, progress on standard error."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class Chip:
 
     Args:
         name: Catalogue name.
-        full_name: Name for people.
+        full_name: Display name.
         vendor: Who makes it.
         generation: Family, the parent of calibrations.
         released: Date of release, or None.

@@ -54,7 +54,7 @@ class Cluster:
 
     Args:
         name: Catalogue name.
-        full_name: Name for people.
+        full_name: Display name.
         chip: What the cluster is made of.
         num_chips: Chips in use [count].
         levels: scale_up, then optionally scale_out.

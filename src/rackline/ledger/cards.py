@@ -48,7 +48,7 @@ def q12(it: Work) -> Finding:
     model, rack = it.world.model("llama-3.1-405b"), it.world.cluster(RACK)
     kept = model.total_params * it.q("weight_bytes") / stages
     it.show("weights of a stage of Llama 3.1 405B in BF16", kept, "B")
-    it.show("which are kept so many times more without the stop", stale, "times")
+    it.show("versions kept without the stop, relative", stale, "times")
     it.show("memory of a chip of the rack", rack.chip.hbm_bytes, "B")
     return it.done(
         "The gradients of a batch are summed and the weights changed before the next forward. Without the stop nothing "

@@ -98,7 +98,7 @@ def c59(it: Work) -> Finding:
     spread = ExpertRouting(num_ranks=ranks, num_experts=moe.num_experts, experts_per_token=moe.experts_per_token)
     copies = float(dispatch_traffic(spread, 1.0, 1.0).sent[0].sum())
     width = 2.0 * model.d_model  # a token in BF16
-    reduced = 2.0 * (ranks - 1)  # a ring all-reduce sends each element so many times, over all ranks
+    reduced = 2.0 * (ranks - 1)  # times that a ring all-reduce sends each element, summed over ranks
     hidden = 2.0 * 2.0 * (moe.experts_per_token * moe.d_expert + moe.d_shared)  # gate and up in BF16
     up = rack.scale_up.bytes_per_s_each_way
     out = (rack.scale_out or rack.scale_up).bytes_per_s_each_way

@@ -118,7 +118,7 @@ class Computed:
 
     @property
     def text(self) -> str:
-        """Label and value for people."""
+        """Label and formatted value."""
         if self.value is None:
             return f"{self.label}: {'yes' if self.passes else 'no'}"
         return f"{self.label} {write(self.value, self.unit)}"

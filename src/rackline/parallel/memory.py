@@ -306,7 +306,7 @@ def memory_use(
     """What the fullest chip holds, the cache in whole blocks.
 
     Args:
-        server: what is kept beside weights and cache, and what the memory fraction is of.
+        server: memory reserved beside weights and KV cache, and the base of the memory fraction.
         sequences_per_rank: sequences with KV on one attention-dp rank, over all pipeline micro-batches [sequences].
         context_len: longest or reserved context of each [tokens].
     """
@@ -351,7 +351,7 @@ def fitting_sequences(
     unit, _ = size.in_tokens(server.block_size)
     each = size.blocks_of(longest, server.block_size)
     if not np.all((unit > 0) & (each > 0)):
-        raise InputError(what=model.name, given="no KV cache", allowed="a model that caches something")
+        raise InputError(what=model.name, given="no KV cache", allowed="a model with a KV cache or state")
     blocks = np.floor(np.maximum(room, 0.0) / as_array(layout.pp) / (unit * server.block_size))
     return np.floor(blocks / each)
 

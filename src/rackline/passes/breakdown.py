@@ -208,7 +208,7 @@ class Breakdown:
         """Put rates, efficiencies and overheads in. Raises InputError for a table of several layouts."""
         if numbers.num_layouts is not None:
             raise InputError(
-                what="table", given=f"{numbers.num_layouts} layouts", allowed="one layout; take table.layout(index)"
+                what="table", given=f"{numbers.num_layouts} layouts", allowed="one layout; use table.layout(index)"
             )
         rows = numbers.rows
         names = feature_names(one.row for one in rows)

@@ -32,7 +32,7 @@ class OperationCalibration:
         quantise_s: a separate quantisation of the activations, which passes leave out [s].
         permute: passes of routed tokens through memory around the experts [count].
         evidence: what kind of number this is.
-        origin: which chip, stack and rule it comes from, for people.
+        origin: which chip, stack and rule it comes from, as text.
         median_error: on shapes that the fit did not see; NaN when unknown.
     """
 

@@ -54,7 +54,7 @@ def compile_table(times: TimeTable, load: ExpertLaw | None) -> StepFunction:
     """
     if times.num_layouts is not None:
         raise InputError(
-            what="table", given=f"{times.num_layouts} layouts", allowed="one layout; take table.layout(index)"
+            what="table", given=f"{times.num_layouts} layouts", allowed="one layout; use table.layout(index)"
         )
     derived = {EXPERT_TOKENS, EXPERTS_TOUCHED} if load is not None else set[str]()
     inputs = [name for name in times.feature_names if name != ONE and name not in derived]

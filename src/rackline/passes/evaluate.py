@@ -263,7 +263,7 @@ def _resource_streams(rows: Sequence[RowNumbers], names: tuple[str, ...], layout
 def shortest_on_the_wire(rows: Sequence[RowNumbers], names: tuple[str, ...], layouts: int) -> Array:
     """Which rows count on the blackboard, 1 or 0: (rows, layouts).
 
-    Of alternative kernels each layout takes the one with the shortest wire time, whatever the batch: the
+    Of alternative kernels each layout takes the one with the shortest link time, at any batch size: the
     alternatives of one job depend on the same features.
     """
     jobs: dict[str, list[int]] = {}

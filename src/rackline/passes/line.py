@@ -27,7 +27,7 @@ def line_seconds(
         overhead + max t + exposed (sum t - max t) + ramp sqrt(overhead max t)
 
     Args:
-        overhead_s: what is paid whatever the amounts [s].
+        overhead_s: fixed overhead, independent of the amounts [s].
         resource_s: t, time of each resource at the rate it reaches [s]; floats or arrays that broadcast.
         exposed: share of the shorter times that does not hide behind the longest, 0 to 1.
         ramp: slow-down of messages whose latency and transfer are alike.
@@ -51,7 +51,7 @@ def line_seconds(
 
 
 def row_seconds(numbers: RowNumbers, features: Mapping[str, FloatLike]) -> FloatLike:
-    """Time of a row, whichever of its kernel's alternatives it is [s].
+    """Time of a row, for any of its kernel's alternatives [s].
 
     Args:
         numbers: the row with its numbers; coefficients are scalars or one value a layout.

@@ -39,7 +39,7 @@ class Row:
         scale_up_steps, scale_out_steps: message steps in sequence in the pass [count].
         stream: rows of one stream follow each other; streams overlap under the `overlap` policy.
         choice: rows with the same non-empty choice are kernels for one job; the fastest is used.
-        formula: how the coefficients come about.
+        formula: how the coefficients are computed.
     """
 
     name: str

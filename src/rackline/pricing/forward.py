@@ -29,7 +29,7 @@ from rackline.pricing.cache import (
 from rackline.pricing.costs import Rent, TokenCosts
 from rackline.pricing.offered import Offered, SoldCache, SoldTier, Terms
 
-LEAST_FAST = 2.0  # a mode that is less than so many times as fast is sold as priority
+LEAST_FAST = 2.0  # a mode below this speed-up is sold as priority
 _STEPS_OF_A_TIER = 9
 
 
@@ -141,7 +141,7 @@ def _sold(
     if batch[0] == 0.0:
         if costs.batches_that_fit(end)[0] < 1:
             return replace(empty, reason=f"one sequence of {end:,.0f} tokens does not fit on the replica")
-        return replace(empty, reason=f"no batch keeps {limit_s or 0:.3g} s a token at {end:,.0f} tokens")
+        return replace(empty, reason=f"no batch keeps {limit_s or 0:.3g} s per token at {end:,.0f} tokens")
     room = float(costs.mode.max_batched_tokens)
     # a prompt shorter than a pass costs no more a token than one that fills it; its logits are sold as output
     prefill = float(costs.prefill_chip_s(max(high, room))[0])

@@ -120,7 +120,7 @@ class PriceChange:
         hardware_gain: most that newer chips at the same data type explain [ratio].
         precision_gain: most that halving the width of weights explains [ratio].
         left_over: of the input cut, what neither explains: a smaller model, less margin, more utilisation [ratio].
-        text: the same in words.
+        text: the same as a sentence.
     """
 
     name: str

@@ -14,7 +14,7 @@ def answers_table(rows: Sequence[tuple[str, str, str, bool]]) -> Table:
     """One question a row.
 
     Args:
-        rows: what is asked, of what, what is found or what is wrong, and whether it is an answer.
+        rows: command, subject, result or error, and whether it succeeded.
     """
     failed = sum(not answered for *_, answered in rows)
     table = plain_table(f"{len(rows) - failed} of {len(rows)} questions answered")

@@ -1,4 +1,4 @@
-"""A training budget for people: phases, over-training, the curve around the optimum; and the known runs."""
+"""Terminal report of a training budget: phases, over-training, the curve around the optimum; and the known runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fits, for people: layouts with weights, room for KV, largest context and concurrency."""
+"""Terminal report of what fits: layouts with weights, room for KV, largest context and concurrency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The catalogue for people: lists of chips, clusters and models, and one of them with the sources of its numbers."""
+"""The catalogue on the terminal: lists of chips, clusters and models, and one of them with the sources of its
+numbers."""
 
 from __future__ import annotations
 

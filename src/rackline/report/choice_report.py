@@ -1,4 +1,4 @@
-"""The answer of `plan` for people: what to run, the numbers that it can promise, what a run of it measured."""
+"""Terminal report of `plan`: what to run, what it can promise, what a simulated run of it measured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rackline.units import format_count, format_seconds
 
 
 def request_text(plan: Plan) -> str:
-    """The question in words: lengths and limits, a limit without a percentile being one of the mean."""
+    """The question as a sentence: lengths and limits; a limit without a percentile is one on the mean."""
     work = plan.workload
     text = f"{short_count(work.input_len)} tokens in, {short_count(work.output_len)} out"
     if work.cache_hit:

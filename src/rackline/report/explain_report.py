@@ -27,7 +27,7 @@ class Explanation:
     """One pass of a deployment, under its calibration and on the blackboard.
 
     Args:
-        layout_choice: how the layout was chosen, for people.
+        layout_choice: how the layout was chosen, in a sentence.
         batch_size: sequences that decode on one replica [sequences].
         batch: what one rank works on.
         table: the rows with their coefficients.

@@ -39,7 +39,7 @@ class Figure:
 
     Args:
         title: what it shows, in a line.
-        description: what one sees, in a sentence or two, for people who cannot see it.
+        description: alternative text: what the figure shows, in a sentence or two.
         spec: Vega-Lite without title, size and look: data, layers, encodings.
         subtitle: under what assumptions.
         width, height: of the area between the axes [pixels]; views side by side have their own.

@@ -1,4 +1,4 @@
-"""The fleet that a traffic needs, for people."""
+"""Terminal report of the fleet that a traffic needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a result as a table of polars or pandas, whichever is installed."""
+"""Rows of a result as a data frame of polars or pandas, depending on which is installed."""
 
 from __future__ import annotations
 

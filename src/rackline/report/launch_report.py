@@ -1,4 +1,4 @@
-"""Launch commands for people: one line an option group, notes below."""
+"""Launch commands on the terminal: one line per option group, notes below."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of the lecture over the whole catalogue, for people: ridge points and drain times, caches and crossovers."""
+"""Tables of the lecture over the whole catalogue: ridge points and drain times, caches and crossovers."""
 
 from __future__ import annotations
 

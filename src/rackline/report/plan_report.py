@@ -1,4 +1,4 @@
-"""The answer of `plan` for people: what to run, why, how far from the limits, what else there is."""
+"""Terminal report of `plan`: what to run, why, how far from the limits, what else there is."""
 
 from __future__ import annotations
 

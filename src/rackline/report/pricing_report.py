@@ -1,4 +1,4 @@
-"""Price sheets made and read, for people: tables of tiers, caches, intervals and conflicts."""
+"""Terminal reports of price sheets, made and read: tables of tiers, caches, intervals and conflicts."""
 
 from __future__ import annotations
 

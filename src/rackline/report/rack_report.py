@@ -1,4 +1,4 @@
-"""Racks, switches, cables and paths of a cluster, for people."""
+"""Terminal report of racks, switches, cables and paths of a cluster."""
 
 from __future__ import annotations
 

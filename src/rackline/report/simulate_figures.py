@@ -1,4 +1,4 @@
-"""Figures and files of a simulated run: tails of latency, latency and load over time, Chrome trace."""
+"""Figures and files of a simulated run: latency tails, latency and load over time, Chrome trace."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def tails_figure(results: Mapping[str, Result]) -> Figure:
         ),
     ]
     return Figure(
-        title="Tails of latency",
+        title="Latency tails",
         subtitle=_requests(results),
         description="For each latency the share of requests that take longer, on log axes. "
         + " ".join(_percentiles_text(name, result) for name, result in results.items()),
@@ -92,7 +92,7 @@ def timeline_figure(results: Mapping[str, Result]) -> Figure:
     encoding = {"x": x, "y": y, "color": colour(names)}
     shown = [Measure(field="series", title="what"), arrival, _LATENCY]
     return Figure(
-        title="Latency by time of arrival",
+        title="Latency by arrival time",
         subtitle=_requests(results),
         description="Each request's time to first token and whole time over when it arrived. "
         + " ".join(_percentiles_text(name, result) for name, result in results.items()),

@@ -1,4 +1,4 @@
-"""A simulated run for people: percentiles, throughput, occupancy, limits; several runs side by side."""
+"""Terminal report of a simulated run: percentiles, throughput, occupancy, limits; several runs side by side."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run_report(data: Mapping[str, Any], title: str, *, elapsed_s: float) -> Grou
 
     Args:
         data: `Result.as_dict`.
-        title: the deployment in words.
+        title: description of the deployment.
         elapsed_s: wall time of the simulation [s].
     """
     body = Text()

@@ -1,4 +1,4 @@
-"""When drafting pays, for people."""
+"""Terminal report of speculative decoding: when it pays."""
 
 from __future__ import annotations
 

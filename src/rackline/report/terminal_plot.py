@@ -51,7 +51,7 @@ class LogAxis:
         return (math.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
 
     def ticks(self, most: int) -> list[float]:
-        """Round values inside the range, at most so many."""
+        """Round values inside the range, at most `number`."""
         first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
         for steps in ((1.0, 2.0, 5.0), (1.0, 3.0), (1.0,)):
             found = [step * 10.0**e for e in range(first, last + 1) for step in steps]
@@ -79,7 +79,7 @@ class LinearAxis:
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self, most: int) -> list[float]:
-        """Round values inside the range, at most so many."""
+        """Round values inside the range, at most `number`."""
         span = (self.high - self.low) / max(most, 1)
         power = 10.0 ** math.floor(math.log10(span))
         step = next(power * factor for factor in (1.0, 2.0, 5.0, 10.0) if power * factor >= span)

@@ -1,4 +1,4 @@
-"""The answer of `train` for people: what to run, where the time and the memory go, what a run costs."""
+"""Terminal report of `train`: what to run, where the time and the memory go, what a run costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One quantity varied: the optimum at each value, for people."""
+"""Terminal report of a what-if: the optimum at each value of one quantity."""
 
 from __future__ import annotations
 

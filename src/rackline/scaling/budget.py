@@ -107,7 +107,7 @@ class Budget:
 
     Args:
         law: loss law.
-        loss: loss that is to be reached [nat per token].
+        loss: target loss [nat per token].
         usage: what is done with the model.
         mfu: share of the peak by phase.
         num_experts: E of the mixture, 1 for a dense model [count].
@@ -253,7 +253,7 @@ def budget(
 
     Args:
         law: loss law; for a mixture that of its number of experts (`joint_law`).
-        loss: loss that is to be reached [nat per token].
+        loss: target loss [nat per token].
         usage: what is done with the model.
         mfu: share of the peak by phase.
         peak_flop_per_s: dense peak of one chip [FLOP/s].

@@ -1,4 +1,4 @@
-"""Compute-optimal training: how to split so many FLOP between size and tokens."""
+"""Compute-optimal training: how to split a FLOP budget between size and tokens."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def overtraining_factor(active_params: Num, tokens: Num, tokens_per_param: Num |
 
 
 def compute_optimal(law: LossLaw, flop: Numbers) -> Allocation:
-    """The size and tokens of the least loss for so many FLOP (approach 3).
+    """The size and tokens of least loss for a FLOP budget (approach 3).
 
     N = G * (C / 6)**a, D = (C / 6)**b / G, G = (alpha A / (beta B))**(1 / (alpha + beta)),
     a = beta / (alpha + beta), b = alpha / (alpha + beta)

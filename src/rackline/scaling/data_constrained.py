@@ -36,7 +36,7 @@ def effective_tokens(tokens: Num, unique_tokens: Num, useful_repeats: Num) -> Nu
 
 
 def tokens_of_effective(effective: Num, unique_tokens: Num, useful_repeats: Num) -> Num:
-    """Tokens to train on, repeats counted, to get the worth of so many fresh ones.
+    """Tokens to train on, repeats included, to match a given number of fresh ones.
 
     D = U (1 - R* ln(1 - (D' / U - 1) / R*)) for D' > U, else D'
 

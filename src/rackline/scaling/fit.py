@@ -47,7 +47,7 @@ def fit_loss_law(params: Any, tokens: Any, losses: Any, *, exclude_highest: int 
         params: N of each run [count], shape (n,).
         tokens: D of each run [token], shape (n,).
         losses: L of each run [nat per token], shape (n,).
-        exclude_highest: so many runs of the highest loss are left out as outliers [count].
+        exclude_highest: number of runs with the highest loss to leave out as outliers [count].
         name: name of the law.
 
     Returns:

@@ -136,12 +136,12 @@ def optimal_allocation(
         tokens=plain(tokens),
         lifetime_flop=plain(cost),
         feasible=bool(feasible) if feasible.ndim == 0 else feasible,
-        reason="" if feasible.all() else "so few different tokens do not bring any size to this loss",
+        reason="" if feasible.all() else "with so few unique tokens no model size reaches this loss",
     )
 
 
 def optimal_tokens_of_params(law: LossLaw, params: Num, lifetime_flop_per_param: Num | float) -> Num:
-    """Tokens on which a model of N parameters is to be trained, for which its size is then the best.
+    """Training tokens at which N parameters are the compute-optimal size.
 
     6 D (r - 1) = K at fixed N
 
@@ -221,7 +221,7 @@ def _useful_repeats(law: LossLaw) -> float:
 
 
 def _tokens(law: LossLaw, effective: Any, unique: Any) -> Any:
-    """Tokens with repeats that are worth so many fresh ones."""
+    """Tokens, repeats included, that are worth a given number of fresh ones."""
     if unique is None:
         return effective
     finite = np.isfinite(effective)

@@ -18,7 +18,7 @@ def fit_file(path: str, *, exclude_highest: int = 0) -> FittedLaw:
 
     Args:
         path: the file.
-        exclude_highest: so many runs of the highest loss are left out [count].
+        exclude_highest: number of runs with the highest loss to leave out [count].
 
     Returns:
         The law and its error.

@@ -61,7 +61,7 @@ def saturated_experts(num_experts: Num, experts_start: Num, experts_max: Num) ->
 
     Args:
         num_experts: E, 1 for a dense model [count], any shape.
-        experts_start: E_start; a dense model counts as so many [count], broadcasts.
+        experts_start: E_start; the number of experts a dense model counts as [count], broadcasts.
         experts_max: E_max; no model counts as more [count], broadcasts.
 
     Returns:
@@ -140,7 +140,7 @@ def dense_equivalent_params(law: RoutedLaw, active_params: Num, num_experts: Num
 
 
 def joint_law(num_experts: float, name: str = "ludziejewski", overrides: Mapping[str, object] | None = None) -> LossLaw:
-    """The loss law of mixtures with so many experts, in active parameters and tokens.
+    """The loss law of mixtures with a given number of experts, in active parameters and tokens.
 
     L = a E'**delta N**(alpha + gamma ln E') + b E'**omega D**(beta + zeta ln E') + c, which at one E is
     E + A / N**alpha + B / D**beta again, so that all of `chinchilla` and `optimum` holds for it
@@ -155,7 +155,7 @@ def joint_law(num_experts: float, name: str = "ludziejewski", overrides: Mapping
 
     Raises:
         UnknownNameError: no such law.
-        InputError: a law of another kind; so many experts that the loss would not fall with size or data.
+        InputError: a law of another kind; too many experts: the loss would not fall with size or data.
 
     Assumes: one expert a token; finer experts count as E = total over active of the expert parameters.
 

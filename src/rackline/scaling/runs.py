@@ -25,7 +25,7 @@ class KnownRun:
 
     Args:
         name: catalogue name.
-        full_name: name for people.
+        full_name: display name.
         total_params: all parameters [count].
         active_params: parameters that one token is multiplied with [count].
         tokens: tokens of pre-training [token].
@@ -96,7 +96,7 @@ def run_mfu(active_params: Num, tokens: Num, chip_hours: Num, peak_flop_per_s: N
 
 
 def chip_hours_of_flop(flop: Num, mfu: Num, peak_flop_per_s: Num) -> Num:
-    """Chip-hours that so many FLOP take.
+    """Chip-hours for a number of FLOP.
 
     hours = FLOP / (MFU * peak * 3600)
 
@@ -127,7 +127,7 @@ def chip_hours_of_flop(flop: Num, mfu: Num, peak_flop_per_s: Num) -> Num:
 
 
 def lifetime_tokens_of_flop(lifetime_flop_per_param: float, relative_mfu: float) -> float:
-    """Tokens of use that cost so many FLOP of pre-training per parameter: K m / 2 [token]."""
+    """Inference tokens that cost K FLOP of pre-training per parameter: K m / 2 [token]."""
     return lifetime_flop_per_param * relative_mfu / FORWARD_FLOP_PER_PARAM_TOKEN
 
 

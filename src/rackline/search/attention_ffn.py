@@ -221,7 +221,7 @@ class _Attention:
 def _with_experts(
     attention: _Attention, moe: MoeFfn, chips: int, tpot_limit_s: float | None
 ) -> AttentionFfnSplit | None:
-    """The best number of attention ranks, batch and micro-batches in front of so many expert chips."""
+    """The best number of attention ranks, batch and micro-batches for a number of expert chips."""
     model, cluster = attention.model, attention.cluster
     layout = Layout(attention_dp=chips, ep=chips)
     held = weight_bytes(model, layout, attention.precision)

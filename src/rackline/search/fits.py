@@ -76,13 +76,13 @@ def smallest_cluster(model: AnyModel, workload: Workload, memory_fraction: float
                 cluster=option.name,
                 num_chips=option.num_chips,
                 reason=f"{option.name} has {format_bytes(total)} on {option.num_chips} chips; with {label} "
-                f"{format_bytes(free)} stay free on the fullest chip",
+                f"{format_bytes(free)} remain free on the fullest chip",
             )
     largest = known[-1]
     free, label = best_free_bytes(model, largest, workload, memory_fraction)
     return ClusterNeed(
         cluster=None,
         num_chips=0,
-        reason=f"no cluster of the catalogue is large enough; {largest.name} comes nearest "
+        reason=f"no cluster of the catalogue is large enough; {largest.name} is the closest "
         f"({label}: {format_bytes(-free)} too much on the fullest chip)",
     )

@@ -21,7 +21,7 @@ class Floors:
         latency_s: blackboard step of a single sequence, which reads only the experts that it uses [s].
         full_read_s: all weights of a replica over the bandwidth of its chips (lecture C09), the floor of a batch that
             touches every expert [s].
-        usd_per_mtok_output: price of a token's own compute or KV reads, whichever is longer (C11).
+        usd_per_mtok_output: price of the longer of a token's own compute and KV reads (C11).
         latency_ratio, cost_ratio: predicted over floor.
     """
 

@@ -74,7 +74,7 @@ class NoPromise:
     """Why there is no rate.
 
     Args:
-        reason: in words.
+        reason: as a sentence.
         simulated: whether it was served and no rate held; else it cannot be simulated.
     """
 
@@ -85,7 +85,7 @@ class NoPromise:
 def promise(steady: Candidate | PoolPair, site: Site) -> Promise | NoPromise:
     """Find the rate, or say why there is none."""
     if isinstance(steady, PoolPair) and (steady.prefill.layout.cp > 1 or steady.decode.layout.cp > 1):
-        return NoPromise(reason="ranks that share a context are not simulated", simulated=False)
+        return NoPromise(reason="context parallelism is not simulated", simulated=False)
     span = span_of(steady, site)
     engine = steady.decode if isinstance(steady, PoolPair) else steady
     if engine.batch_size > MOST_IN_FLIGHT:
@@ -177,7 +177,7 @@ class _Search:
         if held is not None:
             return self._promise(held, _MOST_RUNS)
         worst = "nothing ends" if broken is None else self._worst(broken)
-        return NoPromise(reason=f"served at lower and lower rates, it never keeps the limits: {worst}", simulated=True)
+        return NoPromise(reason=f"no request rate keeps the limits: {worst}", simulated=True)
 
     def _promise(self, held: Simulated, runs: int) -> Promise:
         return Promise(
@@ -224,7 +224,7 @@ class _Search:
         return max(rate, 0.3 * high)
 
     def _worst(self, found: Simulated) -> str:
-        """Which limit is broken most, in words."""
+        """Which limit is exceeded most, as text."""
         if found.grows:
             return f"at {found.requests_per_s:.3g} requests/s the queue still grows"
         over = found.over_limits(self.limits)

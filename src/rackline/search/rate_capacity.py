@@ -1,4 +1,4 @@
-"""The highest rate of requests that a deployment holds within limits of latency."""
+"""The highest request rate that a deployment serves within latency limits."""
 
 from __future__ import annotations
 

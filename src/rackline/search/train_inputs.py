@@ -60,7 +60,7 @@ def _several(given: Sequence[str] | None, allowed: Sequence[str], option: str) -
 
 
 def whole_batch(tokens: float, seq_len: int, num_chips: int) -> int:
-    """Sequences of a batch of about so many tokens: within 6 %, the count that replicas share best.
+    """Sequences of a batch of about this many tokens: within 6 %, the count that replicas divide best.
 
     Replicas share a batch evenly and their number divides the chips, so what counts is the greatest common divisor of
     sequences and chips. A whole count with which it is as large as with any other stays; else the count wins that is

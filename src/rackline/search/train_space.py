@@ -167,9 +167,9 @@ def _refuse(
         raise LayoutError(
             what="--layout",
             given=f"pp={pp}",
-            allowed=f"a pipeline under one of these schedules: {', '.join(schedules)}; --schedule names others"
+            allowed=f"a pipeline under one of these schedules: {', '.join(schedules)}; use --schedule for others"
             if schedules
-            else "no pipeline: the stack has none; --schedule names one all the same",
+            else "no pipeline: the stack has none; use --schedule to choose one anyway",
             nearest="pp=1",
         )
     raise LayoutError(

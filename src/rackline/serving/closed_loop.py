@@ -67,7 +67,7 @@ class StaticBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakThroughput:
-    """Unlimited requests: what all chips put out [tokens/s], with so many sequences decoding on a replica."""
+    """Saturated: output of all chips [tokens/s] with a given number of sequences decoding on a replica."""
 
     output_tokens_per_s: float
     batch_size: float

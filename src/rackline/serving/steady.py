@@ -39,6 +39,7 @@ class SteadyState:
     """Latencies of a full engine; floats or arrays (layouts, points).
 
     Args:
+        requests_per_s: of a replica, over all its ranks and micro-batches [requests/s].
         decode_s: step without prompt tokens [s].
         mixed_s: step (or extra pass) with prompt tokens [s].
         prefill_share: q, share of steps with prompt tokens on any rank.
@@ -50,6 +51,7 @@ class SteadyState:
         prefill_cost_share: share of the engine's time that prompts cost.
     """
 
+    requests_per_s: Array
     decode_s: Array
     mixed_s: Array
     prefill_share: Array
@@ -143,7 +145,7 @@ class Engine:
         return self.eager_s(device) if self.stack.eager_decode else device
 
     def drafts_s(self, sequences: FloatLike, context_len: FloatLike) -> FloatLike:
-        """All drafts of a step, one after another, with so many sequences on a rank [s]."""
+        """All drafts of a step, one after another, with a given number of sequences on a rank [s]."""
         if self.draft is None or not self.speculation.draft_tokens:
             return 0.0
         alone = replace(self, table=self.draft, pipeline_stretch=1.0, speculation=PLAIN, draft=None)
@@ -242,6 +244,7 @@ def steady_state(
         ttft = beyond + 0.5 * cycle_s + hold_s
         cost_share = utilisation = hold_s / cycle_s
     return SteadyState(
+        requests_per_s=b * peers / ((workload.output_len - 1.0) * step_s / per_step + hold_s),
         decode_s=decode_s + drafts_s,
         mixed_s=mixed_s,
         prefill_share=some,

@@ -55,7 +55,7 @@ class OpenLoop:
     """Requests of one length that arrive at random, as one of several equal servers behind a router sees them.
 
     Some are decoding already when the run begins, evenly spread over their answers. Then come a few that are not
-    measured, those that are, and so many behind them that the servers stay busy until the last of them has ended.
+    measured, those that are, and enough behind them that the servers stay busy until the last of them has ended.
 
     Args:
         input_len, output_len: [tokens].
@@ -63,7 +63,7 @@ class OpenLoop:
         measured: requests that count [requests].
         warm_up: requests before them [requests].
         servers: that take turns with the arrivals; one of them is simulated [count].
-        seed: of everything that is drawn. The same seed draws the same gaps at any rate.
+        seed: random seed. The same seed gives the same inter-arrival times, scaled by the rate.
     """
 
     input_len: int

@@ -17,7 +17,7 @@ class TierSpec:
     """A tier behind HBM: room and transfer rate for the cache of one rank.
 
     Args:
-        name: for people.
+        name: display name.
         tokens: room [tokens].
         tokens_per_s: cache that comes back a second [tokens/s].
         latency_s: before the first byte [s].
@@ -144,7 +144,7 @@ class PrefixCache:
         return freed
 
     def trim(self, room_blocks: int) -> None:
-        """Move the oldest unused blocks out until the others fit into so many KV blocks."""
+        """Evict the least recently used blocks until the others fit into a given number of KV blocks."""
         keep = max(room_blocks, 0) // self.unit_blocks
         while len(self.idle) > keep:
             block = next(iter(self.idle))

@@ -107,7 +107,7 @@ class Rank:
     # blocks
 
     def needed(self, tokens: int) -> int:
-        """Blocks that decoding takes while the clock goes on by so many tokens [count]."""
+        """KV blocks that decoding takes while every sequence gains a number of tokens [count]."""
         if self.final or not tokens:
             return 0
         if tokens == 1:
@@ -124,7 +124,7 @@ class Rank:
         return found
 
     def take(self, blocks: int) -> None:
-        """So many free blocks are in use from now on."""
+        """Take a number of free blocks into use."""
         self.used += blocks
         if self.remains is not None and blocks > 0:
             self.remains.take(blocks)
@@ -344,7 +344,7 @@ class Rank:
     # the end of a pass
 
     def advance(self, tokens: int, steps: int) -> list[int]:
-        """Decoding goes on by so many tokens (their blocks are counted already); who has finished."""
+        """Advance decoding by a number of tokens (their blocks are counted already); returns who has finished."""
         self.clock += tokens
         self.steps += steps
         ends, clock = self.ends, self.clock

@@ -17,8 +17,8 @@ class RankSpec:
     Args:
         pool_tokens: room for KV [tokens].
         block_size: tokens of a KV block [tokens].
-        fixed_tokens: room that a sequence takes whatever its length (windows, recurrent state), in tokens [tokens].
-        grows: whether each token of a sequence takes room besides that.
+        fixed_tokens: room that a sequence takes at any length (windows, recurrent state), in tokens [tokens].
+        grows: whether each token of a sequence takes room in addition.
         max_num_seqs: sequences that run at once [sequences].
         max_batched_tokens: tokens of a pass [tokens].
         reserve: room that must be free for admission; None for the policy's own.
@@ -62,5 +62,5 @@ class RankSpec:
 
 
 def token_clock(steps: int, tokens_per_step: float) -> int:
-    """Tokens that a sequence has gained after so many steps: whole ones, the mean over many steps [tokens]."""
+    """Tokens that a sequence has gained after a number of steps: whole ones, the mean over many steps [tokens]."""
     return steps if tokens_per_step == 1.0 else floor(steps * tokens_per_step + 1e-9)

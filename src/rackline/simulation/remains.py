@@ -44,7 +44,7 @@ class Remains:
             self.left[request] = part
 
     def reuse(self, request: int, blocks: int) -> int:
-        """A request takes up to so many of its own blocks back; how many. The rest is nobody's."""
+        """A request takes back up to a number of its own blocks; returns how many. The rest is nobody's."""
         part = self.left.pop(request, None)
         if part is None:
             return 0

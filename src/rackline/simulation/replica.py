@@ -93,7 +93,7 @@ class Replica:
         return sum(rank.load for rank in self.ranks) + len(self.queue) + len(self.late)
 
     def known_prefix(self, request: int) -> int:
-        """Blocks of a prompt's beginning that some rank has at hand [count]."""
+        """KV blocks of a prompt's prefix that some rank has cached [count]."""
         hashes = self.book.hashes
         if hashes is None:
             return 0

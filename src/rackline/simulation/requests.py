@@ -25,7 +25,7 @@ class Requests:
         hash_tokens: tokens of such a block [tokens].
         computed: prompt tokens whose cache is there when the request arrives; all of them to begin with decoding
             [tokens], (n,). None when nothing is.
-        name: for people.
+        name: display name.
         skipped: lines of the source that were bad and left out [count].
         lines: line of the source by request, for messages, (n,).
 
@@ -92,7 +92,7 @@ class Requests:
         return (len(self) - 1) / last if last > 0 else float("inf")
 
     def scaled(self, factor: float) -> Requests:
-        """The same requests, `factor` times as fast.
+        """The same requests at `factor` times the arrival rate.
 
         Raises:
             InputError: a factor that is not above 0.
@@ -131,7 +131,7 @@ class Requests:
         )
 
     def first(self, count: int) -> Requests:
-        """The first so many of them."""
+        """The first `number` requests."""
         return self if count >= len(self) else self.pick(np.arange(len(self)) < count)
 
 

@@ -216,7 +216,7 @@ def _that_fit(requests: Requests, pool: Pool, prefill: Handover | None, skip_bad
         raise InputError(
             what="request",
             given=f"{requests.input_len[first]} + {requests.output_len[first]} tokens",
-            allowed=f"at most {most * spec.block_size} tokens, the KV pool of a rank (or leave such requests out)",
+            allowed=f"at most {most * spec.block_size} tokens, the KV pool of a rank (or skip such requests)",
             where=requests.where(first),
         )
     if requests.after is not None:  # what follows a request that is left out is left out as well

@@ -62,7 +62,7 @@ def pool_of(
     found_unit, found_fixed = size.in_tokens(block_size)
     unit, fixed = float(found_unit), int(found_fixed)
     if not unit:
-        raise InputError(what=model.name, given="no KV cache", allowed="a model that caches something")
+        raise InputError(what=model.name, given="no KV cache", allowed="a model with a KV cache or state")
     if pool_tokens is None:
         server = replace(stack.memory(), block_size=block_size)
         room = float(kv_room_bytes(model, layout, types, chip, server)[0])

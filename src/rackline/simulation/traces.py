@@ -134,7 +134,7 @@ def _requests(
             if not reader.skip_bad:
                 index = int(np.argmax(late))
                 raise InputError(
-                    what="time of arrival", given=float(rows.time[index]),
+                    what="arrival time", given=float(rows.time[index]),
                     allowed=f"at least {before[index]:g}, the line before it", where=f"{file}:{rows.lines[index]}",
                 )  # fmt: skip
             reader.bad.extend(rows.lines[late].tolist())
@@ -201,9 +201,9 @@ def _unit_s(kept: Sequence[Rows], time: Array, file: Path, given: TimeUnit | Non
 def _ambiguous(file: Path, taken: str, other: TimeUnit, means: str) -> InputError:
     mine = "s" if other == "ms" else "ms"
     return InputError(
-        what="times of arrival",
+        what="arrival times",
         given=f"numbers without a unit; as {taken} they mean {means}",
-        allowed=f"--time-unit {other}, or --time-unit {mine} to take them so",
+        allowed=f"--time-unit {other}, or --time-unit {mine} to read them that way",
         where=str(file),
     )
 
@@ -254,7 +254,7 @@ def _csv_pieces(reader: _Reader, lines: Iterator[str]) -> Iterator[Rows | None]:
         raise InputError(
             what="columns",
             given=_short(", ".join(header)),
-            allowed="a time of arrival (arrival_s, timestamp), input_len and output_len",
+            allowed="an arrival time (arrival_s, timestamp), input_len and output_len",
             where=f"{reader.path}:1",
         )
     twice = next((name for name in header if header.count(name) > 1 and name in (*ARRIVAL, *INPUT, *OUTPUT)), None)

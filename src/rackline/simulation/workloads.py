@@ -65,7 +65,7 @@ def open_arrivals(
     swing: float = 0.0,
     fast_share: float = 0.0,
 ) -> Requests:
-    """Requests that come whatever the server does.
+    """Open-loop requests: they arrive independently of the server.
 
     Args:
         count: how many [requests].

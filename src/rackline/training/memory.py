@@ -175,7 +175,7 @@ def _device(
     logits: Array,
     gradient_bytes: float,
 ) -> dict[str, Array]:
-    """What a device holds whose layers are so many times those of the mean stage."""
+    """What a device holds whose number of layers is a multiple of the mean stage's."""
     runs, precision = batch.runs, batch.precision
     dense, experts = held.dense * layers + ends, held.experts * layers
     over, expert_over = as_array(runs.dp) * runs.cp, as_array(runs.expert_dp())

@@ -32,7 +32,7 @@ class TrainLayout:
     Args:
         tp: tensor parallelism, with sequence parallelism between blocks [chips].
         pp, virtual_pp: pipeline stages, and parts of the layer stack that one stage holds [count].
-        cp: context parallelism: a sequence is spread over so many chips [chips].
+        cp: context parallelism: chips that share each sequence [chips].
         ep, expert_tp: expert and tensor parallelism of the routed experts, inside tp · cp · dp [chips].
         dp: replicas that share a batch [count].
         zero: what dp shards: 0 nothing, 1 optimiser, 2 gradients, 3 weights (FSDP).

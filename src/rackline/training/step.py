@@ -27,7 +27,7 @@ OPTIMIZER_BYTES = 34.0
 """Traffic of an optimiser step per parameter besides its moments, which are read and written: a gradient read, a master
 weight read and written and the bf16 weight written (14); the gradient scaled, clipped by its norm, set to zero (20)."""
 ADAPTER_BYTES = 2.0
-"""An adapter on the wire: bf16 whatever the frozen weights are."""
+"""An adapter on the links: bf16, independent of the type of the frozen weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class StepTime:
         forward, input, weight: of one micro-batch on the mean stage, communication that shows included.
         recompute: of one micro-batch on the mean stage.
         host: to launch one micro-batch on the mean stage.
-        stage: one micro-batch on the slowest stage, whichever of device and host takes longer.
+        stage: one micro-batch on the slowest stage, the longer of device and host time.
         bubble: waiting of a stage for others in a step.
         data: exchange of gradients and weights that shows.
         optimizer: update.

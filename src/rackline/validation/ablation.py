@@ -30,7 +30,7 @@ class Effect:
     """Something that can be switched off.
 
     Args:
-        name: what it is, for people.
+        name: display name.
         without: what is there instead.
         fixed: numbers that are then known.
         calibration_name: kernels of all cases, "auto" for those of each case's stack.
@@ -115,7 +115,7 @@ EFFECTS: Mapping[str, Effect] = {
         Effect(name="separate quantisation", without="always fused", numbers=_fused),
         Effect(name="synchrony", without="prompts arrive one by one", scheduler=_one_by_one),
         Effect(name="burst", without="no request waits for a burst", fixed={"burst_share": 0.0}),
-        Effect(name="first token", without="no time besides the passes", fixed=dict.fromkeys(FIRST_TOKEN, 0.0)),
+        Effect(name="first token", without="no time outside the passes", fixed=dict.fromkeys(FIRST_TOKEN, 0.0)),
         Effect(name="mixed passes", without="prompts always alone in a pass", scheduler=_prompts_alone),
         Effect(
             name="small kernels", without="norms, rotations and activations are free", numbers=_without_small_kernels

@@ -93,7 +93,7 @@ class Unsupported:
             where=case.where,
             cause=cause,
             bad_input=bad_input,
-            # whatever a training case measured is converted into the time of a step
+            # the measured quantity of a training case is converted into a step time
             metrics=("step_s",) if case.kind == "train" else tuple(case.measured),
             model=case.model,
             chip=case.chip,

@@ -86,7 +86,7 @@ class ServingNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptEngine(Engine):
-    """An engine that keeps the kernel times of the batches it has seen, whatever the numbers of its stack."""
+    """An engine that caches the kernel times of the batches it has seen; they do not depend on stack parameters."""
 
     kept_tables: dict[bool, TimeTable] = field(default_factory=dict[bool, TimeTable])
     kept_seconds: dict[tuple[object, ...], Array] = field(default_factory=dict[tuple[object, ...], Array])

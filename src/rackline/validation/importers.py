@@ -97,7 +97,7 @@ def import_results(paths: Iterable[str | Path], form: str, given: Given) -> str:
 
 
 def _entries(path: Path) -> list[Table]:
-    """One JSON object, a list of them, or one a line (as --append-result writes)."""
+    """One JSON object, a list of them, or one per line (as --append-result writes)."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -113,7 +113,7 @@ def _entries(path: Path) -> list[Table]:
             data = []
     if not data or not all(isinstance(entry, dict) for entry in data):
         raise InputError(
-            what="result file", given=str(path), allowed="a JSON object, a list of them, or one object a line"
+            what="result file", given=str(path), allowed="a JSON object, a list of them, or one object per line"
         )
     return cast("list[Table]", data)
 
@@ -287,7 +287,7 @@ def _case(result: Result, given: Given, case_id: str, where: str, form: str) -> 
     for option, value in stated.items():
         if value is None or value == "":
             raise InputError(
-                what=option, given="nothing", allowed=f"a value: the {form} result does not say it", where=where
+                what=option, given="nothing", allowed=f"a value: the {form} result does not contain it", where=where
             )
     case: dict[str, object] = {
         "id": case_id,

@@ -31,7 +31,7 @@ class Interval:
         metric: what it is.
         predicted: the number.
         low, high: nine of ten measured values of the group lay between them.
-        group: which cases the band comes from, for people.
+        group: which cases the band comes from, as text.
         num_cases: how many they are [cases].
     """
 

@@ -194,7 +194,7 @@ def _grouped(
 def predict_serve(
     predictor: Predictor, cases: Sequence[Case], speculation: Speculation | None = None
 ) -> list[Predicted]:
-    """Closed loops of so many requests on all replicas.
+    """Closed loops, each with a fixed number of concurrent requests over all replicas.
 
     Args:
         speculation: drafts, in place of what the cases say of them.

@@ -53,7 +53,7 @@ def _text(path: Path) -> str:
     except (OSError, UnicodeDecodeError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
         raise InputError(
-            what="case file", given=str(path), allowed=f"a readable UTF-8 file, one JSON object a line ({reason})"
+            what="case file", given=str(path), allowed=f"a readable UTF-8 file, one JSON object per line ({reason})"
         ) from None
 
 

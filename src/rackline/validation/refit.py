@@ -26,7 +26,7 @@ LeftOut = Literal["model", "chip", "stack"]
 EVERYTHING = ""
 """The fold that leaves nothing out."""
 MANY = 15
-"""Groups with so many cases are named when the worst group is looked for [cases]."""
+"""Fewest cases of a group that may be named as the worst [cases]."""
 Done = Callable[[str, int, int], None]
 
 

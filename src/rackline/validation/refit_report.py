@@ -1,4 +1,4 @@
-"""Leave-one-out refits and the ablation for people: terminal tables and a page of Markdown."""
+"""Leave-one-out refits and the ablation: terminal tables and a page of Markdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scoreboard for people: errors by metric and group, what is unsupported, the worst ten."""
+"""The scoreboard on the terminal: errors by metric and group, what is unsupported, the worst ten."""
 
 from __future__ import annotations
 

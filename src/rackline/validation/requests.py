@@ -225,7 +225,7 @@ def _requests(path: Path, run: str) -> tuple[Requests, dict[str, Array]]:
                     what="line", given=row, allowed="numbers in every column", where=f"{path.name}, line {number}"
                 ) from None
     if not rows:
-        raise InputError(what="run", given=run, allowed=f"a run with requests in {path.name}")
+        raise InputError(what="run", given=run, allowed=f"a run with at least one request in {path.name}")
     table = np.array(rows)
     table = table[np.argsort(table[:, 0], kind="stable")]
     requests = Requests(

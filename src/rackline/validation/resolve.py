@@ -97,7 +97,7 @@ class Resolver:
         return self._chips[name]
 
     def cluster(self, chip: Chip, num_chips: int) -> Cluster:
-        """The smallest cluster of the catalogue that joins so many of these chips.
+        """The smallest cluster of the catalogue with at least this number of these chips.
 
         Raises:
             InputError: none does.

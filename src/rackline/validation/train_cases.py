@@ -12,10 +12,12 @@ from rackline.arch import Model
 from rackline.errors import InputError, RacklineError
 from rackline.passes import Calibration, calibration
 from rackline.passes.features import Array
+from rackline.training.memory import cheapest_recompute
 from rackline.training.precision import TrainPrecision, train_precision
-from rackline.training.runs import Runs, TrainLayout
+from rackline.training.runs import Runs, TrainLayout, replaced
 from rackline.training.stack import BEFORE_HOPPER, IDEAL, TrainingStack, has_grace, lookup, training_stack
 from rackline.training.step import StepParts, step_parts, step_time
+from rackline.training.work import MicroBatch
 from rackline.validation.cases import Case, Unsupported
 from rackline.validation.resolve import Resolver
 from rackline.validation.train_layouts import mtp_layers, train_layout, train_stack_name, truncated
@@ -126,7 +128,7 @@ def joined(all_parts: Sequence[StepParts]) -> StepParts:
 
 
 def measured_step_s(case: Case) -> float:
-    """Time of a step, from whatever was measured [s].
+    """Step time, from the quantity that was measured [s].
 
     FLOP of a step by the formulas with which the rates were published, attention counted over the whole square:
     model 72 B s L d² (1 + s/6d + V/12Ld), with full recompute 96 B s L d² (1 + s/6d + V/16Ld).
@@ -219,6 +221,8 @@ def _ready(resolver: Resolver, case: Case, stacks: dict[str, TrainingStack]) -> 
     chip = resolver.chip(case.chip)
     precision = train_precision(case.precision, chip, stack=stacks[name])
     layout = train_layout(case, model)
+    if case.text("recompute", "unknown").lower() == "unknown":
+        layout = replaced(layout, recompute=_unknown_recompute(resolver, case, model, layout, precision, stacks[name]))
     return _Ready(
         case=case,
         model=model,
@@ -227,6 +231,29 @@ def _ready(resolver: Resolver, case: Case, stacks: dict[str, TrainingStack]) -> 
         stack=name,
         measured_s=measured_step_s(case),
     )
+
+
+def _unknown_recompute(
+    resolver: Resolver, case: Case, model: Model, layout: TrainLayout, precision: TrainPrecision, stack: TrainingStack
+) -> str:
+    """The cheapest recompute that fits, by our count."""
+    chip = resolver.chip(case.chip)
+    batch = MicroBatch(
+        model=model,
+        runs=Runs.of([layout]),
+        cluster=resolver.cluster(chip, case.num_chips),
+        precision=precision,
+        seq_len=int(case.number("seq_len")),
+        flash=stack.flash_attention,
+        sequence_parallel=stack.sequence_parallel,
+        mtp_layers=mtp_layers(case, model),
+    )
+    return cheapest_recompute(
+        batch,
+        global_batch_sequences=int(case.number("global_batch")),
+        gradient_bytes=stack.gradient_bytes,
+        hbm_bytes=chip.hbm_bytes,
+    )[0]
 
 
 def find_stack(name: str) -> TrainingStack:

@@ -12,7 +12,7 @@ from rackline.validation.cases import Case
 _COUNTS = ("tp", "pp", "virtual_pp", "cp", "ep", "expert_tp", "moe_tp", "dp", "fsdp")
 SHARDING = {"full-shard": 3, "fsdp": 3, "shard-grad-op": 2, "zero-3": 3, "zero-2": 2, "zero-1": 1, "none": 0}
 WIDE_EXPERTS = 16
-"""Up to so many experts a layer, each as wide as a dense block, tensor parallelism cuts experts too."""
+"""Most experts per layer, each as wide as a dense block, at which tensor parallelism still splits experts."""
 BRIDGE_GRAPHS = (26, 6)
 """Release of Megatron-Bridge from which expert layers run in fused and captured kernels."""
 

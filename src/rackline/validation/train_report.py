@@ -1,4 +1,4 @@
-"""Refits of the training numbers for people: a terminal table and a block of a page."""
+"""Refits of the training parameters: a terminal table and a block of a page."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Indexer(Kind):
         num_q_heads: heads of the index queries [count].
         index_head_dim: width of a head and of the key [elements].
         ratio: tokens that one index key stands for [tokens].
-        eight_bits: whether keys are kept in fp8 whatever the cache beside them.
+        eight_bits: whether keys are kept in fp8 regardless of the KV cache's type.
         all_heads_everywhere: whether every chip of a tp group scores with all heads.
         scored_tokens: tokens for which one score leaves the kernel [tokens].
 
@@ -178,7 +178,7 @@ class SparseLatentAttention(MultiHeadLatentAttention):
         return np.minimum(context_len, self.top_k)
 
     def attention_pairs(self, chunk_tokens: FloatLike, prefix_tokens: FloatLike) -> FloatLike:
-        """Picked pairs, or all pairs in the expanded form counted by their work, whichever is less."""
+        """Picked pairs, or all pairs in the expanded form counted by their work: the smaller of the two."""
         dense = self.expanded_flop_per_pair / self.prefill_flop_per_pair
         picked = windowed_pairs(chunk_tokens, prefix_tokens, self.top_k)
         return np.minimum(picked, dense * np.asarray(windowed_pairs(chunk_tokens, prefix_tokens, None)))

@@ -51,7 +51,7 @@ def stale_updates(pipeline_stages: Num, micro_batches: Num) -> Num:
         micro_batches: M of one batch [count], broadcasts.
 
     Returns:
-        Updates [count], broadcast shape; so many older versions of the weights are kept for the backward.
+        Updates [count], broadcast shape; the number of older weight versions kept for the backward pass.
 
     Raises:
         InputError: less than one stage or micro-batch.

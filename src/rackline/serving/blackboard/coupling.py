@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def couple(x: T, y: T, function: Callable[[T], T], add: Callable[[T, T], T]) -> tuple[T, T]:
-    """Mix two halves so that it can be undone, whatever the function is.
+    """Mix two halves so that it can be undone, for any function.
 
     (x, y) -> (x, y + f(x))
 

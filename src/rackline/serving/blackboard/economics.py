@@ -102,7 +102,7 @@ def cost_floor_usd(
 
 
 def tokens_per_s(batch_size: Num, pass_seconds: Num) -> Num:
-    """Generated tokens per second of everything that works on one pass.
+    """Output tokens per second of all chips that share one pass.
 
     rate = B / t_pass
 

@@ -26,7 +26,7 @@ def table(pp: int, micro_batches: int, chunks: int) -> Table:
         raise InputError(
             what="DualPipe",
             given=f"{pp} stages, {micro_batches} micro-batches",
-            allowed="an even number of stages, and an even number of micro-batches of at least 2 a stage",
+            allowed="an even number of stages, and an even number of at least 2 micro-batches per stage",
             nearest=f"{pp + pp % 2} stages, {max(2 * (pp + pp % 2), micro_batches + micro_batches % 2)} micro-batches",
         )
     return tuple(tuple(_device(pp, micro_batches // 2, device)) for device in range(pp))

@@ -47,7 +47,7 @@ class Durations:
 
     @classmethod
     def equal(cls, parts: int, forward: float, backward: float, weight: float, hop_s: float = 0.0) -> Durations:
-        """The same times for every part."""
+        """The same times forevery part."""
         return cls(forward=[forward] * parts, backward=[backward] * parts, weight=[weight] * parts, hop_s=hop_s)
 
 
@@ -185,8 +185,8 @@ def execute(
         slot = table[stuck[0]][following[stuck[0]]]
         raise InputError(
             what="pipeline schedule",
-            given=f"device {stuck[0]} waits for {slot.op}{slot.micro_batch} for ever",
-            allowed="an order without circles",
+            given=f"device {stuck[0]} waits for {slot.op}{slot.micro_batch} forever",
+            allowed="an order without cycles",
         )
     return Timeline(
         events=tuple(events),

@@ -62,7 +62,7 @@ class Schedule:
         parts = pp * chunks // self.copies
         if len(durations.forward) != parts:
             raise InputError(
-                what=f"durations of {self.name}", given=len(durations.forward), allowed=f"{parts}, one a part"
+                what=f"durations of {self.name}", given=len(durations.forward), allowed=f"{parts}, one per part"
             )
         if self.copies > 1:
             durations = replace(

@@ -1,0 +1,264 @@
+"""An open loop: requests come at random, whatever the server does.
+
+With lambda requests a second, a request waits for the prefill path (`rackline.serving.prompt_queue`) and then decodes
+in J = output_len - 1 passes, each as long as what runs beside it makes it. Four things set the mean time of a token:
+
+    tpot = E[T] + growth · D'(n) · (n_seen - n) + (V0 - VJ) · k / (J (1 - rho))
+
+- the mean pass E[T] with the prompts that arrive meanwhile;
+- the batch that a request sees, n_seen: itself and those beside it, more than the mean over passes because requests
+  come in bursts (busy periods of the prefill path make them 1 / (1 - rho)² as uneven as Poisson arrivals);
+- the backlog V0 of prompts that a finished prompt leaves behind, served while it decodes, less the VJ that wait when
+  it ends, at k seconds a token;
+- Little's law: lambda · J · tpot requests decode.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rackline.passes import Batch, TimeTable
+from rackline.passes.features import Array, FloatLike, as_array
+from rackline.serving.busiest import busiest_share
+from rackline.serving.prompt_queue import PromptPasses, PromptQueue, prompt_queue
+from rackline.serving.steady import Engine, SteadyState
+from rackline.serving.workload import Mode, Workload
+
+_ITERATIONS = 8  # of the rate that keeps a batch; each leaves a part of the error
+_UNEVEN = 0.9  # sequences by which the busiest of many ranks exceeds their mean when each request goes to the idlest
+
+
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # beyond saturation
+def open_loop(
+    engine: Engine,
+    workload: Workload,
+    mode: Mode,
+    sequences_per_rank: FloatLike,
+    *,
+    decode_s: Array | None = None,
+    growth_s: Array | None = None,
+    threads: int = 1,
+    iterations: int = _ITERATIONS,
+) -> SteadyState:
+    """Mean latencies under random arrivals, at the rate at which `sequences_per_rank` decode in the mean.
+
+    The rate of a replica is sequences / (J · tpot + hold), over all its ranks and micro-batches.
+
+    Args:
+        sequences_per_rank: n, mean on each rank and micro-batch [sequences]; scalar, (points,) or (layouts, points),
+            rising along the points.
+        decode_s: the decode step with so many if it is known already, without drafts [s].
+        growth_s: what one sequence more adds to it if that is known [s].
+        iterations: of the rate that keeps n [count].
+
+    Returns:
+        Arrays of shape () or (points,) or (layouts, points). Where prefill_utilisation is 1 or more the state does
+        not exist and ttft_s is infinite.
+
+    Assumes: Poisson arrivals, memory for all that come, requests of about equal length.
+    Sources: see `rackline.serving.prompt_queue`; the number of requests in a busy period and its variance, Borel 1942.
+    """
+    if np.ndim(sequences_per_rank) == 0:
+        one = np.reshape(as_array(sequences_per_rank), 1)
+        found = open_loop(engine, workload, mode, one, decode_s=decode_s, threads=threads, iterations=iterations)
+        return SteadyState(**{name: np.asarray(getattr(found, name))[..., 0] for name in SteadyState.__slots__})
+    n = as_array(sequences_per_rank)
+    times = engine.time_table(mode.two_batch_overlap)
+    step_s = _step(engine, workload, mode, n, times, decode_s, threads)
+    steps = (workload.output_len - 1.0) / engine.speculation.tokens_per_step
+    peers = as_array(engine.attention_dp) * as_array(engine.micro_batches)
+    if growth_s is None:
+        growth_s = _step(engine, workload, mode, np.maximum(n, 1.0) + 1.0, times, None, threads) - step_s
+    busiest_s = step_s + growth_s * _UNEVEN * (1.0 - 1.0 / peers)
+    passes = _passes(engine, workload, mode, n, times, step_s, busiest_s, threads)
+    if mode.admission == "decode_first":
+        return _batch_after_batch(engine, workload, n, steps, step_s, growth_s, passes)
+    chunked = mode.admission == "chunked"
+    first = np.minimum(workload.new_tokens, passes.room)
+    whole_s = passes.decode_s + passes.first_s + passes.per_token_s * (passes.room - first)
+    most = 0.999 * passes.room / (workload.new_tokens * whole_s)
+    # prompts that come in a pass, were every request to see the mean of all passes
+    coming = n / steps
+    some = -np.expm1(-coming * peers) if chunked else coming * peers
+    first_s = passes.first_s + (0.0 if chunked else passes.decode_s)
+    more = np.maximum(coming - some, 0.0) * workload.new_tokens * passes.per_token_s
+    rate = coming / (passes.decode_s + some * first_s + more)
+    rate = np.minimum(rate, most)
+    least = 1e-3 * rate
+    queue = prompt_queue(passes, rate, workload.new_tokens)
+    tpot_s = _step_seen_s(queue, passes, mode, n, rate, steps, growth_s)
+    for _ in range(iterations):
+        error = np.log(np.maximum(rate * steps * tpot_s / n, 1e-9))
+        most = np.where(error > 0.0, rate, most)
+        least = np.where(error > 0.0, least, rate)
+        slope = np.clip(tpot_s / passes.decode_s, 1.0, 5.0)  # of ln(rate · tpot) against ln(rate), about
+        rate = rate * np.exp(np.clip(-error / slope, -0.7, 0.7))
+        rate = np.where((rate > least) & (rate < most), rate, np.sqrt(least * most))
+        queue = prompt_queue(passes, rate, workload.new_tokens)
+        tpot_s = _step_seen_s(queue, passes, mode, n, rate, steps, growth_s)
+    error = np.clip(np.log(np.maximum(rate * steps * tpot_s / n, 1e-9)), -3.0, 3.0)  # what is left, along the curve
+    rate = rate * np.exp(-error / np.clip(tpot_s / passes.decode_s, 1.0, 5.0))
+    tpot_s = n / (rate * steps)
+    prompts = queue.pass_s - passes.decode_s * (1.0 - queue.some * (not chunked))
+    idle = np.maximum(1.0 - prompts / queue.pass_s, 0.0) * np.exp(-rate * peers * steps * passes.decode_s)
+    wait_s = queue.wait_s - 0.5 * idle * passes.decode_s
+    exists = n * workload.new_tokens / steps < passes.room
+    zero = np.zeros_like(tpot_s)
+    return SteadyState(
+        requests_per_s=rate * peers,
+        decode_s=step_s,
+        mixed_s=queue.prompt_pass_s,
+        prefill_share=queue.some,
+        tpot_s=tpot_s / engine.speculation.tokens_per_step,
+        ttft_s=np.where(exists | (not chunked), engine.stack.beyond_passes_s(workload) + wait_s, np.inf),
+        prompt_s=(passes.first_s + (0.0 if chunked else passes.decode_s)) * workload.new_tokens / first,
+        hold_s=zero,
+        prefill_utilisation=np.where(
+            exists | (not chunked), np.minimum(queue.load, 1.0 - 1e-9), 1.0 + 0.0 * queue.load
+        ),
+        prefill_cost_share=prompts / queue.pass_s,
+    )
+
+
+def _batch_after_batch(
+    engine: Engine, workload: Workload, n: Array, steps: float, step_s: Array, growth_s: Array, passes: PromptPasses
+) -> SteadyState:
+    """Decode first: all that came while a batch decoded are prefilled, with those that come meanwhile, then decode.
+
+    A server with vacations: prompts are served until none waits, then it is away for G = J steps of a batch of n.
+
+        wait = E[G²] / (2 E[G]) + lambda w² / (2 (1 - rho)),  n = lambda G / (1 - rho),  rho = lambda w
+
+    Sources: M/G/1 with vacations, Levy and Yechiali 1975.
+    """
+    batch_s = steps * step_s
+    prompt_s = passes.first_s + passes.decode_s
+    in_pass = np.clip(n, 1.0, np.maximum(passes.room / workload.new_tokens, 1.0))
+    pieces = np.ceil(workload.new_tokens / passes.room - 1e-9)
+    one_s = np.where(
+        pieces > 1.0, prompt_s * workload.new_tokens / passes.room, prompt_s + 0.0 * n
+    )  # w: what a prompt costs among in_pass of them
+    more_s = passes.per_token_s * np.minimum(workload.new_tokens, passes.room)
+    each_s = np.where(pieces > 1.0, one_s, (one_s + (in_pass - 1.0) * more_s) / in_pass)
+    rate = n / (batch_s + n * each_s)
+    calm = 1.0 - rate * each_s
+    feedback = np.clip(rate * steps * growth_s / calm, 0.0, 0.95)
+    uneven = 1.0 / (calm * calm * (1.0 - feedback * feedback))  # variance of the size of a batch over its mean
+    variance = (steps * growth_s) ** 2 * n * uneven
+    waiting_s = 0.5 * (batch_s + variance / batch_s) + 0.5 * rate * each_s**2 / calm
+    nobody = np.exp(-rate * batch_s)
+    idle = nobody / (rate * (batch_s + nobody / rate) / calm)  # of the arrivals, those that find nothing to do
+    together_s = each_s * (in_pass + 1.0) / 2.0
+    rest_s = 0.5 * np.maximum(n + uneven - in_pass, 0.0) * each_s  # of the batch that a request sees
+    return SteadyState(
+        requests_per_s=rate * as_array(passes.peers),
+        decode_s=step_s,
+        mixed_s=each_s * in_pass,
+        prefill_share=n / (n + steps * in_pass),
+        tpot_s=(batch_s + steps * growth_s * uneven + rest_s) / (workload.output_len - 1.0),
+        ttft_s=engine.stack.beyond_passes_s(workload) + (1.0 - idle) * (waiting_s + together_s) + idle * one_s,
+        prompt_s=each_s,
+        hold_s=np.zeros_like(rest_s),
+        prefill_utilisation=1.0 - calm,
+        prefill_cost_share=1.0 - calm,
+    )
+
+
+def _step(
+    engine: Engine, workload: Workload, mode: Mode, n: Array, times: TimeTable, decode_s: Array | None, threads: int
+) -> Array:
+    """A pass without prompts, with at least one sequence, drafts included [s]."""
+    held = np.maximum(n, 1.0)
+    context = workload.mean_context
+    if decode_s is None or np.any(n < 1.0):
+        batch = Batch(decode_sequences=held, decode_tokens=engine.speculation.verified_tokens, context_len=context)
+        decode_s = engine.decode_s(batch, times, two_batch_overlap=mode.two_batch_overlap, threads=threads)
+    return decode_s + engine.drafts_s(held, context)
+
+
+def _passes(
+    engine: Engine,
+    workload: Workload,
+    mode: Mode,
+    n: Array,
+    times: TimeTable,
+    step_s: Array,
+    busiest_s: Array,
+    threads: int,
+) -> PromptPasses:
+    """What prompts add to a pass: one of them, and each further token at a usual load."""
+    chunked = mode.admission == "chunked"
+    verified, new = engine.speculation.verified_tokens, workload.new_tokens
+    room = np.maximum(float(mode.max_batched_tokens) - (n * verified if chunked else 0.0 * n), 1.0)
+    ranks = as_array(engine.attention_dp)
+    peers = ranks * as_array(engine.micro_batches)
+    first = np.minimum(new, room)
+    beside = n if chunked else np.zeros_like(n)
+
+    def extra_s(tokens: Array, group: Array) -> Array:
+        batch = Batch(
+            decode_sequences=beside,
+            decode_tokens=verified,
+            context_len=workload.mean_context,
+            prefill_sequences=tokens / first,
+            chunk_tokens=first,
+            prefix_tokens=workload.cached_tokens + np.maximum(new - first, 0.0) / 2.0,
+            group_tokens=ranks * beside * verified + np.maximum(group * tokens, tokens),
+        )
+        device = engine.seconds(batch, times, two_batch_overlap=mode.two_batch_overlap, threads=threads)
+        if chunked:
+            return engine.with_prompts_s(step_s, device) - step_s
+        return engine.with_prompts_s(0.0, device)
+
+    steps = (workload.output_len - 1.0) / engine.speculation.tokens_per_step
+    one = np.ones_like(n)
+    first_s = extra_s(first, one)
+    share = -np.expm1(-n * peers / steps)
+    loaded = step_s + first_s if chunked else first_s
+    mean_s = (1.0 - share) * step_s + share * loaded + (0.0 if chunked else step_s * share)
+    rate = n / steps / mean_s
+    together = np.maximum(rate * ((1.0 - share) * step_s**2 + share * loaded**2) / mean_s, 1e-3)
+    busiest = busiest_share(together, peers) * together / -np.expm1(-together)
+    total = ranks * together / -np.expm1(-ranks * together)
+    group = np.maximum(total / busiest, 1.0)
+    if np.any(ranks > 1):
+        first_s = extra_s(first, group)
+    together = n if mode.admission == "decode_first" else 1.1 * busiest
+    usual = np.minimum(np.maximum(2.0 * first, together * new), room)
+    usual = np.where(usual > 1.01 * first, usual, 0.5 * room)
+    slope = np.maximum((extra_s(usual, group) - first_s) / (usual - first), 0.0)
+    return PromptPasses(
+        decode_s=busiest_s,
+        first_s=first_s if chunked else first_s - busiest_s,
+        per_token_s=slope,
+        room=room,
+        peers=peers,
+    )
+
+
+def _step_seen_s(
+    queue: PromptQueue, passes: PromptPasses, mode: Mode, n: Array, rate: Array, steps: float, growth_s: Array
+) -> Array:
+    """Time between two tokens of a request, with drafts of a step [s]."""
+    decode, peers = passes.decode_s, as_array(passes.peers)
+    prompts_s = queue.pass_s - decode
+    cycle_s, decodes = queue.pass_s, np.ones_like(queue.some)
+    growth = queue.growth
+    last = queue.backlog + (queue.left_behind - queue.backlog) * np.exp(-steps / np.maximum(queue.settling, 1e-9))
+    if mode.admission != "chunked":
+        decodes = np.maximum(1.0 - queue.some, 1e-6)
+        cycle_s = queue.pass_s / decodes
+        prompts_s = queue.pass_s - decode * decodes
+        growth = cycle_s / decode
+        last = np.minimum(
+            rate * queue.prompt_tokens / np.maximum(rate * queue.pass_s, 1e-30) * decode, queue.left_behind
+        )
+    share = np.clip(prompts_s / queue.pass_s, 0.0, 0.97)
+    per_token_s = prompts_s / queue.prompt_tokens
+    excess_s = (queue.left_behind - last) * per_token_s / ((1.0 - share) * steps)
+    held = np.maximum(n, 1.0)
+    feedback = np.clip(rate * steps * growth_s * growth, 0.0, 0.9)
+    in_passes = np.maximum(rate * steps * (cycle_s - growth * growth_s * held) / (1.0 - feedback), 0.0)
+    bursts = 1.0 + (1.0 / (1.0 - share) ** 2 - 1.0) * steps / (steps + queue.settling)
+    seen = np.maximum(in_passes + bursts / (1.0 - feedback) / peers, 1.0)
+    return cycle_s + growth * growth_s * (seen - held) + excess_s

@@ -1,0 +1,230 @@
+"""Prompts that wait for the passes of an engine: a queue with bulk service, whose time depends on what it takes.
+
+Passes follow one another without a pause. One that finds V tokens of prompts waiting at its rank takes x = min(V, B)
+of them and lasts T(x), with or without prompts; what arrives meanwhile waits for the next. With n new tokens a prompt,
+lambda prompts a second, a = lambda n and
+
+    T(x) = D + e · [x > 0] + c · x        V' = V - x + Y,  Y = n · Poisson(lambda T(x))        rho = a T(B) / B
+
+stationarity of E[V] and of E[V²] gives
+
+    E[T] = (D + e s) / (1 - a c),  E[x] = a E[T],  s = P(x > 0)
+    E[V] = (Var(Y - x) / 2 + (1 - a c) E[x (B - x)]) / (B (1 - rho))
+
+and Little's law the mean time of a token from its arrival to the end of its pass. That is exact. What moments alone do
+not give, s and E[x²], is closed between the two limits in which it is known: passes that never fill, and prompts much
+longer than a pass. Chunked prefill has D = a decode step; with prompts first e = -D plus what a pass of prompts takes.
+
+Ranks and micro-batches that step together (peers) wait for the slowest: what the others carry is part of D and e.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rackline.passes.features import Array, FloatLike, as_array
+from rackline.serving.busiest import most_of
+
+_ROUNDS = 6  # of the share of passes with prompts
+_TINY = 1e-12
+_CHANCE = 1.15  # spread of prompts over peers against that of chance, when passes are alike
+_SPREAD = 2.7  # how fast passes of several prompts become all or nothing as prompts grow: fitted to the chain itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptPasses:
+    """Passes of an engine by what the busiest rank carries; arrays that broadcast.
+
+    Args:
+        decode_s: D, pass without prompts [s].
+        first_s: what a pass with one prompt, or as much of it as fits, takes longer; negative where decoding waits [s].
+        per_token_s: what each further token adds [s].
+        room: B, tokens that a pass takes from one rank [tokens].
+        peers: ranks and micro-batches that step together [count].
+    """
+
+    decode_s: Array
+    first_s: Array
+    per_token_s: Array
+    room: Array
+    peers: FloatLike = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptQueue:
+    """Waiting prompts in the mean; arrays.
+
+    Args:
+        pass_s: E[T], over passes [s].
+        prompt_pass_s: of a pass with prompts [s].
+        some: share of passes in which any peer carries prompts.
+        prompt_tokens: E[x], new tokens of a pass on one rank [tokens].
+        wait_s: arrival of a prompt to the end of the pass that ends it [s].
+        backlog: tokens that wait when a pass starts [tokens].
+        left_behind: tokens that wait when a prompt has just ended [tokens].
+        load: rho, from 1 on the backlog grows without end.
+        settling: passes in which a backlog comes back to its mean [count].
+        growth: how much a pass grows in the mean with each second of D.
+    """
+
+    pass_s: Array
+    prompt_pass_s: Array
+    some: Array
+    prompt_tokens: Array
+    wait_s: Array
+    backlog: Array
+    left_behind: Array
+    load: Array
+    settling: Array
+    growth: Array
+
+
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # beyond saturation
+def prompt_queue(
+    passes: PromptPasses, prompts_per_s: FloatLike, new_tokens: float, like: PromptQueue | None = None
+) -> PromptQueue:
+    """The queue of one rank.
+
+    Args:
+        prompts_per_s: lambda, arrivals at one rank, at random [requests/s].
+        new_tokens: n, of a prompt [tokens].
+        like: the queue at a rate close by, to start from.
+
+    Returns:
+        Arrays of the shape that all broadcast to; without meaning where `load` is 1 or more.
+
+    Assumes: Poisson arrivals, prompts of about equal length, peers that get theirs at random.
+    Sources: Bailey 1954, On queueing processes with bulk service, for constant T; the balance of E[V²] is that of
+        Kingman 1962, On queues in heavy traffic.
+    """
+    rate, room, decode = as_array(prompts_per_s), passes.room, passes.decode_s
+    peers = as_array(passes.peers)
+    first = np.minimum(new_tokens, room)
+    slope = passes.per_token_s
+    tokens_per_s = rate * new_tokens
+    size = new_tokens / room
+    whole_pass_s = decode + passes.first_s + slope * (room - first)
+    load = tokens_per_s * whole_pass_s / room
+    open_ = np.maximum(1.0 - load, 1e-3)
+    pieces = np.ceil(size - 1e-9)
+    # a prompt's last piece leaves room, which others fill under load
+    fill = np.where(size > 0.6, 1.0 + (pieces / size - 1.0) * open_, 1.0)
+
+    several = bool(np.any(peers > 1))
+    alone_s = decode + passes.first_s - slope * first
+    per_prompt_s = slope * new_tokens
+    loaded_s = decode + passes.first_s if like is None else like.prompt_pass_s
+    some = -np.expm1(-rate * peers * decode * pieces) if like is None else like.some
+    own = some
+    coming = rate * decode
+    of_calm = np.maximum(-np.expm1(-coming * peers), coming) * per_prompt_s
+    of_busy: FloatLike = rate * per_prompt_s
+    busiest: FloatLike = 1.0
+    calm = np.exp(-coming)
+    calm_of_all = np.exp(-coming * peers) if several else calm
+    one = size < 1.0
+    for turn in range(_ROUNDS):
+        mean_s = decode + some * (loaded_s - decode)
+        kept = np.minimum(tokens_per_s * mean_s / room * fill, 1.0)
+        busy = np.exp(-rate * loaded_s)
+        busy_of_all = np.exp(-rate * peers * loaded_s) if several else busy
+        some = np.where(one, 1.0 - busy_of_all / (1.0 - calm_of_all + busy_of_all), kept)
+        if several:
+            own = np.minimum(np.maximum(np.where(one, 1.0 - (1.0 - some) * calm - some * busy, 0.0), kept), 1.0)
+            some = np.where(one, some, 1.0 - (1.0 - kept) ** peers)
+            some = np.maximum(some, own)
+            # long passes end few requests, so that each new one finds the peer with fewest
+            if turn % 2 == 0:
+                chance = _CHANCE * np.sqrt(np.minimum(mean_s / loaded_s, 1.0))
+                busiest = most_of(rate * loaded_s, peers, chance)
+            of_busy = rate * per_prompt_s * busiest
+        else:
+            own = some = np.maximum(some, kept)
+        before_s = loaded_s
+        loaded_s = (alone_s + (1.0 / np.maximum(some, _TINY) - 1.0) * of_calm) / np.maximum(1.0 - of_busy, 1e-3)
+        loaded_s = np.maximum(loaded_s, 1e-3 * (decode + passes.first_s))
+        if several:
+            least_s = decode + passes.first_s
+            together_s = np.where(one, np.clip(loaded_s, least_s, np.maximum(whole_pass_s, least_s)), least_s)
+            loaded_s = np.where(peers > 1.0, 0.5 * (together_s + before_s), loaded_s)  # else it swings
+    mean_s = decode + some * (loaded_s - decode)
+    taken = np.minimum(tokens_per_s * mean_s, room * (1.0 - 1e-6))
+    # the pass as one rank sees it: others' prompts when it has none, and what its own add
+    own_s, base_s, noise = loaded_s, decode, np.zeros_like(mean_s)
+    if several:
+        # a prompt is one more in its pass: it sees more beside it than a pass has in the mean
+        at_once = (1.0 + (busiest * rate * loaded_s) ** 2.5) ** 0.4
+        with_it_s = decode + passes.first_s + per_prompt_s * some * loaded_s / mean_s * (at_once - 1.0)
+        own_s = np.where(
+            one & (peers > 1.0), np.clip(with_it_s, loaded_s, np.maximum(whole_pass_s, loaded_s)), loaded_s
+        )
+        others = np.clip((mean_s - decode - own * (own_s - decode)) / (loaded_s - decode), 0.0, 1.0)
+        others = np.where(own < 1.0, np.minimum(others / np.maximum(1.0 - own, _TINY), 1.0), 0.0)
+        base_s = decode + others * (loaded_s - decode)
+        noise = (1.0 - own) * others * (1.0 - others) * (loaded_s - decode) ** 2
+    own_held = np.minimum(np.maximum(taken / np.maximum(own, _TINY), 1.0), room)
+    per_token = np.where(room - own_held > 1.0, (whole_pass_s - own_s) / np.maximum(room - own_held, 1.0), slope)
+    per_token = np.maximum(per_token, 0.0)
+    jump = own_s - base_s - per_token * own_held
+    grown = tokens_per_s * per_token
+    rest = np.maximum(1.0 - grown, 1e-3)
+
+    spread = jump * jump * own * (1.0 - own)
+    cross = jump * taken * (1.0 - own)
+    gated = new_tokens**2 * rate * mean_s + tokens_per_s**2 * (spread + 2.0 * per_token * cross + noise)
+    gated = gated / np.maximum(1.0 - grown * grown, 1e-3)
+    extremes = taken * (room - taken)  # Var(x) if x were 0 or B
+    share = gated / extremes
+    most = 1.0 - taken / room * np.exp(-_SPREAD * size)
+    share = share / np.sqrt(1.0 + (share / most) ** 2)
+    part = size - np.floor(size + 1e-9)
+    alone = np.where(size < 1.0, size, (np.floor(size + 1e-9) + part * part) / size)
+    share = np.maximum(share, np.where(size > 0.4, alone, 0.0))
+    variance = share * extremes
+    left_free = extremes - variance  # E[x (B - x)]
+    noisy = (
+        new_tokens**2 * rate * mean_s
+        + tokens_per_s**2 * (spread + noise)
+        + rest * rest * variance
+        - 2.0 * tokens_per_s * rest * cross
+    )
+    backlog = np.maximum((0.5 * noisy + rest * left_free) / (room * open_), taken)
+    pass_variance = per_token * per_token * variance + spread + 2.0 * per_token * cross + noise
+    held_s = whole_pass_s * backlog - per_token * left_free + 0.5 * tokens_per_s * (mean_s * mean_s + pass_variance)
+    token_s = held_s / (mean_s * tokens_per_s)
+    # from the mean token of a prompt to its last one
+    before = (pieces - 1.0) * room
+    last_s = np.minimum(own_s, whole_pass_s - slope * (room - np.maximum(new_tokens - before, 1.0)))
+    in_pieces_s = (0.5 * (pieces - 1.0) * (pieces - 2.0) * whole_pass_s + (pieces - 1.0) * last_s) / size
+    ratio = np.maximum(size, 1.0 / size)
+    loose = np.where(np.abs(ratio - np.rint(ratio)) < 1e-9, 0.0, np.minimum(load, 1.0))
+    split = 0.5 * size * loose * whole_pass_s
+    later_s = np.where(size < 1.0, loose * split, open_ * in_pieces_s + split)
+
+    moved = room * backlog - left_free
+    square = taken * taken + variance
+    behind = (moved - square + tokens_per_s * ((base_s + jump) * taken + per_token * square)) / taken
+    mine = np.where(
+        size < 1.0,
+        0.5 * loose * loose * new_tokens,
+        open_ * before * (1.0 - 0.5 * pieces / size) + 0.5 * loose * new_tokens,
+    )
+    behind = np.maximum(behind - mine + tokens_per_s * later_s, 0.0)
+    drift = room * open_
+    loaded_more = some * some * slope * tokens_per_s + (loaded_s - decode) / mean_s * (1.0 - some) * -np.log1p(
+        -np.minimum(some, 1.0 - _TINY)
+    )
+    return PromptQueue(
+        pass_s=mean_s,
+        prompt_pass_s=loaded_s,
+        some=some,
+        prompt_tokens=taken,
+        wait_s=token_s + later_s,
+        backlog=backlog,
+        left_behind=behind,
+        load=load,
+        settling=behind / drift + noisy / (drift * drift),
+        growth=1.0 / np.maximum(1.0 - loaded_more, 0.05),
+    )
