@@ -243,7 +243,7 @@ def test_the_simulators_loop_is_the_line(table: PassTable, features: dict[str, f
     times = table.time_table("serial")
     place = {name: index for index, name in enumerate(times.feature_names)}
     x = np.array([features[name] for name in times.feature_names])
-    found = kernel._pass_s(x, *line_arrays(times, place))
+    found = kernel.pass_s(x, line_arrays(times, place))
     assert found == pytest.approx(expected_seconds(table, features, "serial"), rel=1e-9, abs=1e-18)
 
 

@@ -88,12 +88,14 @@ def seconds(layout: TrainLayout, on: Cluster, name: str = "llama-3.1-8b", stack:
     """Time of a step of 64 sequences of 4096 tokens."""
     model: Any = arch.model(name)
     parts = step_parts(
-        model,
-        on,
-        Runs.of([layout]),
-        precision=train_precision("bf16", on.chip),
+        MicroBatch(
+            model=model,
+            cluster=on,
+            runs=Runs.of([layout]),
+            precision=train_precision("bf16", on.chip),
+            seq_len=4096,
+        ),
         calibration=UNIT,
-        seq_len=4096,
         global_batch_sequences=64,
     )
     return float(step_time(parts, stack or training_stack("nemo")).step[0])

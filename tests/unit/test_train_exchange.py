@@ -135,14 +135,16 @@ def test_dualpipe_hides_the_exchange_up_to_the_compute() -> None:
 def parts_of(layouts: list[TrainLayout], **more: Any) -> StepParts:
     on = cluster("dgx-h100").with_num_chips(layouts[0].num_chips)
     return step_parts(
-        named("llama-3.1-8b"),
-        on,
-        Runs.of(layouts),
-        precision=more.pop("precision", BF16),
+        MicroBatch(
+            model=named("llama-3.1-8b"),
+            cluster=on,
+            runs=Runs.of(layouts),
+            precision=more.pop("precision", BF16),
+            seq_len=4096,
+            **more,
+        ),
         calibration=calibration("generic", on.chip),
-        seq_len=4096,
         global_batch_sequences=64,
-        **more,
     )
 
 

@@ -196,14 +196,16 @@ def zero_bubble(most_slots: float = float("inf")) -> dict[str, list[float]]:
         on = cluster("dgx-a100").with_num_chips(p)
         micro = int(float(row["microbatch"]))
         parts = step_parts(
-            gpt(layers, width, heads),
-            on,
-            Runs.of([TrainLayout(pp=p, micro_batch=micro, zero=0)]),
-            precision=train_precision("bf16", on.chip),
+            MicroBatch(
+                model=gpt(layers, width, heads),
+                cluster=on,
+                runs=Runs.of([TrainLayout(pp=p, micro_batch=micro, zero=0)]),
+                precision=train_precision("bf16", on.chip),
+                seq_len=1024,
+                flash=False,
+            ),
             calibration=calibration(stack.kernels, on.chip),
-            seq_len=1024,
             global_batch_sequences=micro,
-            flash=False,
         )
         time = step_time(parts, stack)
         # the paper counts embedding and head as a layer each and cuts evenly

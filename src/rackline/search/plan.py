@@ -137,7 +137,7 @@ class Plan:
         }
 
 
-def plan(
+def plan(  # noqa: PLR0913 public keyword interface
     model: AnyModel,
     cluster: Cluster,
     workload: Workload,

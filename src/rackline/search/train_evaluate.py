@@ -77,19 +77,9 @@ class TrainJob:
     def step(self, runs: Runs) -> StepTime:
         """Time of a step."""
         parts = step_parts(
-            self.model,
-            self.cluster,
-            runs,
-            precision=self.precision,
+            self.micro_batch(runs),
             calibration=self.calibration,
-            seq_len=self.seq_len,
             global_batch_sequences=self.global_batch_sequences,
-            flash=self.stack.flash_attention,
-            sequence_parallel=self.stack.sequence_parallel,
-            forwards_tokens=self.stack.forwards_tokens,
-            mtp_layers=self.mtp_layers,
-            expert_load=self.expert_load,
-            lora_rank=self.lora_rank,
         )
         return step_time(parts, self.stack)
 

@@ -16,6 +16,19 @@ from rackline.passes import ExpertLoad, TimeTable
 from rackline.passes import features as f
 from rackline.passes.features import Array
 from rackline.simulation.clock import TableClock
+from rackline.simulation.loop_arrays import (
+    Around,
+    Chunks,
+    Columns,
+    Limits,
+    Log,
+    PassLine,
+    PassTimes,
+    Requested,
+    Running,
+    Served,
+    new_state,
+)
 from rackline.simulation.policies import Policy
 from rackline.simulation.rank_spec import RankSpec
 
@@ -53,7 +66,7 @@ def is_worth_it(count: int) -> bool:
     """Whether the compiled loop saves more time than it takes to load, or to compile where that was never done."""
     if count < LEAST_REQUESTS or not available():
         return False
-    compiled = any(Path(__file__).with_name("__pycache__").glob("kernel._advance-*.nbi"))
+    compiled = any(Path(__file__).with_name("__pycache__").glob("kernel.advance-*.nbi"))
     return compiled or count >= LEAST_REQUESTS_UNCOMPILED
 
 
@@ -101,66 +114,44 @@ def run_fast(
     """
     k: Any = importlib.import_module("rackline.simulation.kernel")
 
-    count, seqs = len(arrivals), spec.max_num_seqs
-    state = np.zeros(16, dtype=np.int64)
-    state[k.PARTIAL] = -1
-    state[k.MIN_END] = 1 << 60
-    times = np.zeros(6)
-    unknown = [np.full(count, np.nan) for _ in range(4)]
-    admitted, first, finish, last = unknown
-    whole = [np.zeros(count, dtype=np.int64) for _ in range(2)]
-    generated, preempted = whole
-    runs = [np.zeros(seqs + 1, dtype=np.int64) for _ in range(7)]
-    phases = np.zeros(spec.block_size, dtype=np.int64)
-    arrivals, inputs, outputs = arrivals.astype(float), inputs.astype(np.int64), outputs.astype(np.int64)
-    orders = np.zeros(count, dtype=np.int64)
+    seqs = spec.max_num_seqs
+    state = new_state()
+    limits = Limits(spec.num_blocks, seqs, spec.max_batched_tokens, len(arrivals))
+    requested = Requested(arrivals.astype(float), inputs.astype(np.int64), outputs.astype(np.int64))
+    served, log = Served.none(limits.requests), Log.none()
+    running, chunks = Running.none(seqs, spec.block_size), Chunks.none(seqs)
     stack = np.zeros(seqs + 2, dtype=np.int64)
-    gaps = np.zeros(8000, dtype=np.int64)
-    samples = np.zeros((k.MOST_SAMPLES, 4))
-    lines = np.zeros((seqs + 1, 3))
-    for n in range(1, seqs + 1):
-        line = clock.line(n, n)
-        if line is not None:
-            lines[n] = line[:3]
-    limits = np.array([spec.num_blocks, seqs, spec.max_batched_tokens, count], dtype=np.int64)
-    table = _arrays(clock)
-    stack_of = clock.engine.stack
-    numbers = np.array([clock.table.skew_s, clock.table.stretch, stack_of.prefill_slowdown, clock.floor_s])
+    times = _times(clock, seqs)
     interrupted = False
-    stops = [inf] if progress is None else [*arrivals[20_000::20_000].tolist(), inf]
+    stops = [inf] if progress is None else [*requested.arrival_s[20_000::20_000].tolist(), inf]
     try:
         for until in stops:
-            k._advance(
-                until, limits, state, times, arrivals, inputs, outputs, admitted, first, finish, generated, last,
-                preempted, stack, orders,
-                phases, *runs, gaps, samples,
-                lines, *table, numbers,
-            )  # fmt: skip
+            k.advance(until, limits, state, requested, served, running, stack, chunks, log, times)
             if progress is not None:
-                progress(int(state[k.FINISHED]), count, float(times[k.NOW]))
+                progress(int(state["finished"][0]), limits.requests, float(state["now"][0]))
     except KeyboardInterrupt:
         interrupted = True
-    found = np.flatnonzero(gaps)
+    end = state[0]
     return FastRun(
-        admitted_s=admitted,
-        first_s=first,
-        finish_s=finish,
-        preempted=preempted,
-        gaps={int(place) - k.GAP_ZERO: int(gaps[place]) for place in found},
-        steps=int(state[k.STEPS]),
-        passes=int(state[k.PASSES]),
-        finished=int(state[k.FINISHED]),
-        busy_s=float(times[k.BUSY]),
-        sequence_s=float(times[k.SEQUENCE_S]),
-        used_s=float(times[k.USED_S]),
-        blocks_left=int(state[k.USED]),
-        samples=samples[: int(state[k.SAMPLES])],
+        admitted_s=served.admitted_s,
+        first_s=served.first_s,
+        finish_s=served.finish_s,
+        preempted=served.preempted,
+        gaps={int(place) - k.GAP_ZERO: int(log.gaps[place]) for place in np.flatnonzero(log.gaps)},
+        steps=int(end["steps"]),
+        passes=int(end["passes"]),
+        finished=int(end["finished"]),
+        busy_s=float(end["busy_s"]),
+        sequence_s=float(end["sequence_s"]),
+        used_s=float(end["used_s"]),
+        blocks_left=int(end["used"]),
+        samples=log.samples[: int(end["samples"])],
         interrupted=interrupted,
     )
 
 
-def _arrays(clock: TableClock) -> tuple[Array, ...]:
-    """The pass table as arrays: places of features, experts' load, coefficients."""
+def _times(clock: TableClock, seqs: int) -> PassTimes:
+    """What times a pass of up to so many sequences: decode lines, places of features, experts' load, coefficients."""
     table = clock.engine.table
     times = table.time_table()
     place = {name: index for index, name in enumerate(times.feature_names)}
@@ -169,39 +160,40 @@ def _arrays(clock: TableClock) -> tuple[Array, ...]:
     def at(*names: str) -> Array:
         return np.array([place.get(name, -1) for name in names], dtype=np.int64)
 
-    prompts = at(
+    decode = np.zeros((seqs + 1, 3))
+    for n in range(1, seqs + 1):
+        line = clock.line(n, n)
+        if line is not None:
+            decode[n] = line[:3]
+    of_pass = at(
         f.ONE, f.TOKENS, f.LOGIT_ROWS, f.GROUP_TOKENS, f.DECODE_SEQUENCES, f.DECODE_TOKENS, f.HAS_DECODE,
         f.HAS_PREFILL, f.CHUNK_TOKENS, f.PREFILL_TOKENS, f.CHUNK_PREFIX_TOKENS,
     )  # fmt: skip
-    kinds = np.array(
-        [
-            at(
-                f.kv_tokens(kind.label),
-                f.kv_pairs(kind.label),
-                f.max_context(kind.label),
-                f.attention_pairs(kind.label),
-            )
-            for kind in clock.table.kinds
-        ],
-        dtype=np.int64,
-    )
+    of_kinds = [
+        at(f.kv_tokens(kind.label), f.kv_pairs(kind.label), f.max_context(kind.label), f.attention_pairs(kind.label))
+        for kind in clock.table.kinds
+    ]
     load = table.experts
-    loads, touches = np.zeros(0), np.zeros(0)
+    loads, touched = np.zeros(0), np.zeros(0)
     if isinstance(load, ExpertLoad):
         loads = np.concatenate([[load.points_per_octave], load.tokens_per_token])
-        touches = np.asarray(load.touched, dtype=float)
-    return (
-        prompts,
-        kinds,
-        at(f.GROUP_TOKENS, f.EXPERT_TOKENS, f.EXPERTS_TOUCHED),
-        loads,
-        touches,
-        np.zeros(len(place)),
-        *line_arrays(times, place),
+        touched = np.asarray(load.touched, dtype=float)
+    of_experts = at(f.GROUP_TOKENS, f.EXPERT_TOKENS, f.EXPERTS_TOUCHED)
+    return PassTimes(
+        decode=decode,
+        columns=Columns(of_pass, np.array(of_kinds, dtype=np.int64), of_experts, loads, touched),
+        line=line_arrays(times, place),
+        around=Around(
+            float(clock.table.skew_s),
+            float(clock.table.stretch),
+            float(clock.engine.stack.prefill_slowdown),
+            float(clock.floor_s),
+        ),
+        x=np.zeros(len(place)),
     )
 
 
-def line_arrays(times: TimeTable, place: Mapping[str, int]) -> tuple[Array, ...]:
+def line_arrays(times: TimeTable, place: Mapping[str, int]) -> PassLine:
     """The line of a pass with one stream as `kernel` reads it: linear, gaps, and alternatives with their ramps.
 
     Args:
@@ -225,7 +217,7 @@ def line_arrays(times: TimeTable, place: Mapping[str, int]) -> tuple[Array, ...]
         overheads.append(wide(choice.overhead[0]))
     linear = wide(stream.linear[0])[0].copy()
     linear[place[f.ONE]] += times.host_s
-    return (
+    return PassLine(
         linear,
         wide(stream.difference[0]) if stream.difference.shape[1] else np.zeros((0, width)),
         np.array(starts, dtype=np.int64),

@@ -17,7 +17,7 @@ from rackline.simulation.rank_spec import RankSpec
 from rackline.simulation.run import Pool
 
 
-def pool_of(
+def pool_of(  # noqa: PLR0913 public keyword interface
     deployment: Deployment,
     stack: Stack = IDEAL,
     *,

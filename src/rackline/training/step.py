@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 import numpy as np
@@ -17,7 +17,6 @@ from rackline.passes.features import Array, FloatLike, as_array
 from rackline.passes.line import row_seconds
 from rackline.training.blocks import work_of
 from rackline.training.pipeline import CORNER, bubble_seconds, hide_exchange
-from rackline.training.precision import TrainPrecision
 from rackline.training.runs import RECOMPUTE, Runs
 from rackline.training.shards import shards
 from rackline.training.stack import TrainingStack
@@ -104,50 +103,17 @@ class StepTime:
         }
 
 
-def step_parts(
-    model: Model,
-    cluster: Cluster,
-    runs: Runs,
-    *,
-    precision: TrainPrecision,
-    calibration: Calibration,
-    seq_len: int,
-    global_batch_sequences: int,
-    flash: bool = True,
-    sequence_parallel: bool = True,
-    forwards_tokens: bool = True,
-    mtp_layers: int = 0,
-    expert_load: float = 1.0,
-    lora_rank: int = 0,
-) -> StepParts:
+def step_parts(batch: MicroBatch, *, calibration: Calibration, global_batch_sequences: int) -> StepParts:
     """Time every row of a micro-batch for all runs, and the exchanges of a step.
 
     Args:
+        batch: model, runs, cluster, precision and what a micro-batch is.
         calibration: of single kernels on the chip.
-        seq_len: [tokens].
         global_batch_sequences: [sequences].
-        flash: whether attention is one fused kernel.
-        sequence_parallel: whether norms and residuals are spread over tp as well.
-        forwards_tokens: whether a token crosses to a scale-up domain once, however many of its experts live there.
-        mtp_layers: layers that predict further tokens [count].
-        expert_load: tokens of the busiest expert-parallel rank over the mean [1].
-        lora_rank: rank of adapters beside frozen weights; 0 trains all weights [count].
     """
     if calibration.is_unit:
-        cluster = cluster.without_latency()
-    batch = MicroBatch(
-        model=model,
-        runs=runs,
-        cluster=cluster,
-        precision=precision,
-        seq_len=seq_len,
-        flash=flash,
-        sequence_parallel=sequence_parallel,
-        forwards_tokens=forwards_tokens,
-        mtp_layers=mtp_layers,
-        expert_load=expert_load,
-        lora_rank=lora_rank,
-    )
+        batch = replace(batch, cluster=batch.cluster.without_latency())
+    model, cluster = batch.model, batch.cluster
     work = work_of(batch)
     table = PassTable(
         rows=tuple(one.row for one in work),
@@ -155,7 +121,7 @@ def step_parts(
         cluster=cluster,
         calibration=calibration,
         kinds=model.cores(),
-        num_layouts=len(runs),
+        num_layouts=len(batch.runs),
     )
     features = batch.features()
     return _assemble(

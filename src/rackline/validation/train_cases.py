@@ -233,26 +233,37 @@ def _ready(resolver: Resolver, case: Case, stacks: dict[str, TrainingStack]) -> 
     )
 
 
-def _unknown_recompute(
-    resolver: Resolver, case: Case, model: Model, layout: TrainLayout, precision: TrainPrecision, stack: TrainingStack
-) -> str:
-    """The cheapest recompute that fits, by our count."""
-    chip = resolver.chip(case.chip)
-    batch = MicroBatch(
+def _micro_batch(
+    resolver: Resolver,
+    case: Case,
+    model: Model,
+    layouts: Sequence[TrainLayout],
+    precision: TrainPrecision,
+    stack: TrainingStack,
+) -> MicroBatch:
+    return MicroBatch(
         model=model,
-        runs=Runs.of([layout]),
-        cluster=resolver.cluster(chip, case.num_chips),
+        runs=Runs.of(layouts),
+        cluster=resolver.cluster(resolver.chip(case.chip), case.num_chips),
         precision=precision,
         seq_len=int(case.number("seq_len")),
         flash=stack.flash_attention,
         sequence_parallel=stack.sequence_parallel,
+        forwards_tokens=stack.forwards_tokens,
         mtp_layers=mtp_layers(case, model),
     )
+
+
+def _unknown_recompute(
+    resolver: Resolver, case: Case, model: Model, layout: TrainLayout, precision: TrainPrecision, stack: TrainingStack
+) -> str:
+    """The cheapest recompute that fits, by our count."""
+    batch = _micro_batch(resolver, case, model, [layout], precision, stack)
     return cheapest_recompute(
         batch,
         global_batch_sequences=int(case.number("global_batch")),
         gradient_bytes=stack.gradient_bytes,
-        hbm_bytes=chip.hbm_bytes,
+        hbm_bytes=batch.cluster.chip.hbm_bytes,
     )[0]
 
 
@@ -277,16 +288,9 @@ def _group_parts(
     key = (stack.kernels, chip.name)
     if key not in numbers:
         numbers[key] = calibration(stack.kernels, chip)
+    layouts = [one.layout for one in group]
     return step_parts(
-        first.model,
-        resolver.cluster(chip, first.case.num_chips),
-        Runs.of([one.layout for one in group]),
-        precision=first.precision,
+        _micro_batch(resolver, first.case, first.model, layouts, first.precision, stack),
         calibration=numbers[key],
-        seq_len=int(first.case.number("seq_len")),
         global_batch_sequences=int(first.case.number("global_batch")),
-        flash=stack.flash_attention,
-        sequence_parallel=stack.sequence_parallel,
-        forwards_tokens=stack.forwards_tokens,
-        mtp_layers=mtp_layers(first.case, first.model),
     )
