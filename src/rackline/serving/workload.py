@@ -76,16 +76,16 @@ class Workloads:
     equal_lengths: bool = False
 
     @classmethod
-    def of(cls, many: Sequence[Workload]) -> Workloads:
+    def of(cls, workloads: Sequence[Workload]) -> Workloads:
         """Workloads without cached prompts, as one.
 
         Raises:
             InputError: cached prompts, or some of equal lengths and some not.
         """
-        equal = {one.equal_lengths for one in many}
-        if len(equal) != 1 or any(one.cache_hit for one in many):
+        equal = {one.equal_lengths for one in workloads}
+        if len(equal) != 1 or any(one.cache_hit for one in workloads):
             raise InputError(what="workloads", given="unlike ones", allowed="nothing cached, equal_lengths the same")
-        lengths = np.array([(one.input_len, one.output_len) for one in many], dtype=np.float64)
+        lengths = np.array([(one.input_len, one.output_len) for one in workloads], dtype=np.float64)
         return cls(input_len=lengths[:, :1], output_len=lengths[:, 1:], equal_lengths=equal.pop())
 
     def take(self, index: Array) -> Workloads:
