@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 from rackline.arch import Model
 from rackline.parallel import Layout, Precision
@@ -84,15 +84,24 @@ class Replica:
     @property
     def pass_tokens(self) -> int:
         """Tokens of a pass of one rank [tokens]."""
-        if self.role == "decode":
-            return max(self.sequences_per_rank, 1)
-        return max(self.mode.max_batched_tokens, self.sequences_per_rank)
+        match self.role:
+            case "decode":
+                return max(self.sequences_per_rank, 1)
+            case "both" | "prefill":
+                return max(self.mode.max_batched_tokens, self.sequences_per_rank)
+            case _:
+                assert_never(self.role)
 
     @property
     def running(self) -> int:
         """Sequences of one rank; a prefill replica holds those of one pass and the next [sequences]."""
-        prompts = math.ceil(self.mode.max_batched_tokens / self.workload.new_tokens)
-        return 2 * prompts if self.role == "prefill" else self.sequences_per_rank
+        match self.role:
+            case "prefill":
+                return 2 * math.ceil(self.mode.max_batched_tokens / self.workload.new_tokens)
+            case "both" | "decode":
+                return self.sequences_per_rank
+            case _:
+                assert_never(self.role)
 
 
 def launch_command(stack: str, replica: Replica) -> LaunchCommand:
@@ -114,6 +123,10 @@ def _mixed_experts(layout: Layout, notes: list[str], allowed: str) -> None:
         notes.append(f"ep={layout.ep} with moe_tp={layout.moe_tp} cannot be set: {allowed}")
 
 
+def _kv_transfer(role: str) -> list[str]:
+    return ["--kv-transfer-config", f'{{"kv_connector": "NixlConnector", "kv_role": "{role}"}}']
+
+
 def _vllm(replica: Replica) -> LaunchCommand:
     layout, notes = replica.layout, list[str]()
     words = ["vllm", "serve", replica.model_id, "--tensor-parallel-size", str(layout.tp)]
@@ -126,18 +139,31 @@ def _vllm(replica: Replica) -> LaunchCommand:
     if layout.ep > 1:
         words.append("--enable-expert-parallel")
         _mixed_experts(layout, notes, "experts are spread over all chips of the replica")
-        if layout.attention_dp > 1 and replica.role != "both":
-            kind = "deepep_low_latency" if replica.role == "decode" else "deepep_high_throughput"
-            words += ["--all2all-backend", kind]
+        if layout.attention_dp > 1:
+            match replica.role:
+                case "both":
+                    pass
+                case "decode":
+                    words += ["--all2all-backend", "deepep_low_latency"]
+                case "prefill":
+                    words += ["--all2all-backend", "deepep_high_throughput"]
+                case _:
+                    assert_never(replica.role)
     if replica.mode.two_batch_overlap:
         words.append("--enable-dbo")
     words += ["--max-num-seqs", str(replica.running), "--max-num-batched-tokens", str(replica.pass_tokens)]
     words += ["--max-model-len", str(replica.max_tokens), "--gpu-memory-utilization", f"{replica.memory_fraction:g}"]
     if replica.precision.kv_cache == "fp8":
         words += ["--kv-cache-dtype", "fp8"]
-    if replica.role != "both":
-        role = "kv_producer" if replica.role == "prefill" else "kv_consumer"
-        words += ["--kv-transfer-config", f'{{"kv_connector": "NixlConnector", "kv_role": "{role}"}}']
+    match replica.role:
+        case "both":
+            pass
+        case "prefill":
+            words += _kv_transfer("kv_producer")
+        case "decode":
+            words += _kv_transfer("kv_consumer")
+        case _:
+            assert_never(replica.role)
     if replica.num_nodes > 1:
         notes.append(f"{replica.num_nodes} hosts: start one a host with --data-parallel-size-local and its address")
     return LaunchCommand(stack="vllm", role=replica.role, words=tuple(words), notes=tuple(notes))

@@ -184,7 +184,7 @@ def _mean_times(
         "memory": held,
         "max_num_seqs": np.full(wanted.shape, float(engine.stack.max_num_seqs)),
     }
-    if mode.admission == "chunked":
+    if mode.is_mixed:
         # a step yields several tokens of a sequence under speculation and pushes the drafts through as well
         steps = (output_steps / engine.speculation.tokens_per_step)[:, 0]
         pushed = work.new_tokens[:, 0] + steps * engine.speculation.verified_tokens
@@ -196,7 +196,7 @@ def _mean_times(
     points: Array = np.geomspace(np.minimum(1e-2, most), most, _POINTS, axis=-1)
     state = steady_state(engine, work, mode, points)
     rate = points / (output_steps * state.tpot_s + state.hold_s)
-    if mode.admission == "decode_first":  # all that ended together are admitted together
+    if mode.is_batch_by_batch:  # all that ended together are admitted together
         waiting = engine.stack.beyond_passes_s(work) + state.hold_s
     else:
         others = np.maximum(wanted * layout.pp - 1.0, 0.0)[:, None]

@@ -71,9 +71,9 @@ def open_loop(
         growth_s = _step(engine, workload, mode, np.maximum(n, 1.0) + 1.0, times, None, threads) - step_s
     busiest_s = step_s + growth_s * _UNEVEN * (1.0 - 1.0 / peers)
     passes = _passes(engine, workload, mode, n, times, step_s, busiest_s, threads)
-    if mode.admission == "decode_first":
+    if mode.is_batch_by_batch:
         return _batch_after_batch(engine, workload, n, steps, step_s, growth_s, passes)
-    chunked = mode.admission == "chunked"
+    chunked = mode.is_mixed
     first = np.minimum(workload.new_tokens, passes.room)
     whole_s = passes.decode_s + passes.first_s + passes.per_token_s * (passes.room - first)
     most = 0.999 * passes.room / (workload.new_tokens * whole_s)
@@ -187,7 +187,7 @@ def _passes(
     threads: int,
 ) -> PromptPasses:
     """What prompts add to a pass: one of them, and each further token at a usual load."""
-    chunked = mode.admission == "chunked"
+    chunked = mode.is_mixed
     verified, new = engine.speculation.verified_tokens, workload.new_tokens
     room = np.maximum(float(mode.max_batched_tokens) - (n * verified if chunked else 0.0 * n), 1.0)
     ranks = as_array(engine.attention_dp)
@@ -223,7 +223,7 @@ def _passes(
     group = np.maximum(total / busiest, 1.0)
     if np.any(ranks > 1):
         first_s = extra_s(first, group)
-    together = n if mode.admission == "decode_first" else 1.1 * busiest
+    together = n if mode.is_batch_by_batch else 1.1 * busiest
     usual = np.minimum(np.maximum(2.0 * first, together * new), room)
     usual = np.where(usual > 1.01 * first, usual, 0.5 * room)
     slope = np.maximum((extra_s(usual, group) - first_s) / (usual - first), 0.0)
@@ -245,7 +245,7 @@ def _step_seen_s(
     cycle_s, decodes = queue.pass_s, np.ones_like(queue.some)
     growth = queue.growth
     last = queue.backlog + (queue.left_behind - queue.backlog) * np.exp(-steps / np.maximum(queue.settling, 1e-9))
-    if mode.admission != "chunked":
+    if not mode.is_mixed:
         decodes = np.maximum(1.0 - queue.some, 1e-6)
         cycle_s = queue.pass_s / decodes
         prompts_s = queue.pass_s - decode * decodes

@@ -185,13 +185,13 @@ def steady_state(
         decode = Batch(decode_sequences=b, decode_tokens=verified, context_len=workload.mean_context)
         decode_s = engine.decode_s(decode, times, two_batch_overlap=overlap, threads=threads)
     drafts_s = engine.drafts_s(b, workload.mean_context)
-    room = float(mode.max_batched_tokens) - (b * verified if mode.admission == "chunked" else 0.0)
+    room = float(mode.max_batched_tokens) - (b * verified if mode.is_mixed else 0.0)
     room = np.maximum(room, 1.0)
     new = workload.new_tokens
     arrivals = b * per_step / (workload.output_len - 1.0) * (1.0 - engine.stack.synchrony)
     load = arrivals * new / room
     share = np.maximum(-np.expm1(-arrivals), load)
-    if mode.admission == "chunked":
+    if mode.is_mixed:
         share = np.minimum(share, 1.0)
     chunk = np.minimum(new, room)
     carried = np.minimum(arrivals * new / share, room)
@@ -201,7 +201,7 @@ def steady_state(
     some = np.maximum(-np.expm1(peers * none), share)
     in_group = np.maximum(-np.expm1(ranks * none), share)
     busiest = np.minimum(carried * busiest_share(arrivals, peers), room)
-    beside = b if mode.admission == "chunked" else np.zeros_like(b)
+    beside = b if mode.is_mixed else np.zeros_like(b)
     batch = Batch(
         decode_sequences=beside,
         decode_tokens=verified,
@@ -212,7 +212,7 @@ def steady_state(
         group_tokens=np.maximum(ranks * (beside * verified + carried * share / in_group), beside * verified + busiest),
     )
     mixed_s = engine.seconds(batch, times, two_batch_overlap=overlap, threads=threads)
-    if mode.admission == "chunked":
+    if mode.is_mixed:
         mixed_s = engine.with_prompts_s(decode_s, mixed_s)
         extra = np.maximum(mixed_s - decode_s, 0.0)
     else:
@@ -220,7 +220,7 @@ def steady_state(
         extra = mixed_s
     step_s = decode_s + drafts_s + some * extra
     cost_share = some * extra / step_s
-    utilisation = load if mode.admission == "chunked" else cost_share
+    utilisation = load if mode.is_mixed else cost_share
     passes = np.ceil(new / chunk)
     service = passes * mixed_s
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -236,7 +236,7 @@ def steady_state(
     full_s = engine.with_prompts_s(0.0, engine.seconds(full, times, two_batch_overlap=overlap, threads=threads))
     prompt_s = full_s * new / mode.max_batched_tokens
     hold_s = np.zeros_like(step_s)
-    if mode.admission == "decode_first":
+    if mode.is_batch_by_batch:
         # a batch is prefilled together, decodes alone, and the next one waits for its end: half of it on average
         step_s = decode_s + drafts_s
         hold_s = np.maximum(b, 1.0) * prompt_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, assert_never
 
 import numpy as np
 
@@ -129,6 +129,28 @@ class Mode:
     admission: Admission = "chunked"
     max_batched_tokens: int = 8192
     two_batch_overlap: bool = False
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether prompts share passes with decodes."""
+        match self.admission:
+            case "chunked":
+                return True
+            case "prefill_first" | "decode_first":
+                return False
+            case _:
+                assert_never(self.admission)
+
+    @property
+    def is_batch_by_batch(self) -> bool:
+        """Whether a batch ends before the next one is admitted."""
+        match self.admission:
+            case "decode_first":
+                return True
+            case "chunked" | "prefill_first":
+                return False
+            case _:
+                assert_never(self.admission)
 
     def label(self) -> str:
         """Short text."""

@@ -72,6 +72,9 @@ class Pool:
 class Handover:
     """The prefill pool of a disaggregated server, and the way of the cache to the decode pool.
 
+    The first token is seen when the cache has arrived: the decode pool streams the whole answer. Only an answer of one
+    token comes from the prefill pool.
+
     Args:
         pool: replicas that only compute prompts.
         tokens_per_s: cache that one request's transfer moves [tokens/s].
@@ -320,8 +323,9 @@ class _Run:
             for request, end in next_one.done:
                 serial += 1
                 if next_one.hands_over and self.book.output_len[request] > 1 and self.prefill is not None:
-                    move_s = self.prefill.latency_s + self.book.input_len[request] / self.prefill.tokens_per_s
-                    heapq.heappush(events, (end + move_s, 0, serial, request))
+                    moved = end + self.prefill.latency_s + self.book.input_len[request] / self.prefill.tokens_per_s
+                    self.book.first_s[request] = moved  # the pool behind streams the first token as well
+                    heapq.heappush(events, (moved, 0, serial, request))
                     continue
                 if next_one.hands_over:
                     self.book.finish_s[request] = end
