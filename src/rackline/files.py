@@ -8,6 +8,7 @@ complete, so that a full disk or an interruption leaves the old file as it was.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
 import tempfile
@@ -126,6 +127,26 @@ def read_lines(
                     where=f"{os.fspath(path)}:{count}",
                 )
             yield line
+
+
+def parse_json(text: str) -> object:
+    """Read JSON; whatever is wrong with it is one kind of error.
+
+    Args:
+        text: The JSON.
+
+    Raises:
+        ValueError: Not JSON, nested too deeply, or a whole number of thousands of digits.
+
+    Example:
+        >>> parse_json("[" * 100_000)
+        Traceback (most recent call last):
+        ValueError: nested too deeply
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def write_text(path: str | Path, text: str, *, what: str) -> None:

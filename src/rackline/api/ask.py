@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +14,7 @@ from rackline.api.option import option
 from rackline.api.question import Question, options
 from rackline.api.watch import Watch
 from rackline.errors import InputError, RacklineError
-from rackline.files import read_text
+from rackline.files import parse_json, read_text
 
 MOST_QUESTIONS = 10_000
 _JSON = re.compile(r"\s*(\{|\[\s*\{)")  # how JSON begins and TOML does not
@@ -159,8 +158,8 @@ def read_questions(file: str) -> list[Mapping[str, Any]]:
     text = read_text(file, what="questions", allowed="a TOML or JSON file of questions")
     allowed = '[[questions]] with ask = "plan" and its options, or a JSON list of the same'
     try:
-        data: Any = json.loads(text) if file.endswith(".json") or _JSON.match(text) else tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
+        data: Any = parse_json(text) if file.endswith(".json") or _JSON.match(text) else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # tables of TOML can nest too deeply as well
         raise InputError(what=file, given=str(error), allowed=allowed) from None
     if isinstance(data, Mapping):
         table = cast("Mapping[str, Any]", data)

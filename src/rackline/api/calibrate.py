@@ -13,6 +13,7 @@ from rackline.api.option import Quantity, count, option, texts, whole
 from rackline.api.question import Question
 from rackline.api.watch import Watch
 from rackline.errors import InputError
+from rackline.files import check_outputs
 
 if TYPE_CHECKING:
     from rackline.api.option import Texts
@@ -44,10 +45,12 @@ class Calibrated:
     Args:
         fitted: of each group, with errors.
         files: that were written.
+        unwritten: why they were not; empty where they were.
     """
 
     fitted: CalibrationResult
     files: tuple[str, ...]
+    unwritten: str = ""
 
 
 def _text(answer: Answer[CalibrateQuestion, Calibrated], width: int) -> Iterable[Any]:
@@ -59,7 +62,17 @@ def _text(answer: Answer[CalibrateQuestion, Calibrated], width: int) -> Iterable
 def _data(answer: Answer[CalibrateQuestion, Calibrated]) -> Any:
     from rackline.fitting import as_dict
 
-    return {**as_dict(answer.result.fitted), "files": list(answer.result.files)}
+    found = {**as_dict(answer.result.fitted), "files": list(answer.result.files)}
+    return {**found, "unwritten": answer.result.unwritten} if answer.result.unwritten else found
+
+
+def _notes(answer: Answer[CalibrateQuestion, Calibrated]) -> Iterable[str]:
+    if answer.result.unwritten:
+        yield f"error: {answer.result.unwritten}"
+
+
+def _status(answer: Answer[CalibrateQuestion, Calibrated]) -> int:
+    return 2 if answer.result.unwritten else 0
 
 
 def _summary(answer: Answer[CalibrateQuestion, Calibrated]) -> str:
@@ -71,7 +84,7 @@ def _rows(answer: Answer[CalibrateQuestion, Calibrated]) -> Iterable[Any]:
     return _data(answer)["groups"]
 
 
-@asks(CalibrateQuestion, text=_text, summary=_summary, rows=_rows, data=_data)
+@asks(CalibrateQuestion, text=_text, summary=_summary, rows=_rows, data=_data, notes=_notes, status=_status)
 def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated:
     """Fit the numbers of each chip, stack, operation and data type to tables of measured operations.
 
@@ -119,7 +132,10 @@ def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated:
         files[target / "generic.toml"] = generic_file(result)
     else:
         files = {target: merged_file(result, target.stem.lower())}
-    write_files(files)
+    try:
+        write_files(files)
+    except InputError as error:  # the fit took minutes: it is not lost with its file
+        return Calibrated(fitted=result, files=(), unwritten=str(error))
     return Calibrated(fitted=result, files=tuple(str(path) for path in files))
 
 
@@ -132,6 +148,8 @@ def _target(output: str) -> Path:
     parent = target if folder else target.parent
     if not parent.is_dir():
         raise InputError(what="output", given=output, allowed=f"an existing folder; {parent} is none")
+    if not folder:
+        check_outputs({"output": target})
     return target
 
 

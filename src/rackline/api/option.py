@@ -307,8 +307,9 @@ def _name_or_object(value: Any, name: str) -> Any:
     """Names and files are texts; an object passes as it is."""
     if isinstance(value, Path):
         return str(value)
-    if isinstance(value, bool | int | float) or (isinstance(value, str) and not value.strip()):
-        raise InputError(what=name, given=value, allowed="a name or a file")
+    plain = isinstance(value, bool | int | float | Mapping | list | tuple)
+    if plain or (isinstance(value, str) and not value.strip()):
+        raise InputError(what=name, given=cast("object", value), allowed="a name or a file")
     return value
 
 

@@ -12,7 +12,7 @@ from rackline.api.validate_question import Format, LeftOut, ValidateQuestion
 from rackline.api.validated import Ablation, Imported, StacksWritten, Validated
 from rackline.api.watch import Watch
 from rackline.errors import InputError
-from rackline.files import write_text
+from rackline.files import check_outputs, write_text
 
 if TYPE_CHECKING:
     from rackline.api.validated import Found
@@ -76,8 +76,7 @@ def _import(question: ValidateQuestion, files: tuple[str, ...], import_format: F
     from rackline.validation.importers import Given, import_results
 
     target = None if question.output is None else Path(question.output)
-    if target is not None and (target.is_dir() or not target.parent.is_dir()):
-        raise InputError(what="output", given=question.output, allowed="a file in a folder that exists")
+    check_outputs({"output": target}, {f"files {name}": name for name in files})
     given = Given(
         model=question.model,
         chip=question.chip,

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -17,9 +18,18 @@ from rackline.api.option import Option
 from rackline.api.question import Question, options, written_defaults
 from rackline.api.watch import Counted, Served, Watch
 from rackline.cli.help import USUAL
-from rackline.cli.screen import FailedCheckError, counting, print_json, progress, requests_done, screen
+from rackline.cli.screen import (
+    FailedCheckError,
+    counting,
+    print_json,
+    print_then_write,
+    progress,
+    requests_done,
+    screen,
+)
 from rackline.errors import InputError
 from rackline.files import check_outputs
+from rackline.interrupts import held
 
 _JSON = Option(kind="switch", help="print only JSON, in SI units")
 _PLOT = Option(
@@ -98,7 +108,10 @@ def _is_hidden(key: str, option: Option, usual: Mapping[str, Any], shown: Collec
 
 
 def answer_command(verb: Verb[Any, Any], values: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Ask, write the files, print the answer.
+    """Ask, print the answer, write the files beside it.
+
+    A file that cannot be written loses neither the answer nor the other files; nor does an output that cannot, nor an
+    interruption that comes when the answer is there.
 
     Args:
         values: of the question's options, as they were typed.
@@ -106,6 +119,7 @@ def answer_command(verb: Verb[Any, Any], values: Mapping[str, Any], wanted: Mapp
 
     Raises:
         RefusedOptionError: bad input.
+        OSError: standard output or a file cannot be written, after all others were.
         FailedCheckError: a check of the answer failed.
     """
     try:
@@ -113,20 +127,30 @@ def answer_command(verb: Verb[Any, Any], values: Mapping[str, Any], wanted: Mapp
         paths = _paths(verb, question, wanted)
         verb.refuse(question, frozenset(paths))
         found = answer_of(question, verb.solve, ScreenWatch())
-        for key, path in paths.items():
-            if key == "plot":
-                found.plot(wanted.get("plot_kind")).save(path, wanted.get("plot_theme") or "auto")
-            else:
-                verb.files[key].write(found, path)
     except InputError as error:
         raise spoken(error, verb) from error
-    show(found, json=bool(wanted.get("json")))
-    sys.stdout.flush()
+    outputs = _outputs(verb)
+    files = [
+        (flag_of(key, outputs[key]), path, partial(_write, verb, found, key, path, wanted))
+        for key, path in paths.items()
+    ]
+    with held() as hold:
+        print_then_write(partial(show, found, json=bool(wanted.get("json"))), files, lambda error: spoken(error, verb))
+    if hold.pressed:
+        raise KeyboardInterrupt
     for line in verb.notes(found):
         print(line, file=sys.stderr)
     status = verb.status(found)
     if status:
         raise FailedCheckError(status)
+
+
+def _write(verb: Verb[Any, Any], found: Answer[Any, Any], key: str, path: Path, wanted: Mapping[str, Any]) -> None:
+    """Write one of the files beside an answer."""
+    if key == "plot":
+        found.plot(wanted.get("plot_kind")).save(path, wanted.get("plot_theme") or "auto")
+    else:
+        verb.files[key].write(found, path)
 
 
 def show(found: Answer[Any, Any], *, json: bool) -> None:
@@ -207,7 +231,7 @@ def files_read(question: Question) -> dict[str, str]:
         value = getattr(question, key)
         for one in cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,):
             if isinstance(one, str) and len(one) < _LONGEST_NAME and Path(one).is_file():
-                found[key] = one
+                found[f"{key} {one}"] = one
     return found
 
 

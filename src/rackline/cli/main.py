@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
-import os
 import sys
 from collections.abc import Sequence
 
@@ -14,7 +12,7 @@ from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, Unkno
 from rackline.api.verbs import MODULES, function_name
 from rackline.cli.commands import ALL_OPTIONS
 from rackline.cli.help import COMMANDS, EXAMPLES, GLOSSARY, GROUPS, USUAL, first_examples
-from rackline.cli.screen import FailedCheckError, screen
+from rackline.cli.screen import FailedCheckError, drop_output, screen
 from rackline.errors import RacklineError, nearest_names
 
 _LONGEST_LINE = 2000  # characters of an error
@@ -87,12 +85,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except CycloptsError as error:
         return _refuse(_words(error, given))
     except BrokenPipeError:
-        _drop_output()
+        drop_output()
     except KeyboardInterrupt:
         return 130
+    except RecursionError:
+        return _refuse("input: got values nested too deeply, allowed: a few hundred levels")
     except OSError as error:
         place = error.filename or "standard output"
-        _drop_output()  # what is left in its buffer cannot be written at the end either
+        drop_output()  # what is left in its buffer cannot be written at the end either
         return _refuse(f"{place}: {error.strerror or type(error).__name__}")
     return 0
 
@@ -134,12 +134,6 @@ def _write_utf8() -> None:
         if isinstance(stream, io.TextIOWrapper):
             encoding = stream.encoding if stream.isatty() else "utf-8"
             stream.reconfigure(encoding=encoding, errors="replace")
-
-
-def _drop_output() -> None:
-    """Whoever read our output has closed it: keep the interpreter from writing the rest at its end."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _version() -> str:

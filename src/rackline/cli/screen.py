@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import sys
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from rich.console import Console
+
+from rackline.errors import InputError
+from rackline.files import unwritable
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -40,6 +46,52 @@ def screen() -> Screen:
 def print_json(data: Mapping[str, Any]) -> None:
     """Write one JSON object in SI units; a number that is not finite becomes null."""
     sys.stdout.write(json.dumps(_plain(data), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def print_then_write(
+    show: Callable[[], None],
+    files: Sequence[tuple[str, Path, Callable[[], None]]],
+    spoken: Callable[[InputError], InputError] = lambda error: error,
+) -> None:
+    """Print an answer, then write every file beside it; what fails is raised when all has been tried.
+
+    Args:
+        show: prints the answer.
+        files: option, file and what writes it.
+        spoken: puts a writer's error into the words of the command line.
+
+    Raises:
+        OSError: standard output cannot be written, and each file could.
+        InputError: the last file that could not be written; those before it are on standard error.
+    """
+    unshown: OSError | None = None
+    try:
+        show()
+        sys.stdout.flush()
+    except OSError as error:
+        unshown = error
+    refused: list[InputError] = []
+    for option, path, write in files:
+        try:
+            write()
+        except InputError as error:
+            refused.append(spoken(error))
+        except OSError as error:
+            refused.append(unwritable(path, error, what=option))
+    for one in refused[:-1]:
+        print(f"error: {one}", file=sys.stderr)
+    if unshown is not None and refused:
+        drop_output()
+    if refused:
+        raise refused[-1]
+    if unshown is not None:
+        raise unshown
+
+
+def drop_output() -> None:
+    """Standard output cannot be written: keep the interpreter from writing the rest of its buffer at the end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _plain(value: Any) -> Any:

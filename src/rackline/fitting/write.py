@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from rackline.catalog import names, stack_record
+from rackline.errors import InputError
+from rackline.files import write_text
 from rackline.fitting.collectives import CUSTOM, ONE_SHOT, TWO_SHOT, CollectiveFit, two_shot_values
 from rackline.fitting.evaluate import Errors
 from rackline.fitting.fit import Values
@@ -133,11 +135,19 @@ def merged_file(result: CalibrationResult, name: str) -> str:
 
 
 def write_files(contents: Mapping[Path, str]) -> None:
-    """Write all files, each through a temporary one beside it, after all contents are made."""
+    """Write all files, each whole or not at all, and all that can be.
+
+    Raises:
+        InputError: the last file that cannot be written.
+    """
+    failed: InputError | None = None
     for path, text in contents.items():
-        temporary = path.with_name(path.name + ".part")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        try:
+            write_text(path, text, what="--output")
+        except InputError as error:
+            failed = error
+    if failed is not None:
+        raise failed
 
 
 def _kernel_entry(fit: KernelFit, note: str = "") -> Entry:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rackline.errors import InputError
+from rackline.files import replacing
 
 if TYPE_CHECKING:
     from rackline.simulation import Result
@@ -48,9 +49,11 @@ def write_series(result: Result, path: Path) -> None:
     """One row a request, see `series_of`."""
     columns = series_of(result)
     if path.suffix.lower() == ".parquet":
-        _polars(str(path)).DataFrame(columns).write_parquet(path)
+        polars = _polars(str(path))
+        with replacing(path) as temporary:
+            polars.DataFrame(columns).write_parquet(temporary)
         return
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(columns)
         writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))

@@ -35,6 +35,7 @@ from rackline.simulation.rank_spec import RankSpec
 # Loading the compiled loop takes about a second, compiling it (once on a machine) about six.
 LEAST_REQUESTS = 20_000
 LEAST_REQUESTS_UNCOMPILED = 200_000
+PIECE = 20_000  # requests between two looks at progress and interruptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ def run_fast(
     stack = np.zeros(seqs + 2, dtype=np.int64)
     times = _times(clock, seqs)
     interrupted = False
-    stops = [inf] if progress is None else [*requested.arrival_s[20_000::20_000].tolist(), inf]
+    stops = [*requested.arrival_s[PIECE::PIECE].tolist(), inf]  # an interruption is seen between two pieces
     try:
         for until in stops:
             k.advance(until, limits, state, requested, served, running, stack, chunks, log, times)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, nextafter
 
 import numpy as np
 
 from rackline.errors import InputError
+from rackline.interrupts import held
 from rackline.passes.features import Array
 from rackline.simulation.book import Book
 from rackline.simulation.clock import Clock, TableClock
@@ -145,7 +146,14 @@ def simulate(
         run.go()
     except KeyboardInterrupt:
         interrupted = True
-    return gather(requests, book, replicas, front, skipped=skipped, interrupted=interrupted)
+    return _finished(lambda: gather(requests, book, replicas, front, skipped=skipped, interrupted=interrupted))
+
+
+def _finished(make: Callable[[], Result]) -> Result:
+    """A result that is made whole; an interruption meanwhile counts as one of the run."""
+    with held() as hold:
+        result = make()
+    return replace(result, interrupted=True) if hold.pressed else result
 
 
 def _compiled(
@@ -162,6 +170,12 @@ def _compiled(
         runs.append(
             run_fast(clock, pool.spec, seen[mine], requests.input_len[mine], requests.output_len[mine], progress)
         )
+    return _finished(lambda: _joined(requests, pool, seen, runs, skipped))
+
+
+def _joined(requests: Requests, pool: Pool, seen: Array, runs: list[FastRun], skipped: int) -> Result:
+    """The result of replicas that ran by themselves."""
+    count = pool.replicas
 
     def together(name: str) -> Array:
         found = np.full(len(requests), np.nan)

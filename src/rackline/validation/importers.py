@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rackline.errors import InputError, nearest_names
+from rackline.files import parse_json, read_text
 from rackline.units import parse_seconds
 from rackline.validation.forms import find_problem, is_number
 
@@ -98,18 +99,14 @@ def import_results(paths: Iterable[str | Path], form: str, given: Given) -> str:
 
 def _entries(path: Path) -> list[Table]:
     """One JSON object, a list of them, or one per line (as --append-result writes)."""
+    text = read_text(path, what="result file", allowed="a readable file")
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-        raise InputError(what="result file", given=str(path), allowed=f"a readable UTF-8 file ({reason})") from None
-    try:
-        whole: object = json.loads(text)
+        whole = parse_json(text)
         data: list[object] = cast("list[object]", whole) if isinstance(whole, list) else [whole]
-    except (ValueError, RecursionError):
+    except ValueError:
         try:
-            data = [json.loads(line) for line in text.split("\n") if line.strip()]
-        except (ValueError, RecursionError):
+            data = [parse_json(line) for line in text.split("\n") if line.strip()]
+        except ValueError:
             data = []
     if not data or not all(isinstance(entry, dict) for entry in data):
         raise InputError(

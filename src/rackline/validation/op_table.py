@@ -22,7 +22,11 @@ def read_op_table(path: Path, text: str, unknown_keys: dict[str, int]) -> list[C
     Raises:
         InputError: the columns are those of no operation.
     """
-    rows = list(csv.reader(text.splitlines()))
+    try:
+        rows = list(csv.reader(text.splitlines()))
+    except csv.Error as error:
+        allowed = f"a readable CSV file ({error})"
+        raise InputError(what="operation table", given=str(path), allowed=allowed) from None
     header = rows[0] if rows else []
     op = _operation(path, header)
     found: list[Case | Unsupported] = []

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rackline.errors import InputError
+from rackline.files import read_text, write_text
 
 BEGIN, END = "<!-- scoreboard: begin -->", "<!-- scoreboard: end -->"
 RUNS_BEGIN, RUNS_END = "<!-- real servers: begin -->", "<!-- real servers: end -->"
@@ -63,18 +64,17 @@ def write_docs(stored: Mapping[str, Any], page: Path) -> None:
 
 
 def fill_block(page: Path, begin: str, end: str, text: str) -> None:
-    """Replace the block between two marks of a page.
+    """Replace the block between two marks of a page; its line ends stay as they are.
 
     Raises:
-        InputError: the page cannot be read, or has no such block.
+        InputError: the page cannot be read or written, or has no such block.
     """
-    try:
-        old = page.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else type(error).__name__
-        raise InputError(what="--write-docs", given=str(page), allowed=f"a readable page ({reason})") from None
+    old = read_text(page, what="--write-docs", allowed="a readable page")
     if old.count(begin) != 1 or end not in old.split(begin)[1]:
         raise InputError(what="--write-docs", given=str(page), allowed=f"a page with the lines {begin} and {end}")
     before, rest = old.split(begin)
     _, after = rest.split(end, 1)
-    page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+    block = f"{begin}\n{text}\n{end}"
+    if before.endswith("\r\n") or after.startswith("\r\n"):
+        block = block.replace("\n", "\r\n")
+    write_text(page, f"{before}{block}{after}", what="--write-docs")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
 from rackline.errors import InputError
+from rackline.files import parse_json, read_text
 from rackline.validation.cases import Case, CaseSet, Unsupported, read_line
 from rackline.validation.op_table import read_op_table
 
@@ -27,7 +27,7 @@ def read_cases(paths: Iterable[str | Path]) -> CaseSet:
     unsupported: list[Unsupported] = []
     unknown: dict[str, int] = {}
     for path in map(Path, paths):
-        text = _text(path)
+        text = read_text(path, what="case file", allowed="a readable file, one JSON object per line")
         if path.suffix == ".json" and _looks_like_runs(text):
             from rackline.validation.requests import read_runs
 
@@ -47,19 +47,9 @@ def read_cases(paths: Iterable[str | Path]) -> CaseSet:
     return CaseSet(cases=tuple(cases), unsupported=tuple(unsupported), unknown_keys=unknown)
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-        raise InputError(
-            what="case file", given=str(path), allowed=f"a readable UTF-8 file, one JSON object per line ({reason})"
-        ) from None
-
-
 def _looks_like_runs(text: str) -> bool:
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
+        data = parse_json(text)
+    except ValueError:
         return False
     return isinstance(data, dict) and "runs" in data

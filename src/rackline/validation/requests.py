@@ -7,7 +7,6 @@ request. What the settings leave open follows from the stack's version and the c
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,10 +17,12 @@ import numpy as np
 
 from rackline.catalog import chip_record, names
 from rackline.errors import InputError
+from rackline.files import parse_json, read_lines
 from rackline.passes.features import Array
 from rackline.serving.speculative import PLAIN, usual_speculation
 from rackline.simulation import Requests, Result, pool_of, simulate
 from rackline.validation.cases import Case, Unsupported
+from rackline.validation.forms import LARGEST, is_number
 from rackline.validation.resolve import Resolver
 from rackline.validation.scoreboard import Score, group_of
 
@@ -33,6 +34,7 @@ _QUANTIZATIONS = {
     "fp8": "fp8", "awq": "int4", "awq_marlin": "int4", "gptq": "int4", "gptq_marlin": "int4", "w4a16": "int4",
     "modelopt": "fp8", "modelopt_fp4": "fp4", "nvfp4": "fp4", "fp4": "fp4", "mxfp4": "mxfp4", "int8": "int8",
 }  # fmt: skip
+_MOST = 1e9  # tokens, sequences, chips
 _COLUMNS = ("run", "arrival_s", "input_toks", "output_toks", *METRICS.values())
 
 
@@ -46,7 +48,7 @@ def read_runs(path: Path, text: str) -> list[Case | Unsupported]:
     Raises:
         InputError: no table of requests beside it.
     """
-    runs = cast("object", json.loads(text)["runs"])
+    runs = cast("dict[str, object]", parse_json(text))["runs"]
     if not isinstance(runs, dict):
         return [_bad(path.stem, path.name, "runs: got no table, allowed: run → settings")]
     table = path.with_name("requests.csv")
@@ -64,6 +66,20 @@ def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
 
 
+def _whole(table: Mapping[str, Any], key: str) -> int:
+    """A whole number of an engine's settings; 0 where it says nothing.
+
+    Raises:
+        InputError: something else than a whole number.
+    """
+    value = table.get(key)
+    if not value:
+        return 0
+    if not is_number(value) or value > _MOST or value != int(value):
+        raise InputError(what=key, given=value, allowed=f"a whole number from 1 to {_MOST:.0f}")
+    return int(value)
+
+
 def _case(name: str, settings: object, path: Path) -> Case | Unsupported:
     where = f"{path.name}, run {name}"
     if not isinstance(settings, dict) or "engine_kwargs" not in settings:
@@ -71,9 +87,10 @@ def _case(name: str, settings: object, path: Path) -> Case | Unsupported:
     data = cast("dict[str, Any]", settings)
     engine = _table(data, "engine_kwargs")
     device = str(_table(data, "hardware").get("device_name") or name.partition("/")[0])
-    tp = int(engine.get("tensor_parallel_size") or 1)
-    pp = int(engine.get("pipeline_parallel_size") or 1)
-    dp = int(engine.get("data_parallel_size") or 1)
+    try:
+        tp, pp, dp = (_whole(engine, f"{name}_parallel_size") or 1 for name in ("tensor", "pipeline", "data"))
+    except InputError as error:
+        return _bad(name, where, str(error))
     layout = {"tp": tp, "pp": pp, "attention_dp": dp}
     if engine.get("enable_expert_parallel"):
         layout["ep"] = tp * dp
@@ -151,23 +168,25 @@ def serve_run(resolver: Resolver, case: Case) -> tuple[Result, dict[str, Array]]
     requests, measured = _requests(Path(str(case.values["path"])).with_name("requests.csv"), case.case_id)
     deployment = resolver.deployments(case)[0]
     around = resolver.stack(case)
+    key = "gpu_memory_utilization"
+    fraction = cache.get(key) or engine.get(key) or around.memory_fraction
+    if not is_number(fraction) or fraction > 1.0:
+        raise InputError(what=key, given=fraction, allowed="a number above 0 and at most 1", where=case.where)
     around = replace(
         around,
-        max_num_seqs=int(engine.get("max_num_seqs") or around.max_num_seqs),
-        max_batched_tokens=int(engine.get("max_num_batched_tokens") or around.max_batched_tokens),
-        memory_fraction=float(
-            cache.get("gpu_memory_utilization") or engine.get("gpu_memory_utilization") or around.memory_fraction
-        ),
+        max_num_seqs=_whole(engine, "max_num_seqs") or around.max_num_seqs,
+        max_batched_tokens=_whole(engine, "max_num_batched_tokens") or around.max_batched_tokens,
+        memory_fraction=float(fraction),
     )
-    drafts = _table(engine, "speculative_config").get("num_speculative_tokens")
-    tokens = cache.get("num_kv_tokens")
+    drafts = _whole(_table(engine, "speculative_config"), "num_speculative_tokens")
+    tokens = _whole(cache, "num_kv_tokens")
     caching = cache.get("enable_prefix_caching", engine.get("enable_prefix_caching"))
     pool = pool_of(
         deployment,
         around,
-        pool_tokens=int(tokens) if tokens else None,
-        block_size=int(cache.get("block_size") or engine.get("block_size") or 16),
-        speculation=usual_speculation(int(drafts)) if drafts else PLAIN,
+        pool_tokens=tokens or None,
+        block_size=_whole(cache, "block_size") or _whole(engine, "block_size") or 16,
+        speculation=usual_speculation(drafts) if drafts else PLAIN,
         prefix_caching=around.admission == "chunked" if caching is None else bool(caching),
     )
     return simulate(requests, pool, beyond_s=around.first_token_s), measured
@@ -200,7 +219,7 @@ def score_run(resolver: Resolver, case: Case) -> list[Score]:
         known = np.isfinite(found) & (values > 0)
         for index in np.flatnonzero(known).tolist():
             add(metric, f"{case.case_id}#{index}", float(values[index]), float(found[index]))
-        for q in _PERCENTILES:
+        for q in _PERCENTILES if known.any() else ():
             name = f"{metric.removesuffix('_s')}_p{q}_s"
             add(name, case.case_id, float(np.percentile(values[known], q)), float(np.percentile(found[known], q)))
     return scores
@@ -208,22 +227,18 @@ def score_run(resolver: Resolver, case: Case) -> list[Score]:
 
 def _requests(path: Path, run: str) -> tuple[Requests, dict[str, Array]]:
     rows: list[tuple[float, ...]] = []
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
+    reader = csv.DictReader(read_lines(path, what="requests", allowed="a readable CSV file"))
+    try:
         missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
         if missing:
             raise InputError(
                 what="columns", given=f"no {', '.join(missing)}", allowed=", ".join(_COLUMNS), where=path.name
             )
         for number, row in enumerate(reader, start=2):
-            if row["run"] != run:
-                continue
-            try:
-                rows.append(tuple(float(row[name]) for name in _COLUMNS[1:]))
-            except (TypeError, ValueError):
-                raise InputError(
-                    what="line", given=row, allowed="numbers in every column", where=f"{path.name}, line {number}"
-                ) from None
+            if row["run"] == run:
+                rows.append(_numbers(row, f"{path.name}, line {number}"))
+    except csv.Error as error:
+        raise InputError(what="requests", given=str(path), allowed=f"a readable CSV file ({error})") from None
     if not rows:
         raise InputError(what="run", given=run, allowed=f"a run with at least one request in {path.name}")
     table = np.array(rows)
@@ -235,3 +250,20 @@ def _requests(path: Path, run: str) -> tuple[Requests, dict[str, Array]]:
         name=run,
     )
     return requests, {metric: table[:, 3 + index] / 1e3 for index, metric in enumerate(METRICS)}
+
+
+def _numbers(row: Mapping[str, str | None], where: str) -> tuple[float, ...]:
+    """Arrival, lengths and timings of a request; a timing that was not measured may be nan.
+
+    Raises:
+        InputError: something else than a number, or a time or length that cannot be.
+    """
+    try:
+        found = tuple(float(row[name] or "") for name in _COLUMNS[1:])
+    except ValueError:
+        raise InputError(what="line", given=dict(row), allowed="numbers in every column", where=where) from None
+    arrival_s, *lengths = found[:3]
+    if not 0.0 <= arrival_s <= LARGEST or not all(1.0 <= length <= _MOST for length in lengths):
+        allowed = "an arrival of at least 0 s and lengths of at least 1 token"
+        raise InputError(what="line", given=dict(row), allowed=allowed, where=where)
+    return found

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rackline.errors import InputError
+from rackline.files import parse_json, read_text, write_text
 from rackline.validation.scoreboard import Scoreboard
 
 RELATIVE, ABSOLUTE = 0.02, 0.002
@@ -41,7 +42,7 @@ def _rounded(data: Mapping[str, Any]) -> dict[str, Any]:
 def write_stored(board: Scoreboard, files: Iterable[str], path: Path) -> None:
     """Write the stored form as JSON."""
     text = json.dumps(stored_form(board, files), indent=1, ensure_ascii=False, allow_nan=False)
-    path.write_text(text + "\n", encoding="utf-8")
+    write_text(path, text + "\n", what="--write-stored")
 
 
 def read_stored(path: Path) -> dict[str, Any]:
@@ -50,17 +51,33 @@ def read_stored(path: Path) -> dict[str, Any]:
     Raises:
         InputError: no such file, or not one that `write_stored` wrote.
     """
+    allowed = "a scoreboard written by rackline validate --write-stored"
+    text = read_text(path, what="--stored", allowed=allowed)
     try:
-        data: object = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(what="--stored", given=str(path), allowed=f"a readable file ({error.strerror})") from None
-    except (ValueError, RecursionError):
+        data = parse_json(text)
+    except ValueError:
         data = None
-    if not isinstance(data, dict) or not isinstance(cast("dict[str, object]", data).get("metrics"), dict):
-        raise InputError(
-            what="--stored", given=str(path), allowed="a scoreboard written by rackline validate --write-stored"
-        )
-    return cast("dict[str, Any]", data)
+    if not isinstance(data, dict):
+        raise InputError(what="--stored", given=str(path), allowed=allowed)
+    table = cast("dict[str, Any]", data)
+    metrics: object = table.get("metrics")
+    if not isinstance(metrics, dict):
+        raise InputError(what="--stored metrics", given=metrics, allowed=allowed, where=str(path))
+    for name, stats in cast("dict[str, object]", metrics).items():
+        if not _is_compared(stats):
+            raise InputError(what=f"--stored metrics {name}", given=stats, allowed=allowed, where=str(path))
+    return table
+
+
+def _is_compared(stats: object) -> bool:
+    """Whether a metric has the numbers that `worse_than` reads."""
+    if not isinstance(stats, dict):
+        return False
+    table = cast("dict[str, object]", stats)
+    errors = [table.get(f"{key}_abs_error", "") for key in ("median", "p90")]
+    return isinstance(table.get("supported"), int | float) and all(
+        error is None or isinstance(error, int | float) for error in errors
+    )
 
 
 def worse_than(stored: Mapping[str, Any], board: Scoreboard) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from rackline.catalog import training_stack_record
+from rackline.files import write_text
 from rackline.training.stack import IDEAL, TrainingStack
 
 _TABLES = ("gemm_slowdown", "expert_slowdown")
@@ -44,7 +45,7 @@ def write_stacks(stacks: Mapping[str, TrainingStack], folder: Path) -> list[Path
     written: list[Path] = []
     for name, stack in stacks.items():
         path = folder / f"{name}.toml"
-        path.write_text(stack_toml(stack), encoding="utf-8")
+        write_text(path, stack_toml(stack), what="--write-stacks")
         written.append(path)
     return written
 

@@ -1,0 +1,144 @@
+"""Ctrl-C: what is there is printed; a search ends with 130, without a traceback and without half files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackline.cli import command
+from rackline.cli.main import run
+from rackline.interrupts import held
+from rackline.simulation import fast
+
+SERVER = ["simulate", "llama-3.1-8b", "--on", "dgx-h100", "--chips", "1"]
+SERVE = [*SERVER, "--rate", "5", "--input", "100", "--output", "5"]
+CASES = Path(__file__).resolve().parents[1] / "fixtures" / "published.jsonl"
+SMALL = ["--on", "l40s-8", "--chips", "1", "--input", "1k", "--output", "10"]
+
+
+def press() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_one_interruption_is_held_and_the_second_is_not() -> None:
+    with held() as hold:
+        press()
+        finished = True
+    assert finished
+    assert hold.pressed
+
+    def twice() -> None:
+        with held():
+            press()
+            press()
+
+    with pytest.raises(KeyboardInterrupt):
+        twice()
+    with pytest.raises(KeyboardInterrupt):
+        press()  # as before
+
+
+def test_pressed_while_the_answer_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = command.show
+
+    def interrupted(*given: Any, **named: Any) -> None:
+        press()
+        shown(*given, **named)
+
+    monkeypatch.setattr(command, "show", interrupted)
+    series = tmp_path / "series.csv"
+    assert run([*SERVE, "--requests", "20", "--series", str(series)]) == 130
+    out, err = capsys.readouterr()
+    assert "20 of 20 requests" in out
+    assert "time to first token" in out
+    assert err == ""
+    assert len(series.read_text().splitlines()) == 21
+
+
+def test_pressed_in_the_compiled_loop(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel: Any = __import__("rackline.simulation.kernel", fromlist=["kernel"])
+    advance = kernel.advance
+    calls: list[float] = []
+
+    def interrupted(until: float, *rest: Any) -> None:
+        advance(until, *rest)
+        calls.append(until)
+        if len(calls) == 1:
+            press()
+
+    monkeypatch.setattr(kernel, "advance", interrupted)
+    monkeypatch.setattr(fast, "PIECE", 10)
+    from rackline.simulation import run as simulation_run
+
+    monkeypatch.setattr(simulation_run, "is_worth_it", lambda count: True)
+    assert run([*SERVE, "--requests", "100"]) == 0
+    out = capsys.readouterr().out
+    assert "interrupted: what follows is what was simulated so far" in out
+    assert "of 100 requests" in out
+    assert "100 of 100" not in out
+    assert len(calls) == 1
+
+
+def test_pressed_while_the_results_are_gathered(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rackline.simulation import run as simulation_run
+
+    gather = simulation_run.gather
+
+    def interrupted(*given: Any, **named: Any) -> Any:
+        press()
+        return gather(*given, **named)
+
+    monkeypatch.setattr(simulation_run, "gather", interrupted)
+    assert run([*SERVE, "--requests", "20"]) == 0
+    out = capsys.readouterr().out
+    assert "20 of 20 requests" in out
+    assert "interrupted" in out
+
+
+_PROGRAM = """
+import os, signal, sys
+from rackline.api import {module}
+from rackline.cli.entry import run
+
+def interrupted(*given, **named):
+    os.kill(os.getpid(), signal.SIGINT)
+    while True:
+        pass
+
+{hook}
+sys.argv = ["rackline", *sys.argv[1:]]
+sys.exit(run())
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "hook"),
+    [
+        (["plan", "llama-3.1-8b", *SMALL], "import rackline.search as it; it.plan = interrupted"),
+        (["validate", str(CASES)], "import rackline.validation as it; it.validate = interrupted"),
+        (["ask", "questions.toml"], "import rackline.api.ask as it; it.ask_one = interrupted"),
+    ],
+    ids=["plan", "validate", "ask"],
+)
+def test_pressed_in_the_middle_of_the_work(words: list[str], hook: str, tmp_path: Path) -> None:
+    (tmp_path / "questions.toml").write_text('[[questions]]\nask = "chips"\n')
+    plot = [] if words[0] == "ask" else ["--plot", "plot.json"]
+    (tmp_path / "plot.json").write_text("old")
+    program = _PROGRAM.format(module=words[0], hook=hook)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words, *plot], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 130, done.stderr
+    assert done.stdout == done.stderr == ""
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["plot.json", "questions.toml"]
+    assert (tmp_path / "plot.json").read_text() == "old"

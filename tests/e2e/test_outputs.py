@@ -1,0 +1,124 @@
+"""Nothing is lost: the answer is printed before the files beside it, each of which is written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackline.cli import command
+from rackline.cli.main import run
+from rackline.errors import InputError
+from rackline.validation.page import BEGIN, END, fill_block
+
+EXPLAIN = ["explain", "llama-3.1-8b", "--on", "dgx-h100", "--batch", "8", "--context", "1k", "--layout", "tp=8"]
+CASES = Path(__file__).resolve().parents[1] / "fixtures" / "published.jsonl"
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Path:
+    """A file of a full disk."""
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    link = tmp_path / "full.json"
+    link.symlink_to("/dev/full")
+    return link
+
+
+def test_a_file_that_fails_loses_neither_the_answer_nor_the_others(
+    full: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "t.json"
+    assert run([*EXPLAIN, "--plot", str(full), "--trace", str(other), "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert json.loads(out)["question"]["model"] == "llama-3.1-8b"
+    assert err == f"error: --plot: got '{full}', allowed: a file that can be written (No space left on device)\n"
+    assert json.loads(other.read_text())["traceEvents"]
+
+
+def test_each_file_that_fails_is_named_with_its_option(full: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["validate", str(CASES), "--plot", str(full), "--write-stored", str(full), "--write-bands", str(full)]
+    assert run(words) == 2
+    out, err = capsys.readouterr()
+    assert "cases predicted" in out
+    lines = err.splitlines()
+    assert [line.partition(": got")[0] for line in lines] == [
+        "error: --plot",
+        "error: --write-stored",
+        "error: --write-bands",
+    ]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_disk_that_fills_half_way_leaves_the_old_file(
+    ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    series = tmp_path / f"series.{ending}"
+    series.write_text("old")
+
+    def filled(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", filled)
+    words = ["simulate", "llama-3.1-8b", "--on", "dgx-h100", "--chips", "1", "--rate", "5", "--requests", "5"]
+    assert run([*words, "--input", "100", "--output", "5", "--series", str(series)]) == 2
+    out, err = capsys.readouterr()
+    assert "time to first token" in out
+    assert err.startswith(f"error: --series: got '{series}'")
+    assert "No space left" in err
+    assert series.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == [series.name]
+
+
+def test_the_files_are_written_when_nobody_reads_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(*_: Any, **__: Any) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(command, "show", closed)
+    monkeypatch.setattr("rackline.cli.main.drop_output", lambda: None)
+    trace = tmp_path / "t.json"
+    assert run([*EXPLAIN, "--trace", str(trace)]) == 0
+    assert json.loads(trace.read_text())["traceEvents"]
+
+
+def test_every_file_that_is_read_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
+    for file in (one, two):
+        shutil.copy(CASES, file)
+        for option in ("--write-stored", "--write-bands", "-o"):
+            more = ["--import", "vllm"] if option == "-o" else []
+            assert run(["validate", str(one), str(two), *more, option, str(file)]) == 2
+    assert one.read_bytes() == two.read_bytes() == CASES.read_bytes()
+    assert "which is read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_page_keeps_its_line_ends(end: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_bytes(end.join(["# Title", BEGIN, "old", END, "after", ""]).encode())
+    fill_block(page, BEGIN, END, "one\ntwo")
+    assert page.read_bytes().decode() == end.join(["# Title", BEGIN, "one", "two", END, "after", ""])
+    with pytest.raises(InputError, match="--write-docs"):
+        fill_block(page, "<!-- no such mark -->", END, "text")
+
+
+def test_a_calibration_that_cannot_be_written_is_still_shown(
+    full: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rackline import fitting
+    from rackline.fitting import CalibrationResult
+
+    nothing: dict[str, Any] = {"kernels": (), "parents": {}, "collectives": (), "rejected": {}, "disagreements": ()}
+    result = CalibrationResult(**nothing, rows=7, older_rows=0, slower_rows=0)
+    monkeypatch.setattr(fitting, "calibrate_tables", lambda *_, **__: result)
+    target = tmp_path / "fit.toml"
+    target.symlink_to(full)
+    assert run(["calibrate", "a.csv", "-o", str(target), "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert json.loads(out)["files"] == []
+    assert err == f"error: --output: got '{target}', allowed: a file that can be written (No space left on device)\n"
