@@ -37,9 +37,12 @@ class PassTable:
     experts: ExpertLaw | None = None
     num_layouts: int | None = None
     assumptions: tuple[str, ...] = ()
-    # breakdowns that were asked for; what they hold follows from the other fields
+    # forms that were asked for; what they hold follows from the other fields
     _breakdowns: dict[StepPolicy, Breakdown] = field(
         default_factory=dict[StepPolicy, Breakdown], init=False, repr=False, compare=False
+    )
+    _time_tables: dict[StepPolicy, TimeTable] = field(
+        default_factory=dict[StepPolicy, TimeTable], init=False, repr=False, compare=False
     )
 
     def with_calibration(self, calibration: Calibration) -> PassTable:
@@ -66,7 +69,10 @@ class PassTable:
 
     def time_table(self, policy: StepPolicy | None = None) -> TimeTable:
         """Resolve rates and efficiencies: the form that evaluates millions of points."""
-        return TimeTable.build(self.numbers(), self._policy(policy))
+        chosen = self._policy(policy)
+        if chosen not in self._time_tables:
+            self._time_tables[chosen] = TimeTable.build(self.numbers(), chosen)
+        return self._time_tables[chosen]
 
     def breakdown(self, policy: StepPolicy | None = None) -> Breakdown:
         """Resolve rates and efficiencies: the form that breaks one point after another down row by row."""

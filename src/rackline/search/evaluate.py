@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -108,7 +108,7 @@ class Space:
         """
         stretch = as_array(pipeline_stretch(self.model, self.grid.pp))
         table = build_table(self.model, self.cluster, self.grid, precision, self.calibration, self.routing, experts=law)
-        plain = Engine(
+        return Engine(
             table=table,
             attention_dp=as_array(self.grid.attention_dp)[:, None],
             micro_batches=as_array(self.grid.pp)[:, None],
@@ -116,9 +116,6 @@ class Space:
             num_layers=self.model.num_layers if isinstance(self.model, Model) else 0,
             stack=self.stack,
         )
-        # every mode and budget uses one of two
-        overlaps = (False, True) if np.any(self.grid.attention_dp > 1) else (False,)
-        return replace(plain, prepared={overlap: plain.time_table(overlap) for overlap in overlaps})
 
     def engines(self) -> Iterator[tuple[Precision, Engine]]:
         """The pass tables of each precision."""

@@ -13,20 +13,24 @@ and their wait is part of the time to first token.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from rackline.arch import Model
 from rackline.errors import InputError
-from rackline.parallel import Deployment
+from rackline.parallel import Deployment, Layout
+from rackline.parallel.memory import fitting_sequences
 from rackline.passes import Batch
+from rackline.passes.features import Array, as_array
 from rackline.serving.speculative import PLAIN, Speculation, draft_table
 from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.steady import Engine, steady_state
-from rackline.serving.workload import Mode, Workload
+from rackline.serving.workload import Mode, Workload, Workloads
 
 _POINTS = 48
+_LOOPS = 1000  # solved at a time: bounds the memory
 _NEARLY = 0.8  # of what the prefill path can feed: beyond, requests queue for it
 
 
@@ -103,67 +107,132 @@ def closed_loop(
     Raises:
         InputError: concurrency below 1, or a model that does not fit.
     """
-    if not concurrency >= 1:
-        raise InputError(what="concurrency", given=concurrency, allowed="at least 1", nearest="1")
+    found = closed_loops(
+        deployment, [workload], mode, np.array([concurrency]), memory_fraction=memory_fraction, engine=engine
+    )[0]
+    if isinstance(found, InputError):
+        raise found
+    return found
+
+
+def closed_loops(
+    deployment: Deployment,
+    workloads: Sequence[Workload],
+    mode: Mode,
+    concurrency: Array,
+    *,
+    memory_fraction: float = 0.9,
+    engine: Engine | None = None,
+) -> list[ClosedLoop | InputError]:
+    """Many closed loops on one deployment, each by itself; see `closed_loop`.
+
+    Args:
+        workloads: of each loop; their equal_lengths are the same.
+        concurrency: of each loop, (loops,) [requests].
+        engine: of the deployment, when it is built already.
+
+    Returns:
+        One answer a loop: its means, or why it has none.
+    """
     layout = deployment.layout
     engine = engine or engine_of(deployment)
+    work = Workloads.of(workloads)
     slots = layout.attention_dp * layout.pp * layout.dp
-    wanted = concurrency / slots  # requests of one rank and micro-batch
     whole = engine.stack.reserve == "final"  # a request starts where its last token has room
-    held = deployment.max_sequences(
-        context_len=workload.final_context if whole else workload.mean_context,
-        server=engine.stack.memory(mode.max_batched_tokens, memory_fraction),
+    held = fitting_sequences(
+        deployment.model,
+        layout,
+        deployment.precision,
+        deployment.cluster.chip,
+        engine.stack.memory(mode.max_batched_tokens, memory_fraction),
+        (work.final_context if whole else work.mean_context)[:, 0],
     )
-    if held < 1:
-        raise InputError(
-            what=f"{deployment.model.name} on {layout.label()}",
+    refused = [
+        _refusal(deployment, users, room) for users, room in zip(concurrency.tolist(), held.tolist(), strict=True)
+    ]
+    able = np.flatnonzero([refusal is None for refusal in refused])
+    found: dict[int, ClosedLoop] = {}
+    for start in range(0, able.size, _LOOPS):
+        part = able[start : start + _LOOPS]
+        wanted = concurrency[part] / slots  # requests of one rank and micro-batch
+        means = _mean_times(engine, work.take(part), mode, wanted, held[part], layout)
+        found |= zip(part.tolist(), means, strict=True)
+    return [found[index] if refusal is None else refusal for index, refusal in enumerate(refused)]
+
+
+def _refusal(deployment: Deployment, concurrency: float, room: float) -> InputError | None:
+    """Why there is no closed loop with so many requests where so many fit on a rank; None if there is."""
+    if not concurrency >= 1:
+        return InputError(what="concurrency", given=concurrency, allowed="at least 1", nearest="1")
+    if room < 1:
+        return InputError(
+            what=f"{deployment.model.name} on {deployment.layout.label()}",
             given="no room for one request",
             allowed="weights and one request within the memory",
         )
-    caps = {
+    return None
+
+
+def _mean_times(
+    engine: Engine, work: Workloads, mode: Mode, wanted: Array, held: Array, layout: Layout
+) -> list[ClosedLoop]:
+    """Mean times of loops with so many requests of a rank and micro-batch, (loops,), where so many fit."""
+    slots = layout.attention_dp * layout.pp * layout.dp
+    output_steps: Array = work.output_len - 1.0
+    caps: dict[str, Array] = {
         "concurrency": wanted,
-        "memory": held / (layout.attention_dp * layout.pp),
-        "max_num_seqs": float(engine.stack.max_num_seqs),
+        "memory": held,
+        "max_num_seqs": np.full(wanted.shape, float(engine.stack.max_num_seqs)),
     }
     if mode.is_mixed:
         # a step yields several tokens of a sequence under speculation and pushes the drafts through as well
-        steps = (workload.output_len - 1.0) / engine.speculation.tokens_per_step
-        pushed = workload.new_tokens + steps * engine.speculation.verified_tokens
+        steps = (output_steps / engine.speculation.tokens_per_step)[:, 0]
+        pushed = work.new_tokens[:, 0] + steps * engine.speculation.verified_tokens
         caps["prefill"] = 0.999 * mode.max_batched_tokens * steps / pushed
-    bound = min(caps, key=lambda name: caps[name])
-    most = caps[bound]
-    points = np.geomspace(min(1e-2, most), most, _POINTS)
-    state = steady_state(engine, workload, mode, points)
-    steps = workload.output_len - 1.0
-    rate = points / (steps * state.tpot_s + state.hold_s)
+    names: list[str] = list(caps)
+    each = np.stack(list(caps.values()))
+    first = np.argmin(each, axis=0)
+    most: Array = each[first, np.arange(wanted.size)]
+    points: Array = np.geomspace(np.minimum(1e-2, most), most, _POINTS, axis=-1)
+    state = steady_state(engine, work, mode, points)
+    rate = points / (output_steps * state.tpot_s + state.hold_s)
     if mode.is_batch_by_batch:  # all that ended together are admitted together
-        waiting = engine.stack.beyond_passes_s(workload) + state.hold_s
+        waiting = engine.stack.beyond_passes_s(work) + state.hold_s
     else:
-        waiting = state.ttft_s + engine.stack.burst_share * max(wanted * layout.pp - 1.0, 0.0) * state.prompt_s
-    in_flight = rate * (waiting + steps * state.tpot_s)
-    if in_flight[-1] <= wanted:
-        tpot, decoding = float(state.tpot_s[-1]), most
-        hold = float(state.hold_s[-1])
-        request = wanted / float(rate[-1])
-        ttft = request - steps * tpot
-        decode = float(state.decode_s[-1])
-    else:
-        decoding = float(np.interp(wanted, in_flight, points))
-        bound = "prefill" if decoding > _NEARLY * caps.get("prefill", np.inf) else "concurrency"
-        tpot = float(np.interp(decoding, points, state.tpot_s))
-        hold = float(np.interp(decoding, points, state.hold_s))
-        ttft = float(np.interp(decoding, points, waiting))
-        request = ttft + steps * tpot
-        decode = float(np.interp(decoding, points, state.decode_s))
-    return ClosedLoop(
-        tpot_s=tpot,
-        ttft_s=ttft,
-        request_s=request,
-        decoding=decoding * slots,
-        decode_s=decode,
-        bound=bound,
-        output_tokens_per_s=decoding * slots / (tpot + hold / steps),
-    )
+        others = np.maximum(wanted * layout.pp - 1.0, 0.0)[:, None]
+        waiting = state.ttft_s + engine.stack.burst_share * others * state.prompt_s
+    in_flight: Array = rate * (waiting + output_steps * state.tpot_s)
+    answers: list[ClosedLoop] = []
+    for loop in range(wanted.size):
+        users = float(wanted[loop])
+        steps = float(output_steps[loop, 0])
+        here: Array = points[loop]
+        if in_flight[loop, -1] <= users:
+            decoding, bound = float(most[loop]), names[int(first[loop])]
+            tpot, hold = float(state.tpot_s[loop, -1]), float(state.hold_s[loop, -1])
+            decode = float(state.decode_s[loop, -1])
+            request = users / float(rate[loop, -1])
+            ttft = request - steps * tpot
+        else:
+            decoding = float(np.interp(users, as_array(in_flight[loop]), here))
+            bound = "prefill" if "prefill" in caps and decoding > _NEARLY * caps["prefill"][loop] else "concurrency"
+            tpot, hold, ttft, decode = (
+                float(np.interp(decoding, here, as_array(values[loop])))
+                for values in (state.tpot_s, state.hold_s, waiting, state.decode_s)
+            )
+            request = ttft + steps * tpot
+        answers.append(
+            ClosedLoop(
+                tpot_s=tpot,
+                ttft_s=ttft,
+                request_s=request,
+                decoding=decoding * slots,
+                decode_s=decode,
+                bound=bound,
+                output_tokens_per_s=decoding * slots / (tpot + hold / steps),
+            )
+        )
+    return answers
 
 
 def static_batch(
@@ -175,21 +244,30 @@ def static_batch(
         batch_size: sequences on all replicas together [sequences].
         input_len, output_len: [tokens].
     """
+    sizes = (np.array([size], dtype=np.float64) for size in (batch_size, input_len, output_len))
+    return static_batches(deployment, *sizes, engine=engine)[0]
+
+
+def static_batches(
+    deployment: Deployment, batch_size: Array, input_len: Array, output_len: Array, engine: Engine | None = None
+) -> list[StaticBatch]:
+    """Many static batches on one deployment, each by itself; see `static_batch`.
+
+    Args:
+        batch_size: sequences on all replicas together, (batches,) [sequences].
+        input_len, output_len: (batches,) [tokens].
+    """
     engine = engine or engine_of(deployment)
     layout = deployment.layout
-    per_rank = float(np.ceil(batch_size / (layout.attention_dp * layout.dp)))
+    per_rank = np.ceil(batch_size / (layout.attention_dp * layout.dp))
     times = engine.time_table(False)
-
-    def pass_s(batch: Batch) -> float:
-        return float(engine.seconds(batch, times, two_batch_overlap=False))
-
-    prompts = pass_s(Batch(prefill_sequences=per_rank, chunk_tokens=input_len))
-    prefill = float(engine.with_prompts_s(0.0, prompts))  # driven in process: no server in between
-    token = 0.0
-    if output_len > 1:
-        step = Batch(decode_sequences=per_rank, context_len=input_len + output_len / 2.0)
-        token = float(engine.decode_s(step, times, two_batch_overlap=False))
-    return StaticBatch(prefill_s=prefill, token_s=token, total_s=prefill + max(output_len - 1.0, 0.0) * token)
+    prompts = engine.seconds(Batch(prefill_sequences=per_rank, chunk_tokens=input_len), times, two_batch_overlap=False)
+    prefill = engine.with_prompts_s(0.0, prompts)  # driven in process: no server in between
+    step = Batch(decode_sequences=per_rank, context_len=input_len + output_len / 2.0)
+    token = np.where(output_len > 1, engine.decode_s(step, times, two_batch_overlap=False), 0.0)
+    total = prefill + np.maximum(output_len - 1.0, 0.0) * token
+    rows = zip(prefill.tolist(), token.tolist(), total.tolist(), strict=True)
+    return [StaticBatch(prefill_s=first, token_s=each, total_s=whole) for first, each, whole in rows]
 
 
 def max_throughput(
@@ -206,7 +284,7 @@ def max_throughput(
     Args:
         max_num_seqs: sequences that one rank may decode at once [sequences].
     """
-    unlimited = max_num_seqs * deployment.layout.attention_dp * deployment.layout.pp * deployment.layout.dp
+    unlimited = unlimited_requests(deployment, max_num_seqs)
     loop = closed_loop(deployment, workload, mode, unlimited, memory_fraction=memory_fraction, engine=engine)
     return PeakThroughput(
         output_tokens_per_s=loop.output_tokens_per_s,
@@ -214,3 +292,9 @@ def max_throughput(
         tpot_s=loop.tpot_s,
         bound=loop.bound,
     )
+
+
+def unlimited_requests(deployment: Deployment, max_num_seqs: float) -> float:
+    """Requests in flight from which on a deployment never lacks any [requests]."""
+    layout = deployment.layout
+    return max_num_seqs * layout.attention_dp * layout.pp * layout.dp

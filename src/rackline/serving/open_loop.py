@@ -25,7 +25,7 @@ from rackline.serving.steady import Engine, SteadyState
 from rackline.serving.workload import Mode, Workload
 
 _ITERATIONS = 8  # of the rate that keeps a batch; each leaves a part of the error
-_UNEVEN = 0.9  # sequences by which the busiest of many ranks exceeds their mean when each request goes to the idlest
+UNEVEN = 0.9  # sequences by which the busiest of many ranks exceeds their mean when each request goes to the idlest
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # beyond saturation
@@ -69,7 +69,7 @@ def open_loop(
     peers = as_array(engine.attention_dp) * as_array(engine.micro_batches)
     if growth_s is None:
         growth_s = _step(engine, workload, mode, np.maximum(n, 1.0) + 1.0, times, None, threads) - step_s
-    busiest_s = step_s + growth_s * _UNEVEN * (1.0 - 1.0 / peers)
+    busiest_s = step_s + growth_s * UNEVEN * (1.0 - 1.0 / peers)
     passes = _passes(engine, workload, mode, n, times, step_s, busiest_s, threads)
     if mode.is_batch_by_batch:
         return _batch_after_batch(engine, workload, n, steps, step_s, growth_s, passes)

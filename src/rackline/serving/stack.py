@@ -11,7 +11,7 @@ from rackline.parallel.deployment import Routing
 from rackline.parallel.server_memory import SERVER, FractionOf, ServerMemory
 from rackline.passes import Calibration
 from rackline.passes.features import FloatLike
-from rackline.serving.workload import Admission, Mode, Workload
+from rackline.serving.workload import Admission, Mode, Workload, Workloads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Stack:
     burst_share: float = 0.0
     synchrony: float = 0.0
 
-    def beyond_passes_s(self, workload: Workload) -> float:
+    def beyond_passes_s(self, workload: Workload | Workloads) -> float:
         """Time to first token that no pass accounts for, by how the requests' lengths are drawn [s]."""
         if workload.equal_lengths and self.first_token_equal_s is not None:
             return self.first_token_equal_s

@@ -22,8 +22,7 @@ as fast as slots get free: such a batch never fills.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,7 +31,7 @@ from rackline.passes.features import ONE, Array, FloatLike, as_array
 from rackline.serving.busiest import busiest_share
 from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import IDEAL, Stack
-from rackline.serving.workload import Mode, Workload
+from rackline.serving.workload import Mode, Workload, Workloads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +76,6 @@ class Engine:
         stack: what runs around the kernels.
         speculation: drafts a step and what they yield.
         draft: the pass of one draft, needed where there are any.
-        prepared: time tables made before, without and with two-batch overlap.
     """
 
     table: PassTable
@@ -88,12 +86,9 @@ class Engine:
     stack: Stack = IDEAL
     speculation: Speculation = PLAIN
     draft: PassTable | None = None
-    prepared: Mapping[bool, TimeTable] = field(default_factory=dict[bool, TimeTable])
 
     def time_table(self, two_batch_overlap: bool) -> TimeTable:
         """Rates put in, under the policy of the mode."""
-        if two_batch_overlap in self.prepared:
-            return self.prepared[two_batch_overlap]
         policy = "overlap" if two_batch_overlap else self.table.calibration.step_policy
         return self.table.time_table(policy)
 
@@ -153,14 +148,14 @@ class Engine:
         """All drafts of a step, one after another, with a given number of sequences on a rank [s]."""
         if self.draft is None or not self.speculation.draft_tokens:
             return 0.0
-        alone = replace(self, table=self.draft, pipeline_stretch=1.0, speculation=PLAIN, draft=None, prepared={})
+        alone = replace(self, table=self.draft, pipeline_stretch=1.0, speculation=PLAIN, draft=None)
         one = Batch(decode_sequences=sequences, context_len=context_len)
         return self.speculation.draft_tokens * alone.seconds(one, alone.time_table(False), two_batch_overlap=False)
 
 
 def steady_state(
     engine: Engine,
-    workload: Workload,
+    workload: Workload | Workloads,
     mode: Mode,
     sequences_per_rank: FloatLike,
     *,
@@ -170,7 +165,8 @@ def steady_state(
     """Latencies with `sequences_per_rank` sequences decoding on each rank, per pipeline micro-batch.
 
     Args:
-        sequences_per_rank: b [sequences], scalar or (points,) or (layouts, points).
+        workload: of one kind of requests, or of one a row of an engine of one layout.
+        sequences_per_rank: b [sequences], scalar or (points,) or (layouts or workloads, points).
         decode_s: the decode step if it is known already, without drafts [s].
 
     Returns:
@@ -233,7 +229,7 @@ def steady_state(
     ttft = beyond + 0.5 * step_s + service * (1.0 + waiting)
     whole = np.minimum(new, float(mode.max_batched_tokens))
     full = Batch(
-        prefill_sequences=np.full((1,) * b.ndim, mode.max_batched_tokens / whole),  # one point a layout
+        prefill_sequences=np.ones((1,) * b.ndim) * (mode.max_batched_tokens / whole),  # one point a layout
         chunk_tokens=whole,
         prefix_tokens=workload.cached_tokens + (new - whole) / 2.0,
     )

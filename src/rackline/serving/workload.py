@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
+import numpy as np
+
 from rackline.errors import InputError
+from rackline.passes.features import Array
 
 Admission = Literal["chunked", "prefill_first", "decode_first"]
 
@@ -53,6 +57,60 @@ class Workload:
 
     @property
     def final_context(self) -> float:
+        """Context at the end of a request, which memory must hold [tokens]."""
+        return self.input_len + self.output_len
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workloads:
+    """Requests of many lengths, each length a benchmark of its own; see `Workload`.
+
+    Args:
+        input_len: prompt tokens, (workloads, 1) [tokens].
+        output_len: generated tokens, (workloads, 1) [tokens].
+        equal_lengths: of all of them.
+    """
+
+    input_len: Array
+    output_len: Array
+    equal_lengths: bool = False
+
+    @classmethod
+    def of(cls, workloads: Sequence[Workload]) -> Workloads:
+        """Workloads without cached prompts, as one.
+
+        Raises:
+            InputError: cached prompts, or some of equal lengths and some not.
+        """
+        equal = {one.equal_lengths for one in workloads}
+        if len(equal) != 1 or any(one.cache_hit for one in workloads):
+            raise InputError(what="workloads", given="unlike ones", allowed="nothing cached, equal_lengths the same")
+        lengths = np.array([(one.input_len, one.output_len) for one in workloads], dtype=np.float64)
+        return cls(input_len=lengths[:, :1], output_len=lengths[:, 1:], equal_lengths=equal.pop())
+
+    def take(self, index: Array) -> Workloads:
+        """Those of an index."""
+        return Workloads(
+            input_len=self.input_len[index], output_len=self.output_len[index], equal_lengths=self.equal_lengths
+        )
+
+    @property
+    def new_tokens(self) -> Array:
+        """Prompt tokens that must be prefilled [tokens]."""
+        return np.maximum(1.0, self.input_len)
+
+    @property
+    def cached_tokens(self) -> Array:
+        """Prompt tokens whose KV is only read: none [tokens]."""
+        return self.input_len - self.new_tokens
+
+    @property
+    def mean_context(self) -> Array:
+        """Context of a decoding sequence, averaged over its life [tokens]."""
+        return self.input_len + self.output_len / 2.0
+
+    @property
+    def final_context(self) -> Array:
         """Context at the end of a request, which memory must hold [tokens]."""
         return self.input_len + self.output_len
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, assert_never, cast
 
 from rackline.errors import nearest_names
@@ -207,7 +208,8 @@ def find_problem(data: Mapping[str, object]) -> Problem | None:
     return _measured_problem(data, form) or _kind_problem(kind, data)
 
 
-def known_keys(kind: str) -> dict[str, Shape]:
+@cache
+def known_keys(kind: str) -> Mapping[str, Shape]:
     """All keys that a kind reads, with the shapes of their values."""
     return {**_COMMON, **FORMS[kind].required, **FORMS[kind].optional}
 

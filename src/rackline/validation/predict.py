@@ -1,22 +1,26 @@
-"""One small function a kind of case: what the library says would have been measured."""
+"""One function a kind of case: what the library says would have been measured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from rackline.arch import AggregateModel
-from rackline.errors import InputError
+from rackline.errors import InputError, RacklineError
 from rackline.parallel import Deployment
 from rackline.parallel.precision import storage_bytes
 from rackline.passes import Batch, PassTime
-from rackline.serving import Engine, Workload, closed_loop, max_throughput, static_batch
-from rackline.serving.closed_loop import engine_of
+from rackline.serving import ClosedLoop, Engine, Workload, max_throughput
+from rackline.serving.closed_loop import closed_loops, engine_of, static_batches, unlimited_requests
 from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import Stack
 from rackline.validation.cases import Case
 from rackline.validation.resolve import Resolver
 from rackline.validation.speculation import speculation_of
+
+Predicted = dict[str, float] | RacklineError  # values by measured key, or why there are none
 
 # Mean length over the nominal one.
 FIXED = "fixed"
@@ -25,7 +29,7 @@ LENGTH_SHARES = {FIXED: 1.0, "uniform_0.8_1.0": 0.9}
 
 @dataclass(slots=True)
 class Predictor:
-    """Predicts cases one by one and keeps the engines that they share.
+    """Predicts cases, those of one engine at once, and keeps the engines that they share.
 
     Args:
         resolver: builds deployments.
@@ -49,7 +53,20 @@ class Predictor:
         Raises:
             RacklineError: the case cannot be predicted; says why.
         """
-        return PREDICTORS[case.kind](self, case)
+        found = self.predict_all([case])[0]
+        if isinstance(found, RacklineError):
+            raise found
+        return found
+
+    def predict_all(self, cases: Sequence[Case]) -> list[Predicted]:
+        """Predicted values of each case, or why it has none; those of one kind and one engine at once."""
+        found: dict[int, Predicted] = {}
+        kinds: dict[str, list[int]] = {}
+        for index, case in enumerate(cases):
+            kinds.setdefault(case.kind, []).append(index)
+        for kind, own in kinds.items():
+            found |= zip(own, PREDICTORS[kind](self, [cases[index] for index in own]), strict=True)
+        return [found[index] for index in range(len(cases))]
 
     def passes(self, case: Case) -> dict[str, PassTime]:
         """The passes behind a prediction, broken down: decode and prefill by name; empty for other kinds."""
@@ -116,61 +133,141 @@ def request_s(case: Case, tpot_s: float, ttft_s: float) -> float:
     return ttft_s + (case.number("output_len") * length_share(case) - 1.0) * tpot_s
 
 
-def predict_serve(predictor: Predictor, case: Case, speculation: Speculation | None = None) -> dict[str, float]:
-    """A closed loop with a fixed number of concurrent requests over all replicas.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """Cases of one engine, as indices into a list of cases."""
+
+    deployment: Deployment
+    stack: Stack
+    engine: Engine
+    equal_lengths: bool
+    members: list[tuple[int, Workload]]
+
+    def loops(self, concurrency: Sequence[float]) -> Sequence[ClosedLoop | RacklineError]:
+        """A closed loop a member, or why there is none."""
+        try:
+            return closed_loops(
+                self.deployment,
+                [work for _, work in self.members],
+                self.stack.mode(),
+                np.array(concurrency, dtype=np.float64),
+                memory_fraction=self.stack.memory_fraction,
+                engine=self.engine,
+            )
+        except RacklineError as error:  # the model on this chip has none, whatever the lengths
+            return [error] * len(self.members)
+
+
+def _grouped(
+    predictor: Predictor, cases: Sequence[Case], speculation: Speculation | None = None
+) -> tuple[list[_Group], dict[int, RacklineError]]:
+    """Cases by the engines that serve them, and why the others have none.
+
+    A case whose source leaves the layout open is in several groups.
 
     Args:
-        speculation: drafts, in place of what the case says of them.
+        speculation: drafts, in place of what the cases say of them.
     """
-    speculation = speculation_of(case) if speculation is None else speculation
-    deployment, stack = predictor.resolver.deployments(case)[0], predictor.resolver.stack(case)
-    found = closed_loop(
-        deployment,
-        workload_of(case),
-        stack.mode(),
-        case.number("concurrency"),
-        memory_fraction=stack.memory_fraction,
-        engine=predictor.engine(deployment, stack, speculation),
-    )
-    whole = request_s(case, found.tpot_s, found.ttft_s)
-    return {"tpot_s": found.tpot_s, "ttft_s": found.ttft_s, "request_s": whole}
-
-
-def predict_static_batch(predictor: Predictor, case: Case) -> dict[str, float]:
-    """One batch, prefilled and decoded together."""
-    deployment, stack = predictor.resolver.deployments(case)[0], predictor.resolver.stack(case)
-    output_len = case.number("output_len") if "output_len" in case.values else 1.0
-    found = static_batch(
-        deployment,
-        case.number("batch_size"),
-        case.number("input_len"),
-        output_len,
-        engine=predictor.engine(deployment, stack),
-    )
-    return {"prefill_s": found.prefill_s, "token_s": found.token_s, "total_s": found.total_s}
-
-
-def predict_max_throughput(predictor: Predictor, case: Case) -> dict[str, float]:
-    """Requests without limit; the best of the layouts that the source leaves open."""
-    best, reason = 0.0, None
-    stack = predictor.resolver.stack(case)
-    for deployment in predictor.resolver.deployments(case):
+    groups: dict[tuple[int, bool], _Group] = {}
+    refused: dict[int, RacklineError] = {}
+    for index, case in enumerate(cases):
         try:
-            found = max_throughput(
-                deployment,
-                workload_of(case),
-                stack.mode(),
-                memory_fraction=stack.memory_fraction,
-                max_num_seqs=stack.max_num_seqs,
-                engine=predictor.engine(deployment, stack),
+            how = speculation_of(case) if speculation is None else speculation
+            work, stack = workload_of(case), predictor.resolver.stack(case)
+            for deployment in predictor.resolver.deployments(case):
+                engine = predictor.engine(deployment, stack, how)
+                key = (id(engine), work.equal_lengths)
+                if key not in groups:
+                    groups[key] = _Group(
+                        deployment=deployment,
+                        stack=stack,
+                        engine=engine,
+                        equal_lengths=work.equal_lengths,
+                        members=[],
+                    )
+                groups[key].members.append((index, work))
+        except RacklineError as error:
+            refused[index] = error
+    return list(groups.values()), refused
+
+
+def predict_serve(
+    predictor: Predictor, cases: Sequence[Case], speculation: Speculation | None = None
+) -> list[Predicted]:
+    """Closed loops, each with a fixed number of concurrent requests over all replicas.
+
+    Args:
+        speculation: drafts, in place of what the cases say of them.
+    """
+    found: dict[int, Predicted] = {}
+    groups, refused = _grouped(predictor, cases, speculation)
+    for group in groups:
+        loops = group.loops([cases[index].number("concurrency") for index, _ in group.members])
+        for (index, _), loop in zip(group.members, loops, strict=True):
+            if isinstance(loop, RacklineError):
+                found.setdefault(index, loop)
+                continue
+            whole = request_s(cases[index], loop.tpot_s, loop.ttft_s)
+            found[index] = {"tpot_s": loop.tpot_s, "ttft_s": loop.ttft_s, "request_s": whole}
+    found |= refused
+    return [found[index] for index in range(len(cases))]
+
+
+def predict_static_batch(predictor: Predictor, cases: Sequence[Case]) -> list[Predicted]:
+    """Batches, each prefilled and decoded together."""
+    found: dict[int, Predicted] = {}
+    groups, refused = _grouped(predictor, cases, PLAIN)
+    for group in groups:
+        own = [cases[index] for index, _ in group.members]
+        lengths = [case.number("output_len") if "output_len" in case.values else 1.0 for case in own]
+        try:
+            batches = static_batches(
+                group.deployment,
+                np.array([case.number("batch_size") for case in own]),
+                np.array([case.number("input_len") for case in own]),
+                np.array(lengths),
+                engine=group.engine,
             )
-        except InputError as error:
-            reason = error
+        except RacklineError as error:
+            found |= dict.fromkeys((index for index, _ in group.members), error)
             continue
-        best = max(best, found.output_tokens_per_s)
-    if not best and reason is not None:
-        raise reason
-    return {"output_tokens_per_s": best}
+        for (index, _), one in zip(group.members, batches, strict=True):
+            found[index] = {"prefill_s": one.prefill_s, "token_s": one.token_s, "total_s": one.total_s}
+    found |= refused
+    return [found[index] for index in range(len(cases))]
+
+
+def predict_max_throughput(predictor: Predictor, cases: Sequence[Case]) -> list[Predicted]:
+    """Requests without limit; the best of the layouts that the source leaves open."""
+    best: dict[int, float] = {}
+    reasons: dict[int, RacklineError] = {}
+    groups, refused = _grouped(predictor, cases, PLAIN)
+    for group in groups:
+        unlimited = unlimited_requests(group.deployment, group.stack.max_num_seqs)
+        loops = group.loops([unlimited] * len(group.members))
+        for (index, _), loop in zip(group.members, loops, strict=True):
+            if isinstance(loop, RacklineError):
+                reasons[index] = loop
+            else:
+                best[index] = max(best.get(index, 0.0), loop.output_tokens_per_s)
+    found: dict[int, Predicted] = {index: {"output_tokens_per_s": value} for index, value in best.items()}
+    found = {**reasons, **found, **refused}
+    return [found[index] for index in range(len(cases))]
+
+
+def _one_by_one(
+    predict: Callable[[Predictor, Case], dict[str, float]],
+) -> Callable[[Predictor, Sequence[Case]], list[Predicted]]:
+    def predict_all(predictor: Predictor, cases: Sequence[Case]) -> list[Predicted]:
+        found: list[Predicted] = []
+        for case in cases:
+            try:
+                found.append(predict(predictor, case))
+            except RacklineError as error:
+                found.append(error)
+        return found
+
+    return predict_all
 
 
 def predict_params(predictor: Predictor, case: Case) -> dict[str, float]:
@@ -194,10 +291,10 @@ def predict_op(predictor: Predictor, case: Case) -> dict[str, float]:
     return {"seconds": op_seconds(predictor.resolver, [case])[0]}
 
 
-PREDICTORS: dict[str, Callable[[Predictor, Case], dict[str, float]]] = {
+PREDICTORS: dict[str, Callable[[Predictor, Sequence[Case]], list[Predicted]]] = {
     "serve": predict_serve,
     "static-batch": predict_static_batch,
     "max-throughput": predict_max_throughput,
-    "params": predict_params,
-    "op": predict_op,
+    "params": _one_by_one(predict_params),
+    "op": _one_by_one(predict_op),
 }

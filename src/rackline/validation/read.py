@@ -9,7 +9,6 @@ from rackline.errors import InputError
 from rackline.files import parse_json, read_text
 from rackline.validation.cases import Case, CaseSet, Unsupported, read_line
 from rackline.validation.op_table import read_op_table
-from rackline.validation.requests import read_runs
 
 
 def read_cases(paths: Iterable[str | Path]) -> CaseSet:
@@ -30,6 +29,8 @@ def read_cases(paths: Iterable[str | Path]) -> CaseSet:
     for path in map(Path, paths):
         text = read_text(path, what="case file", allowed="a readable file, one JSON object per line")
         if path.suffix == ".json" and _looks_like_runs(text):
+            from rackline.validation.requests import read_runs
+
             runs = read_runs(path, text)
             cases += [case for case in runs if isinstance(case, Case)]
             unsupported += [case for case in runs if isinstance(case, Unsupported)]

@@ -62,6 +62,9 @@ class Resolver:
     _calibrations: dict[tuple[str, str], Calibration] = field(default_factory=dict[tuple[str, str], Calibration])
     _stacks: dict[tuple[str, str, float], Stack] = field(default_factory=dict[tuple[str, str, float], Stack])
     _deployments: dict[tuple[object, ...], Deployment] = field(default_factory=dict[tuple[object, ...], Deployment])
+    _known: dict[tuple[object, ...], tuple[Deployment, ...]] = field(  # by what cases say, unresolved
+        default_factory=dict[tuple[object, ...], tuple[Deployment, ...]]
+    )
 
     def model(self, case: Case) -> AnyModel:
         """The model: given in the case itself, or by name.
@@ -164,6 +167,23 @@ class Resolver:
         Raises:
             RacklineError: what the case names does not exist or does not go together.
         """
+        inline = case.config if case.config is not None else case.architecture
+        key = (
+            case.kind == "max-throughput",  # which alone leaves layouts open
+            case.model if inline is None else json.dumps(inline, sort_keys=True),
+            case.chip,
+            case.num_chips,
+            case.precision,
+            case.precision_detail,
+            case.stack,
+            tuple(sorted(case.layout.items())),
+            self.stack(case).routing,
+        )
+        if key not in self._known:
+            self._known[key] = self._build_deployments(case)
+        return self._known[key]
+
+    def _build_deployments(self, case: Case) -> tuple[Deployment, ...]:
         chip = self.chip(case.chip)
         model = self.model(case)
         on = self.cluster(chip, case.num_chips)

@@ -59,10 +59,12 @@ def score_cases(
     for case, values in _predicted(predictor, found.cases):
         if isinstance(values, Unsupported):
             unsupported.append(values)
-        elif not all(math.isfinite(score.predicted) and score.predicted > 0 for score in scores_of(case, values)):
-            unsupported.append(Unsupported.of(case, "the prediction is not a finite number above 0"))
+            continue
+        own = scores_of(case, values)
+        if all(math.isfinite(score.predicted) and score.predicted > 0 for score in own):
+            scores += own
         else:
-            scores += scores_of(case, values)
+            unsupported.append(Unsupported.of(case, "the prediction is not a finite number above 0"))
     by_place = {(case.case_id, case.where): case for case in found.cases}
     return Scoreboard(
         calibration=calibration,
@@ -86,13 +88,12 @@ def _predicted(predictor: Predictor, cases: Sequence[Case]) -> Iterable[tuple[Ca
         from rackline.validation.train import predict_training
 
         yield from predict_training(predictor.resolver, training)
-    for case in cases:
-        if case.kind in ("op", "train", "requests"):
-            continue
-        try:
-            yield case, predictor.predict(case)
-        except RacklineError as error:
-            yield case, Unsupported.of(case, str(error), bad_input=True)
+    others = [case for case in cases if case.kind not in ("op", "train", "requests")]
+    for case, values in zip(others, predictor.predict_all(others), strict=True):
+        if isinstance(values, RacklineError):
+            yield case, Unsupported.of(case, str(values), bad_input=True)
+        else:
+            yield case, values
 
 
 def scores_of(case: Case, values: dict[str, float]) -> list[Score]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -102,20 +102,24 @@ class Placed:
         }
 
 
-def both_ways(cases: Iterable[Case], predict: Any) -> tuple[BothWays, ...]:
+def both_ways(
+    cases: Iterable[Case], predict: Callable[[Sequence[Case], Speculation], Sequence[dict[str, float] | RacklineError]]
+) -> tuple[BothWays, ...]:
     """Predict the served cases of unknown speculation in both ways; those without prediction are left out.
 
     Args:
-        predict: (case, speculation) → values by metric.
+        predict: (cases, speculation) → values of each by metric, or why it has none.
     """
     usual = usual_speculation()
     found: list[BothWays] = []
-    for case in cases:
-        if case.kind != "serve" or case.text("speculative", "") != UNKNOWN or "tpot_s" not in case.measured:
-            continue
-        try:
-            plain, speculating = (float(predict(case, how)["tpot_s"]) for how in (PLAIN, usual))
-        except RacklineError:
+    open_ones = [
+        case
+        for case in cases
+        if case.kind == "serve" and case.text("speculative", "") == UNKNOWN and "tpot_s" in case.measured
+    ]
+    plainly, drafting = (predict(open_ones, how) for how in (PLAIN, usual))
+    for case, plain, speculating in zip(open_ones, plainly, drafting, strict=True):
+        if isinstance(plain, RacklineError) or isinstance(speculating, RacklineError):
             continue
         found.append(
             BothWays(
@@ -124,8 +128,8 @@ def both_ways(cases: Iterable[Case], predict: Any) -> tuple[BothWays, ...]:
                 chip=case.chip,
                 stack=case.stack or "-",
                 measured=case.measured["tpot_s"],
-                plain=plain,
-                speculating=speculating,
+                plain=plain["tpot_s"],
+                speculating=speculating["tpot_s"],
             )
         )
     return tuple(found)

@@ -1,0 +1,175 @@
+"""An open loop of two pools: prompts that come at random wait for a prefill replica, then decode without prompts.
+
+A prefill replica takes what waits, up to m prompts, into one pass of T_j seconds, j prompts of about equal length. Of k
+replicas in turn each gets every k-th arrival, so between two of its arrivals lie k exponential phases. The phases X
+that a replica holds at the end of a pass form a chain, for lambda prompts/s of one replica
+
+    X' = X - k j + Poisson(k lambda T_j)      j = min(floor(X / k), m), after waiting for X = k where no prompt is there
+
+whose stationary law gives the mean number of phases over time, of which (k - 1) / 2 belong to no prompt yet, and
+Little's law the time to the end of a prompt's pass. That is exact; no number is fitted.
+
+A request that comes to decode sees the mean number beside it (arrival theorem of a shared processor), so that
+
+    tpot = T(n + 1 / peers) · (1 + 1 / (2 J))    n = lambda J tpot / peers     J = output_len - 1
+
+on each of the ranks and micro-batches (peers) of a decode replica, which wait for the busiest; half a step passes until
+a request joins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from rackline.passes import Batch
+from rackline.passes.features import Array, as_array
+from rackline.serving.open_loop import UNEVEN
+from rackline.serving.steady import Engine
+from rackline.serving.workload import Mode, Workload
+
+_TOO_FULL = 0.98  # of what a prefill replica serves: beyond, the chain has too many states
+_STEPS = 60  # of the fixed point of the decode step, each halves the error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenPools:
+    """Means of a prefill and a decode replica.
+
+    Args:
+        first_s: arrival of a prompt to the end of the pass that ends it; infinite where the pool is overloaded [s].
+        tpot_s: time per output token [s].
+        in_flight: sequences that decode on one rank and micro-batch [sequences].
+        load: share of the prefill pool's rate that is used.
+    """
+
+    first_s: float
+    tpot_s: float
+    in_flight: float
+    load: float
+
+
+def prompt_passes_s(engine: Engine, workload: Workload, mode: Mode) -> Array:
+    """Time of passes of 1, 2, ... prompts, as many as fit, spread evenly over ranks and micro-batches [s].
+
+    Returns:
+        Array of shape (m,); a prompt that needs several passes has one entry, the time of them all.
+
+    Assumes: prompts of equal length; where a pass holds no whole number of prompts, the nearest, at the same rate.
+    """
+    new, room = workload.new_tokens, float(mode.max_batched_tokens)
+    peers = round(float(as_array(engine.attention_dp)) * float(as_array(engine.micro_batches)))
+    ranks = float(as_array(engine.attention_dp))
+    each = max(round(room / new), 1)
+    prompts = np.arange(1.0, each * peers + 1.0)
+    busiest = np.ceil(prompts / peers)
+    chunk = min(new, room)
+    tokens = np.minimum(busiest * chunk, room)
+    batch = Batch(
+        prefill_sequences=tokens / chunk,
+        chunk_tokens=chunk,
+        prefix_tokens=workload.cached_tokens + (new - chunk) / 2.0,
+        group_tokens=np.maximum(prompts * chunk * ranks / peers, tokens),
+    )
+    overlap = mode.two_batch_overlap
+    times = engine.time_table(overlap)
+    found = engine.with_prompts_s(0.0, engine.seconds(batch, times, two_batch_overlap=overlap))
+    # as many tokens a second as passes that are full to the last token
+    return np.where(busiest == each, found * np.maximum(each * new / room, 1.0), found)
+
+
+def prompt_time_s(pass_s: Array, prompts_per_s: float, in_turn: int = 1) -> float:
+    """Mean time from the arrival of a prompt at a replica to the end of its pass [s].
+
+    Args:
+        pass_s: time of passes of 1, 2, ..., m prompts [s], (m,).
+        prompts_per_s: lambda, of this replica [requests/s].
+        in_turn: k, replicas that get the arrivals in turn [count].
+
+    Returns:
+        Infinite where the load is above 98 %.
+
+    Assumes: Poisson arrivals at all replicas together; a pass begins as soon as a prompt is there.
+    Sources: Bailey 1954, On queueing processes with bulk service; the method of phases, Erlang 1917.
+
+    >>> round(prompt_time_s(np.array([1.0]), 0.5), 6)
+    1.5
+    """
+    most, k = len(pass_s), in_turn
+    load = prompts_per_s * float(pass_s[-1]) / most
+    if load > _TOO_FULL:
+        return float("inf")
+    phases_per_s = k * prompts_per_s
+    size = k * (most + 1) + int(8.0 * np.sqrt(phases_per_s * pass_s[-1]) + 6.0 * k / (1.0 - load))
+    held = np.arange(size)
+    ready = np.minimum(held // k, most)
+    taken = np.maximum(ready, 1)
+    left = np.where(ready == 0, 0, held - k * taken)
+    seconds = np.asarray(pass_s, dtype=float)[taken - 1]
+    # transitions: what is left and what comes in a pass
+    come = held[None, :] - left[:, None]
+    logs = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1.0, size)))))
+    mean = (phases_per_s * seconds)[:, None]
+    some = np.maximum(come, 0)
+    chance = np.where(come >= 0, np.exp(some * np.log(mean) - mean - logs[some]), 0.0)
+    chance[:, -1] += np.maximum(1.0 - chance.sum(axis=1), 0.0)
+    balance = chance.T - np.eye(size)
+    balance[-1] = 1.0
+    share = cast(Array, np.linalg.solve(balance, np.eye(size)[-1]))
+    begin = np.maximum(held, k)
+    idle_s = (begin - held) / phases_per_s
+    waited = (begin - held) * (begin + held - 1.0) / 2.0 / phases_per_s
+    whole_s = float(share @ (idle_s + seconds))
+    phases = float(share @ (waited + begin * seconds + phases_per_s * seconds**2 / 2.0)) / whole_s
+    return (phases - (k - 1) / 2.0) / k / prompts_per_s
+
+
+def open_pools(
+    prefill: Engine,
+    decode: Engine,
+    workload: Workload,
+    prefill_mode: Mode,
+    decode_mode: Mode,
+    requests_per_s: float,
+    *,
+    prefill_replicas: int = 1,
+    decode_replicas: int = 1,
+) -> OpenPools:
+    """Mean latencies of two pools at a rate of arrivals; what the cache takes between them comes on top.
+
+    Args:
+        requests_per_s: of all replicas together [requests/s].
+        prefill_replicas: of the prefill pool, which get requests in turn [count].
+        decode_replicas: of the decode pool [count].
+
+    Assumes: Poisson arrivals, prompts of about equal length, memory for all that come.
+    Sources: see `prompt_time_s`; arrival theorem, Sevcik and Mitrani 1981.
+    """
+    passes = prompt_passes_s(prefill, workload, prefill_mode)
+    each = requests_per_s / prefill_replicas
+    peers = float(as_array(decode.attention_dp)) * float(as_array(decode.micro_batches))
+    steps = (workload.output_len - 1.0) / decode.speculation.tokens_per_step
+    beside = 1.0 / peers + UNEVEN * (1.0 - 1.0 / peers)
+    overlap = decode_mode.two_batch_overlap
+    times = decode.time_table(overlap)
+    step_s, n = 0.0, 0.0
+    for _ in range(_STEPS):
+        seen = np.array([max(n + beside, 1.0)])
+        batch = Batch(
+            decode_sequences=seen, decode_tokens=decode.speculation.verified_tokens, context_len=workload.mean_context
+        )
+        found = float(decode.decode_s(batch, times, two_batch_overlap=overlap)[0])
+        found *= 1.0 + 0.5 / steps
+        found += float(as_array(decode.drafts_s(seen, workload.mean_context)).reshape(-1)[0])
+        before, step_s = step_s, found if step_s == 0.0 else 0.5 * (step_s + found)
+        n = requests_per_s / decode_replicas * steps * step_s / peers
+        if abs(step_s - before) < 1e-6 * step_s:
+            break
+    return OpenPools(
+        first_s=prompt_time_s(passes, each, prefill_replicas),
+        tpot_s=step_s / decode.speculation.tokens_per_step,
+        in_flight=n,
+        load=each * float(passes[-1]) / len(passes),
+    )
