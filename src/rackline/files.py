@@ -12,8 +12,9 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 from rackline.errors import InputError
 
@@ -274,3 +275,31 @@ def _same(one: Path, two: Path) -> bool:
     if one.exists() and two.exists():
         return os.path.samefile(one, two)
     return os.path.realpath(one) == os.path.realpath(two)
+
+
+def toml_text(data: Mapping[str, Any], comments: Iterable[str] = ()) -> str:
+    """Plain data as TOML behind lines of comment.
+
+    Args:
+        data: what the file says.
+        comments: lines at the head of the file.
+
+    >>> print(toml_text(rounded({"name": "a", "overhead_s": 2.34567e-6}), ["Written by a fit."]), end="")
+    # Written by a fit.
+    name = "a"
+    overhead_s = 2.346e-06
+    """
+    import tomli_w
+
+    return "".join(f"# {line}\n" for line in comments) + tomli_w.dumps(data)
+
+
+def rounded(value: Any, digits: int = 4) -> Any:
+    """Plain data whose floats keep so many significant digits."""
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, Mapping):
+        return {key: rounded(part, digits) for key, part in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [rounded(part, digits) for part in cast("Sequence[Any]", value)]
+    return value

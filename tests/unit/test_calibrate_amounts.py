@@ -14,6 +14,7 @@ from rackline.fitting.tables import Array, Measurements
 from rackline.hardware import chip
 from rackline.parallel.blocks import Weights, decode_core, gemm_row, prefill_core
 from rackline.parallel.precision import Precision
+from rackline.parallel.work import AttentionWork, ExpertsWork, ProductWork
 from rackline.passes import features as f
 from rackline.passes.row import Row
 
@@ -61,6 +62,20 @@ def test_gemm(dtype: str) -> None:
     work = amounts(table("gemm", (dtype,), m=48, n=6144, k=4096), B200)
     agree(row, work, {f.TOKENS: 48.0})
     assert work.compute_s[0] == pytest.approx(work.flop[0] / B200.flop_per_s(product.compute))
+
+
+def test_work_by_hand() -> None:
+    product = ProductWork.of(10.0, 20.0, bytes_per_weight=0.5, bytes_per_activation=1.0)
+    assert (product.flop, product.weight_bytes, product.row_bytes, product.quantise_bytes) == (400.0, 100.0, 50.0, 30.0)
+    core = GroupedQueryAttention(num_q_heads=4, num_kv_heads=2, head_dim=8)
+    entry = 2 * 2 * 8 * 2.0
+    decode, prefill = AttentionWork.decode(core, 4, entry), AttentionWork.prefill(core, 4, 2, entry)
+    assert (decode.pair_flop, prefill.pair_flop) == (4 * 8 * 4, 4 * 8 * 4)
+    assert decode.token_bytes == 2 * (4 * 8 * 2) + entry  # query in, output out, key and value cached
+    assert prefill.token_bytes == 2 * (4 * 8 * 2 + 2 * 8 * 2) + entry  # keys and values in as well
+    experts = ExpertsWork.of(100.0, 10.0, matrices=3.0, bytes_per_weight=1.0, bytes_per_activation=2.0)
+    assert (experts.pair_flop, experts.expert_bytes, experts.pair_bytes) == (6000.0, 3000.0, 460.0)
+    assert (experts.permute_bytes, experts.expert_tiles) == (400.0, 120.0 / 128.0)
 
 
 @pytest.mark.parametrize("kv", ["bf16", "fp8"])

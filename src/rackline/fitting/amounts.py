@@ -1,6 +1,6 @@
 """What each measured operation has to do: FLOP and bytes, as the rows of a pass count them.
 
-The formulas are those of `rackline.parallel.blocks`, written over columns of a table; a test proves that they agree.
+The formulas are those of `rackline.parallel.work`, which the rows of a pass call too, over columns of a table.
 Two counts come on top: the `depth` that a kernel goes through in order however many cores it has (the reduction of a
 product, the keys of a query), and the `tiles` of work per core.
 """
@@ -13,14 +13,19 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
+from rackline.arch import Core, GroupedQueryAttention, MultiHeadLatentAttention
 from rackline.errors import InputError
 from rackline.fitting.routing_tables import expert_load
 from rackline.fitting.tables import Array, Measurements
 from rackline.hardware import Chip
 from rackline.parallel.precision import storage_bytes
+from rackline.parallel.work import TILE, AttentionWork, ExpertsWork, ProductWork
 
-MLA_LATENT, MLA_ROPE, MLA_HEAD, MLA_QK = 512.0, 64.0, 128.0, 192.0
-TILE = 128.0  # rows or columns of a tile [elements]
+# Measured kernels of latent attention have DeepSeek's head; those of grouped attention scale with their own.
+MLA_HEAD = MultiHeadLatentAttention(
+    num_q_heads=1, q_lora_rank=0, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128
+)
+UNIT_HEAD = GroupedQueryAttention(num_q_heads=1, num_kv_heads=1, head_dim=1)
 CORES_WHEN_UNKNOWN = 128
 
 
@@ -40,6 +45,14 @@ class Multiply:
     activations: str
     compute: str
     quantised: bool = False
+
+    @property
+    def sizes(self) -> dict[str, float]:
+        """Bytes of a weight and of an activation [bytes]."""
+        return {
+            "bytes_per_weight": storage_bytes(self.weights),
+            "bytes_per_activation": storage_bytes(self.activations),
+        }
 
 
 PRODUCTS = {
@@ -115,10 +128,10 @@ def amounts(measured: Measurements, chip: Chip) -> Amounts:
     """
     makers = {
         "gemm": _gemm,
-        "attention_decode": _attention_decode,
-        "attention_prefill": _attention_prefill,
-        "mla_decode": _mla_decode,
-        "mla_prefill": _mla_prefill,
+        "attention_decode": _decode,
+        "attention_prefill": _prefill,
+        "mla_decode": _decode,
+        "mla_prefill": _prefill,
         "moe": _moe,
     }
     return makers[measured.table](measured, chip)
@@ -161,114 +174,85 @@ def _known(measured: Measurements, what: str, name: str, known: Sequence[str]) -
 
 
 def _gemm(measured: Measurements, chip: Chip) -> Amounts:
-    """FLOP = 2 m n k; bytes = weights n k + input m k + output m n in bf16; the depth is k."""
+    """m rows of n × k weights; the depth is k."""
     _known(measured, "dtype", measured.labels[0], list(PRODUCTS))
     product = PRODUCTS[measured.labels[0]]
     m, n, k = (measured.columns[name] for name in ("m", "n", "k"))
+    work = ProductWork.of(k, n, **product.sizes)
     return _amounts(
         chip,
         op_class="gemm",
         dtype=product.key,
         compute=product.compute,
-        flop=2.0 * m * n * k,
-        hbm_bytes=storage_bytes(product.weights) * n * k + storage_bytes(product.activations) * m * k + 2.0 * m * n,
-        quantise_bytes=3.0 * m * k if product.quantised else None,  # bf16 read, about a byte written
+        flop=work.flop * m,
+        hbm_bytes=work.weight_bytes + work.row_bytes * m,
+        quantise_bytes=work.quantise_bytes * m if product.quantised else None,
         depth=k,
     )
 
 
-def _attention_decode(measured: Measurements, chip: Chip) -> Amounts:
-    """FLOP = 4 head_dim a query head and cached token; bytes = cache once, query, output, new token."""
+def _core(measured: Measurements) -> tuple[Core, Array | float, Array | float]:
+    """What one head does, and how many query and KV heads like it there are."""
+    c = measured.columns
+    if measured.table.startswith("mla"):
+        return MLA_HEAD, c["q_heads"], 1.0
+    return UNIT_HEAD, c["q_heads"] * c["head_dim"], c["kv_heads"] * c["head_dim"]
+
+
+def _decode(measured: Measurements, chip: Chip) -> Amounts:
+    """The cache is read once for all query heads that share it."""
     _known(measured, "kv_dtype", measured.labels[1], list(KV_TYPES))
     c, kv = measured.columns, KV_TYPES[measured.labels[1]]
-    cached = 2.0 * c["kv_heads"] * c["head_dim"] * storage_bytes(kv)
+    core, heads, kv_heads = _core(measured)
+    entry_bytes = core.kv_elements_per_token(1) * kv_heads * storage_bytes(kv)
+    work = AttentionWork.decode(core, heads, entry_bytes)
     return _amounts(
         chip,
-        op_class="attention_decode",
+        op_class=measured.table,
         dtype=kv,
-        compute="bf16",
-        flop=4.0 * c["head_dim"] * c["q_heads"] * c["batch"] * c["context"],
-        hbm_bytes=c["batch"] * (cached * (c["context"] + 1.0) + 4.0 * c["q_heads"] * c["head_dim"]),
+        # kernels for an fp8 latent multiply in fp8: they exceed the peak of bf16
+        compute=kv if core is MLA_HEAD else "bf16",
+        flop=work.pair_flop * c["batch"] * c["context"],
+        hbm_bytes=c["batch"] * (entry_bytes * c["context"] + work.token_bytes),
         depth=c["context"],
-        tiles=c["batch"] * c["kv_heads"],
+        tiles=c["batch"] * (1.0 if core is MLA_HEAD else c["kv_heads"]),
     )
 
 
-def _mla_decode(measured: Measurements, chip: Chip) -> Amounts:
-    """Absorbed: scores over latent and rope, values over the latent; the latent is read once for all heads."""
-    _known(measured, "kv_dtype", measured.labels[1], list(KV_TYPES))
-    c, kv = measured.columns, KV_TYPES[measured.labels[1]]
-    width = MLA_LATENT + MLA_ROPE
-    per_head = 2.0 * (2.0 * MLA_LATENT + MLA_ROPE)  # query in, latent out
-    return _amounts(
-        chip,
-        op_class="mla_decode",
-        dtype=kv,
-        compute=kv,  # kernels for an fp8 latent multiply in fp8: they exceed the peak of bf16
-        flop=2.0 * (width + MLA_LATENT) * c["q_heads"] * c["batch"] * c["context"],
-        hbm_bytes=c["batch"] * (width * storage_bytes(kv) * (c["context"] + 1.0) + per_head * c["q_heads"]),
-        depth=c["context"],
-        tiles=c["batch"],
-    )
-
-
-def _prefill_type(measured: Measurements) -> tuple[str, str, str]:
+def _prefill(measured: Measurements, chip: Chip) -> Amounts:
+    """Causal pairs of whole prompts."""
     pair = "/".join(measured.labels)
     _known(measured, "dtype/kv_dtype", pair, ["/".join(known) for known in PREFILL_TYPES])
-    return PREFILL_TYPES[measured.labels[0], measured.labels[1]]
-
-
-def _attention_prefill(measured: Measurements, chip: Chip) -> Amounts:
-    """FLOP = 4 head_dim a query head and causal pair; bytes = q, k, v in, output out, cache written."""
+    key, compute, kv = PREFILL_TYPES[measured.labels[0], measured.labels[1]]
     c = measured.columns
-    key, compute, kv = _prefill_type(measured)
+    core, heads, kv_heads = _core(measured)
+    work = AttentionWork.prefill(core, heads, kv_heads, core.kv_elements_per_token(1) * kv_heads * storage_bytes(kv))
     tokens = c["batch"] * c["tokens"]
-    per_token = 4.0 * c["q_heads"] * c["head_dim"] + 2.0 * c["kv_heads"] * c["head_dim"] * (2.0 + storage_bytes(kv))
     return _amounts(
         chip,
-        op_class="attention_prefill",
+        op_class=measured.table,
         dtype=key,
         compute=compute,
-        flop=4.0 * c["head_dim"] * c["q_heads"] * tokens * (c["tokens"] + 1.0) / 2.0,
-        hbm_bytes=per_token * tokens,
-        depth=c["tokens"],
-        tiles=tokens * c["q_heads"] / TILE,
-    )
-
-
-def _mla_prefill(measured: Measurements, chip: Chip) -> Amounts:
-    """Expanded: scores over 192, values over 128, both per head."""
-    c = measured.columns
-    key, compute, kv = _prefill_type(measured)
-    tokens = c["batch"] * c["tokens"]
-    per_head = 2.0 * (2.0 * MLA_QK + 2.0 * MLA_HEAD)
-    return _amounts(
-        chip,
-        op_class="mla_prefill",
-        dtype=key,
-        compute=compute,
-        flop=2.0 * (MLA_QK + MLA_HEAD) * c["q_heads"] * tokens * (c["tokens"] + 1.0) / 2.0,
-        hbm_bytes=(per_head * c["q_heads"] + (MLA_LATENT + MLA_ROPE) * storage_bytes(kv)) * tokens,
+        flop=work.pair_flop * tokens * (c["tokens"] + 1.0) / 2.0,
+        hbm_bytes=work.token_bytes * tokens,
         depth=c["tokens"],
         tiles=tokens * c["q_heads"] / TILE,
     )
 
 
 def _moe(measured: Measurements, chip: Chip) -> Amounts:
-    """Gated experts: three matrices; weights of a touched expert once, FLOP per token-expert pair of the rank."""
+    """Gated experts of three matrices: weights of a touched expert once, FLOP per token-expert pair of the rank."""
     _known(measured, "dtype", measured.labels[0], list(PRODUCTS))
     product, c = PRODUCTS[measured.labels[0]], measured.columns
     pairs, touched = expert_load(c, measured.words["distribution"])
-    width = c["d_ff"] / c["moe_tp"]
-    elements = 3.0 * c["d_model"] * width
-    per_pair = c["d_model"] * (storage_bytes(product.activations) + 2.0) + 6.0 * width
+    work = ExpertsWork.of(c["d_model"], c["d_ff"] / c["moe_tp"], matrices=3.0, **product.sizes)
     return _amounts(
         chip,
         op_class="moe",
         dtype=product.key,
         compute=product.compute,
-        flop=2.0 * elements * pairs,
-        hbm_bytes=elements * storage_bytes(product.weights) * touched + per_pair * pairs,
-        permute_bytes=4.0 * c["tokens"] * c["top_k"] * c["d_model"],
-        tiles=(touched + pairs / TILE) * (2.0 * width + c["d_model"]) / TILE,
+        flop=work.pair_flop * pairs,
+        hbm_bytes=work.expert_bytes * touched + work.pair_bytes * pairs,
+        permute_bytes=work.permute_bytes * c["tokens"] * c["top_k"],
+        tiles=(touched + pairs / TILE) * work.expert_tiles,
     )

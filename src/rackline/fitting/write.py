@@ -1,15 +1,16 @@
-"""Fitted calibrations as catalogue files: one line an entry, with errors and sources."""
+"""Fitted calibrations as catalogue files, with errors and sources."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from rackline.catalog import names, stack_record
 from rackline.errors import InputError
-from rackline.files import write_text
+from rackline.files import rounded, toml_text, write_text
 from rackline.fitting.collectives import CUSTOM, ONE_SHOT, TWO_SHOT, CollectiveFit, two_shot_values
 from rackline.fitting.evaluate import Errors
 from rackline.fitting.fit import Values
@@ -30,6 +31,8 @@ _ASSUMED = (
     {"chip": "*", "class": "elementwise", "dtype": "*", "overhead_s": 2e-6, "eta_compute": 0.75, "eta_memory": 0.75},
     {"chip": "*", "class": "embedding", "dtype": "*", "overhead_s": 2e-6, "eta_compute": 0.75, "eta_memory": 0.75},
 )
+
+_ALWAYS = ("host_s_per_step", "separate_quantise")
 
 Entry = dict[str, str | float | int]
 
@@ -217,55 +220,31 @@ def _file(
     assumed: int = 0,
     citation: str = _SOURCE,
 ) -> str:
-    lines = [
-        "# Written by `rackline calibrate`; change the tables or the fit, not this file.",
-        f"name = {_text(name)}",
-        f"full_name = {_text(full_name)}",
-        f"stack = {_text(stack)}",
-        f"description = {_text(description)}",
-        f"evidence = {_text(evidence)}",
-        'step_policy = "serial"',
-        "host_s_per_step = 0.0",
-        f"separate_quantise = [{', '.join(_text(dtype) for dtype in _separate_quantise(stack))}]",
-        "",
-    ]
+    comments = ["Written by `rackline calibrate`; change the tables or the fit, not this file."]
     if rejected:
-        lines += ["# Rejected fits, which fall back:", *(f"#   {reason}" for reason in rejected), ""]
-    if operations:
-        lines += ["operation = [", *(f"  {_inline(entry)}," for entry in operations), "]", ""]
-    if collectives:
-        lines += ["collective = [", *(f"  {_inline(entry)}," for entry in collectives), "]", ""]
-    lines += ["[[sources]]", 'fields = ["*"]', f"kind = {_text(evidence)}", f"citation = {_text(citation)}"]
+        comments += ["Rejected fits, which fall back:", *(f"  {reason}" for reason in rejected)]
+    source = {"fields": ["*"], "kind": evidence, "citation": citation}
     if citation == _SOURCE:
-        lines += [f"url = {_text(_URL)}", f"accessed = {_text(_ACCESSED)}"]
+        source |= {"url": _URL, "accessed": _ACCESSED}
+    sources: list[dict[str, Any]] = [source]
     if assumed:
-        fields = ", ".join(_text(f"operation.{place}.*") for place in range(assumed))
+        fields = [f"operation.{place}.*" for place in range(assumed)]
         words = "small kernels have no table: typical launch time and share of the bandwidth"
-        lines += ["", "[[sources]]", f"fields = [{fields}]", 'kind = "assumed"', f"citation = {_text(words)}"]
-    return "\n".join(lines) + "\n"
-
-
-def _text(value: str) -> str:
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _number(value: float) -> str:
-    """Four significant digits, always a TOML float.
-
-    >>> [_number(x) for x in (1.0, 2.34567e-6, 0.123456)]
-    ['1.0', '2.346e-06', '0.1235']
-    """
-    text = f"{value:.4g}"
-    return text if any(mark in text for mark in ".e") else f"{text}.0"
-
-
-def _inline(entry: Entry) -> str:
-    def shown(value: str | float) -> str:
-        if isinstance(value, str):
-            return _text(value)
-        return str(value) if isinstance(value, int) else _number(value)
-
-    return "{" + ", ".join(f"{key} = {shown(value)}" for key, value in entry.items()) + "}"
+        sources.append({"fields": fields, "kind": "assumed", "citation": words})
+    data: dict[str, Any] = {
+        "name": name,
+        "full_name": full_name,
+        "stack": stack,
+        "description": description,
+        "evidence": evidence,
+        "step_policy": "serial",
+        "host_s_per_step": 0.0,
+        "separate_quantise": _separate_quantise(stack),
+        "operation": operations,
+        "collective": collectives,
+        "sources": sources,
+    }
+    return toml_text({key: rounded(value) for key, value in data.items() if value or key in _ALWAYS}, comments)
 
 
 def _separate_quantise(stack: str) -> tuple[str, ...]:

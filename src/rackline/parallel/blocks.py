@@ -15,6 +15,7 @@ from rackline.arch.attention import STATE_BYTES
 from rackline.hardware import Chip
 from rackline.parallel.layout import Sharding
 from rackline.parallel.precision import Precision, compute_dtype, operation_dtype, storage_bytes
+from rackline.parallel.work import TILE, AttentionWork, ExpertsWork, ProductWork
 from rackline.passes import features as f
 from rackline.passes.features import FloatLike
 from rackline.passes.row import Row
@@ -23,7 +24,6 @@ from rackline.passes.row import Row
 # write, the activation function. vLLM, SGLang and TensorRT-LLM fuse to about this many. A gate on shared experts is
 # three more; an attention kind says itself what it adds (`Attention.extra_kernels`).
 SMALL_KERNELS_PER_LAYER = 4.0
-TILE = 128.0  # rows and columns of a tile of work on one core
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,14 @@ class Weights:
 
     stored: str
     activations: str
+
+    @property
+    def sizes(self) -> dict[str, float]:
+        """Bytes of a weight and of an activation, as `rackline.parallel.work` takes them [bytes]."""
+        return {
+            "bytes_per_weight": storage_bytes(self.stored),
+            "bytes_per_activation": storage_bytes(self.activations),
+        }
 
     @property
     def operation(self) -> str:
@@ -55,8 +63,7 @@ def gemm_row(
     FLOP = 2 · in · out a token; bytes = weights once + input and output activations a token.
     """
     d_in, d_out = projection.shard_in(tp), projection.shard_out(tp)
-    flop = 2.0 * d_in * d_out * count
-    moved = (d_in * storage_bytes(weights.activations) + d_out * 2.0) * count
+    work = ProductWork.of(d_in, d_out, **weights.sizes)
     used = [token_feature, *([extra_feature] if extra_feature else [])]
     return Row(
         name=projection.name,
@@ -64,11 +71,11 @@ def gemm_row(
         op_class="gemm",
         dtype=weights.operation,
         compute_dtype=compute_dtype(weights.activations, chip),
-        compute=dict.fromkeys(used, flop),
-        hbm={f.ONE: d_in * d_out * count * storage_bytes(weights.stored), **dict.fromkeys(used, moved)},
+        compute=dict.fromkeys(used, work.flop * count),
+        hbm={f.ONE: work.weight_bytes * count, **dict.fromkeys(used, work.row_bytes * count)},
         launches={f.ONE: float(count)},
         depth={f.ONE: d_in * count},
-        extra=dict.fromkeys(used, 3.0 * d_in * count),  # bf16 read and 8 bits written by a separate quantisation
+        extra=dict.fromkeys(used, work.quantise_bytes * count),
         formula=f"{count} × 2·{_text(d_in)}·{_text(d_out)} FLOP/token; weights in {weights.stored}",
     )
 
@@ -127,8 +134,7 @@ def decode_core(attention: Core, *, count: int, tp: FloatLike, precision: Precis
     """Scores and values of decoded tokens against the cache; each KV head on the chip is read once a sequence."""
     heads = _heads(attention, tp)
     kv_bytes = _cache_bytes(attention, tp, precision)
-    written = kv_bytes * attention.kv_entries_per_token
-    per_token = heads * attention.decode_io_elements * 2.0 + written  # q in, output out, new KV written
+    work = AttentionWork.decode(attention, heads, kv_bytes)
     # the state is read once a sequence and written after every token, so that drafts can be taken back
     state_bytes = STATE_BYTES * attention.state_elements(tp)
     kv = f.kv_tokens(attention.kind)
@@ -142,13 +148,13 @@ def decode_core(attention: Core, *, count: int, tp: FloatLike, precision: Precis
         if attention.kernel == "mla" and precision.kv_cache == "fp8" and chip.supports("fp8")
         else _score_dtype(attention, precision, chip),
         compute={
-            f.kv_pairs(attention.kind): heads * attention.decode_flop_per_pair * count,
+            f.kv_pairs(attention.kind): work.pair_flop * count,
             f.DECODE_TOKENS: heads * attention.state_flop_per_token * count,
         },
         hbm={
             kv: kv_bytes * count,
             **({f.kv_pairs(attention.kind): attention.bytes_per_pair * count} if attention.bytes_per_pair else {}),
-            f.DECODE_TOKENS: (per_token + state_bytes) * count,
+            f.DECODE_TOKENS: (work.token_bytes + state_bytes) * count,
             f.DECODE_SEQUENCES: state_bytes * count,
         },
         launches={f.HAS_DECODE: float(count)},
@@ -163,9 +169,8 @@ def prefill_core(attention: Core, *, count: int, tp: FloatLike, precision: Preci
     """Scores and values of prompt tokens: causal pairs; q, k and v pass memory once (flash)."""
     heads = _heads(attention, tp)
     kv_heads = np.ceil(attention.num_kv_heads / tp)
-    per_q, per_kv = attention.prefill_io_elements
-    kv_bytes = _cache_bytes(attention, tp, precision) * attention.kv_entries_per_token
-    per_token = (heads * per_q + kv_heads * per_kv) * 2.0 + kv_bytes
+    kv_bytes = _cache_bytes(attention, tp, precision)
+    work = AttentionWork.prefill(attention, heads, kv_heads, kv_bytes)
     pairs = f.attention_pairs(attention.kind)
     return Row(
         name=f"attention_prefill_{attention.kind}",
@@ -174,12 +179,12 @@ def prefill_core(attention: Core, *, count: int, tp: FloatLike, precision: Preci
         dtype=operation_dtype(precision.attention, precision.kv_cache),
         compute_dtype=_score_dtype(attention, precision, chip),
         compute={
-            pairs: heads * attention.prefill_flop_per_pair * count,
+            pairs: work.pair_flop * count,
             f.PREFILL_TOKENS: heads * attention.chunk_flop_per_token * count,
         },
         hbm={
-            f.PREFILL_TOKENS: per_token * count,
-            f.CHUNK_PREFIX_TOKENS: kv_bytes * count,
+            f.PREFILL_TOKENS: work.token_bytes * count,
+            f.CHUNK_PREFIX_TOKENS: kv_bytes * attention.kv_entries_per_token * count,
             **({pairs: attention.bytes_per_pair * count} if attention.bytes_per_pair else {}),
         },
         launches={f.HAS_PREFILL: float(count)},
@@ -232,28 +237,27 @@ def experts_row(model: Model, ffn: MoeFfn, *, count: int, layout: Sharding, weig
     width = ffn.d_expert / np.asarray(layout.moe_tp, dtype=float)
     shared = np.asarray(layout.attention_dp) > 1
     d_in = ffn.expert_d_in(model.d_model)
-    elements = ffn.matrices * d_in * width
-    moved = d_in * (storage_bytes(weights.activations) + 2.0) + 2.0 * ffn.matrices * width
+    work = ExpertsWork.of(d_in, width, matrices=ffn.matrices, **weights.sizes)
     return Row(
         name="experts",
         group="experts",
         op_class="moe",
         dtype=weights.operation,
         compute_dtype=compute_dtype(weights.activations, chip),
-        compute={f.EXPERT_TOKENS: 2.0 * elements * count},
+        compute={f.EXPERT_TOKENS: work.pair_flop * count},
         hbm={
-            f.EXPERTS_TOUCHED: elements * storage_bytes(weights.stored) * count,
-            f.EXPERT_TOKENS: moved * count,
+            f.EXPERTS_TOUCHED: work.expert_bytes * count,
+            f.EXPERT_TOKENS: work.pair_bytes * count,
         },
         launches={f.ONE: float(count)},
         tiles={
-            f.EXPERTS_TOUCHED: (2.0 * width + d_in) / TILE * count,
-            f.EXPERT_TOKENS: (2.0 * width + d_in) / TILE**2 * count,
+            f.EXPERTS_TOUCHED: work.expert_tiles * count,
+            f.EXPERT_TOKENS: work.expert_tiles / TILE * count,
         },
         extra={
             # all chips of the group hold all tokens and sort them; with attention dp only what was sent arrives
-            f.GROUP_TOKENS: np.where(shared, 0.0, 4.0 * ffn.experts_per_token * d_in * count),
-            f.EXPERT_TOKENS: np.where(shared, 4.0 * d_in * count, 0.0),
+            f.GROUP_TOKENS: np.where(shared, 0.0, work.permute_bytes * ffn.experts_per_token * count),
+            f.EXPERT_TOKENS: np.where(shared, work.permute_bytes * count, 0.0),
         },
         formula=f"{count} × {ffn.matrices}·{d_in}·{_text(width)} weights an expert in {weights.stored}",
     )

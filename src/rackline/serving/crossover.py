@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -95,18 +96,16 @@ def model_crossover_context(
     """
     budget = 2.0 * model.active_params / flop_per_s * hbm_bytes_per_s
 
-    def beyond(context: float) -> bool:
-        return float(np.asarray(model.kv_read_bytes(context, bytes_per_element))) >= budget
+    def excess(context: float) -> float:
+        return float(np.asarray(model.kv_read_bytes(context, bytes_per_element))) - budget
 
-    if beyond(0.0):
+    if excess(0.0) >= 0.0:
         return 0.0
-    if not beyond(LONGEST_CONTEXT):
+    if excess(LONGEST_CONTEXT) < 0.0:
         return math.inf
-    low, high = 0.0, LONGEST_CONTEXT
-    while high - low > 1e-6 * high:
-        middle = math.sqrt(low * high) if low >= 1.0 else high / 2.0 if high > 2.0 else (low + high) / 2.0
-        low, high = (low, middle) if beyond(middle) else (middle, high)
-    return high
+    brentq: Any = importlib.import_module("scipy.optimize").brentq  # takes a tenth of a second to import
+
+    return float(brentq(excess, 0.0, LONGEST_CONTEXT, rtol=1e-9))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

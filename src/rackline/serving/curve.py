@@ -6,8 +6,11 @@ bracketing, so that they hold for any architecture, calibration and policy.
 
 from __future__ import annotations
 
+import importlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -136,7 +139,7 @@ def mode_at_speed(
     if fastest > wanted:
         reason = f"latency floor: batch 1 is only {normal / fastest:.3g} times as fast"
         return _choice(step, 1.0, normal_batch, reason)
-    return _choice(step, _bisect(lambda b: step(b) - wanted, 1.0, _LARGEST), normal_batch)
+    return _choice(step, _root(lambda b: step(b) - wanted, 1.0, _LARGEST), normal_batch)
 
 
 def mode_at_price(
@@ -166,7 +169,7 @@ def mode_at_price(
         )
     if step(1.0) <= per_token:
         return _choice(step, 1.0, normal_batch, "batch 1 costs less than that")
-    return _choice(step, _bisect(lambda b: per_token - step(b) / b, 1.0, _LARGEST), normal_batch)
+    return _choice(step, _root(lambda b: per_token - step(b) / b, 1.0, _LARGEST), normal_batch)
 
 
 def balance_batch(deployment: Deployment, context_len: float = 0.0) -> float:
@@ -215,20 +218,20 @@ def _balance(
         return float("inf")
     if gap(start) >= 0:
         return start
-    return _bisect(gap, start, _LARGEST)
+    return _root(gap, start, _LARGEST)
 
 
-def _bisect(function: Callable[[float], float], low: float, high: float) -> float:
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
     """Root of a rising function between two points, to 1e-9 in ratio."""
-    for _ in range(200):
-        middle = (low * high) ** 0.5
-        if function(middle) > 0:
-            high = middle
-        else:
-            low = middle
-        if high / low < 1.0 + 1e-9:
-            break
-    return low
+
+    def at(log: float) -> float:
+        return function(math.exp(log))
+
+    brentq: Any = importlib.import_module("scipy.optimize").brentq  # takes a tenth of a second to import
+
+    if function(high) <= 0.0:
+        return high
+    return math.exp(brentq(at, math.log(low), math.log(high), xtol=1e-9))
 
 
 def _positive(what: str, given: float) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from rackline.arch import Core, DenseFfn, Dim, Model, MoeFfn, Projection
 from rackline.arch.ffn import GATED
+from rackline.parallel.work import AttentionWork
 from rackline.passes import Row
 from rackline.passes import features as f
 from rackline.passes.features import Array, FloatLike, as_array
@@ -99,15 +100,14 @@ def core_work(batch: MicroBatch, attention: Core, *, count: float) -> list[Work]
     if not attention.prefill_flop_per_pair:
         return found
     pairs = f.attention_pairs(attention.kind)
-    per_pair = heads * attention.prefill_flop_per_pair * count
+    kv_heads = np.ceil(attention.num_kv_heads / as_array(batch.runs.tp))
+    work = AttentionWork.prefill(attention, heads, kv_heads, 0.0)  # nothing is cached
+    per_pair = as_array(work.pair_flop) * count
     if not batch.flash:
         return found + _written_out(attention, per_pair, heads, count)
     mean_head = attention.prefill_flop_per_pair / 4.0
     softmax = SOFTMAX_SHARE.get(batch.cluster.chip.generation, SOFTMAX_SHARE_ELSEWHERE)
     flop = per_pair * (1.0 + softmax * (HEAD_OF_RATES / mean_head)) / (1.0 + softmax)
-    kv_heads = np.ceil(attention.num_kv_heads / as_array(batch.runs.tp))
-    per_q, per_kv = attention.prefill_io_elements
-    moved_per_token = 2.0 * (heads * per_q + kv_heads * per_kv) * count
     for phase, times in (("forward", 1.0), ("input", FLASH_BACKWARD_FLOP)):
         row = Row(
             name=f"attention_{attention.kind}_{phase}",
@@ -115,7 +115,7 @@ def core_work(batch: MicroBatch, attention: Core, *, count: float) -> list[Work]
             op_class=f"{attention.kernel}_prefill",
             dtype="bf16",
             compute={pairs: times * flop},
-            hbm={f.TOKENS: times * moved_per_token},
+            hbm={f.TOKENS: times * work.token_bytes * count},
             launches={f.ONE: times * count},
             formula=f"{count:g} layers × {attention.prefill_flop_per_pair:g} FLOP a pair and head, causal",
         )

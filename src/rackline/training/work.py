@@ -13,6 +13,7 @@ import numpy as np
 
 from rackline.arch import Model, Projection
 from rackline.hardware import Cluster
+from rackline.parallel.work import ProductWork
 from rackline.passes import Row
 from rackline.passes import features as f
 from rackline.passes.features import Array, FloatLike, as_array
@@ -196,7 +197,10 @@ def product_work(
     precision = batch.precision
     dtype, compute = ("bf16", "bf16") if bf16 else (precision.gemm, precision.compute)
     size = 2.0 if bf16 else precision.gemm_bytes
-    flop = 2.0 * d_in * d_out * count
+    ahead, back = (
+        ProductWork.of(a, b, bytes_per_weight=size, bytes_per_activation=size)
+        for a, b in ((d_in, d_out), (d_out, d_in))
+    )
     launches = {f.ONE: float(count)}
 
     def row(phase: Phase, hbm: dict[str, FloatLike], depth: dict[str, FloatLike]) -> Work:
@@ -207,7 +211,7 @@ def product_work(
                 op_class="gemm",
                 dtype=dtype,
                 compute_dtype=compute,
-                compute={feature: flop},
+                compute={feature: ahead.flop * count},
                 hbm=hbm,
                 launches=launches,
                 depth=depth,
@@ -219,11 +223,10 @@ def product_work(
             layer=layer,
         )
 
-    read_in, read_out = d_in * size * count, d_out * size * count
     found = [
-        row("forward", {f.ONE: weights * size, feature: read_in + 2.0 * d_out * count}, {f.ONE: d_in * count}),
-        row("input", {f.ONE: weights * size, feature: read_out + 2.0 * d_in * count}, {f.ONE: d_out * count}),
-        row("weight", {f.ONE: weights * WEIGHT_GRADIENT_BYTES, feature: read_in + read_out}, {}),
+        row("forward", {f.ONE: weights * size, feature: ahead.row_bytes * count}, {f.ONE: d_in * count}),
+        row("input", {f.ONE: weights * size, feature: back.row_bytes * count}, {f.ONE: d_out * count}),
+        row("weight", {f.ONE: weights * WEIGHT_GRADIENT_BYTES, feature: (d_in + d_out) * size * count}, {}),
     ]
     if not (batch.lora_rank == 0 if trained is None else trained):
         found.pop()

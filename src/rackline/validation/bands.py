@@ -18,6 +18,7 @@ from typing import Any, cast
 import numpy as np
 
 from rackline.errors import InputError, nearest_names
+from rackline.files import rounded, toml_text
 from rackline.validation.resolve import stack_name
 from rackline.validation.scoreboard import Score
 
@@ -159,17 +160,22 @@ def halves(scores: Iterable[Score], seed: int) -> tuple[list[Score], list[Score]
 def to_toml(bands: Mapping[Key, Band], files: Iterable[str]) -> str:
     """The file that `read_bands` reads."""
     names = ", ".join(sorted(Path(name).name for name in files))
-    lines = [
-        f"# Written by `rackline validate --write-bands` from {names}.",
-        f"# measured / predicted lies between low and high in {COVERAGE:.0%} of the cases of a group.",
-        "band = [",
+    comments = (
+        f"Written by `rackline validate --write-bands` from {names}.",
+        f"measured / predicted lies between low and high in {COVERAGE:.0%} of the cases of a group.",
+    )
+    rows = [
+        {
+            "metric": one.metric,
+            "stack": one.stack,
+            "precision": one.precision,
+            "low": float(one.low),
+            "high": float(one.high),
+            "cases": one.num_cases,
+        }
+        for one in bands.values()
     ]
-    for one in bands.values():
-        lines.append(
-            f'  {{ metric = "{one.metric}", stack = "{one.stack}", precision = "{one.precision}", '
-            f"low = {one.low:.{_DIGITS}g}, high = {one.high:.{_DIGITS}g}, cases = {one.num_cases} }},"
-        )
-    return "\n".join([*lines, "]", ""])
+    return toml_text({"band": rounded(rows, _DIGITS)}, comments)
 
 
 def read_bands(text: str) -> dict[Key, Band]:
