@@ -15,6 +15,7 @@ from rackline.parallel.memory import kv_bytes_per_sequence
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.search.evaluate import Space
 from rackline.search.pareto import pareto_front
+from rackline.search.pool_ratios import ChipLimit, nearest_ratios
 from rackline.serving.context import ContextGroup, context_decode_s, exchange_s, kv_exchange_bytes
 from rackline.serving.disaggregated import MOST_LOAD, prefill_load, prefill_rate
 from rackline.serving.steady import Engine
@@ -22,6 +23,7 @@ from rackline.serving.workload import Mode, Workload
 
 PREFILL_BUDGETS = (2048, 4096, 8192, 16384, 32768)  # new tokens of a pass on one rank
 LONG_PROMPT = 16384  # tokens from which on context parallelism is looked at
+_PAIRS = 200_000  # looked at a time: bounds the memory
 WAITING_PROMPTS = 2.0  # passes' worth of KV on a prefill chip: one being made, one being sent
 
 
@@ -299,7 +301,7 @@ class Pairs:
         requests_per_s: of both pools together [requests/s].
         partner: index of the prefill point.
         prefill_replicas, decode_replicas: [count].
-        evaluated: combinations of both pools that were compared [count].
+        evaluated: prefill points that were compared, over all decode points [count].
     """
 
     usd_per_request: Array
@@ -313,7 +315,8 @@ class Pairs:
 def pair(prefill: PoolPoints, decode: PoolPoints, budget: Budget, slack_s: float | None) -> Pairs:
     """The cheapest prefill pool and the best ratio for each decode point, in whole replicas.
 
-    For each number of prefill replicas the decode replicas that they feed are tried rounded down and up.
+    A request costs (n a + m c) / min(n f, m r): least where m / n is nearest to f / r, from below or from above, so
+    that these two are all that is looked at, however many replicas there are; see `nearest_ratios`.
 
     Args:
         slack_s: time to first token less its constant part; None for no limit [s].
@@ -328,30 +331,22 @@ def pair(prefill: PoolPoints, decode: PoolPoints, budget: Budget, slack_s: float
         evaluated=0,
     )
     evaluated = 0
-    most_decode = budget.decode_chips if budget.shared_chips is None else budget.shared_chips
-    smallest = int(decode.chips.min(initial=most_decode))
-    most_prefill = budget.prefill_chips if budget.shared_chips is None else budget.shared_chips - smallest
     for label in np.unique(decode.label):
         mine = np.flatnonzero(decode.label == label)
-        others = np.flatnonzero((prefill.label == label) & (prefill.chips <= most_prefill))
+        others = np.flatnonzero(prefill.label == label)
         if others.size == 0:
             continue
-        counts = most_prefill // prefill.chips[others]
-        who = np.repeat(others, counts)
-        # 1 to count for each of the others
-        replicas = np.arange(who.size) - np.repeat(np.cumsum(counts) - counts, counts) + 1
-        step = max(1, 400_000 // who.size)
+        step = max(1, _PAIRS // others.size)
         for start in range(0, mine.size, step):
             part = mine[start : start + step]
-            cost, rate, ratio = _costs(prefill, decode, part, who, replicas, budget, slack_s)
+            cost, rate, counts = _costs(prefill, decode, part, others, budget, slack_s)
             evaluated += cost.size
             best = np.argmin(cost, axis=1)
             row = np.arange(part.size)
             found.usd_per_request[part] = cost[row, best]
             found.requests_per_s[part] = rate[row, best]
-            found.partner[part] = who[best]
-            found.prefill_replicas[part] = replicas[best]
-            found.decode_replicas[part] = ratio[row, best]
+            found.partner[part] = others[best]
+            found.prefill_replicas[part], found.decode_replicas[part] = counts[:, row, best]
     return Pairs(
         **{name: getattr(found, name) for name in Pairs.__slots__ if name != "evaluated"},
         evaluated=evaluated,
@@ -359,35 +354,34 @@ def pair(prefill: PoolPoints, decode: PoolPoints, budget: Budget, slack_s: float
 
 
 def _costs(
-    prefill: PoolPoints,
-    decode: PoolPoints,
-    part: Array,
-    who: Array,
-    replicas: Array,
-    budget: Budget,
-    slack_s: float | None,
+    prefill: PoolPoints, decode: PoolPoints, part: Array, others: Array, budget: Budget, slack_s: float | None
 ) -> tuple[Array, Array, Array]:
-    """Cost of a request, requests/s and decode replicas, each of shape (decode points, prefill choices)."""
+    """Cost of a request, requests/s, and prefill and decode replicas: (decode points, prefill points) each."""
+    shape = (part.size, others.size)
     rate_d, chips_d = decode.requests_per_s[part][:, None], decode.chips[part][:, None]
-    transfer = np.maximum(prefill.link_s[who][None, :], decode.link_s[part][:, None])
-    load = effective_load(prefill.seconds[who][None, :], transfer, prefill.together[who][None, :], slack_s)
-    fed = replicas[None, :] * prefill.requests_per_s[who][None, :] * load
-    used = (replicas * prefill.chips[who])[None, :]
-    room = budget.decode_chips // chips_d
+    transfer = np.maximum(prefill.link_s[others][None, :], decode.link_s[part][:, None])
+    load = effective_load(prefill.seconds[others][None, :], transfer, prefill.together[others][None, :], slack_s)
+    rate_p, chips_p = prefill.requests_per_s[others][None, :] * load, prefill.chips[others][None, :]
+    first = np.broadcast_to(as_array(chips_p), shape).ravel()
+    then = np.broadcast_to(as_array(chips_d), shape).ravel()
     if budget.shared_chips is not None:
-        room = (budget.shared_chips - used) // chips_d
-    fixed = used * budget.prefill_usd_per_chip_s
-    each = chips_d * budget.decode_usd_per_chip_s
-    best_cost = np.full(fed.shape, np.inf)
-    best_rate, best_count = np.zeros(fed.shape), np.zeros(fed.shape, dtype=np.int64)
-    down = np.floor(fed / rate_d)
-    for wanted in (down, down + 1.0):
-        count = np.minimum(np.maximum(wanted, 1.0), room)
-        rate = np.minimum(fed, count * rate_d)
+        limits = [ChipLimit(prefill_chips=first, decode_chips=then, num_chips=budget.shared_chips)]
+    else:
+        none = np.zeros(first.shape)
+        limits = [
+            ChipLimit(prefill_chips=first, decode_chips=none, num_chips=budget.prefill_chips),
+            ChipLimit(prefill_chips=none, decode_chips=then, num_chips=budget.decode_chips),
+        ]
+    best_cost = np.full(shape, np.inf)
+    best_rate, best_counts = np.zeros(shape), np.zeros((2, *shape), dtype=np.int64)
+    for counts in nearest_ratios(np.broadcast_to(rate_p / rate_d, shape).ravel(), limits):
+        n, m = counts.reshape(2, *shape)
+        rate = np.minimum(n * rate_p, m * rate_d)
+        spent = n * chips_p * budget.prefill_usd_per_chip_s + m * chips_d * budget.decode_usd_per_chip_s
         with np.errstate(divide="ignore", invalid="ignore"):
-            cost = np.where((count >= 1) & (rate > 0), (fixed + count * each) / rate, np.inf)
+            cost = np.where(rate > 0, spent / rate, np.inf)
         better = cost < best_cost
         best_cost = np.where(better, cost, best_cost)
         best_rate = np.where(better, rate, best_rate)
-        best_count = np.where(better, count.astype(np.int64), best_count)
-    return best_cost, best_rate, best_count
+        best_counts = np.where(better, counts.reshape(2, *shape).astype(np.int64), best_counts)
+    return best_cost, best_rate, best_counts
