@@ -78,7 +78,7 @@ PICTURES = (
     ),
     Picture(
         name="tails",
-        shows="`simulate`: the tails of latency",
+        shows="`simulate`: latency tails",
         command="simulate llama-3.1-8b --on dgx-h100 --chips 2 --rate 20 --requests 2000 --input 1k --output 200 "
         "--lengths lognormal",
     ),

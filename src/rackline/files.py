@@ -40,7 +40,7 @@ def open_file(path: str | Path, *, what: str, allowed: str, refusal: type[InputE
     name = os.fspath(path)
     piped = name.startswith(_PIPES)
     try:
-        # a named pipe without a writer would block for ever
+        # a named pipe without a writer would block forever
         number = os.open(name, os.O_RDONLY | (0 if piped else getattr(os, "O_NONBLOCK", 0)))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a file name"
@@ -131,7 +131,7 @@ def read_lines(
 
 
 def parse_json(text: str) -> object:
-    """Read JSON; whatever is wrong with it is one kind of error.
+    """Read JSON; any defect raises the same kind of error.
 
     Args:
         text: The JSON.

@@ -1,4 +1,4 @@
-"""A question and what the engine found: the one way from a question to an answer, and what an answer can show."""
+"""A question and the engine's result: how a question is answered, and how an answer is presented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ask`: a file of questions, each answered; lists in place of single values ask for every combination."""
+"""`ask`: a file of questions, each answered; lists of values ask every combination."""
 
 from __future__ import annotations
 

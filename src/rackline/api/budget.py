@@ -1,4 +1,4 @@
-"""`budget`: size, tokens and cost of a model of a quality, trained once and used for long."""
+"""`budget`: size, tokens and lifetime cost of a model of a given quality."""
 
 from __future__ import annotations
 

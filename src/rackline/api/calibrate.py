@@ -1,4 +1,4 @@
-"""`calibrate`: operation tables → fitted calibrations, with their errors on what was not fitted."""
+"""`calibrate`: operation tables → fitted calibrations, with their errors on held-out data."""
 
 from __future__ import annotations
 

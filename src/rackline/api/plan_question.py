@@ -1,4 +1,4 @@
-"""The question of `plan`: which request, which limits, which chips, and what else to say of the best."""
+"""The question of `plan`: requests, limits, chips, and further output about the best deployment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 SERVING = ("both", "aggregated")
 STACKS = ("auto", "vllm", "sglang", "trtllm")
-_POOLS, _FLEET, _MORE = "Prefill pool", "Fleet", "More about the best"
+_POOLS, _FLEET, _MORE = "Prefill pool", "Fleet", "Further output"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

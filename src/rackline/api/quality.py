@@ -1,4 +1,4 @@
-"""What quality a model is to reach, and under which loss law: texts of `budget` → objects."""
+"""Target quality and loss law: texts of `budget` → objects."""
 
 from __future__ import annotations
 

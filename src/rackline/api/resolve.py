@@ -1,4 +1,4 @@
-"""Names and texts of a question → objects of the library; what is an object already passes as it is.
+"""Names and texts of a question → objects of the library; objects are passed through unchanged.
 
 Everything heavy is imported where it is used.
 """

@@ -1,4 +1,4 @@
-"""Who serves the requests of `simulate`: the options of a server → a pool of replicas that is ready to run."""
+"""The server of `simulate`: its options → a pool of replicas that is ready to run."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def _prefill(
     stack: Stack,
     shared: dict[str, Any],
 ) -> Handover:
-    """The pool that computes prompts, and how it hands the cache over."""
+    """The prefill pool, and its KV cache transfer."""
     from rackline.parallel.memory import kv_size
     from rackline.simulation import Handover, pool_of
 

@@ -1,4 +1,4 @@
-"""The question of `simulate`: what arrives, who serves it, and what must hold."""
+"""The question of `simulate`: traffic, server and limits."""
 
 from __future__ import annotations
 

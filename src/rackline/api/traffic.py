@@ -1,4 +1,4 @@
-"""What arrives, and what must hold: texts of `simulate` → requests, limits and cache tiers."""
+"""Traffic and limits: texts of `simulate` → requests, limits and cache tiers."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Imported:
     """Cases of a benchmark's results.
 
     Args:
-        lines: one JSON object a line.
+        lines: one JSON object per line.
         file: to which they were written, if to one.
     """
 

@@ -1,4 +1,4 @@
-"""Which questions there are, and where each is answered; modules are imported when a question is asked."""
+"""All questions, and the module that answers each; modules are imported on demand."""
 
 from __future__ import annotations
 

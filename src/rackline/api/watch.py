@@ -1,4 +1,4 @@
-"""What a long answer reports while it works: nothing, unless somebody watches."""
+"""Progress of a long computation: silent unless a watcher is given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model and what one token of it costs."""
+"""A model and its cost per token."""
 
 from rackline.arch.attention import Attention, Core, windowed_pairs
 from rackline.arch.build import build_model, model

@@ -1,4 +1,4 @@
-"""What an attention kind answers, so that the pass table needs no branch per kind.
+"""The interface of an attention kind, so that the pass table needs no branch per kind.
 
 Each kind is a file in `rackline.arch.kinds`. docs/how-to/attention-kind.md shows how to add one.
 """

@@ -1,4 +1,4 @@
-"""Typed access to the keys of a Hugging Face configuration, with complaints that name file and key."""
+"""Typed access to the keys of a Hugging Face configuration, with errors that name file and key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of Hugging Face configurations that do not shape the model, and the complaint about keys that nobody read."""
+"""Keys of Hugging Face configurations that do not shape the model, and the error for keys that no family reads."""
 
 from __future__ import annotations
 

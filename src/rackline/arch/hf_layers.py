@@ -1,4 +1,4 @@
-"""Help for families whose layers differ: a list of layers becomes groups of equal ones."""
+"""Helpers for families whose layers differ: a list of layers becomes groups of equal ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantisation blocks of Hugging Face configurations: which data type which modules are stored in.
+"""Quantisation blocks of Hugging Face configurations: the data type that each module is stored in.
 
 The result is a precision label, a type for all linear layers and parts that differ ("bf16,experts=int4"). What a list
 of excluded modules says is read at the grain that a precision has: attention and dense blocks, experts, the rest.

@@ -1,4 +1,4 @@
-"""Hugging Face configurations whose window layers have another shape than their full layers, or share a cache."""
+"""Hugging Face configurations whose sliding-window layers differ in shape from their full layers, or share a cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model: groups of equal layers, embedding and head; parameters, FLOP and KV cache of one token."""
+"""A model: groups of equal layers, embedding and head; parameters, FLOP and KV cache per token."""
 
 from __future__ import annotations
 

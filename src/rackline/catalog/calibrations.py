@@ -1,4 +1,4 @@
-"""Records of calibrations: how a software stack falls short of the peaks of each chip."""
+"""Records of calibrations: the share of each chip's peaks that a software stack reaches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of the catalogue: which file a name or alias stands for, and what is nearest to one that is unknown."""
+"""Names of the catalogue: which file a name or alias stands for, and the nearest names to an unknown one."""
 
 from __future__ import annotations
 

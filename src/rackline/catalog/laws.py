@@ -1,4 +1,4 @@
-"""Records of scaling laws: constants that somebody fitted, each with its source."""
+"""Records of scaling laws: published constants, each with its source."""
 
 from __future__ import annotations
 

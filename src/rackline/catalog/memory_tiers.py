@@ -1,4 +1,4 @@
-"""Records of memory tiers: where data can be kept, how fast it comes back and what keeping it costs."""
+"""Records of memory tiers: where data can be kept, how fast it can be read and what holding it costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of training runs: what was trained on how much, and what it took."""
+"""Records of training runs: model, tokens, chips and time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of the catalogue: chips, clusters, calibrations; and, from beside it, models.
+"""Records of the catalogue: chips, clusters, calibrations; models are imported from their own file.
 
 A record mirrors one TOML file; ``catalog.base`` says what makes it strict.
 """

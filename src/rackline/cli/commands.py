@@ -1,4 +1,4 @@
-"""The functions of the commands, each made when it is called for: `rackline.cli.commands:infer_prices`."""
+"""The functions of the commands, each created on demand: `rackline.cli.commands:infer_prices`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The entry point of the program: what must hold before anything is imported."""
+"""The entry point of the program: checks before any import."""
 
 from __future__ import annotations
 

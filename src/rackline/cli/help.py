@@ -1,4 +1,4 @@
-"""What `rackline --help` and `rackline COMMAND --help` say: groups, one line a command, examples, a glossary."""
+"""What `rackline --help` and `rackline COMMAND --help` say: groups, one line per command, examples, a glossary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operation tables → fitted calibrations, with their errors on what was not fitted."""
+"""Operation tables → fitted calibrations, with their errors on held-out data."""
 
 from __future__ import annotations
 

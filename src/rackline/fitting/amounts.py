@@ -1,4 +1,4 @@
-"""What each measured operation has to do: FLOP and bytes, as the rows of a pass count them.
+"""Work of each measured operation: FLOP and bytes, as the rows of a pass count them.
 
 The formulas are those of `rackline.parallel.work`, which the rows of a pass call too, over columns of a table.
 Two counts come on top: the `depth` that a kernel goes through in order however many cores it has (the reduction of a

@@ -1,4 +1,4 @@
-"""Errors on what a fit did not see: a random half of the shapes, and whole families of shapes."""
+"""Held-out errors of a fit: a random half of the shapes, and whole families of shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line of a kernel with its parameters, bounded by transforms so that a fit cannot leave their range.
+"""The line of a kernel with its parameters, bounded by transforms so that a fit stays within their range.
 
     t = overhead + max(a, b) + exposed min(a, b) + depth_s depth + tile_s tiles + permute t_permute + quantise
     a = FLOP / (eta_compute peak), b = bytes / (eta_memory bandwidth)

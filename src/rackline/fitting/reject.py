@@ -1,4 +1,4 @@
-"""Fits that must not be used: at a bound, implausible beside their kind, or of another kernel class than the rest.
+"""Rejected fits: at a bound, implausible for their kind, or of another kernel class than the rest.
 
 A rejected fit is left out of its stack's file with its reason, so that a reader of the file falls back to the same
 chip under another stack, else to the chip's generation, else to all chips.

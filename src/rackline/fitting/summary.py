@@ -1,4 +1,4 @@
-"""What a run of `calibrate` reached: medians over groups, by kind of operation, beside the ideal roofline."""
+"""Summary of a run of `calibrate`: medians over groups, by kind of operation, beside the ideal roofline."""
 
 from __future__ import annotations
 

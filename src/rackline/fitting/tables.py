@@ -1,4 +1,4 @@
-"""Tables of measured operations: read by their columns, checked, reduced to one row a shape.
+"""Tables of measured operations: read by their columns, checked, reduced to one row per shape.
 
 A table is a CSV file whose header decides what it measures (`TABLES`). Rows of older versions of a stack are left out
 and counted; of several kernels with one key the fastest is kept, since that is the one a stack picks.

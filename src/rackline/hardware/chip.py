@@ -49,11 +49,11 @@ class Chip:
     sources: tuple[Source, ...] = field(default=(), repr=False, hash=False)
 
     def __post_init__(self) -> None:
-        """Make the table of peaks read-only, so that the chip is frozen all the way down."""
+        """Make the table of peaks read-only, so that the chip is deeply frozen."""
         object.__setattr__(self, "peak_flop_per_s", MappingProxyType(dict(self.peak_flop_per_s)))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle as plain values, because a read-only mapping has no pickle of its own."""
+        """Pickle as plain values, because a read-only mapping cannot be pickled."""
         values = {name: getattr(self, name) for name in self.__slots__}
         values["peak_flop_per_s"] = dict(self.peak_flop_per_s)
         return (_rebuild, (values,))
@@ -102,7 +102,7 @@ class Chip:
 
     @property
     def program_bytes(self) -> float:
-        """Memory that a program can be given: hbm_bytes - driver_bytes [bytes]."""
+        """Memory available to programs: hbm_bytes - driver_bytes [bytes]."""
         return max(self.hbm_bytes - self.driver_bytes, 0.0)
 
     @property

@@ -132,7 +132,7 @@ class Cluster:
         return dataclasses.replace(self, num_chips=num_chips)
 
     def without_latency(self) -> Cluster:
-        """Return the same cluster with links that deliver at once, as the calibration `unit` has them."""
+        """Return the same cluster with zero-latency links, as in the calibration `unit`."""
         levels = tuple(dataclasses.replace(level, latency_s=0.0) for level in self.levels)
         return dataclasses.replace(self, levels=levels)
 

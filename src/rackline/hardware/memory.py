@@ -1,4 +1,4 @@
-"""A memory tier: what holding bytes occupies, what bringing them back occupies, and how long draining it takes.
+"""A memory tier: device time to hold bytes, device time to read them, and drain time.
 
 Physics only: shares of a device and seconds. What they cost in dollars is `rackline.pricing.cache`.
 """
@@ -59,21 +59,21 @@ class MemoryTier:
         return min(self.bytes_per_s, self.path_bytes_per_s or self.bytes_per_s)
 
     def held_share_s(self, held_bytes: float, kept_s: float) -> float:
-        """Device time that holding occupies: seconds times the share of the capacity [s].
+        """Device time for holding: seconds times the share of the capacity [s].
 
         Sources: lecture C116, C117, C122.
         """
         return kept_s * held_bytes / self.capacity_bytes
 
     def read_s(self, read_bytes: float) -> float:
-        """Device time that reading occupies [s]; the latency is waited for, but occupies nothing.
+        """Device time for reading [s]; latency delays the reader but does not occupy the device.
 
         Sources: lecture C117, C122.
         """
         return read_bytes / self.bytes_per_s
 
     def write_s(self, written_bytes: float) -> float:
-        """Device time that writing occupies [s]."""
+        """Device time for writing [s]."""
         return written_bytes / self.write_bytes_per_s
 
     def fetch_s(self, read_bytes: float) -> float:
@@ -115,7 +115,7 @@ def memory_tier(name: str, overrides: Mapping[str, object] | None = None) -> Mem
 
 
 def hbm_of(chip: Chip, usd_per_chip_hour: float | None = None) -> MemoryTier:
-    """The memory of a chip as a tier: who holds bytes there occupies the chip itself, so its rent is the price.
+    """The memory of a chip as a tier: holding bytes occupies the chip itself, so its rent is the price.
 
     Sources: lecture C116.
     """

@@ -1,4 +1,4 @@
-"""Paths through the fabric: which links and switches lie between two chips, and what that costs in time."""
+"""Paths through the fabric: links and switches between two chips, and their latency and bandwidth."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rackline.hardware.fabric import Cluster, FabricLevel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Path:
-    """What a message passes from one chip to another.
+    """Links and switches that a message passes from one chip to another.
 
     Args:
         stops: chips, network cards and switches in order.
@@ -27,12 +27,12 @@ class Path:
 
     @property
     def hops(self) -> int:
-        """Links on the way [count]."""
+        """Links on the path [count]."""
         return len(self.stops) - 1
 
     @property
     def num_switches(self) -> int:
-        """Switches on the way [count]."""
+        """Switches on the path [count]."""
         return sum(stop.endswith("switch") for stop in self.stops)
 
     def seconds(self, message_bytes: float) -> float:
@@ -62,7 +62,7 @@ def scale_up_path(level: FabricLevel) -> Path:
 
 
 def scale_out_path(level: FabricLevel, network_tiers: int = 2) -> Path:
-    """From chip to chip over the data-centre network: card, top of rack, spine and back down.
+    """From chip to chip over the data-centre network: NIC, top of rack, spine and back down.
 
     Args:
         network_tiers: 1 when both chips hang on one leaf switch, 2 over a spine, 3 over a core [count].

@@ -1,4 +1,4 @@
-"""Racks: how many, what they hold of chips, switches and cables, what power they draw and what they cost."""
+"""Racks: their number, chips, switches and cables, power and cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NETWORK_SWITCH_PORTS = 64  # of 400 Gb/s, one 25.6 Tb/s switch chip
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RackBill:
-    """Racks of a cluster in use; what the catalogue does not say is None.
+    """Racks of a cluster in use; None for what the catalogue does not state.
 
     Args:
         num_chips: chips in use [count].
@@ -64,7 +64,7 @@ def scale_up_cables(level: FabricLevel, num_chips: int) -> int | None:
 
 
 def scale_up_switches(level: FabricLevel, num_domains: int) -> int | None:
-    """Switch chips: what the ports need, or what is built in; 0 without switches, None when not known.
+    """Switch chips: as many as the ports need, or as built in; 0 without switches, None if unknown.
 
     >>> from rackline.hardware import cluster
     >>> scale_up_switches(cluster("gb200-nvl72").scale_up, 1), scale_up_switches(cluster("dgx-h100").scale_up, 1)

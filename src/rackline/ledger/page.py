@@ -16,8 +16,8 @@ its catalogue, and whether the two agree. Times are those of the video.
 
 This page is written by `rackline lecture --page`, and a test keeps it current; nothing in the computed column is \
 typed in. A verdict follows from comparisons: ✓ agrees with what was said as closely as it was said (digits within \
-2 %, "about" within 10 to 30 %, orders of magnitude within a factor), ✗ does not, ≡ agrees by definition, whatever the \
-catalogue holds, a value without a mark is shown only. All agree: holds, or by definition where nothing could fail. \
+2 %, "about" within 10 to 30 %, orders of magnitude within a factor), ✗ does not, ≡ agrees by definition, for any \
+catalogue, a value without a mark is shown only. All agree: holds, or by definition where nothing could fail. \
 None: does not hold. Some: holds only if, or in these units where the cases differ in units alone; the condition \
 names the premises under which the comparisons agree, or those that do. After the claims come the lecture's \
 conflicts, golden values, what five public summaries (S0 to S4) got wrong, and the flash cards. \

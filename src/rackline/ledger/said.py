@@ -1,4 +1,4 @@
-"""What was said: the claims of the lecture in our words with the numbers that were quoted, as data."""
+"""The lecture's statements: the claims of the lecture in our words with the numbers that were quoted, as data."""
 
 from __future__ import annotations
 

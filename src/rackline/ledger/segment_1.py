@@ -24,7 +24,7 @@ def c01(it: Work) -> Finding:
     it.show("speed for 100 times the price", float(dear.speed_ratio), "times")
     return it.done(
         f"On the roofline {it.q('much_more'):.0f} times the price buys {float(dear.speed_ratio):.3g} "
-        "times the speed, because weights are read in each pass whatever is paid."
+        "times the speed, because weights are read in each pass at any price."
     )
 
 
@@ -39,7 +39,7 @@ def c02(it: Work) -> Finding:
     it.identity("pass of DeepSeek V3", bound, max(compute, memory), "s")
     behind = bb.attention_then_weights_s(batch, model.total_params, model.active_params, 1.0, context, kv, flop, hbm)
     it.true("no shorter when attention hides behind nothing", behind >= bound, by_definition=True)
-    return it.done("It is a lower bound: whatever does not overlap only adds to the longer of the two.")
+    return it.done("It is a lower bound: anything that does not overlap only adds to the longer of the two.")
 
 
 def c03(it: Work) -> Finding:

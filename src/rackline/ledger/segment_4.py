@@ -167,7 +167,7 @@ def c78(it: Work) -> Finding:
         )
     it.least("eight Hoppers over a rack", times[0] / times[1], "times", it.q("slower"))
     return it.done(
-        f"Its floor is {format_seconds(times[0])} on eight Hoppers, whatever the number of such boxes, and "
+        f"Its floor is {format_seconds(times[0])} on eight Hoppers, for any number of such boxes, and "
         f"{format_seconds(times[1])} on a rack."
     )
 

@@ -117,7 +117,7 @@ def c122(it: Work) -> Finding:
     for tier in (hbm(it), *(it.world.tier(name) for name in BESIDE)):
         held = tier.held_share_s(it.q("entry_bytes"), tier.drain_s)
         it.identity(tier.name, held, tier.read_s(it.q("entry_bytes")), "s")
-    return it.done("Held for the drain time an entry occupies the device as long as one read does, whatever its size.")
+    return it.done("Held for the drain time an entry occupies the device as long as one read does, at any size.")
 
 
 def c123(it: Work) -> Finding:

@@ -1,4 +1,4 @@
-"""Segment 7: couplings that can be undone, in ciphers and in nets (C127, C130 to C133)."""
+"""Segment 7: invertible couplings in ciphers and neural networks (C127, C130 to C133)."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def n06(it: Work) -> Finding:
     it.most("interval when a pass reads all of the memory", drain, "s", wanted, when="a pass reads all of the memory")
     it.most("interval when it reads the weights alone", floor, "s", wanted, when="a pass reads the weights alone")
     return it.done(
-        f"As told, trains depart every {format_seconds(drain)} whatever is paid; they could at {format_seconds(floor)} "
+        f"As told, trains depart every {format_seconds(drain)} at any price; they could at {format_seconds(floor)} "
         "if a batch is so small that only weights are read. Queueing and priority were not spoken of."
     )
 

@@ -1,4 +1,4 @@
-"""How a model is cut over chips, what each chip holds, and the deployment that follows."""
+"""How a model is sharded over chips, the memory of each chip, and the resulting deployment."""
 
 from rackline.parallel.deployment import Deployment, Routing, build_table, expert_law, pipeline_stretch
 from rackline.parallel.layout import Layout, LayoutGrid, enumerate_layouts, parse_layout

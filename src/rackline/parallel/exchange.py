@@ -1,4 +1,4 @@
-"""Rows of the fabric: what crosses links in one pass, per chip."""
+"""Rows of the fabric: communication of one pass, per chip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layout: how a model is cut over chips, and which cuts are possible."""
+"""Layout: how a model is sharded over chips, and which layouts are possible."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Layout:
         return self.chips_per_replica * self.dp
 
     def label(self) -> str:
-        """Short text: the parts that are not 1."""
+        """Short text: the degrees above 1."""
         parts = [f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name) != 1]
         return ",".join(parts) or "tp=1"
 

@@ -1,4 +1,4 @@
-"""Precision: which data type weights, activations, KV cache and attention use, from one label by one table."""
+"""Precision: the data types of weights, activations, KV cache and attention, from one label by one table."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def precision(label: str, model: AnyModel, chip: Chip) -> Precision:
 
 
 def _from_label(base: str, model: AnyModel) -> Precision:
-    """The table: one line a label; see docs/precision.md for it in words."""
+    """The table: one line per label; see docs/precision.md for a description."""
     mla = isinstance(model, Model) and any(core.kernel == "mla" for core in model.cores().values())
     kv = "bf16" if mla else "fp8"  # MLA stacks keep the latent in bf16 unless told otherwise
     moe = isinstance(model, Model) and model.is_moe

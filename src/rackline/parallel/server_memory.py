@@ -1,4 +1,4 @@
-"""What a server keeps of a chip beside weights and cache, and what its memory fraction is of."""
+"""Memory that a server reserves beside weights and KV cache, and the base of its memory fraction."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from rackline.passes.routing import distinct_ranks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertRouting:
-    """A router and where its experts live: E experts in order, E/R on each of R ranks, ranks in order in domains.
+    """A router and the placement of its experts: E experts in order, E/R on each of R ranks, ranks in order in domains.
 
     Args:
         num_ranks: R [count].
@@ -67,7 +67,7 @@ class ExpertRouting:
         return self.num_ranks // self.domain_size
 
     def hit_probability(self, num_parts: int) -> Array:
-        """Chance that a token has an expert on each of `num_parts` equal parts of the experts, shape (parts,).
+        """Probability that a token has an expert on each of `num_parts` equal parts of the experts, shape (parts,).
 
         Uneven picks are taken as independent of each other; uniform ones are exact.
         """
@@ -99,7 +99,7 @@ class TrafficMatrix:
 
     @property
     def transposed(self) -> TrafficMatrix:
-        """The way back: what a rank received it sends."""
+        """The reverse exchange: each rank sends what it received."""
         return TrafficMatrix(sent=self.sent.T.copy(), ranks_per_domain=self.ranks_per_domain)
 
     def scaled(self, factor: float) -> TrafficMatrix:

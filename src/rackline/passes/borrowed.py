@@ -1,4 +1,4 @@
-"""How a chip without tables of its own takes over those of another chip of its generation.
+"""How a chip without measured tables uses those of another chip of its generation.
 
 Two things differ between chips of one generation that a share of the peak does not carry over:
 
@@ -49,7 +49,7 @@ def adapted(
     tables: Iterable[OperationRecord],
     shared: CalibrationRecord,
 ) -> dict[tuple[str, str], OperationCalibration]:
-    """Numbers that a chip has from its generation, corrected for its power and its memory.
+    """Numbers that a chip inherits from its generation, corrected for its power and its memory.
 
     Args:
         operations: (class, data type) → numbers as they were found; those that `shared` has for the generation say so

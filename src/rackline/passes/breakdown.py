@@ -129,7 +129,7 @@ class PassTime:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the table takes for granted."""
+        """Assumptions of the table."""
         return self.breakdown.assumptions
 
     def _row(self, index: int, numbers: RowNumbers) -> RowTime:
@@ -179,7 +179,7 @@ class PassTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """A pass table of one layout with all rates put in, ready to break one point after another down.
+    """A pass table of one layout with all rates put in, ready to break down one point after another.
 
     Args:
         numbers: the rows.

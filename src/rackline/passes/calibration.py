@@ -1,4 +1,4 @@
-"""Calibration: the few numbers per operation class and data type that turn a roofline into a data centre."""
+"""Calibration: the efficiencies and overheads per operation class and data type that correct the ideal roofline."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Calibration:
 
     @property
     def is_unit(self) -> bool:
-        """Whether it has no numbers at all: every share of a peak 1, no overhead and no latency."""
+        """Whether it is the ideal roofline: every efficiency 1, no overhead and no latency."""
         return not self.operations and not self.collectives
 
     def lookup(self, op_class: str, dtype: str, compute_dtype: str = "") -> OperationCalibration:

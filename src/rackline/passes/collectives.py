@@ -1,4 +1,4 @@
-"""Collectives: bytes that the busiest link of one chip carries, one way, and message steps in sequence.
+"""Collectives: bytes on the busiest link of one chip, one way, and sequential message steps.
 
 Each algorithm is one pure function of the group and the buffer. A buffer of V bytes is what one chip holds
 before (all-reduce, all-to-all) or after (all-gather) the operation, as nccl-tests prints its size.

@@ -1,4 +1,4 @@
-"""A pass table as one scalar function, for simulators: about a microsecond a call.
+"""A pass table as one scalar function, for simulators: about a microsecond per call.
 
 The table's rates are put in once, zero coefficients are dropped, and what is left is written out as one Python
 expression. Features come in as sums over the batch, so that sequences of unlike context are exact.

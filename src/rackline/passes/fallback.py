@@ -1,4 +1,4 @@
-"""Numbers of a stack for a chip: its own table, and by a stated rule those of others where nothing was measured."""
+"""Numbers of a stack for a chip: its own table, or by a stated fallback rule those of other chips."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def max_context(kind: str) -> str:
 
 
 class ReadLaw(Protocol):
-    """What features need to know of an attention kind (see `rackline.arch.Attention`)."""
+    """What features need from an attention kind (see `rackline.arch.Attention`)."""
 
     def kv_read_tokens(self, context_len: FloatLike) -> FloatLike: ...
 
@@ -68,7 +68,7 @@ class ExpertLaw(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What one pass works on, on one attention-dp rank; floats or arrays that broadcast together.
+    """The work of one pass on one attention-dp rank; floats or arrays that broadcast together.
 
     Args:
         decode_sequences: sequences that decode [sequences].
@@ -96,7 +96,7 @@ class Batch:
 
     @property
     def tokens(self) -> FloatLike:
-        """Tokens pushed through the layers [tokens]."""
+        """Tokens processed by the layers [tokens]."""
         return self.decode_sequences * self.decode_tokens + self.prefill_tokens
 
     @property

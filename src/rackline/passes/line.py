@@ -1,4 +1,4 @@
-"""The one line: what a row of a pass takes, from the times of its resources.
+"""The one line: the time of a row of a pass, from the times of its resources.
 
     seconds = overhead + max t + exposed (sum t - max t) + ramp sqrt(overhead max t)        t = amount / (eta peak)
 

@@ -1,4 +1,4 @@
-"""The numbers of a row: the rates it reaches, its overheads and where they come from, under a calibration."""
+"""The numbers of a row under a calibration: achieved rates, overheads and their origin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One operation of a pass: what it asks of the chip or of the fabric, linear in the features."""
+"""One operation of a pass: its demand on the chip or the fabric, linear in the features."""
 
 from __future__ import annotations
 

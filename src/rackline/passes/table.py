@@ -50,7 +50,7 @@ class PassTable:
         return replace(self, calibration=calibration)
 
     def rows_in_use(self) -> tuple[Row, ...]:
-        """Rows whose kernel the calibration knows; alternatives that the stack does not have fall away."""
+        """Rows whose kernel the calibration knows; alternatives that the stack lacks are dropped."""
         return tuple(
             row for row in self.rows if not row.is_fabric or self.calibration.collective(row.op_class) is not None
         )
@@ -75,7 +75,7 @@ class PassTable:
         return self._time_tables[chosen]
 
     def breakdown(self, policy: StepPolicy | None = None) -> Breakdown:
-        """Resolve rates and efficiencies: the form that breaks one point after another down row by row."""
+        """Resolve rates and efficiencies: the form that breaks down one point after another, row by row."""
         chosen = self._policy(policy)
         if chosen not in self._breakdowns:
             self._breakdowns[chosen] = Breakdown.of(self.numbers(), chosen, self.assumptions)

@@ -1,4 +1,4 @@
-"""What keeping a KV entry costs in each memory tier, and which tier is the cheapest for how long.
+"""Cost of keeping a KV entry in each memory tier, and the cheapest tier by holding time.
 
 An entry of K bytes is written once, held t seconds and brought back n times. In a tier of capacity C, read bandwidth
 W, write bandwidth V and q dollars a second for the device:

@@ -1,4 +1,4 @@
-"""What a price change implies: how much of it hardware and precision can explain, and what is left."""
+"""What a price change implies: the part that hardware and precision explain, and the residual."""
 
 from __future__ import annotations
 

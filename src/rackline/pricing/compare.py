@@ -1,4 +1,4 @@
-"""Open models sold by several hosts: what their prices say against what the models are."""
+"""Open models sold by several hosts: readings of their prices against the known architecture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bare cost of a token of one deployment against context: chip-seconds of decode and of prefill, and what they cost."""
+"""Cost per token of one deployment by context length, without margin: chip-seconds of decode and prefill, and USD."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Price from architecture and back, on the blackboard: closed forms of one token's price.
+"""Price from architecture and back on the ideal roofline: closed forms of the price per token.
 
 A chip rented at q dollars a second, sold at X = (1 + margin) / utilisation times its bare cost, does
 

@@ -1,4 +1,4 @@
-"""What every reading of a price sheet shares: the unknowns, their draws, and where the findings go."""
+"""What all readings of a price sheet share: the unknowns, their random draws, and the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A price sheet as it can be used: prices that make sense, and what is wrong with the others."""
+"""The usable part of a price sheet: valid prices, and what is wrong with the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers to several questions, one a row."""
+"""Answers to several questions, one per row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention and feed-forward on pools of their own, beside the decode replica that a plan has chosen."""
+"""Terminal report of attention/FFN disaggregation, beside the decode replica that a plan has chosen."""
 
 from __future__ import annotations
 

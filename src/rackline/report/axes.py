@@ -1,4 +1,4 @@
-"""Axes of figures: ranges and ticks chosen from the data, numbers written as people write them."""
+"""Axes of figures: ranges and ticks chosen from the data, numbers in short notation."""
 
 from __future__ import annotations
 

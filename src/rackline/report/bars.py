@@ -1,4 +1,4 @@
-"""Stacked bars: what something consists of, one bar a thing, the parts in one order."""
+"""Stacked bars: one bar per item, its parts in a fixed order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of one pass: rows by seconds, resources, and the same pass on the blackboard beside it."""
+"""Tables of one pass: rows by seconds, resources, and the same pass on the ideal roofline beside it."""
 
 from __future__ import annotations
 

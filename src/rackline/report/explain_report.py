@@ -1,4 +1,4 @@
-"""One pass explained: the numbers put in, the rows, the formula and coefficients of each, the blackboard beside it."""
+"""One pass explained: its inputs, its rows with formula and coefficients, and the ideal roofline beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of a simulated run: one row a request as Parquet or CSV."""
+"""Files of a simulated run: one row per request as Parquet or CSV."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def series_of(result: Result) -> dict[str, Any]:
 
 
 def write_series(result: Result, path: Path) -> None:
-    """One row a request, see `series_of`."""
+    """One row per request, see `series_of`."""
     columns = series_of(result)
     if path.suffix.lower() == ".parquet":
         polars = _polars(str(path))

@@ -1,4 +1,4 @@
-"""The one look of all figures, light and dark: colours, type and lines as a Vega-Lite config.
+"""The theme of all figures, light and dark: colours, type and lines as a Vega-Lite config.
 
 A figure names a style or a place in the palette, never a colour, so that the same data is drawn in either theme.
 """

@@ -1,4 +1,4 @@
-"""Figures of a training run: its pipeline over time, where a step's time goes, memory of the fullest chip."""
+"""Figures of a training run: its pipeline over time, the breakdown of a step's time, memory of the fullest chip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short texts that all reports share: resources, bars, money, layouts, how far to trust the numbers."""
+"""Short texts that all reports share: resources, bars, money, layouts, confidence in the numbers."""
 
 from __future__ import annotations
 

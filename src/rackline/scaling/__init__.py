@@ -1,4 +1,4 @@
-"""Scaling laws: what quality takes, with how many parameters and tokens, and how long to train what will be used."""
+"""Scaling laws: parameters and tokens for a given quality, and how long to train a model that will be deployed."""
 
 from rackline.scaling.budget import Budget, PhaseCost, PhaseMfu, Usage, budget, lifetime_flop_per_param
 from rackline.scaling.chinchilla import (

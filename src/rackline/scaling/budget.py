@@ -1,4 +1,4 @@
-"""A budget: the model and tokens for a wanted quality and expected use, and what each phase of its life costs."""
+"""A budget: model size and tokens for a target quality and expected inference, and the cost of each phase."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data that runs out: what repeated tokens are worth."""
+"""Limited data: the value of repeated tokens."""
 
 from __future__ import annotations
 

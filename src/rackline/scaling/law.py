@@ -1,4 +1,4 @@
-"""A loss law: what training loss a model of N parameters reaches on D tokens."""
+"""A loss law: the training loss of a model of N parameters on D tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The size that reaches a loss at the least cost of its whole life: trained once, used for long.
+"""The model size that reaches a loss at minimum lifetime cost: training and inference.
 
 A phase of t tokens with k FLOP per parameter and token at the relative MFU m costs as much machine time as
 k t / m FLOP per parameter of pre-training. The sum of that over all phases but pre-training is

@@ -1,4 +1,4 @@
-"""The lecture's rule for over-training: pre-training, reinforcement learning and use shall cost the same."""
+"""The lecture's rule for over-training: pre-training, reinforcement learning and inference cost the same."""
 
 from __future__ import annotations
 

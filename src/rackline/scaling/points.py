@@ -1,4 +1,4 @@
-"""Measured losses in a CSV file: one run a line, with its size, its tokens and its final loss."""
+"""Measured losses in a CSV file: one run per line, with its size, its tokens and its final loss."""
 
 from __future__ import annotations
 

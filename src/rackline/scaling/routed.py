@@ -1,4 +1,4 @@
-"""Mixtures of experts: what sparsity is worth in loss."""
+"""Mixtures of experts: the effect of sparsity on loss."""
 
 from __future__ import annotations
 

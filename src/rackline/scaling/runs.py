@@ -1,4 +1,4 @@
-"""Known training runs: how far beyond compute-optimal, for how much use, what share of the hours was work."""
+"""Known training runs: over-training, the inference that justifies it, goodput."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention and feed-forward on chips of their own: each pool sized to its own bottleneck, tokens in between.
+"""Attention/FFN disaggregation: each pool sized to its own bottleneck, with token exchange between them.
 
 A attention ranks of tp chips hold the KV caches and the attention weights; F chips hold the experts. m micro-batches
 take turns, so that one pool works while tokens of another batch are with the other pool or on the way. With t_a and

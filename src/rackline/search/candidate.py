@@ -1,4 +1,4 @@
-"""One way to serve, with its numbers."""
+"""One candidate deployment, with its numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rackline.serving.workload import Mode, Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One way to serve, with its numbers.
+    """One candidate deployment, with its numbers.
 
     Args:
         layout: with dp filled up to the chips of the cluster.

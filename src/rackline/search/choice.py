@@ -1,4 +1,4 @@
-"""The answer of a plan: one way to serve, of one engine or of two pools, with its numbers and what is inside."""
+"""The answer of a plan: one deployment, aggregated or disaggregated, with its numbers and details."""
 
 from __future__ import annotations
 

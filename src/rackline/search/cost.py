@@ -1,4 +1,4 @@
-"""Which share of a simulated engine's cost its prompts take, by the rule of the steady state."""
+"""The share of prefill in the cost of a simulated engine, by the rule of the steady state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cheapest disaggregated way to serve: a pool of replicas that prefill, a pool that decode, and their ratio."""
+"""The cheapest disaggregated deployment: a prefill pool, a decode pool, and their ratio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search over single engines: every layout × precision × mode × batch, and the cheapest that keep the limits."""
+"""The search over single engines: every layout × precision × mode × batch, and the cheapest within the limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cheapest of each kind are served, and the one that is cheapest at the rate that it can promise is the answer."""
+"""The cheapest of each kind are simulated; the answer is the cheapest at its promised request rate."""
 
 from __future__ import annotations
 

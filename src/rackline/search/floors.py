@@ -1,4 +1,4 @@
-"""The floors of a deployment: no batch is faster than one sequence alone, none cheaper than its own work."""
+"""Lower bounds of a deployment: latency of a single sequence, and cost of a token's own work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All points of a plan end to end, one value a point."""
+"""All points of a plan concatenated, one value per point."""
 
 from __future__ import annotations
 

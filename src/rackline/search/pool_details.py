@@ -1,4 +1,4 @@
-"""What the two pools of an answer hold and do: their passes row by row and the memory of their fullest chips."""
+"""Details of the two pools of an answer: their passes row by row and the memory of their fullest chips."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search over two pools looks at: a pool, and a pair of them."""
+"""Candidates of a search over two pools: a pool, and a pair of pools."""
 
 from __future__ import annotations
 

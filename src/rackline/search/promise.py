@@ -1,8 +1,8 @@
-"""What a way to serve can promise: the highest rate of arrivals at which its limits hold when it is served.
+"""What a deployment can promise: the highest request rate at which its limits hold in simulation.
 
 The steady state says about which rate that is, and how latency grows with it: as A / (1 - r / s), which both a queue
 and a batch do whose size follows the rate. So 1 / latency is about a line in the rate, and where it crosses a limit
-is the next rate to try. All rates see the same gaps between arrivals, stretched.
+is the next rate to try. All rates see the same inter-arrival times, scaled.
 """
 
 from __future__ import annotations

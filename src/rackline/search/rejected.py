@@ -1,4 +1,4 @@
-"""The nearest rejected candidates: for each limit, the cheapest one that breaks that limit alone by the least."""
+"""The nearest rejected candidates: for each limit, the cheapest one that violates only that limit, by the least."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A way to serve, served: its smallest representative group of replicas in the simulator, at a rate of arrivals."""
+"""A simulated deployment: its smallest representative group of replicas at a request rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The space that a plan looks at, and the limits it must keep."""
+"""The search space of a plan, and the limits it must meet."""
 
 from __future__ import annotations
 

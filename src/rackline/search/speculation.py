@@ -1,4 +1,4 @@
-"""When speculative decoding pays: drafts against batch, on the decode replica that a plan has chosen."""
+"""When speculative decoding pays: draft length against batch size, on the decode replica that a plan has chosen."""
 
 from __future__ import annotations
 

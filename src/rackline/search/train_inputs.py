@@ -1,4 +1,4 @@
-"""Texts of a training run → objects: stacks, schedules, recompute, whole batches."""
+"""Texts of a training run → objects: stacks, schedules, recomputation, divisible batches."""
 
 from __future__ import annotations
 

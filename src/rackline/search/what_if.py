@@ -1,4 +1,4 @@
-"""What if one quantity were another: its values, the key of the catalogue that it sets, and the optimum at each."""
+"""What-if: the values of one quantity, the key of the catalogue that it sets, and the optimum at each value."""
 
 from __future__ import annotations
 

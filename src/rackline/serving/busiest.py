@@ -1,4 +1,4 @@
-"""How many of the things that arrive at random the busiest of several peers gets."""
+"""Expected load of the busiest of several peers under random arrivals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Capacity: how long a context and how many requests fit, layout by layout."""
+"""Capacity: context length and number of requests that fit, layout by layout."""
 
 from __future__ import annotations
 

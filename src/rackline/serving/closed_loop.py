@@ -1,4 +1,4 @@
-"""A closed loop: a fixed number of requests always in flight, as benchmarks drive a server.
+"""A closed loop: a fixed number of concurrent requests, as in benchmarks.
 
 Requests in flight are waiting, prefilling or decoding. With b of them decoding, requests leave at
 
@@ -161,7 +161,7 @@ def closed_loops(
 
 
 def _refusal(deployment: Deployment, concurrency: float, room: float) -> InputError | None:
-    """Why there is no closed loop with so many requests where so many fit on a rank; None if there is."""
+    """Why there is no closed loop with this number of requests, given how many fit on a rank; None if there is."""
     if not concurrency >= 1:
         return InputError(what="concurrency", given=concurrency, allowed="at least 1", nearest="1")
     if room < 1:
@@ -176,7 +176,7 @@ def _refusal(deployment: Deployment, concurrency: float, room: float) -> InputEr
 def _mean_times(
     engine: Engine, work: Workloads, mode: Mode, wanted: Array, held: Array, layout: Layout
 ) -> list[ClosedLoop]:
-    """Mean times of loops with so many requests of a rank and micro-batch, (loops,), where so many fit."""
+    """Mean times of loops by number of requests of a rank and micro-batch, (loops,), given how many fit."""
     slots = layout.attention_dp * layout.pp * layout.dp
     output_steps: Array = work.output_len - 1.0
     caps: dict[str, Array] = {

@@ -1,4 +1,4 @@
-"""Context parallelism: several chips share one long prompt, or one long cache, because it is too much for one.
+"""Context parallelism: several chips split one long prompt, or one long KV cache, that is too large for one chip.
 
 The ranks of a context group hold the same weights. In prefill each has 1/cp of a prompt's tokens, cut so that all have
 the same number of query-key pairs, and the keys and values of the others come over the links: all-gather fetches them

@@ -1,4 +1,5 @@
-"""Disaggregated serving: one pool of replicas only prefills, another only decodes, the KV cache moves between them.
+"""Disaggregated serving: one pool of replicas only prefills, another only decodes, the KV cache is transferred between
+them.
 
 A prefill replica runs full passes of max_batched_tokens new tokens a rank; a decode replica runs passes without
 prompts. With n prompt tokens to prefill, B tokens a pass, t the time of such a pass, R ranks and pp stages

@@ -1,4 +1,4 @@
-"""A fleet: how many copies of one deployment a traffic needs, in how many racks, at what power and price."""
+"""A fleet: replicas of one deployment that a given traffic needs, with their racks, power and price."""
 
 from __future__ import annotations
 

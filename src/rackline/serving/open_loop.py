@@ -1,4 +1,4 @@
-"""An open loop: requests come at random, whatever the server does.
+"""An open loop: requests arrive at random, independently of the server.
 
 With lambda requests a second, a request waits for the prefill path (`rackline.serving.prompt_queue`) and then decodes
 in J = output_len - 1 passes, each as long as what runs beside it makes it. Four things set the mean time of a token:
@@ -47,8 +47,8 @@ def open_loop(
     Args:
         sequences_per_rank: n, mean on each rank and micro-batch [sequences]; scalar, (points,) or (layouts, points),
             rising along the points.
-        decode_s: the decode step with so many if it is known already, without drafts [s].
-        growth_s: what one sequence more adds to it if that is known [s].
+        decode_s: the decode step at this concurrency if it is known already, without drafts [s].
+        growth_s: what one more sequence adds to it if that is known [s].
         iterations: of the rate that keeps n [count].
 
     Returns:

@@ -1,4 +1,4 @@
-"""Prompts that wait for the passes of an engine: a queue with bulk service, whose time depends on what it takes.
+"""Prompts waiting for passes of an engine: a bulk-service queue whose service time depends on the batch.
 
 Passes follow one another without a pause. One that finds V tokens of prompts waiting at its rank takes x = min(V, B)
 of them and lasts T(x), with or without prompts; what arrives meanwhile waits for the next. With n new tokens a prompt,

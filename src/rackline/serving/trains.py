@@ -1,4 +1,4 @@
-"""Batch trains: a batch departs every interval, full or not; requests that find it full wait for the next.
+"""Batch trains: a batch departs every interval, full or not; requests that do not fit wait for the next.
 
 The lecture's picture of a decode step under load: the interval is the time in which the memory is read once, the
 places are the sequences that one pass carries. `train_latency` of the blackboard is the case in which every request

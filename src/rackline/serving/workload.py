@@ -1,4 +1,4 @@
-"""What a server is asked to do, and how its scheduler mixes prompts with decoding."""
+"""The workload of a server, and how its scheduler mixes prefill with decoding."""
 
 from __future__ import annotations
 

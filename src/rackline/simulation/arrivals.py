@@ -1,4 +1,4 @@
-"""Times of arrival: at random, in bursts, by the time of day, all at once."""
+"""Arrival times: Poisson, bursty, with a daily cycle, all at once."""
 
 from __future__ import annotations
 

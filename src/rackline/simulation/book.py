@@ -1,4 +1,4 @@
-"""What becomes of each request: the record that all replicas of a run write to."""
+"""The outcome of each request: the record that all replicas of a run write to."""
 
 from __future__ import annotations
 

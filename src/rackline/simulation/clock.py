@@ -1,4 +1,4 @@
-"""How long a pass takes: from a deployment's compiled pass tables, or a plain line for tests and experiments.
+"""Pass time: from a deployment's compiled pass tables, or a linear model for tests and experiments.
 
 Between events only the cached tokens of decoding sequences grow, and a pass is a straight line in them once every
 kind of attention reads either all of the context or a fixed part of it. `line` gives that line, so that thousands of

@@ -1,4 +1,4 @@
-"""The longest and the shortest of the sequences that decode, kept while they come and go."""
+"""The longest and the shortest decoding sequence, maintained as sequences come and go."""
 
 from __future__ import annotations
 

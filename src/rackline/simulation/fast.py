@@ -152,7 +152,7 @@ def run_fast(
 
 
 def _times(clock: TableClock, seqs: int) -> PassTimes:
-    """What times a pass of up to so many sequences: decode lines, places of features, experts' load, coefficients."""
+    """Tables that time a pass of up to `seqs` sequences: decode lines, features, experts' load, coefficients."""
     table = clock.engine.table
     times = table.time_table()
     place = {name: index for index, name in enumerate(times.feature_names)}

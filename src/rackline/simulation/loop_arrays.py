@@ -1,4 +1,4 @@
-"""The arrays of the compiled loop of `kernel`, grouped by nouns: named tuples that numba takes as they are."""
+"""The arrays of the compiled loop of `kernel`, grouped by nouns: named tuples, which numba accepts directly."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Running(NamedTuple):
 
     @classmethod
     def none(cls, sequences: int, block_size: int) -> Running:
-        """Room for so many sequences."""
+        """Room for a number of sequences."""
         sizes = [sequences + 1] * 4 + [block_size]
         return cls(*(np.zeros(size, dtype=np.int64) for size in sizes))
 
@@ -105,7 +105,7 @@ class Chunks(NamedTuple):
 
     @classmethod
     def none(cls, sequences: int) -> Chunks:
-        """Room for so many pieces."""
+        """Room for one chunk per sequence."""
         return cls(*(np.zeros(sequences + 1, dtype=np.int64) for _ in range(3)))
 
 

@@ -1,4 +1,4 @@
-"""What came out of a run: latencies by request, percentiles, goodput, occupancy over time."""
+"""Results of a run: latencies by request, percentiles, goodput, occupancy over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An open loop in its steady state: arrivals at random into servers that are at work already, and what they measure."""
+"""An open loop in steady state: random arrivals at servers that are already busy, and the measured part of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A compiled pass table with what a simulator knows of it: how each kind of attention reads, where the line bends."""
+"""A compiled pass table for the simulator: the reads of each attention kind, and where pass time is piecewise
+linear."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompt blocks that are kept for the next request with the same beginning: by hash, least recently used first out.
+"""Prefix cache: prompt blocks kept by hash for later requests with the same prefix, evicted least recently used first.
 
 Blocks that running requests share are counted once. Those that nobody uses stay until their room is needed; then the
 oldest moves to the next tier (host memory, flash), if there is one.

@@ -1,4 +1,4 @@
-"""One rank: its waiting queue, the sequences that run, and its paged KV cache.
+"""One rank: its waiting queue, its running sequences, and its paged KV cache.
 
 All decoding sequences gain the same tokens in a step, so one clock counts for all of them: a sequence keeps
 `context - clock`, ends when the clock reaches its end, and needs a new block whenever the clock passes its place

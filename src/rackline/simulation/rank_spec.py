@@ -22,7 +22,7 @@ class RankSpec:
         max_num_seqs: sequences that run at once [sequences].
         max_batched_tokens: tokens of a pass [tokens].
         reserve: room that must be free for admission; None for the policy's own.
-        swap_tokens_per_s: with a rate, preempted sequences move to the host and back instead of being computed again.
+        swap_tokens_per_s: with a rate, preempted sequences move to the host and back instead of being recomputed.
         prefix_caching: keep blocks by hash.
         hash_tokens: tokens of a hashed block [tokens].
         tiers: behind HBM for hashed blocks.

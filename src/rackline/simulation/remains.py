@@ -1,4 +1,4 @@
-"""What preempted requests left in the free blocks."""
+"""KV blocks of preempted requests that are free but not yet overwritten."""
 
 from __future__ import annotations
 

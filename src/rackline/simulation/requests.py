@@ -17,7 +17,7 @@ class Requests:
     """What arrives, in the order of arrival.
 
     Args:
-        arrival_s: time of arrival; of a request that follows another one, the pause after that one's end [s], (n,).
+        arrival_s: arrival time; for a request that follows another one, the pause after that one's end [s], (n,).
         input_len, output_len: tokens, at least 1 [tokens], (n,).
         priority: tier, a lower number is more urgent, (n,); None when all are equal.
         after: index of the request whose end must come first, -1 for none, (n,); None when none follows another.

@@ -1,4 +1,4 @@
-"""Which replica gets a request."""
+"""The request router: which replica serves a request."""
 
 from __future__ import annotations
 

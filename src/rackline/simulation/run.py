@@ -1,4 +1,4 @@
-"""A run: requests in, a result out, over one pool of replicas or a prefill pool that hands over to a decode pool."""
+"""A run: requests in, a result out, over one pool of replicas or disaggregated prefill and decode pools."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def pool_of(  # noqa: PLR0913 public keyword interface
         block_size: of the paged cache [tokens].
         reserve: cache that must be free for admission; the policy's own by default.
         prefix_caching, hash_tokens, tiers: keep prompt blocks by hash, and where.
-        swap_bytes_per_s: with a rate, preempted sequences move to the host instead of being computed again [bytes/s].
+        swap_bytes_per_s: with a rate, preempted sequences move to the host instead of being recomputed [bytes/s].
 
     Raises:
         InputError: no room for KV.

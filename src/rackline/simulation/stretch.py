@@ -1,4 +1,4 @@
-"""Decode steps between two events: as one line, or each by itself."""
+"""Decode steps between two events: in closed form, or one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replica counts as it goes: time between tokens, occupancy, samples over time."""
+"""Running statistics of a replica: inter-token latency, occupancy, samples over time."""
 
 from __future__ import annotations
 

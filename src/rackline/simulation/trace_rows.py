@@ -1,4 +1,4 @@
-"""Rows of recorded traffic: which columns hold what, and one row or thousands as numbers."""
+"""Rows of recorded traffic: the meaning of the columns, and rows as numbers."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def read_row(row: Mapping[str, Any]) -> tuple[Line, Columns]:
     """
     columns = columns_of(tuple(row))
     if columns is None:
-        raise KeyError("time of arrival, input_length or output_length")
+        raise KeyError("arrival time, input_length or output_length")
     time, dated = _time(row[columns.time])
     input_len, output_len = _whole(row[columns.input_len]), _whole(row[columns.output_len])
     if not (isfinite(time) and time >= 0):

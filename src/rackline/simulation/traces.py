@@ -1,4 +1,4 @@
-"""Recorded traffic: Azure 2023, Mooncake, vLLM's benchmark and plain CSV tables, read in pieces of bounded size.
+"""Recorded traffic: Azure 2023, Mooncake, vLLM's benchmark and plain CSV tables, read in chunks of bounded size.
 
 The format is told from the content. A bad line is an error with its number, or is left out and counted. What could
 be read in two ways is refused with the reading that would be taken.

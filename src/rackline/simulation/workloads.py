@@ -1,4 +1,4 @@
-"""Workloads that are made, not recorded: open arrivals, a closed loop of users, conversations and agents."""
+"""Synthetic workloads: open-loop arrivals, a closed loop of users, conversations and agents."""
 
 from __future__ import annotations
 

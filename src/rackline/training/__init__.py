@@ -1,1 +1,1 @@
-"""Training: a step, its memory, its pipeline schedule, and how reliably a run goes on."""
+"""Training: a step, its memory, its pipeline schedule, and the reliability of a run."""

@@ -55,7 +55,7 @@ def korthikanti_layer_bytes(
 
 
 def stack_bytes(batch: MicroBatch, recompute: str, *, dropout: bool = False) -> Array:
-    """What one micro-batch leaves in the whole layer stack of a chip for the backward pass [bytes].
+    """Activations that one micro-batch stores in all layers of a chip for the backward pass [bytes].
 
     Inputs of products are kept as they are multiplied; queries, keys and values for attention; gate and up for the
     activation function; inputs of norms. Outputs of experts are not: the weight of an expert is applied to the output
@@ -82,7 +82,7 @@ def _layers(batch: MicroBatch, index: int) -> int:
 
 
 def layer_bytes(batch: MicroBatch, index: int, recompute: str = "none", *, dropout: bool = False) -> Array:
-    """What one micro-batch leaves in one layer of a group [bytes]."""
+    """Activations that one micro-batch stores in one layer of a group [bytes]."""
     group = batch.model.layer_groups[index]
     kept = _attention(batch, index, recompute, dropout) if group.attention.cores() else np.zeros(len(batch.runs))
     if isinstance(group.ffn, MoeFfn):

@@ -1,4 +1,4 @@
-"""What one micro-batch sends between chips: tensor, context and expert parallelism."""
+"""Communication of one micro-batch: tensor, context and expert parallelism."""
 
 from __future__ import annotations
 

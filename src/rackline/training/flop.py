@@ -1,4 +1,4 @@
-"""FLOP of a training step: what the model needs, and what the hardware does."""
+"""FLOP of a training step: those of the model, and those that the hardware executes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def attention_flop(model: Model, seq_len: float, *, causal: bool = False) -> flo
 def model_flop(
     model: Model, seq_len: float, sequences: FloatLike, *, causal: bool = False, frozen: bool = False
 ) -> FloatLike:
-    """FLOP that a step needs: 6 a token and active parameter, and three times the attention products.
+    """FLOP that a step needs: 6 per token and active parameter, and three times the attention products.
 
     model FLOP = B (6 N_active s + 3 A(s)), the embedding lookup left out, the head counted; 4 in place of 6 where the
     weights are frozen and adapters are trained.
@@ -65,7 +65,7 @@ def latent_flop(model: Model) -> float:
 
 
 def mfu(model_flop_per_step: FloatLike, step_s: FloatLike, num_chips: FloatLike, peak_flop_per_s: float) -> FloatLike:
-    """Model FLOP utilisation: FLOP that the model needs over those that the chips could have done.
+    """Model FLOP utilisation: FLOP that the model needs over the peak of the chips in that time.
 
     >>> float(mfu(1e15, 1.0, 2, 1e15))
     0.5

@@ -1,4 +1,4 @@
-"""What a pipeline schedule costs and hides: bubbles by their closed forms, expert exchange under compute."""
+"""Cost of a pipeline schedule: bubbles by their closed forms, expert communication overlapped with compute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data types of training: what products run in, what weights, gradients and optimiser states weigh."""
+"""Data types of training: matrix products, weights, gradients and optimiser states."""
 
 from __future__ import annotations
 

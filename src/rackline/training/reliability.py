@@ -1,4 +1,4 @@
-"""Failures and checkpoints of long runs: time between failures, how often to save, what share of the time is work."""
+"""Failures and checkpoints of long runs: mean time between failures, checkpoint interval, goodput."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHECKPOINT_BYTES_PER_PARAM = 14.0
 
 
 def seconds_between_failures(num_chips: FloatLike, chip_hours: float = CHIP_HOURS_BETWEEN_FAILURES) -> FloatLike:
-    """Mean time between failures of a run that any chip stops: M = chip-hours / chips [s].
+    """Mean time between failures of a run that any failing chip stops: M = chip-hours / chips [s].
 
     >>> round(float(seconds_between_failures(16384)) / 3600, 1)
     3.1

@@ -1,4 +1,4 @@
-"""Runs: how a training step is cut over chips and time, one value or thousands of them side by side."""
+"""Runs: how a training step is split over chips and time, for one layout or an array of thousands."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Runs:
 
 
 def parse_train_layout(text: str) -> dict[str, int]:
-    """Read "tp=8,pp=16" into parts that are fixed.
+    """Read "tp=8,pp=16" into fixed degrees.
 
     Raises:
         LayoutError: unknown part, no count, repeated part.

@@ -1,4 +1,4 @@
-"""What each chip holds of the parameters: the layers of its stage, its experts, the ends."""
+"""Parameters on each chip: the layers of its stage, its experts, embedding and head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measured cases → prediction → scoreboard: how close the library comes to what people measured."""
+"""Measured cases → prediction → scoreboard: the accuracy of the library on published measurements."""
 
 from rackline.validation.cases import Case, CaseSet, Unsupported
 from rackline.validation.read import read_cases

@@ -1,4 +1,4 @@
-"""What each effect buys: switched off in turn, the remaining serving numbers refitted, all cases scored."""
+"""The value of each effect: switched off in turn, the remaining serving parameters refitted, all cases scored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Error bands: how far from a prediction the measured value lay in nine of ten cases like it.
+"""Error bands: deviation of measured from predicted values in nine of ten similar cases.
 
 A band is an interval of measured / predicted, from its 5 % to its 95 % quantile over the cases of a group: the same
 metric, stack and precision; where these are fewer than 20, the same metric and stack; else the same metric.

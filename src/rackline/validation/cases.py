@@ -1,4 +1,4 @@
-"""Measured cases: one JSON object a line; what cannot be used is kept with its place and reason."""
+"""Measured cases: one JSON object per line; unusable lines are kept with their place and reason."""
 
 from __future__ import annotations
 

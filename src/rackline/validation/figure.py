@@ -1,4 +1,4 @@
-"""The parity plot: predicted over measured, one mark a value."""
+"""The parity plot: predicted over measured, one mark per value."""
 
 from __future__ import annotations
 

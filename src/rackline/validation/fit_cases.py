@@ -1,4 +1,4 @@
-"""Served cases, ready to be predicted again and again under other numbers of their stacks.
+"""Served cases, prepared for repeated prediction under different stack parameters.
 
 Kernel times do not depend on these numbers but for the popularity of experts, so each is computed once.
 """

@@ -1,4 +1,4 @@
-"""What a case of each kind holds: its keys, which of them are required, and what it may have measured."""
+"""The form of each kind of case: its keys, which of them are required, and the measurements it may have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""An operation table (CSV) as cases of kind op, one a shape: of several kernels the fastest, which a stack picks."""
+"""An operation table (CSV) as cases of kind op, one per shape: of several kernels the fastest, which a stack
+selects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One function a kind of case: what the library says would have been measured."""
+"""One function per kind of case: the predicted values of the measured quantities."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class _Group:
                 memory_fraction=self.stack.memory_fraction,
                 engine=self.engine,
             )
-        except RacklineError as error:  # the model on this chip has none, whatever the lengths
+        except RacklineError as error:  # the model on this chip has none, at any lengths
             return [error] * len(self.members)
 
 

@@ -1,4 +1,4 @@
-"""Read case files: one JSON object a line, operation tables, runs of real servers."""
+"""Read case files: one JSON object per line, operation tables, runs of real servers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def read_cases(paths: Iterable[str | Path]) -> CaseSet:
     """Read case files.
 
     Args:
-        paths: files with one JSON object a line, operation tables (.csv), or a `runs.json` of real server runs.
+        paths: files with one JSON object per line, operation tables (.csv), or a `runs.json` of real server runs.
 
     Returns:
         Every line, either as a case or as an unsupported one with its reason.

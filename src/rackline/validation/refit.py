@@ -1,4 +1,4 @@
-"""Leave one out: the serving numbers refitted without each model, chip or stack, and scored on what was left out.
+"""Leave one out: the serving parameters refitted without each model, chip or stack, scored on the held-out cases.
 
 Kernels are fitted to tables of single operations and see no served request, so only these numbers are refitted.
 """

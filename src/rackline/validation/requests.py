@@ -1,4 +1,4 @@
-"""Runs of real servers: their requests are served again by the simulator, and compared one by one.
+"""Runs of real servers: their requests are replayed in the simulator, and compared one by one.
 
 A `runs.json` holds each run's engine settings, a `requests.csv` beside it the arrival, lengths and timings of each
 request. What the settings leave open follows from the stack's version and the chip.

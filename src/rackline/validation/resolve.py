@@ -1,4 +1,4 @@
-"""A case → what it was measured on: model, cluster, precision, layouts, calibration. Each is built once."""
+"""A case → its model, cluster, precision, layouts and calibration. Each is built once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The few numbers that serving stacks add to their kernels, fitted to measured servers.
+"""The few parameters that serving stacks add to their kernels, fitted to measured servers.
 
 Four move the time per output token: how long ranks wait at an all-reduce, how much slower prompt work is than its
 kernels, the least time of an eager layer, the popularity of experts. Three or four move the time to first token: what

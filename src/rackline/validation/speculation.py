@@ -1,4 +1,4 @@
-"""Cases that may use speculative decoding: what a case says of it, and both predictions where it does not say."""
+"""Cases that may use speculative decoding: what a case states about it, and both predictions if it states nothing."""
 
 from __future__ import annotations
 

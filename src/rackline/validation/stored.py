@@ -1,4 +1,4 @@
-"""A stored scoreboard: what was reached once, as a file, and whether a new one is worse."""
+"""A stored scoreboard, and whether a new one is worse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training cases made ready: the parts of every step at once, so that predicting and fitting are array arithmetic."""
+"""Prepared training cases: the parts of every step at once, so that prediction and fit are array arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers of training stacks, fitted to published steps: few, common to all models, shrunk towards a prior."""
+"""The parameters of training stacks, fitted to published steps: few, common to all models, shrunk towards a prior."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training case → the run it was taken on; what the source leaves open is filled in by stated rules."""
+"""A training case → the measured run; settings that the source does not state are filled in by stated rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leave one out: the training numbers refitted without each source or model family, scored on what was left out."""
+"""Leave one out: the training parameters refitted without each source or model family, scored on held-out cases."""
 
 from __future__ import annotations
 

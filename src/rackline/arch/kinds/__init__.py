@@ -1,4 +1,4 @@
-"""Attention kinds, one file each; a new file with a class that names its `catalog_kind` is found by itself."""
+"""Attention kinds, one file each; a new file with a class that names its `catalog_kind` is registered automatically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grouped-query attention over chosen blocks of the cache: fixed blocks, blocks that grow with √L, native sparse."""
+"""Grouped-query attention over selected blocks of the cache: fixed blocks, blocks that grow with √L, native sparse."""
 
 from __future__ import annotations
 

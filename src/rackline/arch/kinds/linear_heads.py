@@ -1,4 +1,4 @@
-"""Linear attention with one square state a head: lightning attention and Kimi delta attention."""
+"""Linear attention with one square state per head: lightning attention and Kimi delta attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A layer without a token mixer: feed-forward only (Nemotron-H, layers that a search has emptied)."""
+"""A layer without a token mixer: feed-forward only (Nemotron-H, layers emptied by architecture search)."""
 
 from __future__ import annotations
 

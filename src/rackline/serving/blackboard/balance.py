@@ -1,4 +1,4 @@
-"""Where compute and memory balance: the batch, the context, and what a known crossover says of a model."""
+"""Where compute and memory balance: the batch, the context, and what a known crossover implies about a model."""
 
 from __future__ import annotations
 

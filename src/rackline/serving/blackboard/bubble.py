@@ -1,4 +1,4 @@
-"""The bubble of a training pipeline, what it would cost to fill it with the next batch, and unequal stages."""
+"""The bubble of a training pipeline, the cost of filling it with the next batch, and unequal stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pass costs and yields: dollars per token, its floor, tokens per second, the departing train."""
+"""Cost and output of a pass: dollars per token, its lower bound, tokens per second, batch trains."""
 
 from __future__ import annotations
 

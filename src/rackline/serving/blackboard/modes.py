@@ -1,4 +1,4 @@
-"""Fast and slow mode: what a smaller or larger batch does to speed and price.
+"""Fast and slow mode: the effect of a smaller or larger batch on speed and price.
 
 Everything is relative to the compute time of one sequence. Two numbers describe a model on its chips:
 ``balance_batch`` B*, the balance without KV (the weight read costs as much as B* sequences of compute), and

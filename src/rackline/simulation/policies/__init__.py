@@ -1,4 +1,4 @@
-"""Scheduling policies, one file each; a new file with a POLICY is found by itself."""
+"""Scheduling policies, one file each; a new file with a POLICY is registered automatically."""
 
 from __future__ import annotations
 

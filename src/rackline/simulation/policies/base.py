@@ -1,4 +1,4 @@
-"""What a scheduling policy says; the engine of `rackline.simulation.replica` runs any of them."""
+"""A scheduling policy as data; the engine of `rackline.simulation.replica` runs any of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts have passes of their own, and these come first; decoding waits."""
+"""Prefill runs in separate passes with priority; decoding waits."""
 
 from rackline.simulation.policies.base import Policy
 

@@ -1,4 +1,4 @@
-"""Passes leave at fixed intervals, like trains; who misses one waits for the next."""
+"""Passes start at fixed intervals, like trains; a request that misses one waits for the next."""
 
 from rackline.simulation.policies.base import Policy
 

@@ -1,4 +1,4 @@
-"""Pipeline schedules: one published schedule a file, its table as data, and one executor for all of them."""
+"""Pipeline schedules: one published schedule per file, its table as data, and one executor for all of them."""
 
 from rackline.errors import InputError, nearest_names
 from rackline.training.schedules.dualpipe import DUALPIPE

@@ -1,4 +1,4 @@
-"""Put gradients of weights into the gaps of a table that has none."""
+"""Put weight gradients into the bubbles of a table without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""1F1B with a flush (PipeDream-flush): a backward as soon as it can be had, then one forward for one backward.
+"""1F1B with a flush (PipeDream-flush): a backward as soon as possible, then alternately one forward and one backward.
 
 Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1.
 """

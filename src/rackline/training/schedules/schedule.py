@@ -1,4 +1,4 @@
-"""What a pipeline schedule is: a table, where its chunks lie, and what is known of it in closed form."""
+"""A pipeline schedule: its table, the placement of its chunks, and its closed forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ZB-V: two chunks a device in a V, so that the first device also ends the forward pass and begins the backward one.
+"""ZB-V: two chunks per device in a V, so that the first device also ends the forward pass and begins the backward one.
 
 The order of forwards and backwards is a building block, repeated every six slots: a micro-batch comes down the V by one
 slot a device, goes up by five, and back the same way. Gradients of weights fill the gaps while the step runs, oldest

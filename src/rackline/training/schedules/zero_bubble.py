@@ -1,4 +1,4 @@
-"""Zero-bubble schedules on one chunk a device: ZB-H1 and ZB-H2 put gradients of weights where others wait.
+"""Zero-bubble schedules with one chunk per device: ZB-H1 and ZB-H2 fill bubbles with weight gradients.
 
 Source: Qi et al. 2023, arXiv:2401.10241, section 2.
 """
