@@ -295,7 +295,7 @@ def toml_text(data: Mapping[str, Any], comments: Iterable[str] = ()) -> str:
 
 
 def rounded(value: Any, digits: int = 4) -> Any:
-    """Plain data whose floats keep so many significant digits."""
+    """Plain data whose floats keep `digits` significant digits."""
     if isinstance(value, float):
         return float(f"{value:.{digits}g}")
     if isinstance(value, Mapping):
