@@ -142,7 +142,7 @@ def board() -> Scoreboard:
 def explained(policy: StepPolicy = "serial") -> Explanation:
     deployment = deploy("deepseek-v3", "pp=2,ep=8,attention_dp=8", on="gb200-nvl72")
     batch = Batch(decode_sequences=32.0, context_len=4e3, group_tokens=256.0)
-    held = deployment.memory(sequences=512.0, context_len=4e3, batched_tokens=512.0)
+    held = deployment.memory(sequences=512.0, context_len=4e3)
     return Explanation.of(deployment, batch, batch_size=512, memory=held, policy=policy)
 
 

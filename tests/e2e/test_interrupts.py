@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,14 @@ SERVER = ["simulate", "llama-3.1-8b", "--on", "dgx-h100", "--chips", "1"]
 SERVE = [*SERVER, "--rate", "5", "--input", "100", "--output", "5"]
 CASES = Path(__file__).resolve().parents[1] / "fixtures" / "published.jsonl"
 SMALL = ["--on", "l40s-8", "--chips", "1", "--input", "1k", "--output", "10"]
+
+
+@pytest.fixture(autouse=True)
+def _interrupts_count() -> Iterator[None]:
+    """A shell starts background jobs with the signal ignored, and Python leaves that as it is."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def press() -> None:
@@ -107,6 +116,7 @@ def test_pressed_while_the_results_are_gathered(
 
 _PROGRAM = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from rackline.api import {module}
 from rackline.cli.entry import run
 
