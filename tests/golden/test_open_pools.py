@@ -38,7 +38,7 @@ CASES = {
         (3.628, 7.257),
     ),
 }  # fmt: skip
-REQUESTS = (2_500, 8_000, 60_000)
+REQUESTS = (2_500, 8_000, 150_000)
 LONG = ("three before two", "three passes a prompt", "attention-dp, mla")  # to simulate
 TOKENS_PER_S = 1e6  # of the cache between the pools
 

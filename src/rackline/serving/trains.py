@@ -279,7 +279,7 @@ def left_behind_shares(arrivals_per_interval: float, capacity: int) -> NDArray[n
     Sources: Bailey 1954; Kingman 1962 for the limit.
 
     >>> [round(float(share), 4) for share in left_behind_shares(0.5, 1)[:3]]
-    [0.8244, 0.1388, 0.0306]
+    [0.8244, 0.1226, 0.0378]
     """
     mean = mean_left_behind(arrivals_per_interval, capacity)
     if not np.isfinite(mean):
