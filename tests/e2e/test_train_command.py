@@ -83,7 +83,7 @@ def test_full_recompute_costs_hardware_flop(capsys: pytest.CaptureFixture[str]) 
 def test_out_of_memory_is_an_answer_with_the_nearest_run(capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(capsys, "train", "llama-3.1-405b", "--on", "dgx-h100", "--chips", "8", "--global-batch", "1Mi")
     assert found["best"] is None
-    assert "GB on a chip, has 80 GB" in found["reason"]
+    assert "GB on a chip, has 86 GB" in found["reason"]
     assert found["nearest"]["recompute"] == "full"
     assert "Nothing fits" in call(
         capsys, "train", "llama-3.1-405b", "--on", "dgx-h100", "--chips", "8", "--global-batch", "1Mi"
