@@ -159,6 +159,15 @@ def test_what_cannot_be_served_says_so() -> None:
     assert "context parallelism is not simulated" in found.reason
 
 
+def test_a_group_of_pools_too_large_to_simulate_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = answer("mean", pools=True)
+    monkeypatch.setattr("rackline.search.promise.MOST_IN_GROUP", 1)
+    none = promise(found.steady, site(LIMITS["mean"]))
+    assert isinstance(none, NoPromise)
+    assert not none.simulated
+    assert "in flight on a group of both pools, more than 1" in none.reason
+
+
 def test_limits_that_no_rate_keeps_are_an_answer() -> None:
     """The mean of the first token keeps 100 ms, the 99.9th percentile never does."""
     found = plan(

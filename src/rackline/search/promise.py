@@ -23,6 +23,7 @@ from rackline.serving.closed_loop import engine_of
 from rackline.serving.stack import stack_of
 
 MOST_LOAD = 0.95  # of the saturation rate: beyond, waits grow without bound
+MOST_IN_GROUP = 100_000  # on all replicas of a group of two pools
 MOST_IN_FLIGHT = 10_000  # on a replica: beyond, chance hardly matters and a run would take many seconds
 _CLOSE = 0.02  # a rate this near to one that does not hold is not raised any more
 _SLACK = 0.02  # nor one that leaves a limit only so much
@@ -95,6 +96,10 @@ def promise(steady: Candidate | PoolPair, site: Site) -> Promise | NoPromise:
         group = group_of(steady, site, span.max_num_seqs)
     except RacklineError as error:
         return NoPromise(reason=str(error), simulated=False)
+    in_group = engine.batch_size * group.pool.replicas
+    if in_group > MOST_IN_GROUP:
+        reason = f"{in_group:,} requests are in flight on a group of both pools, more than {MOST_IN_GROUP:,}"
+        return NoPromise(reason=reason, simulated=False)
     return _Search(steady=steady, span=span, group=group, limits=site.limits).answer()
 
 
