@@ -35,6 +35,7 @@ __all__ = [
     "canonical_name",
     "chip_record",
     "cluster_record",
+    "known_stack",
     "law_record",
     "measured_stacks",
     "memory_record",
@@ -204,6 +205,11 @@ def _read(kind: Kind, model: type[R], path: Traversable, name: str, overrides: M
         given = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "tables nested too deeply"
         raise CatalogError(what="TOML syntax", given=given, allowed="valid TOML", where=where) from None
     return record_from_mapping(model, data, where=where, text=text, overrides=overrides)
+
+
+def known_stack(name: str) -> StackRecord | None:
+    """A stack of the catalogue; None for any other name, such as one in a table of measurements."""
+    return stack_record(name) if name in names("stacks") else None
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rackline.catalog import names, stack_record
+from rackline.catalog import known_stack
 from rackline.fitting.evaluate import Errors, random_half
 from rackline.fitting.fit import Values
 from rackline.fitting.line import robust_fit
@@ -235,4 +235,5 @@ def _fit(
 
 
 def _graph_all_reduce(stack: str) -> str:
-    return stack_record(stack).graph_all_reduce if stack in names("stacks") else ""
+    record = known_stack(stack)
+    return record.graph_all_reduce if record else ""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rackline.catalog import names, stack_record
+from rackline.catalog import known_stack
 from rackline.errors import InputError
 from rackline.files import rounded, toml_text, write_text
 from rackline.fitting.collectives import CUSTOM, ONE_SHOT, TWO_SHOT, CollectiveFit, two_shot_values
@@ -50,7 +50,7 @@ def stack_file(result: CalibrationResult, stack: str) -> str:
     custom = [
         fit for fit in result.collectives if fit.stack == stack and fit.op_class == CUSTOM and fit.chip not in bound
     ]
-    full = stack_record(stack).full_name if stack in names("stacks") else stack
+    full = record.full_name if (record := known_stack(stack)) else stack
     return _file(
         name=stack,
         full_name=f"{full}, fitted",
@@ -248,4 +248,4 @@ def _file(
 
 
 def _separate_quantise(stack: str) -> tuple[str, ...]:
-    return stack_record(stack).separate_quantise if stack in names("stacks") else ()
+    return record.separate_quantise if (record := known_stack(stack)) else ()
