@@ -152,9 +152,8 @@ def places(path: Path) -> dict[tuple[int, int, str], list[Mutant]]:
         spans = (span for node in nodes for span in kind().mutation_positions(node))
         family = name.rsplit("/", 1)[-1].split("_")[0]
         for occurrence, ((line, column), (last, _)) in enumerate(spans):
-            mutant = Mutant(
-                path=str(path.relative_to(_TREE)), operator=name, occurrence=occurrence, line=line, last_line=last, column=column
-            )  # fmt: skip
+            where = {"line": line, "last_line": last, "column": column}
+            mutant = Mutant(path=str(path.relative_to(_TREE)), operator=name, occurrence=occurrence, **where)
             found[line, column, family].append(mutant)
     return found
 
@@ -187,12 +186,12 @@ class _Plain(ast.NodeTransformer):
     def visit_arg(self, node: ast.arg) -> ast.arg:
         return ast.arg(node.arg)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         self.generic_visit(node)
         node.returns = None
         return node
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:  # noqa: N802
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         self.generic_visit(node)
         node.annotation = ast.Constant(None)
         return node
