@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from rackline.api.answer import Answer, asks
 from rackline.api.catalogue import name_option, overrides_of, refuse_settings, set_option
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rackline.api.option import Settings
     from rackline.arch import AnyModel
     from rackline.catalog import ModelRecord
+    from rackline.report.catalogue_report import ModelShown
     from rackline.serving.crossover import CacheOfModel
 
 DTYPES = ("bf16", "fp16", "fp8", "fp4", "int8")
@@ -75,15 +76,28 @@ def _text(answer: Answer[ModelsQuestion, Models], width: int) -> Iterable[Any]:
         yield models_table(found.models, width=width)
 
 
-def _data(answer: Answer[ModelsQuestion, Models]) -> Any:
+class ModelList(TypedDict):
+    """All models."""
+
+    models: list[ModelShown]
+
+
+class CacheList(TypedDict):
+    """KV caches of models, on a chip with a data type of weights and products."""
+
+    chip: str
+    dtype: str
+    models: tuple[CacheOfModel, ...]
+
+
+def _data(answer: Answer[ModelsQuestion, Models]) -> ModelShown | ModelList | CacheList:
     from rackline.hardware import chip
-    from rackline.plain import plain
-    from rackline.report.catalogue_report import model_data
+    from rackline.report.catalogue_report import ModelShown
 
     question, found = answer.question, answer.result
     if question.kv:
         return {"chip": chip(question.on).name, "dtype": question.dtype, "models": found.caches}
-    rows = [{**plain(record), **model_data(record, model)} for record, model in found.models]
+    rows = [ModelShown(record=record, model=model) for record, model in found.models]
     return rows[0] if question.name is not None else {"models": rows}
 
 

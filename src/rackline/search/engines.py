@@ -11,7 +11,6 @@ from rackline.errors import InputError
 from rackline.parallel import Deployment, Layout
 from rackline.passes import Batch
 from rackline.passes.features import Array
-from rackline.plain import plain
 from rackline.search.candidate import Candidate, plan_points, price_per_chip_s
 from rackline.search.choice import Choice, Inside
 from rackline.search.evaluate import Block, Space
@@ -86,7 +85,7 @@ class EngineSearch:
             utilisation=points.utilisation,
             limits=self.limits,
             best_cost=best.usd_per_mtok_output_all_in if best else np.inf,
-            describe=lambda index: plain(self._candidate(points, blocks, index)),
+            describe=lambda index: self._candidate(points, blocks, index),
             short=lambda index: self._short(points, blocks, index),
         )
         reason, need = ("", None) if best else self._why_nothing(points, blocks)
