@@ -27,7 +27,8 @@ CASES = {
     "three before two": ("llama-3.1-8b", "dgx-h100", "tp=1", 3, "tp=1", 2, 96, 4000, 300, "concurrency"),
     "tp=2 before tp=4": ("gpt-oss-120b", "dgx-h100", "tp=2", 1, "tp=4", 1, 32, 2000, 400, "concurrency"),
     "attention-dp": (
-        "qwen3-235b-a22b", "dgx-h200", "attention_dp=8,ep=8", 1, "attention_dp=8,ep=8", 1, 256, 2000, 400, "concurrency",
+        "qwen3-235b-a22b", "dgx-h200", "attention_dp=8,ep=8", 1, "attention_dp=8,ep=8", 1, 256, 2000, 400,
+        "concurrency",
     ),
 }  # fmt: skip
 ROUNDS = 24

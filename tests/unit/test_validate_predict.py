@@ -363,3 +363,38 @@ def test_numbers_of_dynamo_are_not_those_of_its_engine() -> None:
     image = "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:0.8.1"
     of_dynamo = case(**{**POOLS, "stack": "trtllm", "stack_version": "0.8.1", "image": image})
     assert Resolver().stack(old).logit_bytes > Resolver().stack(of_dynamo).logit_bytes
+
+
+ENGINE: dict[str, Any] = {
+    "model": "openai/gpt-oss-120b",
+    "num_chips": 1,
+    "stack_version": "0.11.1",
+    "precision": "mxfp4",
+    "layout": {"tp": 1},
+}
+
+
+def test_the_settings_that_a_case_states_are_those_of_its_engine() -> None:
+    """A server on one H100 holds this model where it draws the tokens of 64 requests, not of 1,024 (the default)."""
+    with pytest.raises(InputError, match="no room for one request"):
+        Predictor(resolver=Resolver()).predict(case(**ENGINE))
+    held = Predictor(resolver=Resolver()).predict(case(**ENGINE, max_num_seqs=64))
+    assert held["tpot_s"] > 0
+    stated = Resolver().stack(case(max_num_seqs=64, max_num_batched_tokens=512, memory_fraction=0.5))
+    assert (stated.max_num_seqs, stated.max_batched_tokens, stated.memory_fraction) == (64, 512, 0.5)
+
+
+def test_a_cap_below_the_concurrency_makes_requests_wait() -> None:
+    free, capped = (Predictor(resolver=Resolver()).predict(case(concurrency=64, **more)) for more in ({}, CAPPED))
+    assert capped["tpot_s"] < free["tpot_s"]
+    assert capped["ttft_s"] > free["ttft_s"]
+
+
+CAPPED: dict[str, Any] = {"max_num_seqs": 16}
+
+
+@pytest.mark.parametrize("share", [0.0, 1.5, "90 %"])
+def test_a_share_of_the_memory_is_at_most_all_of_it(share: object) -> None:
+    found = read_line(json.dumps({**SERVE, "memory_fraction": share}), "cases.jsonl, line 1")
+    assert not isinstance(found, Case)
+    assert "memory_fraction" in found.cause

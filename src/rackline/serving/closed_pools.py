@@ -8,7 +8,7 @@ and those in flight follow from Little's law, with the time to first token of th
 
     C = X(n) · (ttft(X) + (output_len - 1) · tpot(n))
 
-At the rate of the prefill pool, its wait takes whatever is left of C; where the decode pool is full (memory, sequences
+At the rate of the prefill pool, the rest of C waits for it; where the decode pool is full (memory, sequences
 that it may run), requests wait for a place in it.
 """
 
@@ -31,7 +31,7 @@ from rackline.serving.workload import Workload
 
 _POINTS = 48
 _FINE = 2000  # points between them, where requests in flight rise steeply
-_FULL = 0.995  # of the prefill pool's rate: beyond, whatever is in flight waits
+_FULL = 0.995  # of the prefill pool's rate: beyond, all further requests wait
 _NEARLY = 0.8  # of it, from which on requests queue
 _LOADS = np.array([0.02, 0.2, 0.4, 0.6, 0.75, 0.85, 0.92])  # of the prefill pool, between which times are interpolated
 _MOST_IN_TURN = 8  # replicas beyond which the arrivals of one are as even as of this number
@@ -88,10 +88,10 @@ class TwoPools:
         steps = (workload.output_len - 1.0) / self.then.speculation.tokens_per_step
         slots, caps = self._places(workload, concurrency)
         bound = min(caps, key=lambda name: caps[name])
-        coarse = np.geomspace(min(1e-2, caps[bound]), caps[bound], _POINTS)
-        points = np.geomspace(coarse[0], coarse[-1], _FINE)
+        least = min(1e-2, caps[bound])
+        coarse, points = (cast(Array, np.geomspace(least, caps[bound], count)) for count in (_POINTS, _FINE))
         step_s = cast(Array, np.interp(points, coarse, self._step_s(workload, coarse)))
-        rate = points * slots / (steps * step_s)
+        rate: Array = points * slots / (steps * step_s)
         most = self.prompts_per_s(workload)
         sent_s = self._transfer_s(workload)
         # the requests of a benchmark's first burst wait for each other in the prefill pool
@@ -99,15 +99,15 @@ class TwoPools:
         around = stack.beyond_passes_s(workload) + sent_s + stack.burst_share * max(concurrency - 1.0, 0.0) / most
         if rate[-1] > _FULL * most:
             bound = "prefill"
-            last = max(int(np.searchsorted(rate, _FULL * most)), 1)
-            points, step_s, rate = points[:last], step_s[:last], rate[:last]
-        in_flight = rate * (around + self._first_s(workload, rate / most) + steps * step_s)
+            open_ones = rate <= max(_FULL * most, float(rate[0]))
+            points, step_s, rate = points[open_ones], step_s[open_ones], rate[open_ones]
+        in_flight: Array = rate * (around + self._first_s(workload, rate / most) + steps * step_s)
         if in_flight[-1] > concurrency:
             n = float(np.interp(concurrency, in_flight, points))
             bound = "prefill" if np.interp(n, points, rate) > _NEARLY * most else "concurrency"
         else:  # the others wait for a place
             n = float(points[-1])
-        served, step = (float(np.interp(n, points, values)) for values in (rate, step_s))
+        served, step = float(np.interp(n, points, rate)), float(np.interp(n, points, step_s))
         request = concurrency / served
         return ClosedPools(
             tpot_s=step / self.then.speculation.tokens_per_step,

@@ -10,7 +10,7 @@ from typing import Literal, assert_never, cast
 
 from rackline.errors import nearest_names
 
-Shape = Literal["text", "version", "count", "length", "number", "table", "counts", "detail", "flag", "pool"]
+Shape = Literal["text", "version", "count", "length", "number", "share", "table", "counts", "detail", "flag", "pool"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,13 @@ _OP_OPTIONAL: dict[str, Shape] = {
 FORMS: dict[str, Form] = {
     "serve": Form(
         required={**_DEPLOYED, **_LENGTHS, "concurrency": "count"},
-        optional={"length_distribution": "text", "speculative": "text"},
+        optional={
+            "length_distribution": "text",
+            "speculative": "text",
+            "max_num_seqs": "count",
+            "max_num_batched_tokens": "count",
+            "memory_fraction": "share",
+        },
         measured={"tpot_s": _SLOWEST_TOKEN, "ttft_s": 3600.0},
     ),
     "serve-disaggregated": Form(
@@ -130,6 +136,7 @@ _SHAPES = {
     "count": "a whole number of at least 1",
     "length": "a number of tokens above 0",
     "number": "a number above 0",
+    "share": "a number above 0 and at most 1",
     "table": "an object",
     "counts": "an object of whole numbers of at least 1",
     "detail": "an object or a text such as kv=bf16",
@@ -176,6 +183,8 @@ def fits(value: object, shape: Shape) -> bool:
             return is_number(value) and cast("float", value) <= _MOST and float(cast("float", value)).is_integer()
         case "number":
             return is_number(value)
+        case "share":
+            return is_number(value) and cast("float", value) <= 1.0
         case "flag":
             return isinstance(value, bool)
         case "detail":

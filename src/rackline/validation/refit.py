@@ -167,6 +167,8 @@ def refit(
     """
     cases = tuple(case for case in found.cases if case.kind in SERVED and "tpot_s" in case.measured)
     names = list(dict.fromkeys(fold_name(case, by) for case in cases))
+    if not any(case.kind == "serve" for case in cases):
+        raise InputError(what=f"--refit {by}", given="no case of kind serve", allowed="some, to fit numbers to")
     if len(names) < 2:
         raise InputError(
             what=f"--refit {by}",

@@ -151,7 +151,10 @@ class Resolver:
         return self._calibrations[key]
 
     def stack(self, case: Case) -> Stack:
-        """The scheduler of the case's stack, and what it adds to the kernels; nothing under the ideal roofline."""
+        """The scheduler of the case's stack, and what it adds to the kernels; nothing under the ideal roofline.
+
+        What the case says of the engine's settings replaces the defaults of its version and chip.
+        """
         name = stack_name(case.stack)
         if name not in self.stacks:
             # images of Dynamo are numbered by its own releases, not by those of the engine in them
@@ -164,6 +167,7 @@ class Resolver:
             found = self._stacks[key]
         else:
             found = self.stacks[name]
+        found = _as_started(found, case)
         if self.calibration_name != "unit":
             return found
         scheduler = {"admission": found.admission, "max_batched_tokens": found.max_batched_tokens}
@@ -178,8 +182,9 @@ class Resolver:
         parts: list[Case] = []
         for name in ("prefill", "decode"):
             pool = cast("Mapping[str, Any]", case.values[name])
-            layout = cast("Layout", pool["layout"])
-            each = math.prod(int(layout.get(part, 1)) for part in ("tp", "pp", "cp", "attention_dp"))
+            layout = cast("Mapping[str, int | str]", pool["layout"])
+            sizes = [layout.get(part, 1) for part in ("tp", "pp", "cp", "attention_dp")]
+            each = math.prod(1 if isinstance(size, str) else int(size) for size in sizes)  # texts are refused later
             parts.append(replace(case, layout=layout, num_chips=int(pool["workers"]) * each))
         prefill, decode = parts
         if prefill.num_chips + decode.num_chips != case.num_chips:
@@ -245,6 +250,18 @@ class Resolver:
                 )
             found.append(self._deployments[key])
         return tuple(found)
+
+
+def _as_started(found: Stack, case: Case) -> Stack:
+    """The stack with the settings that a case states: sequences and tokens of a pass, share of the memory."""
+    said = case.values
+    if said.get("max_num_seqs") is not None:
+        found = replace(found, max_num_seqs=int(case.number("max_num_seqs")))
+    if said.get("max_num_batched_tokens") is not None:
+        found = replace(found, max_batched_tokens=int(case.number("max_num_batched_tokens")))
+    if said.get("memory_fraction") is not None:
+        found = replace(found, memory_fraction=case.number("memory_fraction"))
+    return found
 
 
 def layouts_of(case: Case, model: AnyModel) -> tuple[Layout, ...]:
