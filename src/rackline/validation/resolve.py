@@ -94,7 +94,7 @@ class Resolver:
             return arch.build_model(architecture_record(case.architecture, name, case.where))
         if case.model.endswith((".json", ".toml")):
             raise InputError(what="model", given=case.model, allowed="a catalogue name or Hugging Face id")
-        return arch.model(case.model)
+        return arch.model(case.model, offline=True)  # cases do not depend on the network
 
     def chip(self, name: str) -> Chip:
         """A chip of the catalogue."""
