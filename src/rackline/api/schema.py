@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rackline.api.answer import SCHEMA_VERSION, Answer, Verbatim, asks, find_verb
-from rackline.api.answer_schema import Schemas, answer_type
+from rackline.api.answer_schema import Schemas, answer_type, hints
 from rackline.api.option import Option, option
 from rackline.api.question import Question, defaults, options
 from rackline.api.verbs import MODULES
@@ -83,9 +83,10 @@ def answer_schemas(names: Iterable[str]) -> dict[str, Any]:
             "schema_version": {"const": SCHEMA_VERSION},
             "question": {"$ref": f"#/$defs/{asked}"},
         }
+        beside = {"model_origins": schemas.of(hints(Answer)["origins"]), "warnings": schemas.of(tuple[str, ...])}
         forms = schemas.objects_of(answer_type(verb.data, verb.solve), name)
         for form in forms:
-            form["properties"] = head | form["properties"]
+            form["properties"] = head | beside | form["properties"]
             form["required"] = [*head, *form["required"]]
         title = {"title": f"answer of {name}: {(kind.__doc__ or '').partition(chr(10))[0]}"}
         found[name] = title | (forms[0] if len(forms) == 1 else {"anyOf": forms})
