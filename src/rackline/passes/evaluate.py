@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 import numpy as np
@@ -35,7 +35,7 @@ class Alternatives:
     ramp: Array
     overhead: Array
 
-    def of(self, layouts: slice) -> Alternatives:
+    def take(self, layouts: slice | Array) -> Alternatives:
         """The same of some layouts."""
         return Alternatives(
             linear=self.linear[layouts],
@@ -59,12 +59,12 @@ class Stream:
     difference: Array
     choices: tuple[Alternatives, ...]
 
-    def of(self, layouts: slice) -> Stream:
+    def take(self, layouts: slice | Array) -> Stream:
         """The stream of some layouts."""
         return Stream(
             linear=self.linear[layouts],
             difference=self.difference[layouts],
-            choices=tuple(choice.of(layouts) for choice in self.choices),
+            choices=tuple(choice.take(layouts) for choice in self.choices),
         )
 
     def seconds(self, features: Array) -> Array:
@@ -95,6 +95,9 @@ class TimeTable:
     host_s: float
     policy: StepPolicy
     num_layouts: int | None
+    _selected: dict[tuple[int, ...], tuple[Stream, ...]] = field(
+        default_factory=dict[tuple[int, ...], tuple[Stream, ...]], init=False, repr=False, compare=False
+    )
 
     @classmethod
     def build(cls, numbers: PassNumbers, policy: StepPolicy) -> TimeTable:
@@ -121,6 +124,18 @@ class TimeTable:
             policy=policy,
             num_layouts=numbers.num_layouts,
         )
+
+    def take(self, layouts: Array) -> TimeTable:
+        """The table of some layouts of several."""
+        return replace(self, streams=tuple(stream.take(layouts) for stream in self.streams), num_layouts=len(layouts))
+
+    def _streams_of(self, columns: tuple[int, ...]) -> tuple[Stream, ...]:
+        """The streams with some of the features."""
+        if len(columns) == len(self.feature_names):
+            return self.streams
+        if columns not in self._selected:
+            self._selected[columns] = tuple(_select(stream, columns) for stream in self.streams)
+        return self._selected[columns]
 
     def seconds(self, features: Mapping[str, FloatLike], *, threads: int = 1) -> Array:
         """Time of the pass at every point [s].
@@ -152,7 +167,7 @@ class TimeTable:
             points = int(np.prod(shape[1:]))
             flat = [_by_layout(value, shape) for value in values]
             result = np.empty((self.num_layouts, points))
-        streams = tuple(_select(stream, columns) for stream in self.streams)
+        streams = self._streams_of(tuple(columns))
 
         def work(tile: Tile) -> None:
             layouts, some = tile
@@ -161,7 +176,7 @@ class TimeTable:
             block = np.empty((depth, len(used), result[tile].shape[1]))
             for index, value in enumerate(here):
                 block[:, index, :] = value
-            slowest, *others = [stream.of(layouts).seconds(block) for stream in streams]
+            slowest, *others = [stream.take(layouts).seconds(block) for stream in streams]
             for other in others:
                 slowest = np.maximum(slowest, other)
             result[tile] = slowest + self.host_s
@@ -206,16 +221,19 @@ def _by_layout(value: Array, shape: tuple[int, ...]) -> Array:
     return np.broadcast_to(value, (value.shape[0], *shape[1:])).reshape(value.shape[0], -1)
 
 
-def _select(stream: Stream, columns: list[int]) -> Stream:
+def _select(stream: Stream, columns: tuple[int, ...]) -> Stream:
+    def pick(coefficients: Array) -> Array:
+        return np.ascontiguousarray(coefficients[:, :, list(columns)])
+
     return Stream(
-        linear=np.ascontiguousarray(stream.linear[:, :, columns]),
-        difference=np.ascontiguousarray(stream.difference[:, :, columns]),
+        linear=pick(stream.linear),
+        difference=pick(stream.difference),
         choices=tuple(
             Alternatives(
-                linear=np.ascontiguousarray(choice.linear[:, :, columns]),
-                difference=np.ascontiguousarray(choice.difference[:, :, columns]),
+                linear=pick(choice.linear),
+                difference=pick(choice.difference),
                 ramp=choice.ramp,
-                overhead=np.ascontiguousarray(choice.overhead[:, :, columns]),
+                overhead=pick(choice.overhead),
             )
             for choice in stream.choices
         ),
