@@ -21,7 +21,7 @@ from rackline.passes.numbers import PassNumbers, RowNumbers
 from rackline.passes.row import RESOURCES, Resource, feature_names
 
 TILE_VALUES = 2**14  # layouts × points that are worked on at a time: what their rows take fits the cache
-TILE_POINTS = 2**12  # at most so many of them are points
+TILE_POINTS = 2**12  # points among them, at most
 
 Tile = tuple[slice, slice]  # layouts, points
 
