@@ -70,7 +70,7 @@ class Standard:
 
 @dataclass(slots=True, kw_only=True)
 class Shortlist:
-    """Points are added in any order; what is left is in the answer of all of them, whatever the answer asks for.
+    """The points added so far that the answer can need; they may come in any order.
 
     Args:
         limits: of the plan.
