@@ -181,6 +181,15 @@ class Engine:
         tokens = as_array(batch.decode_sequences) * batch.decode_tokens
         return behind(device, self.host_s(tokens, batch.decode_sequences, prompts=False))
 
+    def pass_s(self, batch: Batch, times: TimeTable) -> Array:
+        """A pass with or without prompts, as the stack runs it [s]."""
+        if not np.any(as_array(batch.prefill_sequences)):
+            return self.decode_s(batch, times, two_batch_overlap=False)
+        alone: FloatLike = 0.0
+        if np.any(as_array(batch.decode_sequences)):
+            alone = self.seconds(replace(batch, prefill_sequences=0.0), times, two_batch_overlap=False)
+        return self.with_prompts_s(alone, self.seconds(batch, times, two_batch_overlap=False))
+
     def drafts_s(self, sequences: FloatLike, context_len: FloatLike) -> FloatLike:
         """All drafts of a step, one after another, with a given number of sequences on a rank [s]."""
         if self.draft is None or not self.speculation.draft_tokens:
