@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rackline.api.answer import Answer, asks
 from rackline.api.option import layout_text, si, texts
-from rackline.api.plan_parts import hugging_face_id, prefill_pool, speculations_of, traffic_of
+from rackline.api.plan_parts import checkpoints_of, engine_of, prefill_pool, rules_asked, speculations_of, traffic_of
 from rackline.api.plan_question import PlanQuestion
 from rackline.api.resolve import (
     calibration_of,
@@ -216,8 +216,12 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
 
     launch = None
     if question.launch is not None:
-        stack = found.calibration.name if question.launch == "auto" else question.launch
-        launch = tuple(plan_commands(found, hugging_face_id(question.model), stack))
+        stack, version = engine_of(question.launch)
+        launch = tuple(
+            plan_commands(
+                found, checkpoints_of(question.model), stack or found.calibration.name, version, prefill_cluster
+            )
+        )
     return Planned(
         plan=found,
         fleet=None if traffic is None else plan_fleet(traffic, found, prefill_cluster),
@@ -254,6 +258,8 @@ def _search(question: PlanQuestion) -> tuple[Plan, Cluster | None]:
         prefill_on=pool.cluster,
         prefill_layouts=pool.layouts,
         prefill_calibration=pool.calibration,
+        rules=rules_asked(question.launch),
+        any_layout=question.any_layout,
     )
     return found, pool.cluster
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self, cast
 
-from pydantic import Discriminator, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from rackline.catalog.base import (
     Date,
@@ -67,6 +67,7 @@ class ModelRecord(SourcedRecord):
     Args:
         released: Date of release, YYYY[-MM[-DD]].
         native_precision: Data type of the published weights ("bf16", "fp8", "mxfp4").
+        checkpoints: Hugging Face ids of published checkpoints in other data types, by data type of the weights.
         published: What the makers state about size.
         architecture: The shape; exactly one of this and aggregate.
         aggregate: The totals; exactly one of this and architecture.
@@ -74,6 +75,7 @@ class ModelRecord(SourcedRecord):
 
     released: Date | None = None
     native_precision: Text = "bf16"
+    checkpoints: dict[str, Text] = Field(default_factory=dict)
     published: PublishedRecord | None = None
     architecture: AnyArchitecture | None = None
     aggregate: AggregateRecord | None = None

@@ -143,6 +143,7 @@ def prefill_points(
                 sequences_per_rank=prompts * WAITING_PROMPTS * pp,
                 context_len=work.input_len,
             ).free
+            shares = shares & space.launches(precision, mode, "prefill", cp)
             fits = np.broadcast_to(as_array(free) >= 0, (len(grid),)) & shares
             if mode.two_batch_overlap:
                 fits = fits & (grid.attention_dp > 1)
@@ -206,6 +207,7 @@ def decode_points(
             shares, replicated = _context_rows(space, cp)
             if cp > 1 and overlap:
                 continue  # the batch of a context group is small
+            shares = shares & space.launches(precision, mode, "decode", cp)
             fits = np.broadcast_to((empty[:, None] + (one - empty)[:, None] * b / cp) >= 0, (len(grid), b.size))
             fits = fits & shares[:, None]
             step = (known or {}).get((label, overlap)) if cp == 1 else None
