@@ -53,6 +53,8 @@ def random_commands(engine: str, version: str, count: int, seed: int) -> list[li
     import numpy as np
 
     from rackline.api.plan_parts import checkpoints_of
+    from rackline.api.resolve import Lookup
+    from rackline.api.watch import Watch
     from rackline.arch import model
     from rackline.catalog import names
     from rackline.hardware import cluster
@@ -80,7 +82,7 @@ def random_commands(engine: str, version: str, count: int, seed: int) -> list[li
             rules=rules,
             served=False,
         )
-        commands = plan_commands(answer, checkpoints_of(name), engine, version)
+        commands = plan_commands(answer, checkpoints_of(name, Lookup(watch=Watch(), offline=True)), engine, version)
         found += [list(command.words) for command in commands]
         plans += bool(commands)
     return found

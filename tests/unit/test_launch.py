@@ -8,18 +8,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rackline.api.plan_parts import checkpoints_of, engine_of
+from rackline.api.plan_parts import checkpoints_of as found_checkpoints
+from rackline.api.plan_parts import engine_of
+from rackline.api.resolve import Lookup
+from rackline.api.watch import Watch
 from rackline.arch import Model, model
 from rackline.catalog import names
 from rackline.errors import InputError
 from rackline.hardware import cluster
 from rackline.parallel import Layout, enumerate_layouts, precision
-from rackline.search.launch import LaunchCommand, Replica, checkpoint, launch_command
+from rackline.search.launch import Checkpoints, LaunchCommand, Replica, checkpoint, launch_command
 from rackline.search.launch_rules import Asked, Role, launch_rules
 from rackline.search.space import default_modes, default_precisions
 from rackline.serving.workload import Mode, Workload
 
 TABLES = sorted((Path(__file__).parent.parent / "data" / "engine_flags").glob("*.json"))
+
+
+def checkpoints_of(name: str) -> Checkpoints:
+    return found_checkpoints(name, Lookup(watch=Watch(), offline=True))
+
+
 CHAT = Workload(input_len=2048, output_len=512)
 
 
@@ -143,6 +152,8 @@ def test_the_checkpoint_fits_the_data_type() -> None:
     assert chosen("deepseek-v3", "fp8") == ("deepseek-ai/DeepSeek-V3", "", "")  # released in blocks of fp8
     assert chosen("qwen3-32b", "fp8")[:2] == ("Qwen/Qwen3-32B-FP8", "")
     assert chosen("qwen3-235b-a22b", "fp4")[:2] == ("nvidia/Qwen3-235B-A22B-NVFP4", "")
+    assert chosen("llama-3.3-70b", "fp8")[:2] == ("meta-llama/Llama-3.3-70B-Instruct", "fp8")  # of 3.1 there is one
+    assert chosen("deepseek-r1", "fp4")[0] == "deepseek-ai/DeepSeek-R1"
     loaded, converted, note = chosen("llama-3.1-8b", "fp8")
     assert (loaded, converted) == ("meta-llama/Llama-3.1-8B-Instruct", "fp8")
     assert "while loading" in note

@@ -315,6 +315,56 @@ def test_stacks_can_be_replaced_and_the_ideal_roofline_has_none_of_their_extras(
     assert ideal.predict(case())["ttft_s"] < plain.predict(case())["ttft_s"]
 
 
+POOLS: dict[str, Any] = {
+    "kind": "serve-disaggregated",
+    "num_chips": 6,
+    "layout": ...,
+    "prefill": {"workers": 2, "layout": {"tp": 1}},
+    "decode": {"workers": 1, "layout": {"tp": 4}},
+    "derived": {"output_tokens_per_s_per_chip": 1.0},
+}
+
+
+def test_pools_are_parts_of_one_cluster() -> None:
+    prefill, decode = Resolver().pools(case(**POOLS))
+    assert (prefill.layout, decode.layout) == (Layout(dp=2), Layout(tp=4))
+    assert prefill.cluster.name == decode.cluster.name == "dgx-h100"
+    assert (prefill.cluster.num_chips, decode.cluster.num_chips) == (2, 4)
+
+
+def test_pools_are_scored_by_what_was_measured(tmp_path: Path) -> None:
+    file = tmp_path / "pools.jsonl"
+    data = {key: value for key, value in {**SERVE, **POOLS}.items() if value is not ...}
+    file.write_text(json.dumps(data), encoding="utf-8")
+    board = validate([file])
+    scores = {score.metric: score for score in board.scores}
+    assert set(scores) == {"pools_tpot_s", "pools_ttft_s", "pools_request_s"}
+    one = Predictor(resolver=Resolver()).pools(case(**POOLS)).closed_loop(workload_of(case(**POOLS)), 8)
+    assert scores["pools_tpot_s"].predicted == pytest.approx(one.tpot_s)
+    assert scores["pools_request_s"].predicted == pytest.approx(one.ttft_s + 100 * one.tpot_s)
+
+
+def test_workers_must_add_up_to_the_chips() -> None:
+    with pytest.raises(InputError, match="num_chips: got 5, allowed: 2 of the prefill and 4 of the decode workers"):
+        Resolver().pools(case(**{**POOLS, "num_chips": 5}))
+
+
+@pytest.mark.parametrize("pool", [{"workers": 1}, {"workers": 0, "layout": {}}, {"workers": 1, "layout": 1}, []])
+def test_a_pool_has_workers_and_a_layout(pool: object) -> None:
+    data = {key: value for key, value in {**SERVE, **POOLS, "decode": pool}.items() if value is not ...}
+    found = read_line(json.dumps(data), "x")
+    assert not isinstance(found, Case)
+    assert "decode" in found.reason
+    assert found.metrics == ("tpot_s", "ttft_s")
+
+
+def test_numbers_of_dynamo_are_not_those_of_its_engine() -> None:
+    old = case(**{**POOLS, "stack": "trtllm", "stack_version": "0.8.1"})
+    image = "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:0.8.1"
+    of_dynamo = case(**{**POOLS, "stack": "trtllm", "stack_version": "0.8.1", "image": image})
+    assert Resolver().stack(old).logit_bytes > Resolver().stack(of_dynamo).logit_bytes
+
+
 ENGINE: dict[str, Any] = {
     "model": "openai/gpt-oss-120b",
     "num_chips": 1,

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from rackline.api.option import count, layout_text, si
 from rackline.api.plan_question import PlanQuestion
-from rackline.api.resolve import calibration_of, cluster_of, layouts_of, model_record_of
+from rackline.api.resolve import calibration_of, cluster_of, layouts_of
 from rackline.errors import InputError, nearest_names
 
 if TYPE_CHECKING:
     from rackline.api.option import ModelLike
+    from rackline.api.resolve import Lookup
     from rackline.arch import AnyModel
     from rackline.hardware import Cluster
     from rackline.parallel import Layout
@@ -75,7 +76,7 @@ def traffic_of(question: PlanQuestion) -> Traffic | None:
         InputError: an option that belongs to traffic without it.
     """
     if question.traffic is None:
-        for name in ("peak_over_mean", "offline", "provider"):
+        for name in ("peak_over_mean", "offline_share", "provider"):
             value = getattr(question, name)
             if value is not None:
                 raise InputError(what=name, given=value, allowed="together with `traffic` TOKENS_PER_SECOND")
@@ -85,7 +86,7 @@ def traffic_of(question: PlanQuestion) -> Traffic | None:
     return Traffic(
         tokens_per_s=si(question.traffic),
         peak_over_mean=si(question.peak_over_mean) or 1.0,
-        offline_share=si(question.offline) or 0.0,
+        offline_share=si(question.offline_share) or 0.0,
         provider_tokens_per_s=si(question.provider),
     )
 
@@ -154,9 +155,10 @@ def rules_asked(text: str | None) -> LaunchRules | None:
 
 
 _TUNED = ("-instruct", "-it", "-chat", "-hf")
+_STORED = ("-nvfp4", "-fp8", "-fp4", "-bf16")
 
 
-def checkpoints_of(model: ModelLike) -> Checkpoints:
+def checkpoints_of(model: ModelLike, lookup: Lookup) -> Checkpoints:
     """What an engine can load for a model: the id that was given, else the alias that fits the name best.
 
     An alias that ends in Instruct, it or Chat stands before the base model of the same name.
@@ -165,24 +167,29 @@ def checkpoints_of(model: ModelLike) -> Checkpoints:
 
     if not isinstance(model, str):
         return Checkpoints(released=str(getattr(model, "name", model)))
-    if model.endswith((".json", ".toml")):
-        return Checkpoints(released=model.removesuffix("/config.json"))
-    record = model_record_of(model)
-    if "/" in model:
-        return Checkpoints(released=model, others=record.checkpoints)
-    ids = [alias for alias in record.aliases if "/" in alias]
-    same = [alias for alias in ids if _plain_name(alias) == _plain_name(model)] or ids
-    tuned = [alias for alias in same if alias.lower().endswith(_TUNED)]
-    return Checkpoints(released=next(iter(tuned or same), model), others=record.checkpoints)
+    found = lookup.find(model)
+    stored = {one.id: (one.native_precision or "").partition(",")[0] for one in found.record.checkpoints}
+    quantised = {name: dtype.removesuffix("_block") for name, dtype in stored.items() if dtype}
+    if found.origin.kind in ("hub", "cache"):
+        released = found.origin.used
+    elif "/" in model or model.endswith((".json", ".toml")):
+        released = model.removesuffix("/config.json")
+    else:
+        ids = [alias for alias in found.record.aliases if "/" in alias and alias not in quantised]
+        same = [alias for alias in ids if _plain_name(alias) == _plain_name(model)] or ids
+        tuned = [alias for alias in same if alias.lower().endswith(_TUNED)]
+        released = next(iter(tuned or same), model)
+    others = {dtype: name for name, dtype in quantised.items() if _plain_name(name) == _plain_name(released)}
+    return Checkpoints(released=released, others=others)
 
 
 def _plain_name(name: str) -> str:
-    """Without organisation and what says that it was tuned.
+    """Without organisation, data type and what says that it was tuned.
 
     >>> _plain_name("meta-llama/Llama-3.1-70B-Instruct") == _plain_name("llama-3.1-70b")
     True
     """
-    found = name.rpartition("/")[2].lower().removeprefix("meta-")
-    for ending in _TUNED:
+    found = name.rpartition("/")[2].lower().removeprefix("meta-").removeprefix("nvidia-")
+    for ending in (*_STORED, *_TUNED):
         found = found.removesuffix(ending)
     return found

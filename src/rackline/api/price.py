@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
+from rackline.api.model_question import ModelQuestion
 from rackline.api.option import MOST_USD, Quantity, latency, layout_text, numbers, option, si, tokens
-from rackline.api.question import Question
-from rackline.api.resolve import model_and_cluster
+from rackline.api.resolve import lookup_of, model_and_cluster
 from rackline.api.selling import CALIBRATION, MOST_MARGIN, cheapest_deployment, rent_of
 from rackline.api.watch import Watch
 
@@ -23,7 +23,7 @@ _PLANNED_INPUT_LEN = 4000.0  # the prompt for which the cheapest layout is looke
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PriceQuestion(Question):
+class PriceQuestion(ModelQuestion):
     """What to charge for a deployment: input, output, cached input, cache writes, batch, flex and fast modes?"""
 
     ask: ClassVar[str] = "price"
@@ -149,7 +149,9 @@ def price(question: PriceQuestion, watch: Watch) -> Offered:
         >>> rl.price("llama-3.1-70b", on="dgx-h100", precision="fp8", layout="tp=8")
         <price: $... in and $... out a million tokens ...>
     """
-    model, cluster = model_and_cluster(question.model, question.on, price=question.rent, settings=question.set)
+    model, cluster = model_and_cluster(
+        question.model, question.on, price=question.rent, settings=question.set, lookup=lookup_of(question, watch)
+    )
     rent = rent_of(
         cluster,
         purchase_usd=si(question.purchase),

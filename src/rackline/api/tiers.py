@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
+from rackline.api.model_question import ModelQuestion
 from rackline.api.option import MOST_SECONDS, Quantity, layout_text, numbers, option, si, tokens
-from rackline.api.question import Question
-from rackline.api.resolve import model_and_cluster
+from rackline.api.resolve import lookup_of, model_and_cluster
 from rackline.api.selling import CALIBRATION, MOST_MARGIN, cheapest_deployment, rent_of
 from rackline.api.watch import Watch
 
@@ -24,7 +24,7 @@ USUAL_HOLDS_S = (300.0, 3600.0, 86400.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TiersQuestion(Question):
+class TiersQuestion(ModelQuestion):
     """Where to keep the KV cache of a prompt: chip memory, host memory, CXL, flash, disk, or compute it again?"""
 
     ask: ClassVar[str] = "tiers"
@@ -175,7 +175,9 @@ def tiers(question: TiersQuestion, watch: Watch) -> Kept:
         >>> rl.tiers("llama-3.1-70b", on="dgx-h100", held=["5min", "1h"]).result.holds_s
         (300.0, 3600.0)
     """
-    model, cluster = model_and_cluster(question.model, question.on, price=question.price, settings=question.set)
+    model, cluster = model_and_cluster(
+        question.model, question.on, price=question.price, settings=question.set, lookup=lookup_of(question, watch)
+    )
     rent = rent_of(cluster)
     prompt_len = si(question.prompt)
     with watch.moving("searching for the cheapest deployment"):

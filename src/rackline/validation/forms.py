@@ -10,7 +10,7 @@ from typing import Literal, assert_never, cast
 
 from rackline.errors import nearest_names
 
-Shape = Literal["text", "version", "count", "length", "number", "share", "table", "counts", "detail", "flag"]
+Shape = Literal["text", "version", "count", "length", "number", "share", "table", "counts", "detail", "flag", "pool"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +85,11 @@ FORMS: dict[str, Form] = {
         },
         measured={"tpot_s": _SLOWEST_TOKEN, "ttft_s": 3600.0},
     ),
+    "serve-disaggregated": Form(
+        required={**_DEPLOYED, **_LENGTHS, "concurrency": "count", "prefill": "pool", "decode": "pool"},
+        optional={"length_distribution": "text", "speculative": "text", "image": "version"},
+        measured={"tpot_s": _SLOWEST_TOKEN, "ttft_s": 3600.0},
+    ),
     "static-batch": Form(
         required={**_DEPLOYED, "batch_size": "count", "input_len": "length"},
         optional={"output_len": "length", "partitioning": "text"},
@@ -136,6 +141,7 @@ _SHAPES = {
     "counts": "an object of whole numbers of at least 1",
     "detail": "an object or a text such as kv=bf16",
     "flag": "true or false",
+    "pool": "an object with workers, a whole number of at least 1, and layout, an object of such numbers",
 }
 
 
@@ -185,6 +191,11 @@ def fits(value: object, shape: Shape) -> bool:
             return isinstance(value, str | dict)
         case "table":
             return isinstance(value, dict)
+        case "pool":
+            pool = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+            return (
+                set(pool) == {"workers", "layout"} and fits(pool["workers"], "count") and fits(pool["layout"], "counts")
+            )
         case "counts":
             if not isinstance(value, dict):
                 return False
@@ -280,6 +291,6 @@ def _kind_problem(kind: str, data: Mapping[str, object]) -> Problem | None:
                 given=measured["total_s"],
                 allowed="about prefill_s + (output_len - 1) token_s, all in seconds",
             )
-    elif kind in ("serve", "max-throughput") and output_len is not None and output_len < 2:
+    elif kind in ("serve", "serve-disaggregated", "max-throughput") and output_len is not None and output_len < 2:
         return Problem(what="output_len", given=output_len, allowed="at least 2 tokens")
     return None

@@ -14,6 +14,7 @@ from rackline.parallel.precision import storage_bytes
 from rackline.passes import Batch, PassTime
 from rackline.serving import ClosedLoop, Engine, Workload, max_throughput
 from rackline.serving.closed_loop import closed_loops, engine_of, static_batches, unlimited_requests
+from rackline.serving.closed_pools import TwoPools
 from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import Stack
 from rackline.validation.cases import Case
@@ -39,6 +40,7 @@ class Predictor:
     _engines: dict[tuple[int, Stack, Speculation], tuple[Deployment, Engine]] = field(
         default_factory=dict[tuple[int, Stack, Speculation], tuple[Deployment, Engine]]
     )
+    _pools: dict[tuple[int, int], TwoPools] = field(default_factory=dict[tuple[int, int], TwoPools])
 
     def engine(self, deployment: Deployment, stack: Stack, speculation: Speculation = PLAIN) -> Engine:
         """The engine of a deployment under a stack, built once."""
@@ -46,6 +48,16 @@ class Predictor:
         if key not in self._engines:
             self._engines[key] = (deployment, engine_of(deployment, stack, speculation))
         return self._engines[key][1]
+
+    def pools(self, case: Case) -> TwoPools:
+        """The prefill and the decode pool of a case, built once a deployment."""
+        prefill, decode = self.resolver.pools(case)
+        stack, how = self.resolver.stack(case), speculation_of(case)
+        first, then = self.engine(prefill, stack), self.engine(decode, stack, how)
+        key = (id(first), id(then))
+        if key not in self._pools:
+            self._pools[key] = TwoPools(prefill=prefill, decode=decode, first=first, then=then)
+        return self._pools[key]
 
     def predict(self, case: Case) -> dict[str, float]:
         """Predicted values of what was measured, and of the sums that are scored besides, SI units.
@@ -70,6 +82,8 @@ class Predictor:
 
     def passes(self, case: Case) -> dict[str, PassTime]:
         """The passes behind a prediction, broken down: decode and prefill by name; empty for other kinds."""
+        if case.kind == "serve-disaggregated":
+            return self._pool_passes(case)
         if case.kind not in ("serve", "static-batch", "max-throughput"):
             return {}
         deployment, stack = self.resolver.deployments(case)[0], self.resolver.stack(case)
@@ -101,6 +115,27 @@ class Predictor:
             ),
             "prefill": table.time(
                 Batch(prefill_sequences=prompts, chunk_tokens=lengths.input_len, group_tokens=prompt_group)
+            ),
+        }
+
+    def _pool_passes(self, case: Case) -> dict[str, PassTime]:
+        """A decode step of the decode pool and a full pass of the prefill pool, of a rank's own."""
+        pools, lengths = self.pools(case), workload_of(case)
+        layout = pools.decode.layout
+        found = pools.closed_loop(lengths, case.number("concurrency"))
+        held = max(found.decoding / (layout.dp * layout.pp * layout.attention_dp), 1.0)
+        tokens = float(pools.first.stack.max_batched_tokens)
+        chunk = min(lengths.input_len, tokens)
+        return {
+            "decode": pools.then.table.time(
+                Batch(decode_sequences=held, context_len=lengths.mean_context, group_tokens=held * layout.attention_dp)
+            ),
+            "prefill": pools.first.table.time(
+                Batch(
+                    prefill_sequences=tokens / chunk,
+                    chunk_tokens=chunk,
+                    group_tokens=tokens * pools.prefill.layout.attention_dp,
+                )
             ),
         }
 
@@ -291,8 +326,19 @@ def predict_op(predictor: Predictor, case: Case) -> dict[str, float]:
     return {"seconds": op_seconds(predictor.resolver, [case])[0]}
 
 
+def predict_pools(predictor: Predictor, case: Case) -> dict[str, float]:
+    """A closed loop of a prefill and a decode pool."""
+    loop = predictor.pools(case).closed_loop(workload_of(case), case.number("concurrency"))
+    return {
+        "tpot_s": loop.tpot_s,
+        "ttft_s": loop.ttft_s,
+        "request_s": request_s(case, loop.tpot_s, loop.ttft_s),
+    }
+
+
 PREDICTORS: dict[str, Callable[[Predictor, Sequence[Case]], list[Predicted]]] = {
     "serve": predict_serve,
+    "serve-disaggregated": _one_by_one(predict_pools),
     "static-batch": predict_static_batch,
     "max-throughput": predict_max_throughput,
     "params": _one_by_one(predict_params),
