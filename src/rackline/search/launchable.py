@@ -16,6 +16,7 @@ from rackline.search.evaluate import Space
 from rackline.search.launch_rules import Asked
 from rackline.search.rejected import Rejected
 from rackline.search.space import Constraints
+from rackline.serving.workload import Mode
 
 
 def launchable(space: Space, options: list[Layout], *, pools: bool) -> tuple[Space, list[Layout]]:
@@ -27,14 +28,18 @@ def launchable(space: Space, options: list[Layout], *, pools: bool) -> tuple[Spa
     """
     if space.rules is None:
         return space, options
-    engine = np.array([[space.launches(one, mode) for mode in space.modes] for one in space.precisions])
-    modes = [mode for mode, starts in zip(space.modes, engine.any(axis=(0, 2)), strict=True) if starts]
-    kept = engine.any(axis=(0, 1))
+    modes: list[Mode] = []
+    kept = np.zeros(len(options), dtype=bool)
+    for mode in space.modes:
+        starts = np.logical_or.reduce([space.launches(one, mode) for one in space.precisions])
+        if starts.any():
+            modes.append(mode)
+        kept |= starts
     if pools:
         kept |= _in_pools(space)
     if not modes or not kept.any():
         return space, options
-    chosen = [option for option, keep in zip(options, kept, strict=True) if keep]
+    chosen = [options[row] for row in np.flatnonzero(kept)]
     return replace(space, modes=modes, grid=LayoutGrid.of(chosen)), chosen
 
 
@@ -73,7 +78,8 @@ def better_refused(space: Space, options: list[Layout], limits: Constraints, bes
         options: its layouts.
         best: the cheapest that is launched; its precision and scheduler are looked at, all without it.
     """
-    if space.rules is None:
+    rules = space.rules
+    if rules is None:
         return None
     if best is not None:
         space = replace(space, precisions=[best.precision], modes=[best.mode])
@@ -102,7 +108,7 @@ def better_refused(space: Space, options: list[Layout], limits: Constraints, bes
     one = replace(found.layout, dp=1).label()
     return Rejected(
         what=f"{one} · {found.precision.short()} · {found.mode.label()} · batch {found.steady.batch_size}",
-        reason=f"launch: {space.rules.refusal(asked)}",
+        reason=f"launch: {rules.refusal(asked)}",
         excess=gain,
         candidate=plain(found.steady),
     )
