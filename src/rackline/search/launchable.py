@@ -91,7 +91,10 @@ def better_refused(space: Space, options: list[Layout], limits: Constraints, bes
     free = replace(space, grid=LayoutGrid.of(others), rules=None)
     if all(mode.two_batch_overlap for mode in free.modes) and not np.any(free.grid.attention_dp > 1):
         return None
-    found = next(iter(EngineSearch(space=free, options=others, limits=limits).answer().contenders), None)
+    search = EngineSearch.of(free, others, limits)
+    for part in free.parts():
+        search.look_at(part)
+    found = next(iter(search.answer().contenders), None)
     if found is None or not isinstance(found.steady, Candidate):
         return None
     if best is not None and not found.usd_per_mtok_output_all_in < best.steady.usd_per_mtok_output_all_in:

@@ -22,14 +22,14 @@ from rackline.passes import Calibration
 from rackline.passes.features import Array
 from rackline.search.candidate import Candidate
 from rackline.search.choice import Choice
-from rackline.search.disaggregated import Disaggregated
-from rackline.search.engines import EngineSearch
+from rackline.search.disaggregated import Disaggregated, PoolSearch
+from rackline.search.engines import Engines, EngineSearch
 from rackline.search.evaluate import Space
 from rackline.search.finalists import serve_kinds
 from rackline.search.fits import ClusterNeed
-from rackline.search.launch_rules import LaunchRules, rules_of
+from rackline.search.launch_rules import rules_of
 from rackline.search.launchable import better_refused, launchable, starts_nothing
-from rackline.search.pool_space import pools_beside
+from rackline.search.pool_space import prefill_space
 from rackline.search.rejected import Rejected
 from rackline.search.served import Site
 from rackline.search.space import BATCH_GRID, Constraints, default_modes, default_precisions
@@ -49,7 +49,6 @@ class Plan:
         candidates_evaluated: points whose times were computed.
         combinations: distinct layout × precision × mode among them.
         priced: False when costs are chip-hours, because the cluster has no price.
-        rules_name: engine and version whose launch rules every layout keeps; empty without rules.
         reason: why no single engine keeps the limits; empty when one does.
         disaggregated: the search over separate pools for prefill and decode; None when not asked.
     """
@@ -67,7 +66,6 @@ class Plan:
         "ttft_limit_percentile=constraints.ttft_percentile",
         "candidates_evaluated",
         "combinations",
-        "launch_rules=rules_name",
         "priced",
         "best",
         "runner_up",
@@ -92,7 +90,6 @@ class Plan:
     candidates_evaluated: int
     combinations: int
     priced: bool
-    rules_name: str = ""
     reason: str = ""
     need: ClusterNeed | None = None
     assumptions: tuple[str, ...] = ()
@@ -157,8 +154,6 @@ def plan(  # noqa: PLR0913 public keyword interface
     prefill_layouts: Sequence[Layout] | None = None,
     prefill_calibration: Calibration | None = None,
     served: bool = True,
-    rules: LaunchRules | None = None,
-    any_layout: bool = False,
 ) -> Plan:
     """Look at every layout × precision × mode × batch and return the cheapest that keeps the limits.
 
@@ -173,8 +168,6 @@ def plan(  # noqa: PLR0913 public keyword interface
         prefill_calibration: numbers of the chip of `prefill_on`.
         served: serve the cheapest in the simulator and lower its rate until the limits hold; without, the numbers are
             those of the steady state with every slot taken.
-        rules: what the engine launches; those of the calibration's stack by default.
-        any_layout: also layouts that the engine does not launch.
 
     Raises:
         InputError: an empty space.
@@ -198,12 +191,14 @@ def plan(  # noqa: PLR0913 public keyword interface
         threads=threads,
         rules=None if any_layout else rules or rules_of(calibration),
     )
-    apart = pools and not isinstance(model, AggregateModel) and (cluster.num_chips > 1 or prefill_on is not None)
     whole, everything = space, options
-    space, options = launchable(space, options, pools=apart)
-    refused = starts_nothing(space)
-    engines = EngineSearch(space=replace(space, rules=None) if refused else space, options=options, limits=limits)
-    engines = engines.answer() if not refused else engines.answer().without_answer(refused)
+    two = pools and not isinstance(model, AggregateModel) and (cluster.num_chips > 1 or prefill_on is not None)
+    space, options = launchable(space, options, pools=two)
+    apart = None
+    if two:
+        own = prefill_space(space, prefill_on, prefill_layouts, prefill_calibration)
+        apart = PoolSearch.of(space, options, limits, own)
+    engines = _looked_at(space, options, limits, apart)
     better = better_refused(whole, everything, limits, next(iter(engines.contenders), None))
     found = Plan(
         model=model,
@@ -227,10 +222,8 @@ def plan(  # noqa: PLR0913 public keyword interface
             f"chips that no replica uses are not paid; experts chosen by {space.routing.label()}",
             f"calibration {calibration.name} ({calibration.evidence})",
         ),
+        disaggregated=None if apart is None else apart.answer(),
     )
-    if apart:
-        both = pools_beside(space, options, limits, engines.blocks, prefill_on, prefill_layouts, prefill_calibration)
-        found = replace(found, disaggregated=both)
     if not served:
         return found
     site = Site(
@@ -244,3 +237,15 @@ def plan(  # noqa: PLR0913 public keyword interface
         prefill_calibration=prefill_calibration or calibration,
     )
     return found.served(site, engines.contenders)
+
+
+def _looked_at(space: Space, options: list[Layout], limits: Constraints, apart: PoolSearch | None) -> Engines:
+    """Every part of the space, given to both searches; where the engine starts none of it, points without an answer."""
+    refused = starts_nothing(space)
+    free = replace(space, rules=None) if refused else space
+    search = EngineSearch.of(free, options, limits)
+    for part in space.parts():
+        search.look_at(replace(part, space=replace(part.space, rules=None)) if refused else part)
+        if apart is not None:
+            apart.look_at(part)
+    return search.answer().without_answer(refused) if refused else search.answer()
