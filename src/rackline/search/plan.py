@@ -27,7 +27,7 @@ from rackline.search.engines import Engines, EngineSearch
 from rackline.search.evaluate import Space
 from rackline.search.finalists import serve_kinds
 from rackline.search.fits import ClusterNeed
-from rackline.search.launch_rules import rules_of
+from rackline.search.launch_rules import LaunchRules, rules_of
 from rackline.search.launchable import better_refused, launchable, starts_nothing
 from rackline.search.pool_space import prefill_space
 from rackline.search.rejected import Rejected
@@ -49,6 +49,7 @@ class Plan:
         candidates_evaluated: points whose times were computed.
         combinations: distinct layout × precision × mode among them.
         priced: False when costs are chip-hours, because the cluster has no price.
+        rules_name: engine and version whose launch rules every layout keeps; empty without rules.
         reason: why no single engine keeps the limits; empty when one does.
         disaggregated: the search over separate pools for prefill and decode; None when not asked.
     """
@@ -66,6 +67,7 @@ class Plan:
         "ttft_limit_percentile=constraints.ttft_percentile",
         "candidates_evaluated",
         "combinations",
+        "launch_rules=rules_name",
         "priced",
         "best",
         "runner_up",
@@ -90,6 +92,7 @@ class Plan:
     candidates_evaluated: int
     combinations: int
     priced: bool
+    rules_name: str = ""
     reason: str = ""
     need: ClusterNeed | None = None
     assumptions: tuple[str, ...] = ()
@@ -154,6 +157,8 @@ def plan(  # noqa: PLR0913 public keyword interface
     prefill_layouts: Sequence[Layout] | None = None,
     prefill_calibration: Calibration | None = None,
     served: bool = True,
+    rules: LaunchRules | None = None,
+    any_layout: bool = False,
 ) -> Plan:
     """Look at every layout × precision × mode × batch and return the cheapest that keeps the limits.
 
@@ -168,6 +173,8 @@ def plan(  # noqa: PLR0913 public keyword interface
         prefill_calibration: numbers of the chip of `prefill_on`.
         served: serve the cheapest in the simulator and lower its rate until the limits hold; without, the numbers are
             those of the steady state with every slot taken.
+        rules: what the engine launches; those of the calibration's stack by default.
+        any_layout: also layouts that the engine does not launch.
 
     Raises:
         InputError: an empty space.
