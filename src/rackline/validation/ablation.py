@@ -101,6 +101,10 @@ def _prompts_alone(stack: Stack) -> Stack:
     return replace(stack, admission="prefill_first")
 
 
+def _uniform_experts(stack: Stack) -> Stack:
+    return replace(stack, popular_experts=False)
+
+
 def _one_by_one(stack: Stack) -> Stack:
     return replace(stack, synchrony=0.0)
 
@@ -112,7 +116,7 @@ EFFECTS: Mapping[str, Effect] = {
         Effect(name="rank skew", without="ranks meet at once", fixed={"rank_skew_s": 0.0}),
         Effect(name="prefill slowdown", without="prompts as fast as their kernels", fixed={"prefill_slowdown": 1.0}),
         Effect(name="eager floor", without="all passes in CUDA graphs", fixed={"eager_s_per_layer": 0.0}),
-        Effect(name="routing popularity", without="experts chosen uniformly", fixed={"routing_exponent": 0.0}),
+        Effect(name="routing popularity", without="experts chosen uniformly", scheduler=_uniform_experts),
         Effect(name="separate quantisation", without="always fused", numbers=_fused),
         Effect(name="synchrony", without="prompts arrive one by one", scheduler=_one_by_one),
         Effect(name="burst", without="no request waits for a burst", fixed={"burst_share": 0.0}),
