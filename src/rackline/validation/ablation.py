@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
 from rackline.errors import InputError
 from rackline.parallel import Deployment
 from rackline.passes.calibration import UNIT, Calibration, OperationCalibration
-from rackline.plain import plain
 from rackline.serving.stack import Stack
 from rackline.validation.cases import CaseSet
 from rackline.validation.fit_cases import FIRST_TOKEN, prepare, shipped_numbers
@@ -57,6 +56,8 @@ class Effect:
 class Ablated:
     """One effect switched off, and what the scoreboard says then."""
 
+    json_keys: ClassVar = ("effect=name", "without", "numbers=fold.numbers", "metrics")
+
     name: str
     without: str
     fold: Fold
@@ -65,14 +66,10 @@ class Ablated:
         """Errors of one metric."""
         return statistics([one for one in self.fold.scores if one.metric == metric])
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "effect": self.name,
-            "without": self.without,
-            "numbers": plain(self.fold.numbers),
-            "metrics": {metric: plain(self.stats(metric)) for metric in METRICS},
-        }
+    @property
+    def metrics(self) -> dict[str, Stats]:
+        """Errors of each metric."""
+        return {metric: self.stats(metric) for metric in METRICS}
 
 
 def _fused(numbers: Calibration) -> Calibration:
