@@ -6,15 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rackline.errors import InputError, LayoutError, UnknownNameError
 from rackline.parallel import Layout
+from rackline.serving.median_step import median_step_s
 from rackline.serving.stack import Stack
 from rackline.validation import Case, validate
 from rackline.validation.cases import read_line
 from rackline.validation.predict import Predictor, request_s, workload_of
 from rackline.validation.resolve import Resolver, architecture_record, layouts_of, stack_name
+from rackline.validation.sources import known_sources, source_of
 
 SHAPE: dict[str, Any] = {
     "num_layers": 24,
@@ -398,3 +401,43 @@ def test_a_share_of_the_memory_is_at_most_all_of_it(share: object) -> None:
     found = read_line(json.dumps({**SERVE, "memory_fraction": share}), "cases.jsonl, line 1")
     assert not isinstance(found, Case)
     assert "memory_fraction" in found.cause
+
+
+ENERGY = {
+    "source": "ml-energy/leaderboard@0cd52dab89:public/data/models/x.json",
+    "stack_version": "0.11.1",
+    "assumed": ["input_len"],
+    "input_len": 600,
+    "concurrency": 64,
+    "async_scheduling": True,
+}
+
+
+def test_what_a_benchmark_does_is_known_by_its_source() -> None:
+    """ML.ENERGY publishes medians, draws tokens by top-p and assumes nothing of its prompts."""
+    plain, known = case(), case(**ENERGY)
+    assert source_of(plain).tpot == "mean"
+    assert (source_of(known).tpot, source_of(known).sampling) == ("median", "top_p")
+    assert workload_of(known).input_len == source_of(known).assumed_input_len
+    assert workload_of(case(**{**ENERGY, "assumed": []})).input_len == 600
+    assert workload_of(known).mean_context > workload_of(known).input_len + 101 / 2
+    (deployment,) = Resolver().deployments(known)
+    assert deployment.sample_bytes_per_logit > 0
+    assert (deployment.precision.linear_weights, deployment.precision.kv_cache) == ("fp8", "bf16")
+    assert Resolver().deployments(plain)[0].sample_bytes_per_logit == 0.0
+    assert all(source.urls and source.accessed for source in known_sources())
+
+
+def test_a_published_median_is_predicted_as_one() -> None:
+    predictor, known = Predictor(resolver=Resolver()), case(**ENERGY)
+    (deployment,), around = predictor.resolver.deployments(known), predictor.resolver.stack(known)
+    step_s = median_step_s(
+        predictor.engine(deployment, around), workload_of(known), around.mode(), np.array([known.number("concurrency")])
+    )
+    assert predictor.predict(known)["tpot_s"] == pytest.approx(float(step_s[0]))
+
+
+def test_assumed_keys_are_a_list_of_names() -> None:
+    found = read_line(json.dumps({**SERVE, "assumed": "input_len"}), "x, line 1")
+    assert not isinstance(found, Case)
+    assert "assumed" in found.reason

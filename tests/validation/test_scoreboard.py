@@ -2,7 +2,8 @@
 
 After a change that makes it better, or worse for a good reason, store it again:
 
-    uv run rackline validate ../shared/measured/{serving,serving_disaggregated,static_batch,max_throughput,training}.jsonl \
+    uv run rackline validate \
+        ../shared/measured/{serving,serving_disaggregated,static_batch,max_throughput,training}.jsonl \
         --write-stored tests/validation/scoreboard.json --write-docs docs/accuracy.md
 """
 

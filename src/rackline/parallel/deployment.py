@@ -19,6 +19,7 @@ from rackline.parallel.server_memory import SERVER, ServerMemory
 from rackline.passes import Calibration, ExpertLoad, PassTable, RoutingLaw, Row
 from rackline.passes import features as f
 from rackline.passes.features import Array, ExpertLaw, FloatLike, as_array
+from rackline.passes.popularity import expert_spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,16 +27,42 @@ class Routing:
     """How tokens spread over experts.
 
     Args:
-        law: balanced, uniform or power_law.
+        law: balanced, uniform, log_normal or power_law.
         exponent: of the power law.
+        spread: of the log-normal, standard deviation of the logarithm; None for that of as many experts.
+        rearranged_from_ep: smallest ep from which popular experts are rearranged over the ranks; None for never
+            [count].
+        redundant_experts: copies of popular experts where they are rearranged [count].
     """
 
     law: RoutingLaw = "uniform"
     exponent: float = 0.0
+    spread: float | None = None
+    rearranged_from_ep: int | None = None
+    redundant_experts: int = 0
 
     def label(self) -> str:
-        """As the command line reads it: "power-law=0.85"."""
-        return f"power-law={self.exponent:g}" if self.law == "power_law" else self.law
+        """As the command line reads it: "power-law=0.85", "log-normal=0.7+32" with 32 redundant experts."""
+        if self.law in ("balanced", "uniform"):
+            return self.law
+        skew = self.exponent if self.law == "power_law" else self.spread
+        text = self.law.replace("_", "-") + ("" if skew is None else f"={skew:g}")
+        if self.rearranged_from_ep is None:
+            return text
+        return f"{text}+{self.redundant_experts}" + (
+            f" from ep={self.rearranged_from_ep}" if self.rearranged_from_ep > 1 else ""
+        )
+
+    def skew(self, num_experts: int) -> float:
+        """Exponent or spread of the law, for a router with this number of experts."""
+        if self.law == "log_normal":
+            return expert_spread(num_experts) if self.spread is None else self.spread
+        return self.exponent if self.law == "power_law" else 0.0
+
+    def copies(self, ep: int) -> int | None:
+        """Redundant experts with this number of ranks; None where experts lie as they are numbered."""
+        rearranges = self.rearranged_from_ep is not None and ep >= self.rearranged_from_ep
+        return self.redundant_experts if rearranges else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +79,11 @@ class ExpertLoads:
     def experts_touched(self, group_tokens: FloatLike) -> FloatLike:
         """(layouts, points) distinct experts on the busiest rank."""
         return self._spread(group_tokens, "experts_touched")
+
+    def take(self, some: slice | Array) -> ExpertLoads:
+        """The laws of some of the layouts."""
+        kept = self.ep[some]
+        return ExpertLoads(kept, {int(ep): self.loads[int(ep)] for ep in np.unique(kept)})
 
     def layout(self, index: int) -> ExpertLoad:
         """The law of one layout."""
@@ -82,12 +114,14 @@ def build_table(
     calibration: Calibration,
     routing: Routing | None = None,
     experts: ExpertLaw | None = None,
+    sample_bytes_per_logit: float = 0.0,
 ) -> PassTable:
     """Pass table of a layout, or of all layouts of a grid at once.
 
     Args:
         layout: one `Layout`, or a `LayoutGrid` for coefficients of shape (layouts,).
         experts: law of the busiest rank if it is tabulated already (see `expert_law`).
+        sample_bytes_per_logit: memory traffic of a logit while a token is drawn; 0 for greedy decoding [bytes].
 
     Assumes: tp is innermost, then attention_dp, then pp; all attention-dp ranks carry the same load.
     """
@@ -106,7 +140,7 @@ def build_table(
     rows = [
         *attention_rows(model, layout, precision, cluster.chip),
         *ffn_rows(model, layout, precision, cluster.chip),
-        *ends_rows(model, layout, precision, cluster.chip),
+        *ends_rows(model, layout, precision, cluster.chip, sample_bytes_per_logit),
         *exchange_rows(model, layout, precision, cluster),
     ]
     return PassTable(
@@ -136,7 +170,8 @@ def expert_law(model: AnyModel, layout: Sharding, routing: Routing) -> ExpertLoa
             experts_per_token=moe.experts_per_token,
             ep=ep,
             law=routing.law,
-            exponent=routing.exponent,
+            skew=routing.skew(moe.num_experts),
+            redundant_experts=routing.copies(ep),
         )
 
     if isinstance(layout, Layout):
@@ -184,6 +219,9 @@ def _aggregate_rows(model: AggregateModel, layout: Sharding, precision: Precisio
 class Deployment:
     """Model × cluster × layout × precision × calibration.
 
+    Args:
+        sample_bytes_per_logit: memory traffic of a logit while a token is drawn; 0 for greedy decoding [bytes].
+
     Raises:
         LayoutError: the layout is impossible for the model or the cluster.
     """
@@ -204,13 +242,22 @@ class Deployment:
     precision: Precision
     calibration: Calibration
     routing: Routing = field(default_factory=Routing)
+    sample_bytes_per_logit: float = 0.0
 
     def __post_init__(self) -> None:
         check(self.layout, self.model, self.cluster.num_chips)
 
     def table(self) -> PassTable:
         """The pass table of one replica's chips."""
-        return build_table(self.model, self.cluster, self.layout, self.precision, self.calibration, self.routing)
+        return build_table(
+            self.model,
+            self.cluster,
+            self.layout,
+            self.precision,
+            self.calibration,
+            self.routing,
+            sample_bytes_per_logit=self.sample_bytes_per_logit,
+        )
 
     @property
     def pipeline_stretch(self) -> float:

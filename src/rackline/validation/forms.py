@@ -10,7 +10,9 @@ from typing import Literal, assert_never, cast
 
 from rackline.errors import nearest_names
 
-Shape = Literal["text", "version", "count", "length", "number", "share", "table", "counts", "detail", "flag", "pool"]
+Shape = Literal[
+    "text", "version", "count", "length", "number", "share", "words", "table", "counts", "detail", "flag", "pool"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,8 @@ FORMS: dict[str, Form] = {
             "max_num_seqs": "count",
             "max_num_batched_tokens": "count",
             "memory_fraction": "share",
+            "async_scheduling": "flag",
+            "assumed": "words",
         },
         measured={"tpot_s": _SLOWEST_TOKEN, "ttft_s": 3600.0},
     ),
@@ -137,6 +141,7 @@ _SHAPES = {
     "length": "a number of tokens above 0",
     "number": "a number above 0",
     "share": "a number above 0 and at most 1",
+    "words": "a list of texts",
     "table": "an object",
     "counts": "an object of whole numbers of at least 1",
     "detail": "an object or a text such as kv=bf16",
@@ -185,6 +190,8 @@ def fits(value: object, shape: Shape) -> bool:
             return is_number(value)
         case "share":
             return is_number(value) and cast("float", value) <= 1.0
+        case "words":
+            return isinstance(value, list) and all(isinstance(one, str) for one in cast("list[object]", value))
         case "flag":
             return isinstance(value, bool)
         case "detail":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
@@ -12,13 +13,17 @@ from rackline.errors import InputError, RacklineError
 from rackline.parallel import Deployment
 from rackline.parallel.precision import storage_bytes
 from rackline.passes import Batch, PassTime
+from rackline.passes.features import Array
 from rackline.serving import ClosedLoop, Engine, Workload, max_throughput
 from rackline.serving.closed_loop import closed_loops, engine_of, static_batches, unlimited_requests
 from rackline.serving.closed_pools import TwoPools
+from rackline.serving.median_step import median_step_s
 from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import Stack
+from rackline.serving.workload import Workloads
 from rackline.validation.cases import Case
 from rackline.validation.resolve import Resolver
+from rackline.validation.sources import source_of
 from rackline.validation.speculation import speculation_of
 
 Predicted = dict[str, float] | RacklineError  # values by measured key, or why there are none
@@ -142,12 +147,16 @@ class Predictor:
 
 def workload_of(case: Case) -> Workload:
     """Mean lengths of a case's requests."""
-    share = length_share(case)
+    share, source = length_share(case), source_of(case)
     output_len = case.number("output_len") * share if "output_len" in case.values else 2.0
+    input_len = case.number("input_len") * share
+    if source.assumed_input_len and "input_len" in cast("Sequence[str]", case.values.get("assumed") or ()):
+        input_len = source.assumed_input_len
     return Workload(
-        input_len=max(case.number("input_len") * share, 1.0),
+        input_len=max(input_len, 1.0),
         output_len=max(output_len, 2.0),
-        equal_lengths=case.text("length_distribution", FIXED) == FIXED,
+        equal_lengths=case.text("length_distribution", FIXED) == FIXED and not source.output_spread,
+        output_spread=source.output_spread,
     )
 
 
@@ -192,6 +201,13 @@ class _Group:
         except RacklineError as error:  # the model on this chip has none, at any lengths
             return [error] * len(self.members)
 
+    def median_steps_s(self, running: Sequence[float]) -> Array:
+        """Median time between tokens of each member with a number of requests running on all replicas [s]."""
+        layout = self.deployment.layout
+        each = np.array(running, dtype=np.float64) / (layout.attention_dp * layout.pp * layout.dp)
+        work = Workloads.of([work for _, work in self.members])
+        return median_step_s(self.engine, work, self.stack.mode(), each[:, None])[:, 0]
+
 
 def _grouped(
     predictor: Predictor, cases: Sequence[Case], speculation: Speculation | None = None
@@ -203,7 +219,7 @@ def _grouped(
     Args:
         speculation: drafts, in place of what the cases say of them.
     """
-    groups: dict[tuple[int, bool], _Group] = {}
+    groups: dict[tuple[int, bool, float], _Group] = {}
     refused: dict[int, RacklineError] = {}
     for index, case in enumerate(cases):
         try:
@@ -211,7 +227,7 @@ def _grouped(
             work, stack = workload_of(case), predictor.resolver.stack(case)
             for deployment in predictor.resolver.deployments(case):
                 engine = predictor.engine(deployment, stack, how)
-                key = (id(engine), work.equal_lengths)
+                key = (id(engine), work.equal_lengths, work.output_spread)
                 if key not in groups:
                     groups[key] = _Group(
                         deployment=deployment,
@@ -237,13 +253,17 @@ def predict_serve(
     found: dict[int, Predicted] = {}
     groups, refused = _grouped(predictor, cases, speculation)
     for group in groups:
-        loops = group.loops([cases[index].number("concurrency") for index, _ in group.members])
-        for (index, _), loop in zip(group.members, loops, strict=True):
+        concurrency = [cases[index].number("concurrency") for index, _ in group.members]
+        medians = [source_of(cases[index]).tpot == "median" for index, _ in group.members]
+        steps = group.median_steps_s(concurrency) if any(medians) else np.zeros(len(medians))
+        loops = group.loops(concurrency)
+        for (index, _), loop, median, step in zip(group.members, loops, medians, steps.tolist(), strict=True):
             if isinstance(loop, RacklineError):
                 found.setdefault(index, loop)
                 continue
             whole = request_s(cases[index], loop.tpot_s, loop.ttft_s)
-            found[index] = {"tpot_s": loop.tpot_s, "ttft_s": loop.ttft_s, "request_s": whole}
+            tpot = step if median else loop.tpot_s
+            found[index] = {"tpot_s": tpot, "ttft_s": loop.ttft_s, "request_s": whole}
     found |= refused
     return [found[index] for index in range(len(cases))]
 

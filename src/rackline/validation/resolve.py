@@ -19,6 +19,7 @@ from rackline.parallel.layout import problem as layout_problem
 from rackline.passes import Calibration, calibration
 from rackline.serving.stack import IDEAL, Stack, stack
 from rackline.validation.cases import Case
+from rackline.validation.sources import source_of
 
 BEFORE_CUDA_GRAPHS = "0.2.6"  # of vLLM, whose next version captures decode steps
 # Parts that a training layout has and serving has not.
@@ -135,9 +136,9 @@ class Resolver:
         )
 
     def precision(self, case: Case, model: AnyModel, chip: Chip) -> Precision:
-        """Data types of the case's label and of what it sets apart."""
-        label = case.precision or "native"
-        return precision(f"{label},{case.precision_detail}" if case.precision_detail else label, model, chip)
+        """Data types of the case's label, of what its benchmark's servers keep and of what it sets apart itself."""
+        parts = (case.precision or "native", source_of(case).precision_detail, case.precision_detail)
+        return precision(",".join(part for part in parts if part), model, chip)
 
     def calibration(self, case: Case, chip: Chip) -> Calibration:
         """The numbers of the case's stack, or those asked for."""
@@ -172,6 +173,18 @@ class Resolver:
             return found
         scheduler = {"admission": found.admission, "max_batched_tokens": found.max_batched_tokens}
         return replace(IDEAL, **scheduler, max_num_seqs=found.max_num_seqs, memory_fraction=found.memory_fraction)
+
+    def _around(self, case: Case) -> tuple[object, ...]:
+        """What of the stack is part of a deployment: kernels and routing; the rest is the engine's."""
+        found = self.stack(case)
+        return (
+            found.name,
+            found.routing,
+            found.host_s_per_step,
+            found.untuned_experts,
+            found.untuned_slowdown,
+            found.sample_bytes_per_logit,
+        )
 
     def pools(self, case: Case) -> tuple[Deployment, Deployment]:
         """The prefill and the decode pool of a case, parts of one cluster.
@@ -216,7 +229,8 @@ class Resolver:
             case.precision_detail,
             case.stack,
             tuple(sorted(case.layout.items())),
-            self.stack(case).routing,
+            self._around(case),
+            source_of(case),
             "" if within is None else within.name,
         )
         if key not in self._known:
@@ -228,8 +242,9 @@ class Resolver:
         model = self.model(case)
         on = self.cluster(chip, case.num_chips) if within is None else within.with_num_chips(case.num_chips)
         types = self.precision(case, model, chip)
-        numbers = self.calibration(case, chip)
         around = self.stack(case)
+        numbers = around.calibrated(self.calibration(case, chip), chip.generation)
+        sample_bytes = around.sample_bytes_per_logit if source_of(case).sampling == "top_p" else 0.0
         layouts = layouts_of(case, model)
         model = padded(model, layouts[0].tp)
         found: list[Deployment] = []
@@ -241,12 +256,18 @@ class Resolver:
                 layout,
                 types,
                 numbers.name,
-                around.name,
-                around.routing,
+                self._around(case),
+                sample_bytes,
             )
             if key not in self._deployments:
                 self._deployments[key] = Deployment(
-                    model=model, cluster=on, layout=layout, precision=types, calibration=numbers, routing=around.routing
+                    model=model,
+                    cluster=on,
+                    layout=layout,
+                    precision=types,
+                    calibration=numbers,
+                    routing=around.routing,
+                    sample_bytes_per_logit=sample_bytes,
                 )
             found.append(self._deployments[key])
         return tuple(found)
