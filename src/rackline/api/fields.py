@@ -24,8 +24,8 @@ CALIBRATION = option(
 )
 ROUTING = option(
     "text",
-    "how evenly tokens are routed to experts: uniform, balanced or power-law=EXPONENT; by default as fitted to "
-    "servers of the stack",
+    "how evenly tokens are routed to experts: uniform, balanced, log-normal[=SPREAD] or power-law=EXPONENT, with "
+    "+COPIES where experts are rearranged; by default as measured, rearranged where the stack does",
 )
 SAMPLING = option(
     "text",
