@@ -308,13 +308,15 @@ def routing_of(text: str | None) -> Routing | None:
         InputError: another law.
     """
     from rackline.parallel import Routing
+    from rackline.passes.routing import ROUTING_LAWS, RoutingLaw
 
     if text is None:
         return None
     name, equals, exponent = text.partition("=")
-    law = name.strip().replace("-", "_")
-    if law not in ("balanced", "uniform", "power_law") or (equals and law != "power_law"):
-        near = nearest_names(law, ["balanced", "uniform", "power_law"], 1)
+    said = name.strip().replace("-", "_")
+    law: RoutingLaw | None = next((one for one in ROUTING_LAWS if one == said), None)
+    if law is None or (equals and law != "power_law"):
+        near = nearest_names(said, ROUTING_LAWS, 1)
         raise InputError(
             what="routing",
             given=text,
@@ -322,7 +324,7 @@ def routing_of(text: str | None) -> Routing | None:
             nearest=near[0].replace("_", "-") if near else None,
         )
     if law != "power_law":
-        return Routing(law="balanced" if law == "balanced" else "uniform")
+        return Routing(law=law)
     value = parse_count(exponent, name="routing exponent", maximum=10.0) if equals else 0.5
     return Routing(law="power_law", exponent=value)
 

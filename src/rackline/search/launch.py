@@ -165,6 +165,15 @@ def _sglang(replica: Replica) -> LaunchCommand:
     # --tp-size counts all chips of a pipeline stage, --dp-size the groups among them that hold other sequences
     words = ["python", "-m", "sglang.launch_server", "--model-path", replica.model_id]
     words += ["--tp-size", str(layout.tp * ranks)]
+    match replica.role:
+        case "both":
+            prefills, decodes = True, True
+        case "prefill":
+            prefills, decodes = True, False
+        case "decode":
+            prefills, decodes = False, True
+        case _:
+            assert_never(replica.role)
     if layout.pp > 1:
         words += ["--pp-size", str(layout.pp)]
     if ranks > 1:
@@ -175,16 +184,16 @@ def _sglang(replica: Replica) -> LaunchCommand:
             words += ["--moe-a2a-backend", "deepep"]
     if replica.mode.two_batch_overlap:
         words.append("--enable-two-batch-overlap")
-    if replica.role != "decode":
+    if prefills:
         # the option counts the tokens of all attention-dp ranks together
         words += ["--chunked-prefill-size", str(replica.mode.max_batched_tokens * ranks)]
-        if replica.mode.admission == "chunked" and replica.role == "both":
+        if replica.mode.admission == "chunked" and decodes:
             words.append("--enable-mixed-chunk")
     words += ["--max-running-requests", str(replica.running * ranks)]
     words += ["--context-length", str(replica.max_tokens), "--mem-fraction-static", f"{replica.memory_fraction:g}"]
     if replica.precision.kv_cache == "fp8":
         words += ["--kv-cache-dtype", "fp8_e4m3"]
-    if replica.role != "both":
+    if not (prefills and decodes):
         words += ["--disaggregation-mode", replica.role]
     if replica.num_nodes > 1:
         words += ["--nnodes", str(replica.num_nodes), "--node-rank", "RANK", "--dist-init-addr", "HOST:PORT"]
