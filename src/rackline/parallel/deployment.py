@@ -53,6 +53,11 @@ class ExpertLoads:
         """(layouts, points) distinct experts on the busiest rank."""
         return self._spread(group_tokens, "experts_touched")
 
+    def take(self, some: slice | Array) -> ExpertLoads:
+        """The laws of some of the layouts."""
+        kept = self.ep[some]
+        return ExpertLoads(kept, {int(ep): self.loads[int(ep)] for ep in np.unique(kept)})
+
     def layout(self, index: int) -> ExpertLoad:
         """The law of one layout."""
         return self.loads[int(self.ep[index])]

@@ -14,13 +14,14 @@ from rackline.passes.features import Array
 from rackline.plain import plain
 from rackline.search.candidate import Candidate, plan_points, price_per_chip_s
 from rackline.search.choice import Choice, Inside
-from rackline.search.evaluate import Block, Space
+from rackline.search.evaluate import Part, Space
 from rackline.search.finalists import CONTENDERS
 from rackline.search.fits import ClusterNeed, smallest_cluster
 from rackline.search.floors import floors
 from rackline.search.pareto import pareto_front
-from rackline.search.points import Points
+from rackline.search.points import Block, Numbering, Place, Points
 from rackline.search.rejected import Rejected, nearest_rejected
+from rackline.search.shortlist import MOST_RANKED, Shortlist
 from rackline.search.space import Constraints
 from rackline.units import format_bytes
 
@@ -31,7 +32,6 @@ class Engines:
 
     Args:
         contenders: the cheapest in the steady state that keep the limits, cheapest first.
-        blocks: all points.
         pareto: front of tokens/s/user against cost, of all that fit, fastest first.
         ranked: cheapest of each tp, pp, moe_tp and precision that keeps the limits, cheapest first.
         rejected: nearest candidate for each reason of rejection.
@@ -41,7 +41,6 @@ class Engines:
     """
 
     contenders: tuple[Choice, ...]
-    blocks: tuple[Block, ...]
     pareto: tuple[Candidate, ...]
     ranked: tuple[Candidate, ...]
     rejected: tuple[Rejected, ...]
@@ -52,114 +51,134 @@ class Engines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSearch:
-    """The search over layouts × precisions × modes × batches of one engine."""
+    """The search over layouts × precisions × modes × batches of one engine: look at all parts, then answer."""
 
     space: Space
     options: list[Layout]
     limits: Constraints
+    shortlist: Shortlist
+
+    @classmethod
+    def of(cls, space: Space, options: list[Layout], limits: Constraints) -> EngineSearch:
+        """Nothing looked at yet."""
+        return cls(space=space, options=options, limits=limits, shortlist=Shortlist(limits=limits))
+
+    @property
+    def usd_per_chip_s(self) -> float:
+        """Price of a chip."""
+        return price_per_chip_s(self.space.cluster)[0]
+
+    @property
+    def numbering(self) -> Numbering:
+        """How the points are counted."""
+        return Numbering(len(self.space.modes), len(self.options), len(self.space.batches))
+
+    def look_at(self, part: Part) -> None:
+        """Evaluate all modes and batches of some layouts in one precision, but what cannot be in the answer."""
+        layouts = len(part.space.grid)
+        for overlap in (False, True):
+            blocks = [
+                Block.of(
+                    part, mode, self.numbering.indices(part.label, place, part.start, layouts), self.usd_per_chip_s
+                )
+                for place, mode in enumerate(self.space.modes)
+                if mode.two_batch_overlap == overlap
+            ]
+            wanted = [self.shortlist.wanted(block.bounds) for block in blocks]
+            hit = [block.where[mask] // len(self.space.batches) for block, mask in zip(blocks, wanted, strict=True)]
+            rows = np.unique(np.concatenate(hit)) if hit else np.empty(0, dtype=np.int64)
+            if not rows.size:
+                continue
+            some = part if rows.size == layouts else part.take(rows)
+            for block, mask in zip(blocks, wanted, strict=True):
+                self.shortlist.add(block.timed(some, rows, mask))
 
     def answer(self) -> Engines:
-        """Evaluate every point and pick."""
-        blocks = list(self.space.blocks())
-        usd_per_chip_s, _ = price_per_chip_s(self.space.cluster)
-        points = Points.of(blocks, usd_per_chip_s, self.limits)
-        if not np.any(points.evaluated):
+        """Pick from all that was looked at."""
+        if not self.shortlist.looked_at:
             raise InputError(
                 what="modes",
                 given=", ".join(mode.label() for mode in self.space.modes),
                 allowed="a mode without two-batch overlap, or a layout whose attention-dp ranks exchange tokens",
             )
-        front = pareto_front(np.where(points.serves, 1.0 / points.tpot_s, np.nan), points.cost)
-        kept = np.flatnonzero(points.serves & points.meets)
+        points = self.shortlist.points()
+        serves = points.serves
+        front = pareto_front(np.where(serves, 1.0 / points.tpot_s, np.nan), points.cost)
+        kept = np.flatnonzero(serves & points.meets(self.limits))
         order = kept[np.argsort(points.cost[kept], kind="stable")]
-        ranked = self._distinct(points, blocks, order, lambda block, row: self._style(blocks, block, row), 10)
+        ranked = self._distinct(points, order, self._style, 10)
         # the grid of batches is coarse: each of the cheapest combinations may be the best between its points
-        near = self._distinct(points, blocks, order, lambda block, row: (block, row), 12)
-        refined = [self._refined(candidate, usd_per_chip_s) for candidate in near]
+        near = self._distinct(points, order, lambda place: (place.label, place.mode, place.row), 12)
+        refined = [self._refined(candidate) for candidate in near]
         refined.sort(key=lambda option: option.usd_per_mtok_output_all_in)
         best = refined[0] if refined else None
         rejected = nearest_rejected(
-            cost=points.cost,
-            tpot_s=points.tpot_s,
-            ttft_s=points.ttft_s,
-            free_bytes=points.free_bytes,
-            utilisation=points.utilisation,
-            limits=self.limits,
+            points,
+            self.limits,
             best_cost=best.usd_per_mtok_output_all_in if best else np.inf,
-            describe=lambda index: plain(self._candidate(points, blocks, index)),
-            short=lambda index: self._short(points, blocks, index),
+            describe=lambda at: plain(self._candidate(points, at)),
+            short=lambda at: self._short(points, at),
         )
-        reason, need = ("", None) if best else self._why_nothing(points, blocks)
+        reason, need = ("", None) if best else self._why_nothing(points)
         contenders = [
             Choice(workload=self.space.workload, steady=one, inside=self._inside(one)) for one in refined[:CONTENDERS]
         ]
         return Engines(
             contenders=tuple(contenders),
-            blocks=tuple(blocks),
-            pareto=tuple(self._candidate(points, blocks, int(i)) for i in front),
+            pareto=tuple(self._candidate(points, int(at)) for at in front),
             ranked=tuple(ranked),
             rejected=tuple(rejected),
-            candidates_evaluated=int(np.count_nonzero(points.evaluated)),
+            candidates_evaluated=self.shortlist.looked_at,
             reason=reason,
             need=need,
         )
 
-    def _candidate(self, points: Points, blocks: list[Block], index: int) -> Candidate:
-        block, row, column = points.locate(index)
-        chosen, layout = blocks[block], self.options[row]
-        per_rank = int(self.space.batches[column])
+    def _candidate(self, points: Points, at: int) -> Candidate:
+        place = self.numbering.place(int(points.index[at]))
+        layout = self.options[place.row]
+        per_rank = int(self.space.batches[place.column])
         placed = replace(layout, dp=max(1, self.space.cluster.num_chips // layout.chips_per_replica))
+        rate, cost, share = (float(column[at]) for column in (points.rate, points.cost, points.prefill_cost_share))
+        work = self.space.workload
         return Candidate(
             layout=placed,
-            precision=chosen.precision,
-            mode=chosen.mode,
+            precision=self.space.precisions[place.label],
+            mode=self.space.modes[place.mode],
             batch_size=per_rank * layout.attention_dp * layout.pp,
             sequences_per_rank=per_rank,
-            tpot_s=float(points.tpot_s[index]),
-            ttft_s=float(points.ttft_s[index]),
-            requests_per_s=float(points.rate[index]) * placed.num_chips / self.space.workload.output_len,
-            output_tokens_per_s_per_chip=float(points.rate[index]),
-            usd_per_mtok_output_all_in=float(points.cost[index]),
-            usd_per_mtok_input=float(points.cost[index] * points.prefill_cost_share[index])
-            * self.space.workload.output_len
-            / self.space.workload.input_len,
-            usd_per_mtok_output=float(points.cost[index] * (1.0 - points.prefill_cost_share[index])),
-            prefill_utilisation=float(points.utilisation[index]),
-            free_bytes=float(points.free_bytes[index]),
+            tpot_s=float(points.tpot_s[at]),
+            ttft_s=float(points.ttft_s[at]),
+            requests_per_s=rate * placed.num_chips / work.output_len,
+            output_tokens_per_s_per_chip=rate,
+            usd_per_mtok_output_all_in=cost,
+            usd_per_mtok_input=cost * share * work.output_len / work.input_len,
+            usd_per_mtok_output=cost * (1.0 - share),
+            prefill_utilisation=float(points.utilisation[at]),
+            free_bytes=float(points.free_bytes[at]),
         )
 
-    def _short(self, points: Points, blocks: list[Block], index: int) -> str:
-        found = self._candidate(points, blocks, index)
+    def _short(self, points: Points, at: int) -> str:
+        found = self._candidate(points, at)
         return (
             f"{replace(found.layout, dp=1).label()} · {found.precision.short()} · {found.mode.label()} · "
             f"batch {found.batch_size}"
         )
 
-    def _distinct(
-        self,
-        points: Points,
-        blocks: list[Block],
-        order: Array,
-        key: Callable[[int, int], object],
-        most: int,
-    ) -> list[Candidate]:
-        """The first candidate of each kind, in this order; `key` names the kind from (block, layout row)."""
-        seen: set[object] = set()
-        found: list[Candidate] = []
-        for index in order[:20000]:
-            block, row, _ = points.locate(int(index))
-            kind = key(block, row)
-            if kind not in seen:
-                seen.add(kind)
-                found.append(self._candidate(points, blocks, int(index)))
+    def _distinct(self, points: Points, order: Array, key: Callable[[Place], object], most: int) -> list[Candidate]:
+        """The first candidate of each kind, in this order; `key` names the kind."""
+        found: dict[object, Candidate] = {}
+        for at in order[:MOST_RANKED]:
+            kind = key(self.numbering.place(int(points.index[at])))
+            if kind not in found:
+                found[kind] = self._candidate(points, int(at))
             if len(found) == most:
                 break
-        return found
+        return list(found.values())
 
-    def _style(self, blocks: list[Block], block: int, row: int) -> object:
+    def _style(self, place: Place) -> object:
         """What makes a layout another style: tp, pp, moe_tp and precision."""
-        layout = self.options[row]
-        return layout.tp, layout.pp, layout.moe_tp, blocks[block].precision.label
+        layout = self.options[place.row]
+        return layout.tp, layout.pp, layout.moe_tp, self.space.precisions[place.label].label
 
     def _deployment(self, candidate: Candidate) -> Deployment:
         return Deployment(
@@ -171,7 +190,7 @@ class EngineSearch:
             routing=self.space.routing,
         )
 
-    def _refined(self, candidate: Candidate, usd_per_chip_s: float) -> Candidate:
+    def _refined(self, candidate: Candidate) -> Candidate:
         """The cheapest whole batch between the neighbours of the grid point."""
         at = candidate.sequences_per_rank
         above = self.space.batches[self.space.batches > at]
@@ -183,7 +202,7 @@ class EngineSearch:
             tries,
             self.space.workload,
             self.space.server(float(candidate.mode.max_batched_tokens)),
-            usd_per_chip_s,
+            self.usd_per_chip_s,
         )
         good = [
             option
@@ -220,25 +239,24 @@ class EngineSearch:
             context_len=workload.final_context,
             server=self.space.server(float(best.mode.max_batched_tokens)),
         )
-        usd_per_chip_s, _ = price_per_chip_s(self.space.cluster)
         return Inside(
             decode=decode,
             prefill=prefill,
             memory=memory,
-            floors=floors(deployment, workload, best.tpot_s, best.usd_per_mtok_output, usd_per_chip_s),
+            floors=floors(deployment, workload, best.tpot_s, best.usd_per_mtok_output, self.usd_per_chip_s),
         )
 
-    def _why_nothing(self, points: Points, blocks: list[Block]) -> tuple[str, ClusterNeed | None]:
+    def _why_nothing(self, points: Points) -> tuple[str, ClusterNeed | None]:
         space = self.space
         if not np.any(points.free_bytes >= 0):
-            tightest = int(np.nanargmax(points.free_bytes))
-            candidate = self._candidate(points, blocks, tightest)
+            tightest = int(np.argmax(points.free_bytes))
+            candidate = self._candidate(points, tightest)
             has = space.cluster.chip.program_bytes * self.limits.memory_fraction
             needs = has - candidate.free_bytes
             need = smallest_cluster(space.model, space.workload, self.limits.memory_fraction)
             return (
                 f"{space.model.name} fits nowhere on {space.cluster.name}: at best "
-                f"({self._short(points, blocks, tightest)}) a chip needs {format_bytes(needs)}, "
+                f"({self._short(points, tightest)}) a chip needs {format_bytes(needs)}, "
                 f"has {format_bytes(has)}"
             ), need
         serves = points.serves
@@ -247,9 +265,9 @@ class EngineSearch:
         fastest = int(np.nanargmin(np.where(serves, points.tpot_s, np.nan)))
         parts = [
             f"nothing that fits keeps the limits; fastest tpot {points.tpot_s[fastest] * 1e3:.3g} ms "
-            f"({self._short(points, blocks, fastest)})"
+            f"({self._short(points, fastest)})"
         ]
         if self.limits.ttft_s is not None:
             soonest = int(np.nanargmin(np.where(serves, points.ttft_s, np.nan)))
-            parts.append(f"soonest ttft {points.ttft_s[soonest] * 1e3:.3g} ms ({self._short(points, blocks, soonest)})")
+            parts.append(f"soonest ttft {points.ttft_s[soonest] * 1e3:.3g} ms ({self._short(points, soonest)})")
         return "; ".join(parts), None

@@ -87,6 +87,20 @@ class Engine:
     speculation: Speculation = PLAIN
     draft: PassTable | None = None
 
+    def take(self, layouts: Array) -> Engine:
+        """The engines of some layouts of many, whose quantities have a leading axis of layouts."""
+
+        def pick(value: FloatLike) -> FloatLike:
+            return value[layouts] if isinstance(value, np.ndarray) and value.ndim else value
+
+        return replace(
+            self,
+            table=self.table.take(layouts),
+            attention_dp=pick(self.attention_dp),
+            micro_batches=pick(self.micro_batches),
+            pipeline_stretch=pick(self.pipeline_stretch),
+        )
+
     def time_table(self, two_batch_overlap: bool) -> TimeTable:
         """Rates put in, under the policy of the mode."""
         policy = "overlap" if two_batch_overlap else self.table.calibration.step_policy
@@ -185,6 +199,21 @@ class Engine:
         return self.speculation.draft_tokens * alone.seconds(one, alone.time_table(False), two_batch_overlap=False)
 
 
+def prompt_arrivals(
+    engine: Engine, workload: Workload | Workloads, mode: Mode, sequences_per_rank: Array
+) -> tuple[Array, Array]:
+    """Prompts that arrive a step at each rank [prompts], and new tokens that a step has room for.
+
+    Their product with the new tokens of a prompt over the room is the load of the prefill path where prompts and
+    decodes share a pass.
+    """
+    speculation = engine.speculation
+    beside = sequences_per_rank * speculation.verified_tokens if mode.is_mixed else 0.0
+    room = np.maximum(float(mode.max_batched_tokens) - beside, 1.0)
+    arrivals = sequences_per_rank * speculation.tokens_per_step / (workload.output_len - 1.0)
+    return arrivals * (1.0 - engine.stack.synchrony), room
+
+
 def behind(device_s: FloatLike, host_s: FloatLike) -> Array:
     """A pass of which device and host work at the same time: the longer one counts, with a rounded corner [s].
 
@@ -230,10 +259,8 @@ def steady_state(
         decode = Batch(decode_sequences=b, decode_tokens=verified, context_len=workload.mean_context)
         decode_s = engine.decode_s(decode, times, two_batch_overlap=overlap, threads=threads)
     drafts_s = engine.drafts_s(b, workload.mean_context)
-    room = float(mode.max_batched_tokens) - (b * verified if mode.is_mixed else 0.0)
-    room = np.maximum(room, 1.0)
     new = workload.new_tokens
-    arrivals = b * per_step / (workload.output_len - 1.0) * (1.0 - engine.stack.synchrony)
+    arrivals, room = prompt_arrivals(engine, workload, mode, b)
     load = arrivals * new / room
     share = np.maximum(-np.expm1(-arrivals), load)
     if mode.is_mixed:
