@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rackline.passes import Batch, StepPolicy
     from rackline.report.explain_report import Explanation
     from rackline.report.figure import Figure
-    from rackline.validation.intervals import Interval
+    from rackline.validation.intervals import Ends, Interval
 
 POLICIES: tuple[StepPolicy, ...] = ("blackboard", "serial", "overlap")
 
@@ -82,7 +82,7 @@ class Explained:
     interval: Interval | None
 
     @property
-    def span(self) -> dict[str, float] | None:
+    def span(self) -> Ends | None:
         """Both ends of the interval [s]."""
         return None if self.interval is None else {"low": self.interval.low, "high": self.interval.high}
 

@@ -19,8 +19,8 @@ CALIBRATION = option(
 )
 ROUTING = option(
     "text",
-    "how evenly tokens are routed to experts: uniform, balanced or power-law=EXPONENT; by default as fitted to "
-    "servers of the stack",
+    "how evenly tokens are routed to experts: uniform, balanced, log-normal[=SPREAD] or power-law=EXPONENT, with "
+    "+COPIES where experts are rearranged; by default as measured, rearranged where the stack does",
 )
 FREE_LAYOUT = option("text", "parallel degrees to fix, such as tp=8; the others are searched")
 MEMORY_FRACTION = option("fraction", "fraction of HBM that the server may use", unit="1")

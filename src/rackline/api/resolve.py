@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from rackline.api.option import latency_limit, texts
 from rackline.errors import CatalogError, InputError, LayoutError, UnknownNameError, nearest_names
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rackline.passes import Calibration
     from rackline.search import Constraints
     from rackline.serving.workload import Mode
+
+_MOST_COPIES = 4096
 
 
 def assignments(settings: Settings | None) -> dict[str, str]:
@@ -302,31 +304,54 @@ def layouts_of(text: Any, model: AnyModel, cluster: Cluster) -> list[Layout] | N
 
 
 def routing_of(text: str | None) -> Routing | None:
-    """Read "uniform", "balanced" or "power-law=EXPONENT"; nothing without a text, which leaves it to the stack.
+    """Read a law of routing; nothing without a text, which leaves it to the stack.
+
+    "uniform", "balanced", "power-law=EXPONENT" or "log-normal=SPREAD", whose spread is that of as many experts if it is
+    not given; the last two with "+COPIES" where experts are rearranged with this number of redundant ones.
 
     Raises:
         InputError: another law.
     """
     from rackline.parallel import Routing
-    from rackline.passes.routing import ROUTING_LAWS, RoutingLaw
+    from rackline.passes.routing import POPULAR, ROUTING_LAWS, RoutingLaw
 
     if text is None:
         return None
-    name, equals, exponent = text.partition("=")
-    said = name.strip().replace("-", "_")
-    law: RoutingLaw | None = next((one for one in ROUTING_LAWS if one == said), None)
-    if law is None or (equals and law != "power_law"):
-        near = nearest_names(said, ROUTING_LAWS, 1)
+    known: dict[str, RoutingLaw] = {name.replace("_", "-"): name for name in ROUTING_LAWS}
+    words, plus, copies = text.partition("+")
+    name, equals, skew = words.strip().partition("=")
+    law = known.get(name.strip().replace("_", "-"))
+    if law is None or ((equals or plus) and law not in POPULAR):
+        near = nearest_names(name.strip(), known, 1)
         raise InputError(
             what="routing",
             given=text,
-            allowed="balanced, uniform or power-law=EXPONENT",
-            nearest=near[0].replace("_", "-") if near else None,
+            allowed="balanced, uniform, log-normal[=SPREAD][+COPIES] or power-law=EXPONENT[+COPIES]",
+            nearest=near[0] if near else None,
         )
-    if law != "power_law":
-        return Routing(law=law)
-    value = parse_count(exponent, name="routing exponent", maximum=10.0) if equals else 0.5
-    return Routing(law="power_law", exponent=value)
+    exponent, spread = 0.0, None
+    match law:
+        case "power_law":
+            exponent = parse_count(skew, name="routing exponent", maximum=10.0) if equals else 0.5
+        case "log_normal":
+            spread = parse_count(skew, name="routing spread", maximum=10.0) if equals else None
+        case "balanced" | "uniform":
+            pass
+        case _:
+            assert_never(law)
+    return Routing(
+        law=law,
+        exponent=exponent,
+        spread=spread,
+        rearranged_from_ep=1 if plus else None,
+        redundant_experts=_copies(text, copies) if plus else 0,
+    )
+
+
+def _copies(text: str, copies: str) -> int:
+    if not copies.strip().isdecimal() or int(copies) > _MOST_COPIES:
+        raise InputError(what="routing", given=text, allowed=f"0 to {_MOST_COPIES} redundant experts after +")
+    return int(copies)
 
 
 def calibration_of(given: CalibrationLike, chip: Chip) -> Calibration:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rackline.serving.speculative import Speculation
     from rackline.serving.stack import Stack
     from rackline.simulation import Handover, Pool, Requests, Result
+    from rackline.simulation.metrics import Costs
 
 COMPARED = (
     "on", "chips", "policy", "layout", "replicas", "router", "max_batched_tokens", "max_num_seqs", "kv_tokens",
@@ -74,7 +75,7 @@ class Server:
         price = self.deployment.cluster.usd_per_chip_hour
         return None if price is None else price * self.chips / 3600.0
 
-    def costs(self, result: Result) -> dict[str, float] | None:
+    def costs(self, result: Result) -> Costs | None:
         """Costs of the tokens of a run; None without a price."""
         from rackline.search.cost import prompt_cost_share
 

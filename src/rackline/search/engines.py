@@ -11,7 +11,6 @@ from rackline.errors import InputError
 from rackline.parallel import Deployment, Layout
 from rackline.passes import Batch
 from rackline.passes.features import Array
-from rackline.plain import plain
 from rackline.search.candidate import Candidate, plan_points, price_per_chip_s
 from rackline.search.choice import Choice, Inside
 from rackline.search.evaluate import Part, Space
@@ -116,7 +115,7 @@ class EngineSearch:
             points,
             self.limits,
             best_cost=best.usd_per_mtok_output_all_in if best else np.inf,
-            describe=lambda at: plain(self._candidate(points, at)),
+            describe=lambda at: self._candidate(points, at),
             short=lambda at: self._short(points, at),
         )
         reason, need = ("", None) if best else self._why_nothing(points)

@@ -81,12 +81,10 @@ class PoolPair:
         "usd_per_mtok_output_all_in",
         "usd_per_mtok_input",
         "usd_per_mtok_output",
-        "prefill_utilisation=prefill.load",
+        "prefill_utilisation",
         "prefill_pool=prefill",
         "decode_pool=decode",
-        "kv_transfer.kv_bytes=transfer.kv_bytes",
-        "kv_transfer.level=transfer.level",
-        "kv_transfer.seconds=transfer.seconds",
+        "kv_transfer=transfer",
     )
 
     prefill: Pool
@@ -99,6 +97,11 @@ class PoolPair:
     usd_per_mtok_output_all_in: float
     usd_per_mtok_input: float
     usd_per_mtok_output: float
+
+    @property
+    def prefill_utilisation(self) -> float:
+        """Share of the prefill pool's rate that is used."""
+        return self.prefill.load
 
     @property
     def num_chips(self) -> int:
