@@ -161,6 +161,7 @@ def full_plan(on: str = "gb200-nvl72") -> Plan:
         calibration=numbers("generic", on),
         constraints=Constraints(tpot_s=0.03, ttft_s=2.0),
         served=False,
+        any_layout=True,
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
 from rackline.api.option import layout_text, si, texts
-from rackline.api.plan_parts import hugging_face_id, prefill_pool, speculations_of, traffic_of
+from rackline.api.plan_parts import checkpoints_of, engine_of, prefill_pool, rules_asked, speculations_of, traffic_of
 from rackline.api.plan_question import PlanQuestion
 from rackline.api.resolve import (
     calibration_of,
@@ -252,8 +252,16 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
 
     launch = None
     if question.launch is not None:
-        stack = found.calibration.name if question.launch == "auto" else question.launch
-        launch = tuple(plan_commands(found, hugging_face_id(question.model, lookup_of(question, watch)), stack))
+        stack, version = engine_of(question.launch)
+        launch = tuple(
+            plan_commands(
+                found,
+                checkpoints_of(question.model, lookup_of(question, watch)),
+                stack or found.calibration.name,
+                version,
+                prefill_cluster,
+            )
+        )
     return Planned(
         plan=found,
         fleet=None if traffic is None else plan_fleet(traffic, found, prefill_cluster),
@@ -296,6 +304,8 @@ def _search(question: PlanQuestion, watch: Watch) -> tuple[Plan, Cluster | None]
         prefill_on=pool.cluster,
         prefill_layouts=pool.layouts,
         prefill_calibration=pool.calibration,
+        rules=rules_asked(question.launch),
+        any_layout=question.any_layout,
     )
     return found, pool.cluster
 

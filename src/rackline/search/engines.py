@@ -47,6 +47,10 @@ class Engines:
     reason: str
     need: ClusterNeed | None
 
+    def without_answer(self, reason: str) -> Engines:
+        """The same points without an answer."""
+        return replace(self, contenders=(), pareto=(), ranked=(), reason=reason)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSearch:
