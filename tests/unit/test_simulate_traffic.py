@@ -159,6 +159,25 @@ def test_pieces_of_a_long_trace_are_joined_in_order(tmp_path: Path) -> None:
     assert found.lines[29_999:30_001].tolist() == [30_000, 30_002]
 
 
+@pytest.mark.parametrize("odd", ['"25001.0","7",3', "25001,7,3,", "25001.0 , 7 ,3.0", "", "25001,0_7,3"])
+def test_a_piece_of_csv_that_is_not_plain_numbers_is_read_like_the_others(tmp_path: Path, odd: str) -> None:
+    path = tmp_path / "t.csv"
+    rows = [f"{i}.0,{5 + i % 3},{2 + i % 5}" for i in range(50_000)]
+    rows[25_001] = odd
+    header = "arrived_at,num_prefill_tokens,num_decode_tokens"
+    path.write_text("\n".join([header, *rows]) + "\n")
+    found = read_trace(path, skip_bad=True)
+    good = [i for i in range(50_000) if i != 25_001]
+    if odd.count(",") == 2:
+        good.insert(25_001, 25_001)
+        assert found.input_len[25_001] == 7
+    assert found.skipped == (odd.count(",") == 3)
+    assert found.lines is not None
+    assert found.lines.tolist() == [i + 2 for i in good]
+    assert found.arrival_s.tolist() == [float(i) for i in good]
+    assert found.output_len[-1] == 2 + 49_999 % 5
+
+
 def test_a_truncated_line_of_json_is_named(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     row = {"timestamp": 0, "input_length": 5, "output_length": 2}

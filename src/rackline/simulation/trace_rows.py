@@ -167,7 +167,7 @@ def rows_from_lines(lines: Sequence[Line], numbers: Sequence[int], unit_s: float
 
 
 def rows_at_once(
-    columns: Columns, values: Mapping[str, Sequence[Any]], hashes: Sequence[Any] | None, numbers: Sequence[int]
+    columns: Columns, values: Mapping[str, Sequence[Any] | Array], hashes: Sequence[Any] | None, numbers: Sequence[int]
 ) -> Rows | None:
     """Thousands of rows as arrays.
 
@@ -206,11 +206,13 @@ def rows_at_once(
     )
 
 
-def _numbers(cells: Sequence[Any]) -> Array:
+def _numbers(cells: Sequence[Any] | Array) -> Array:
+    if isinstance(cells, np.ndarray):
+        return cells
     return np.fromiter(map(float, cells), dtype=np.float64, count=len(cells))
 
 
-def _times_at_once(cells: Sequence[Any]) -> tuple[Array, bool]:
+def _times_at_once(cells: Sequence[Any] | Array) -> tuple[Array, bool]:
     first = cells[0]
     if isinstance(first, str) and len(first) > 10 and first[4:5] == "-" and first[7:8] == "-":
         if any("+" in cell or "Z" in cell or cell.count("-") != 2 for cell in cells):
