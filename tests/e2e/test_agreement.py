@@ -52,11 +52,11 @@ def test_commands_agree(
         "--serving", "aggregated", "--mode", "chunked=2048",
     )["best"]  # fmt: skip
     assert best is not None
-    layout, steady = layout_of(best), best["steady"]
+    layout, estimate = layout_of(best), best["estimate"]
     step = call_json(
         capsys,
         "explain", name, "--on", on, "--precision", label, "--layout", layout,
-        "--batch", str(steady["batch_size"]), "--context", str(given + made / 2),
+        "--batch", str(estimate["batch_size"]), "--context", str(given + made / 2),
     )  # fmt: skip
     assert step["seconds"] == pytest.approx(best["decode"]["seconds"], rel=1e-9)
     assert step["binds"] == best["binding"]
@@ -70,7 +70,7 @@ def test_commands_agree(
     assert run["num_chips"] == best["num_chips"]
     assert run["max_num_seqs"] == best["max_num_seqs"]
     # the cache of the simulated server holds what the plan has in flight
-    assert run["kv_tokens_per_rank"] >= (given + made) * steady["batch_size"] * 0.99 / (
+    assert run["kv_tokens_per_rank"] >= (given + made) * estimate["batch_size"] * 0.99 / (
         best["layout"]["attention_dp"] * best["layout"]["pp"]
     )
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from rackline.parallel import Layout, MemoryUse, Precision
 from rackline.passes import PassTime
 from rackline.plain import plain
-from rackline.search.candidate import Candidate
+from rackline.search.candidate import Basis, Candidate
 from rackline.search.floors import Floors
 from rackline.search.pool_pair import Pool, PoolPair
 from rackline.search.promise import Promise
@@ -41,18 +41,18 @@ class Choice:
     """The cheapest way to serve of one kind: an engine that prefills and decodes, or a pool for each.
 
     Layout, precision, mode and batch are those of what decodes. Once it was served, rate, latencies and costs are those
-    at which its limits hold; before, those of the steady state with every slot taken.
+    at which its limits hold; before, those of the estimate.
 
     Args:
         workload: request lengths.
-        steady: the numbers of the steady state, by which it was found.
-        inside: passes, memory and floors, at the batch of the steady state.
+        estimate: the numbers by which it was found; `basis` says of what kind they are.
+        inside: passes, memory and floors, at the batch of the estimate.
         promise: the rate at which the limits hold when it is served; None where it was not.
-        not_simulated: why it was not served; then the numbers are those of the steady state.
+        not_simulated: why it was not served; then the numbers are those of the estimate.
     """
 
     workload: Workload
-    steady: Candidate | PoolPair
+    estimate: Candidate | PoolPair
     inside: Inside
     promise: Promise | None = None
     not_simulated: str = ""
@@ -60,22 +60,32 @@ class Choice:
     @property
     def serving(self) -> Serving:
         """One engine, or two pools."""
-        return "disaggregated" if isinstance(self.steady, PoolPair) else "aggregated"
+        return "disaggregated" if isinstance(self.estimate, PoolPair) else "aggregated"
+
+    @property
+    def basis(self) -> Basis:
+        """What rate, latencies and costs rest on."""
+        return "simulated" if self.promise else self.estimate.basis
+
+    @property
+    def caveat(self) -> str:
+        """Where the numbers are known to be off; empty for those that are simulated."""
+        return "" if self.promise else self.estimate.caveat
 
     @property
     def prefill_pool(self) -> Pool | None:
         """The pool for prompts; None for one engine."""
-        return self.steady.prefill if isinstance(self.steady, PoolPair) else None
+        return self.estimate.prefill if isinstance(self.estimate, PoolPair) else None
 
     @property
     def decode_pool(self) -> Pool | None:
         """The pool that decodes; None for one engine."""
-        return self.steady.decode if isinstance(self.steady, PoolPair) else None
+        return self.estimate.decode if isinstance(self.estimate, PoolPair) else None
 
     @property
     def engine(self) -> Candidate | Pool:
         """What decodes."""
-        return self.steady.decode if isinstance(self.steady, PoolPair) else self.steady
+        return self.estimate.decode if isinstance(self.estimate, PoolPair) else self.estimate
 
     @property
     def layout(self) -> Layout:
@@ -94,13 +104,13 @@ class Choice:
 
     @property
     def sequences_per_rank(self) -> int:
-        """Of one rank and micro-batch, in the steady state [sequences]."""
+        """Of one rank and micro-batch, in the estimate [sequences]."""
         return self.engine.sequences_per_rank
 
     @property
     def num_chips(self) -> int:
         """Chips of all replicas."""
-        return self.steady.num_chips
+        return self.estimate.num_chips
 
     @property
     def batch_size(self) -> float:
@@ -115,12 +125,12 @@ class Choice:
     @property
     def tpot_s(self) -> float:
         """Mean time per output token [s]."""
-        return self.promise.simulated.tpot_s.mean if self.promise else self.steady.tpot_s
+        return self.promise.simulated.tpot_s.mean if self.promise else self.estimate.tpot_s
 
     @property
     def ttft_s(self) -> float:
         """Mean time to first token [s]."""
-        return self.promise.simulated.ttft_s.mean if self.promise else self.steady.ttft_s
+        return self.promise.simulated.ttft_s.mean if self.promise else self.estimate.ttft_s
 
     @property
     def tokens_per_s_per_user(self) -> float:
@@ -130,12 +140,12 @@ class Choice:
     @property
     def requests_per_s(self) -> float:
         """Arrivals at which the limits hold, of all replicas [requests/s]."""
-        return self.promise.requests_per_s if self.promise else self.steady.requests_per_s
+        return self.promise.requests_per_s if self.promise else self.estimate.requests_per_s
 
     @property
     def saturation_requests_per_s(self) -> float:
         """What the engines reach with all slots taken [requests/s]."""
-        return self.promise.saturation_requests_per_s if self.promise else self.steady.requests_per_s
+        return self.promise.saturation_requests_per_s if self.promise else self.estimate.requests_per_s
 
     @property
     def utilisation(self) -> float:
@@ -150,14 +160,14 @@ class Choice:
     @property
     def usd_per_mtok_output_all_in(self) -> float:
         """All cost over output tokens [USD per million]; chip-hours per million without a price."""
-        return self.steady.usd_per_mtok_output_all_in * self.steady.requests_per_s / self.requests_per_s
+        return self.estimate.usd_per_mtok_output_all_in * self.estimate.requests_per_s / self.requests_per_s
 
     @property
     def prompt_cost_share(self) -> float:
         """Share of the cost that prompts take."""
-        if self.promise is not None and isinstance(self.steady, Candidate):
+        if self.promise is not None and isinstance(self.estimate, Candidate):
             return self.promise.simulated.prompt_cost_share
-        return 1.0 - self.steady.usd_per_mtok_output / self.steady.usd_per_mtok_output_all_in
+        return 1.0 - self.estimate.usd_per_mtok_output / self.estimate.usd_per_mtok_output_all_in
 
     @property
     def usd_per_mtok_input(self) -> float:
@@ -195,8 +205,8 @@ class Choice:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data with the same keys for one engine and for pools."""
-        steady, inside = plain(self.steady), self.inside
-        pools = {name: steady.pop(name) for name in ("prefill_pool", "decode_pool", "kv_transfer")}
+        estimate, inside = plain(self.estimate), self.inside
+        pools = {name: estimate.pop(name) for name in ("prefill_pool", "decode_pool", "kv_transfer")}
         if inside.prefill_memory is not None:
             for pool, time, memory in (
                 ("prefill_pool", inside.prefill, inside.prefill_memory),
@@ -210,11 +220,13 @@ class Choice:
         )  # fmt: skip
         return {
             "serving": self.serving,
-            **{name: steady.pop(name) for name in ("layout", "precision", "mode")},
+            "basis": self.basis,
+            "caveat": self.caveat,
+            **{name: estimate.pop(name) for name in ("layout", "precision", "mode")},
             **{name: getattr(self, name) for name in numbers},
             "simulated": plain(self.promise.simulated) if self.promise else None,
             "not_simulated": self.not_simulated,
-            "steady": steady,
+            "estimate": estimate,
             **pools,
             "memory": plain(inside.memory),
             "binding": inside.decode.binds,

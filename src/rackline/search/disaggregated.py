@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from rackline.parallel.deployment import ExpertLoads
 from rackline.passes.features import Array, as_array
 from rackline.search.candidate import price_per_chip_s
 from rackline.search.choice import Choice, Inside
+from rackline.search.cost import least_between
 from rackline.search.evaluate import Space
 from rackline.search.finalists import CONTENDERS
 from rackline.search.floors import floors
@@ -31,12 +32,15 @@ from rackline.search.pools import (
     pair,
     prefill_modes,
     prefill_points,
+    seen_s,
     undominated,
 )
 from rackline.search.space import Constraints
-from rackline.serving.disaggregated import kv_transfer, shared_level, waiting_s
+from rackline.serving.disaggregated import kv_transfer, shared_level
 from rackline.serving.steady import Engine
 from rackline.serving.workload import Mode
+
+_MANY_RANKS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +49,10 @@ class Disaggregated:
 
     Args:
         best: cheapest pair that keeps the limits, None when there is none, see `reason`.
-        contenders: the cheapest pairs in the steady state, cheapest first.
+        contenders: the cheapest pairs by their estimates, cheapest first.
         pareto: front of tokens/s/user against cost among the pairs that keep the time to first token.
+        usd_at_least: cost that no pair within the time per output token can be below, with both pools always full
+            [USD per million output tokens].
         candidates_evaluated: points of both pools whose times were computed.
         pairs_compared: combinations of both pools that were compared.
     """
@@ -63,6 +69,7 @@ class Disaggregated:
     candidates_evaluated: int
     pairs_compared: int
     contenders: tuple[Choice, ...] = ()
+    usd_at_least: float = 0.0
     reason: str = ""
 
 
@@ -136,7 +143,7 @@ def search_pools(
         modes=prefill_modes(any(layout.attention_dp > 1 for layout in first_options)),
         link=links[0],
     )
-    return _PoolSearch(prefill=prefill, decode=decode, limits=limits, shared=not other).answer(decode_steps)
+    return _PoolSearch(prefill=prefill, decode=decode, limits=limits, shared=not other, steps=decode_steps).answer()
 
 
 def _with_context(side: Side, row: int, cp: int, replicas: int) -> Layout:
@@ -146,6 +153,15 @@ def _with_context(side: Side, row: int, cp: int, replicas: int) -> Layout:
         return layout
     ranks = layout.attention_dp // cp if layout.attention_dp % cp == 0 and layout.attention_dp > 1 else 1
     return replace(layout, attention_dp=ranks, cp=cp)
+
+
+def _caveat(prefill: Layout, decode: Layout) -> str:
+    """Where the estimate of a pair is known to be off against the simulator; empty elsewhere."""
+    if prefill.cp > 1 or decode.cp > 1:
+        return "context parallelism is not checked against a simulation"
+    if prefill.attention_dp >= _MANY_RANKS:
+        return f"prompts of equal length; spread ones wait up to a third longer on {prefill.attention_dp} ranks"
+    return ""
 
 
 def without_context(layout: Layout, model: AnyModel) -> Layout:
@@ -158,16 +174,21 @@ def without_context(layout: Layout, model: AnyModel) -> Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PoolSearch:
-    """The search itself."""
+    """The search itself.
+
+    Args:
+        steps: decode steps of all layouts and batches, by index of the precision and overlap [s].
+    """
 
     prefill: Side
     decode: Side
     limits: Constraints
     shared: bool
+    steps: dict[tuple[int, bool], Array]
 
-    def answer(self, known: dict[tuple[int, bool], Array]) -> Disaggregated:
+    def answer(self) -> Disaggregated:
         first = prefill_points(self.prefill.space, self.prefill.engines, self.prefill.modes, self.prefill.link)
-        then = decode_points(self.decode.space, self.decode.engines, self.decode.modes, self.decode.link, known)
+        then = decode_points(self.decode.space, self.decode.engines, self.decode.modes, self.decode.link, self.steps)
         evaluated = first.evaluated + then.evaluated
         if first.chips.size == 0 or then.chips.size == 0:
             pool = "prefill" if first.chips.size == 0 else "decode"
@@ -175,6 +196,7 @@ class _PoolSearch:
                 best=None, pareto=(), candidates_evaluated=evaluated, pairs_compared=0, reason=f"no {pool} pool fits"
             )
         slack = self.slack_s
+        usd_at_least = self._usd_at_least(first, then)
         first = best_loaded(first, slack)
         then = undominated(then)
         pairs = pair(first, then, self.budget, slack)
@@ -188,17 +210,59 @@ class _PoolSearch:
         options = [self._refined(first, then, pairs, int(index)) for index in near]
         options.sort(key=lambda option: option.usd_per_mtok_output_all_in)
         contenders = tuple(
-            Choice(workload=self.decode.space.workload, steady=one, inside=self._inside(one))
+            Choice(workload=self.decode.space.workload, estimate=one, inside=self._inside(one))
             for one in options[:CONTENDERS]
+        )
+        shown = [self._pair(first, then, pairs, int(index)) for index in front]
+        again = pareto_front(
+            np.array([one.tokens_per_s_per_user for one in shown]),
+            np.array([one.usd_per_mtok_output_all_in for one in shown]),
         )
         return Disaggregated(
             best=contenders[0] if contenders else None,
             contenders=contenders,
-            pareto=tuple(self._pair(first, then, pairs, int(index)) for index in front),
+            usd_at_least=usd_at_least,
+            pareto=tuple(shown[int(index)] for index in again),
             candidates_evaluated=evaluated,
             pairs_compared=pairs.evaluated,
             reason="" if contenders else self._why_nothing(first, then, cost),
         )
+
+    def _usd_at_least(self, first: PoolPoints, then: PoolPoints) -> float:
+        """Cost with the cheapest of each pool always full, without a limit to the first token [USD per million]."""
+        limit = np.inf if self.limits.tpot_s is None else self.limits.tpot_s
+        batches, cost = self.decode.space.batches, then.chips / then.requests_per_s
+        after = np.append(batches[1:], batches[-1])[np.searchsorted(batches, then.per_rank)]
+        # the points of one engine stand one behind the other, as far as memory holds them
+        same = np.ones(max(then.chips.size - 1, 0), dtype=bool)
+        for kind in (then.label, then.mode, then.row, then.cp):
+            same &= kind[1:] == kind[:-1]
+        after_s = np.append(np.where(same, then.seconds[1:], np.inf), np.inf)
+        kept = then.seconds <= limit
+        decode = least_between(cost[kept], then.seconds[kept], then.per_rank[kept], after[kept], after_s[kept], limit)
+        usd_first, usd_then = self.budget.prefill_usd_per_chip_s, self.budget.decode_usd_per_chip_s
+        least = float("inf")
+        for label in np.unique(then.label[kept]):
+            others = first.label == label
+            if np.any(others):
+                prompt = float(np.min(first.chips[others] / first.requests_per_s[others])) * usd_first
+                least = min(least, float(np.min(decode[then.label[kept] == label])) * usd_then + prompt)
+        return least / self.decode.space.workload.output_len * 1e6
+
+    def _tpot_s(self, then: PoolPoints, index: int, requests_per_s: float) -> float:
+        """Time per output token of a decode replica at a rate, which may be less than it could serve [s]."""
+        side, cp, work = self.decode, int(then.cp[index]), self.decode.space.workload
+        mode = side.modes[int(then.mode[index])]
+        known = self.steps.get((int(then.label[index]), mode.two_batch_overlap))
+        if cp > 1 or known is None or requests_per_s >= 0.999 * float(then.requests_per_s[index]):
+            return float(then.seconds[index])
+        layout, batches = side.options[int(then.row[index])], side.space.batches
+        peers = float(layout.attention_dp * layout.pp)
+        step_s = np.broadcast_to(known, (len(side.options), batches.size))[int(then.row[index])][None, :]
+        tpot_s = seen_s(step_s, batches[None, :], np.full((1, 1), peers), work)[0]
+        served = batches * peers / (tpot_s * (work.output_len - 1.0))
+        found = cast(float, np.interp(requests_per_s, served, tpot_s))
+        return min(float(found), float(then.seconds[index]))
 
     def _inside(self, pair: PoolPair) -> Inside:
         first, then = self._details(pair.prefill, self.prefill), self._details(pair.decode, self.decode)
@@ -259,7 +323,7 @@ class _PoolSearch:
         at = int(then.per_rank[index])
         above = batches[batches > at]
         stop = int(above[0]) if above.size else at + 1
-        tries = np.unique(np.linspace(at, stop - 1, num=min(stop - at, 32)).astype(int)).astype(float)
+        tries = np.unique(np.linspace(at, stop, num=min(stop - at + 1, 33)).astype(int)).astype(float)
         row, label = int(then.row[index]), int(then.label[index])
         space = replace(
             self.decode.space,
@@ -328,14 +392,16 @@ class _PoolSearch:
             decode_link=self.decode.link,
         )
         constant = self.prefill.engines[0][2].stack.beyond_passes_s(work)
-        wait = float(waiting_s(prefill.load, prefill.seconds, float(first.together[partner])))
+        prompt_s = float(first.passes(partner).prompt_s(prefill.load, n_first))
         first_usd = prefill.num_chips * budget.prefill_usd_per_chip_s / rate
         return PoolPair(
             prefill=prefill,
             decode=decode,
             transfer=transfer,
-            tpot_s=decode.seconds,
-            ttft_s=constant + prefill.seconds + wait + transfer.seconds,
+            tpot_s=self._tpot_s(then, index, rate / n_then),
+            ttft_s=constant + prompt_s + transfer.seconds,
+            ttft_alone_s=constant + float(first.alone_s[partner]) + transfer.seconds,
+            caveat=_caveat(prefill_layout, decode_layout),
             requests_per_s=rate,
             output_tokens_per_s_per_chip=rate * work.output_len / (prefill.num_chips + decode.num_chips),
             usd_per_mtok_output_all_in=cost / work.output_len * 1e6,

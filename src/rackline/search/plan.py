@@ -23,9 +23,9 @@ from rackline.passes.features import Array
 from rackline.search.candidate import Candidate
 from rackline.search.choice import Choice
 from rackline.search.disaggregated import Disaggregated
-from rackline.search.engines import EngineSearch
+from rackline.search.engines import Engines, EngineSearch
 from rackline.search.evaluate import Space
-from rackline.search.finalists import serve_kinds
+from rackline.search.finalists import Kind, serve_kinds
 from rackline.search.fits import ClusterNeed
 from rackline.search.pool_space import pools_beside
 from rackline.search.rejected import Rejected
@@ -114,22 +114,26 @@ class Plan:
         """The cheapest of the other kind; None when only one kind keeps the limits."""
         return self.choices[1] if len(self.choices) > 1 else None
 
-    def served(self, site: Site, engines: Sequence[Choice]) -> Plan:
+    def served(self, site: Site, engines: Engines) -> Plan:
         """The same with the cheapest of each kind served.
 
         Args:
             site: what they share.
-            engines: the cheapest single engines, cheapest first.
+            engines: what the search over single engines found.
         """
-        pairs = self.disaggregated.contenders if self.disaggregated else ()
-        alone, apart = serve_kinds(site, (engines, pairs))
         both = self.disaggregated
+        pairs = both.contenders if both else ()
+        kinds = (
+            Kind(choices=engines.contenders, usd_at_least=engines.usd_at_least),
+            Kind(choices=pairs, usd_at_least=both.usd_at_least if both else 0.0),
+        )
+        alone, apart = serve_kinds(site, kinds)
         if both is not None and pairs:
             both = replace(both, best=apart.choice, reason=apart.reason)
         return replace(
             self,
             aggregated=alone.choice,
-            reason=alone.reason if engines else self.reason,
+            reason=alone.reason if engines.contenders else self.reason,
             disaggregated=both,
         )
 
@@ -164,8 +168,8 @@ def plan(  # noqa: PLR0913 public keyword interface
         prefill_on: cluster of the prefill pool; chips of `cluster` by default.
         prefill_layouts: restrict the layouts of the prefill pool; all by default.
         prefill_calibration: numbers of the chip of `prefill_on`.
-        served: serve the cheapest in the simulator and lower its rate until the limits hold; without, the numbers are
-            those of the steady state with every slot taken.
+        served: rank engines by arrivals at random, serve the cheapest in the simulator and find the rate at which the
+            limits hold; without, engines are those of a closed loop, with every slot taken all the time.
 
     Raises:
         InputError: an empty space.
@@ -188,7 +192,7 @@ def plan(  # noqa: PLR0913 public keyword interface
         memory_fraction=limits.memory_fraction,
         threads=threads,
     )
-    engines = EngineSearch(space=space, options=options, limits=limits).answer()
+    engines = EngineSearch(space=space, options=options, limits=limits, open_loop=served).answer()
     found = Plan(
         model=model,
         cluster=cluster,
@@ -206,7 +210,7 @@ def plan(  # noqa: PLR0913 public keyword interface
         need=engines.need,
         assumptions=(
             "one request length; arrivals at random",
-            "the space is searched in the steady state, KV of every sequence reserved at its final context",
+            "KV of every sequence reserved at its final context",
             f"chips that no replica uses are not paid; experts chosen by {space.routing.label()}",
             f"calibration {calibration.name} ({calibration.evidence})",
         ),
@@ -226,4 +230,4 @@ def plan(  # noqa: PLR0913 public keyword interface
         prefill_cluster=prefill_on or cluster,
         prefill_calibration=prefill_calibration or calibration,
     )
-    return found.served(site, engines.contenders)
+    return found.served(site, engines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,12 +40,14 @@ def nearest_rejected(
     best_cost: float,
     describe: Callable[[int], dict[str, Any]],
     short: Callable[[int], str],
+    names: Collection[str] = ("memory", "prefill", "tpot", "ttft"),
 ) -> list[Rejected]:
     """One rejected candidate a reason: cheaper than the best, breaking only that limit, by the least.
 
     Args:
         cost, tpot_s, ttft_s, free_bytes, utilisation: of all points, shape (points,).
         best_cost: cost of the answer; infinite when there is none.
+        names: reasons that are looked at.
     """
     exists = np.isfinite(cost) & np.isfinite(free_bytes)
     over: dict[str, Array] = {
@@ -58,7 +60,8 @@ def nearest_rejected(
         infinite = np.where(np.isfinite(ttft_s), ttft_s, 1e9)
         over["ttft"] = np.where(utilisation >= 1.0, 0.0, np.maximum(infinite / limits.ttft_s - 1.0, 0.0))
     found: list[Rejected] = []
-    for name, excess in over.items():
+    for name in [name for name in over if name in names]:
+        excess = over[name]
         others = np.zeros(cost.shape, dtype=bool)
         for other, value in over.items():
             if other != name:
