@@ -83,6 +83,10 @@ class ConfigError(InputError):
     """A Hugging Face ``config.json`` that cannot be read as a model."""
 
 
+class HubError(InputError):
+    """A model on the Hugging Face Hub that cannot be read: missing, private, gated, or out of reach."""
+
+
 class LayoutError(InputError):
     """A parallel layout that does not fit the model or the cluster."""
 

@@ -1,140 +1,266 @@
-"""Commands that give one number agree: plan, compare, what-if × 1, explain, fit, price and simulate."""
+"""Commands that give one number agree: plan, compare, what-if × 1, explain, fit, price and simulate.
+
+`NUMBERS` lists each number that several commands give, and how each of them says it: the same for 20 deployments.
+Figures of random arrivals (latencies of `simulate` beside those of a plan) are compared in tests/unit/test_served.py.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any
 
 import pytest
 
-from helpers import call_json
-from rackline.arch import model
-from rackline.hardware import cluster
-from rackline.parallel import Deployment, parse_layout, precision
-from rackline.passes import calibration
-from rackline.pricing.costs import TokenCosts
-from rackline.serving.closed_loop import engine_of
-from rackline.serving.stack import stack_of
-from rackline.serving.steady import steady_state
-from rackline.serving.workload import Workload
+import rackline as rl
+from helpers import cluster
+from rackline.search.choice import Choice
+from rackline.search.plan import Plan
 
-# model, cluster, precision, input, output
-DEPLOYMENTS = [
-    (name, on, label, given, made)
-    for name, on, label in (
-        ("llama-3.1-8b", "dgx-h100", "bf16,kv=bf16"),
-        ("llama-3.1-70b", "dgx-h100", "fp8,kv=fp8"),
-        ("llama-3.1-70b", "dgx-h200", "bf16,kv=fp8"),
-        ("qwen3-32b", "dgx-h100", "fp8,kv=bf16"),
-        ("gpt-oss-120b", "dgx-h200", "native,kv=bf16"),
-        ("mixtral-8x7b", "dgx-h100", "fp8,kv=fp8"),
-        ("qwen3-235b-a22b", "dgx-h200", "fp8,kv=fp8"),
-        ("llama-3.1-405b", "dgx-b200", "fp8,kv=fp8"),
-        ("llama-3.1-8b", "l40s-8", "fp8,kv=fp8"),
-        ("deepseek-v3", "dgx-b200", "fp8,kv=fp8"),
-    )
-    for given, made in ((1000, 200), (4000, 500))
-]
-BLOCK = 16  # tokens
-PARTS = ("tp", "pp", "ep", "moe_tp", "attention_dp")
-
-
-def layout_of(best: dict[str, Any]) -> str:
-    return ",".join(f"{part}={best['layout'][part]}" for part in PARTS)
-
-
-@pytest.mark.parametrize(("name", "on", "label", "given", "made"), DEPLOYMENTS)
-def test_commands_agree(
-    name: str, on: str, label: str, given: int, made: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    best = call_json(
-        capsys,
-        "plan", name, "--on", on, "--input", str(given), "--output", str(made), "--precision", label,
-        "--serving", "aggregated", "--mode", "chunked=2048",
-    )["best"]  # fmt: skip
-    assert best is not None
-    layout, estimate = layout_of(best), best["estimate"]
-    step = call_json(
-        capsys,
-        "explain", name, "--on", on, "--precision", label, "--layout", layout,
-        "--batch", str(estimate["batch_size"]), "--context", str(given + made / 2),
-    )  # fmt: skip
-    assert step["seconds"] == pytest.approx(best["decode"]["seconds"], rel=1e-9)
-    assert step["binds"] == best["binding"]
-    run = call_json(
-        capsys,
-        "simulate", name, "--on", on, "--precision", label, "--layout", layout,
-        "--rate", repr(best["requests_per_s"]), "--requests", "50", "--input", str(given), "--output", str(made),
-        "--policy", "chunked", "--max-batched-tokens", "2048", "--memory-fraction", "0.9",
-        "--max-num-seqs", str(best["max_num_seqs"]),
-    )["deployment"]  # fmt: skip
-    assert run["num_chips"] == best["num_chips"]
-    assert run["max_num_seqs"] == best["max_num_seqs"]
-    # the cache of the simulated server holds what the plan has in flight
-    assert run["kv_tokens_per_rank"] >= (given + made) * estimate["batch_size"] * 0.99 / (
-        best["layout"]["attention_dp"] * best["layout"]["pp"]
-    )
-
-
-@pytest.mark.parametrize(("name", "on", "label", "given", "made"), DEPLOYMENTS)
-def test_fit_and_simulate_hold_as_many_requests(
-    name: str, on: str, label: str, given: int, made: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    row = call_json(capsys, "fit", name, "--on", on, "--precision", label, "--context", str(given + made))["rows"][0]
-    layout = layout_of(row)
-    run = call_json(
-        capsys,
-        "simulate", name, "--on", on, "--precision", label, "--layout", layout, "--replicas", "1",
-        "--rate", "1", "--requests", "2", "--input", str(given), "--output", str(made),
-    )["deployment"]  # fmt: skip
-    slots = row["layout"]["attention_dp"] * row["layout"]["pp"]
-    held = run["kv_tokens_per_rank"] // BLOCK // -(-(given + made) // BLOCK) * slots
-    if name == "gpt-oss-120b":  # its windows take room beside the blocks, which this answer does not give
-        assert 0.9 * held < row["max_concurrency"] < held
-    else:
-        assert row["max_concurrency"] == held
-
-
-@pytest.mark.parametrize(("name", "on", "label", "given", "made"), DEPLOYMENTS)
-def test_a_price_is_made_of_the_times_of_a_plan(name: str, on: str, label: str, given: int, made: int) -> None:
-    """A price adds full batches and full passes; a plan mixes the same two times and waits."""
-    found, place = model(name), cluster(on)
-    one = Deployment(
-        model=found,
-        cluster=place,
-        layout=parse_layout("tp=8", found),
-        precision=precision(label, found, place.chip),
-        calibration=calibration("auto", place.chip),
-    )
-    costs = TokenCosts.of(one)
-    workload = Workload(input_len=given, output_len=made)
-    batch, step_s = costs.decode_batch(workload.mean_context)
-    stack = stack_of(one.calibration, place.chip.hbm_bytes)
-    state = steady_state(engine_of(one, stack), workload, costs.mode, batch)
-    assert step_s == pytest.approx(state.decode_s, rel=1e-12)
-    assert costs.prefill_chip_s(given) * given / one.layout.tp == pytest.approx(state.prompt_s, rel=1e-12)
-
-
-SIDES = (
-    (("llama-3.1-8b", "dgx-h100"), ("llama-3.1-70b", "dgx-h200")),
-    (("qwen3-32b", "dgx-h100"), ("llama-3.1-8b", "l40s-8")),
+# Pairs of a model and a cluster, which `compare` puts side by side.
+PAIRS = (
+    (("llama-3.1-8b", "dgx-h100"), ("llama-3.1-8b", "l40s-8")),
+    (("llama-3.1-70b", "dgx-h100"), ("llama-3.1-70b", "dgx-h200")),
+    (("qwen3-32b", "dgx-h100"), ("gpt-oss-120b", "dgx-h200")),
+    (("mixtral-8x7b", "dgx-h100"), ("qwen3-235b-a22b", "dgx-h200")),
+    (("llama-3.1-405b", "dgx-b200"), ("deepseek-v3", "dgx-b200")),
 )
+LENGTHS = ((1000, 200), (2000, 100))  # prompt, answer
+DEPLOYMENTS = [(pair, side, *lengths) for lengths in LENGTHS for pair in PAIRS for side in (0, 1)]
+PLANNED = ("tpot_s", "ttft_s", "requests_per_s", "batch_size", "num_chips", "output_tokens_per_s_per_chip")
+COSTS = ("usd_per_mtok_input", "usd_per_mtok_output", "usd_per_mtok_output_all_in")
+PARTS = ("tp", "pp", "ep", "moe_tp", "attention_dp")
+LEAST_OVER_COST, MOST_OVER_COST = 1.0, 1.7
 
 
-@pytest.mark.parametrize("pair", SIDES)
-def test_compare_and_what_if_are_the_plan(
-    pair: tuple[tuple[str, str], ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    request = ["--input", "1k", "--output", "200", "--tpot", "30ms"]
-    sides = call_json(capsys, "compare", *(f"{name}@{on}" for name, on in pair), *request)["sides"]
-    for side, (name, on) in zip(sides, pair, strict=True):
-        best = call_json(capsys, "plan", name, "--on", on, *request)["best"]
-        speed = f"hbm_bandwidth={cluster(on).chip.hbm_bytes_per_s / 1e12!r}TB/s"
-        varied = call_json(capsys, "plan", name, "--on", on, *request, "--what-if", speed)["points"]
-        for key in ("tpot_s", "ttft_s", "requests_per_s", "batch_size", "num_chips", "output_tokens_per_s_per_chip",
-                    "usd_per_mtok_input", "usd_per_mtok_output", "usd_per_mtok_output_all_in"):  # fmt: skip
-            if best[key] is None:
-                assert side["values"][key] is None
-                assert varied[0]["best"][key] is None
-                continue
-            assert side["values"][key] == pytest.approx(best[key], rel=1e-12), key
-            assert varied[0]["best"][key] == pytest.approx(best[key], rel=1e-12), key
+@cache
+def compared(pair: tuple[tuple[str, str], ...], given: int, made: int) -> Sequence[Mapping[str, float | None]]:
+    """The values of both sides, by `compare`."""
+    found = rl.compare([f"{name}@{on}" for name, on in pair], input=given, output=made)
+    return [side.values for side in found.result.sides]
+
+
+@dataclass
+class Asked:
+    """What seven commands say of one deployment: the plan, and of its single engine what the others say."""
+
+    pair: tuple[tuple[str, str], ...]
+    side: int
+    given: int
+    made: int
+
+    @property
+    def name(self) -> str:
+        return self.pair[self.side][0]
+
+    @property
+    def on(self) -> str:
+        return self.pair[self.side][1]
+
+    @cached_property
+    def plan(self) -> Plan:
+        return rl.plan(self.name, on=self.on, input=self.given, output=self.made).result.plan
+
+    @property
+    def compared(self) -> Mapping[str, float | None]:
+        return compared(self.pair, self.given, self.made)[self.side]
+
+    @cached_property
+    def varied(self) -> Choice:
+        speed = f"hbm_bandwidth={cluster(self.on).chip.hbm_bytes_per_s / 1e12!r}TB/s"
+        found = rl.plan(self.name, on=self.on, input=self.given, output=self.made, what_if=speed).result
+        best = found.points[0].plan.best
+        assert best is not None
+        return best
+
+    @cached_property
+    def best(self) -> Choice:
+        assert self.plan.best is not None
+        return self.plan.best
+
+    @property
+    def engine(self) -> Choice:
+        """The cheapest single engine."""
+        assert self.plan.aggregated is not None
+        return self.plan.aggregated
+
+    @property
+    def layout(self) -> str:
+        """Of one replica, nothing left free."""
+        return ",".join(f"{part}={getattr(self.engine.layout, part)}" for part in PARTS)
+
+    @property
+    def chips_per_replica(self) -> int:
+        return self.engine.layout.chips_per_replica
+
+    @property
+    def slots(self) -> int:
+        """Ranks and micro-batches with sequences of their own."""
+        return self.engine.layout.attention_dp * self.engine.layout.pp
+
+    @property
+    def label(self) -> str:
+        """Its data types."""
+        return self.engine.precision.label
+
+    def explain(self, batch: int, context: float) -> dict[str, Any]:
+        return rl.explain(
+            self.name, on=self.on, precision=self.label, layout=self.layout, batch=batch, context=context
+        ).to_dict()
+
+    @cached_property
+    def step(self) -> dict[str, Any]:
+        """The plan's decode step."""
+        return self.explain(self.engine.estimate.batch_size, self.given + self.made / 2)
+
+    @cached_property
+    def row(self) -> Any:
+        """What fits, by `fit`."""
+        found = rl.fit(self.name, on=self.on, precision=self.label, layout=self.layout, context=self.given + self.made)
+        (row,) = found.result.capacity.rows
+        return row
+
+    @cached_property
+    def sold(self) -> dict[str, Any]:
+        """The bare cost, by `price`."""
+        return rl.price(
+            self.name, on=self.on, precision=self.label, layout=self.layout, margin=0, utilisation=1,
+            contexts=self.given, output=self.made, tpot=None,
+        ).to_dict()  # fmt: skip
+
+    @cached_property
+    def sold_step(self) -> dict[str, Any]:
+        """The decode step of the batch that is sold."""
+        return self.explain(int(self.sold["tiers"][0]["batch_size"]), self.given + self.made)
+
+    @cached_property
+    def run(self) -> Any:
+        """A few requests, by `simulate`."""
+        mode, policy = self.engine.mode, {"chunked": "chunked", "prefill_first": "prefill-first"}
+        return rl.simulate(
+            self.name, on=self.on, precision=self.label, layout=self.layout, rate=self.engine.requests_per_s,
+            requests=20, input=self.given, output=self.made, policy=policy.get(mode.admission),
+            max_batched_tokens=mode.max_batched_tokens, max_num_seqs=self.engine.max_num_seqs,
+        )  # fmt: skip
+
+    @cached_property
+    def ran(self) -> dict[str, Any]:
+        return self.run.to_dict()
+
+    @cached_property
+    def simulated_fit(self) -> int:
+        """Requests that the cache of a simulated replica holds with the stack's own settings."""
+        spec = rl.simulate(
+            self.name, on=self.on, precision=self.label, layout=self.layout, replicas=1, rate=1, requests=1,
+            input=self.given, output=self.made,
+        ).result.run.server.pool.spec  # fmt: skip
+        each = -(-(self.given + self.made) // spec.block_size) + -(-spec.fixed_tokens // spec.block_size)
+        return spec.pool_tokens // spec.block_size // each * self.slots
+
+    def usd_per_chip_hour(self, all_in: float, tokens_per_s_per_chip: float) -> float:
+        """The rent that a cost of a million output tokens comes from."""
+        return all_in / 1e6 * tokens_per_s_per_chip * 3600.0
+
+
+Say = Callable[[Asked], float]
+
+
+def _rents() -> dict[str, Say]:
+    keys = ("usd_per_mtok_output_all_in", "output_tokens_per_s_per_chip")
+
+    def of_run(a: Asked) -> float:
+        each = a.ran["output_tokens_per_s"] / a.ran["deployment"]["num_chips"]
+        return a.usd_per_chip_hour(a.ran["usd_per_mtok_output_all_in"], each)
+
+    return {
+        "plan": lambda a: a.usd_per_chip_hour(*(float(getattr(a.best, key)) for key in keys)),
+        "compare": lambda a: a.usd_per_chip_hour(*(a.compared[key] or 0.0 for key in keys)),
+        "what-if": lambda a: a.usd_per_chip_hour(*(float(getattr(a.varied, key)) for key in keys)),
+        "simulate": of_run,
+        "price": lambda a: a.sold["terms"]["usd_per_chip_hour"],
+    }
+
+
+def _planned(key: str) -> dict[str, Say]:
+    return {
+        "plan": lambda a: getattr(a.best, key),
+        "compare": lambda a: a.compared[key] or 0.0,
+        "what-if": lambda a: getattr(a.varied, key),
+    }
+
+
+NUMBERS: dict[str, dict[str, Say]] = {
+    **{key: _planned(key) for key in (*PLANNED, *COSTS)},
+    "usd_per_chip_hour": _rents(),
+    "chips of one engine": {
+        "plan": lambda a: a.engine.num_chips,
+        "simulate": lambda a: a.ran["deployment"]["num_chips"],
+        "price": lambda a: a.sold["deployment"]["layout"]["dp"] * a.chips_per_replica,
+    },
+    "max_num_seqs": {
+        "plan": lambda a: a.engine.max_num_seqs,
+        "simulate": lambda a: a.ran["deployment"]["max_num_seqs"],
+    },
+    "decode step": {
+        "plan": lambda a: a.engine.inside.decode.seconds,
+        "explain": lambda a: a.step["seconds"],
+    },
+    "decode step of the batch that is sold": {
+        "price": lambda a: a.sold["tiers"][0]["tpot_s"],
+        "explain": lambda a: a.sold_step["server_s"],
+    },
+    "weights_bytes": {
+        "plan": lambda a: float(a.engine.inside.memory.weight_total),
+        "explain": lambda a: a.step["memory"]["weights_bytes"],
+        "fit": lambda a: a.row.weights_bytes,
+    },
+    "hbm_bytes": {
+        "plan": lambda a: a.engine.inside.memory.total,
+        "explain": lambda a: a.step["memory"]["hbm_bytes"],
+    },
+    "KV cache of a sequence": {
+        "fit": lambda a: a.row.kv_bytes_per_sequence,
+        "explain": lambda a: a.sold_step["memory"]["kv_cache_bytes"] / a.sold_step["sequences_per_rank"]
+        / a.engine.layout.pp,
+    },
+    "room for KV": {
+        "fit": lambda a: a.row.kv_room_bytes,
+        "explain": lambda a: a.sold_step["memory"]["free_bytes"] + a.sold_step["memory"]["kv_cache_bytes"],
+    },
+    "requests that fit": {
+        "fit": lambda a: a.row.max_concurrency,
+        "simulate": lambda a: a.simulated_fit,
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(params=DEPLOYMENTS, ids=lambda d: f"{'@'.join(d[0][d[1]])}-{d[2]}", scope="module")
+def asked(request: pytest.FixtureRequest) -> Asked:
+    return Asked(*request.param)
+
+
+def test_each_number_is_the_same_whoever_is_asked(asked: Asked) -> None:
+    said = {name: {who: float(say(asked)) for who, say in ways.items()} for name, ways in NUMBERS.items()}
+    apart = {name: values for name, values in said.items() if not _same(values)}
+    assert apart == {}
+    assert asked.step["binds"] == asked.engine.inside.decode.binds
+
+
+def _same(values: Mapping[str, float]) -> bool:
+    first, *others = values.values()
+    return all(value == pytest.approx(first, rel=1e-9) for value in others)
+
+
+def test_nothing_is_sold_below_its_cost(asked: Asked) -> None:
+    """A price is that of a tier's longest prompt, without waiting: a little more than a plan's cost at saturation."""
+    tier = asked.sold["tiers"][0]
+    ratio = tier["usd_per_mtok_output_all_in"] / asked.engine.estimate.usd_per_mtok_output_all_in
+    assert LEAST_OVER_COST < ratio < MOST_OVER_COST
+
+
+def test_every_command_is_in_the_table() -> None:
+    commands = {who for ways in NUMBERS.values() for who in ways}
+    assert commands == {"plan", "compare", "what-if", "explain", "fit", "price", "simulate"}
+    assert len(DEPLOYMENTS) == 20
+    assert all(len(ways) > 1 for ways in NUMBERS.values())

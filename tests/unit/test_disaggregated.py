@@ -245,8 +245,8 @@ def test_prefill_rate_of_a_grid_is_that_of_each_layout() -> None:
             batches=np.array([1.0]),
             memory_fraction=0.9,
         )
-        ((_, engine),) = space.engines()
-        return prefill_rate(engine, WORK, 8192, space.grid.pp.astype(float))
+        (part,) = space.parts()
+        return prefill_rate(part.engine, WORK, 8192, space.grid.pp.astype(float))
 
     together = rate(layouts)
     for index, layout in enumerate(layouts):
@@ -272,6 +272,7 @@ def _points(rng: np.random.Generator, size: int) -> PoolPoints:
         peers=np.ones(size),
         cp=np.ones(size, dtype=int),
         evaluated=size,
+        fitting=size,
     )
 
 

@@ -8,7 +8,13 @@ import pytest
 import rackline as rl
 from helpers import cluster, deploy, layouts, model, types
 from rackline.parallel import Layout, LayoutGrid, ServerMemory, max_sequences, memory_use
-from rackline.parallel.memory import activation_bytes, kv_bytes_per_sequence, sampling_bytes, weight_bytes
+from rackline.parallel.memory import (
+    activation_bytes,
+    allocator_bytes,
+    kv_bytes_per_sequence,
+    sampling_bytes,
+    weight_bytes,
+)
 from rackline.parallel.server_memory import FractionOf
 from rackline.plain import plain
 
@@ -173,3 +179,23 @@ def test_what_the_memory_fraction_is_of() -> None:
     }
     assert 0 < held["memory"] < held["static"]
     assert held["memory"] < held["free"]
+
+
+# What vLLM logged as "Model loading took", without the rotary table (positions · rotary width · 2 bytes).
+@pytest.mark.parametrize(
+    ("name", "precision", "tp", "logged_gib", "positions", "width"),
+    [
+        ("gpt-oss-120b", "native", 1, 65.9651, 131072, 64),  # issue 23278
+        ("gpt-oss-20b", "native", 1, 13.72, 131072, 64),
+        ("llama-3.1-8b", "bf16", 1, 14.9888, 131072, 128),  # issue 10517
+        ("qwen2.5-14b", "bf16", 2, 13.9476, 131072, 128),  # issue 13061
+    ],
+)
+def test_weights_are_what_a_server_logs(
+    name: str, precision: str, tp: int, logged_gib: float, positions: int, width: int
+) -> None:
+    p = types(precision, name, "dgx-h100")
+    layout = Layout(tp=tp, moe_tp=tp) if name.startswith("gpt") else Layout(tp=tp)
+    held = sum(float(v) for v in weight_bytes(model(name), layout, p).values())
+    held += float(allocator_bytes(model(name), layout, p)) + positions * width * 2.0
+    assert held / 2**30 == pytest.approx(logged_gib, rel=0.003)

@@ -6,15 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rackline.errors import InputError, LayoutError, UnknownNameError
 from rackline.parallel import Layout
+from rackline.serving.median_step import median_step_s
 from rackline.serving.stack import Stack
 from rackline.validation import Case, validate
 from rackline.validation.cases import read_line
 from rackline.validation.predict import Predictor, request_s, workload_of
 from rackline.validation.resolve import Resolver, architecture_record, layouts_of, stack_name
+from rackline.validation.sources import known_sources, source_of
 
 SHAPE: dict[str, Any] = {
     "num_layers": 24,
@@ -313,3 +316,128 @@ def test_stacks_can_be_replaced_and_the_ideal_roofline_has_none_of_their_extras(
     assert late.predict(case())["ttft_s"] > plain.predict(case())["ttft_s"] + 0.9
     ideal = Predictor(resolver=Resolver(calibration_name="unit", stacks={"vllm": slow}))
     assert ideal.predict(case())["ttft_s"] < plain.predict(case())["ttft_s"]
+
+
+POOLS: dict[str, Any] = {
+    "kind": "serve-disaggregated",
+    "num_chips": 6,
+    "layout": ...,
+    "prefill": {"workers": 2, "layout": {"tp": 1}},
+    "decode": {"workers": 1, "layout": {"tp": 4}},
+    "derived": {"output_tokens_per_s_per_chip": 1.0},
+}
+
+
+def test_pools_are_parts_of_one_cluster() -> None:
+    prefill, decode = Resolver().pools(case(**POOLS))
+    assert (prefill.layout, decode.layout) == (Layout(dp=2), Layout(tp=4))
+    assert prefill.cluster.name == decode.cluster.name == "dgx-h100"
+    assert (prefill.cluster.num_chips, decode.cluster.num_chips) == (2, 4)
+
+
+def test_pools_are_scored_by_what_was_measured(tmp_path: Path) -> None:
+    file = tmp_path / "pools.jsonl"
+    data = {key: value for key, value in {**SERVE, **POOLS}.items() if value is not ...}
+    file.write_text(json.dumps(data), encoding="utf-8")
+    board = validate([file])
+    scores = {score.metric: score for score in board.scores}
+    assert set(scores) == {"pools_tpot_s", "pools_ttft_s", "pools_request_s"}
+    one = Predictor(resolver=Resolver()).pools(case(**POOLS)).closed_loop(workload_of(case(**POOLS)), 8)
+    assert scores["pools_tpot_s"].predicted == pytest.approx(one.tpot_s)
+    assert scores["pools_request_s"].predicted == pytest.approx(one.ttft_s + 100 * one.tpot_s)
+
+
+def test_workers_must_add_up_to_the_chips() -> None:
+    with pytest.raises(InputError, match="num_chips: got 5, allowed: 2 of the prefill and 4 of the decode workers"):
+        Resolver().pools(case(**{**POOLS, "num_chips": 5}))
+
+
+@pytest.mark.parametrize("pool", [{"workers": 1}, {"workers": 0, "layout": {}}, {"workers": 1, "layout": 1}, []])
+def test_a_pool_has_workers_and_a_layout(pool: object) -> None:
+    data = {key: value for key, value in {**SERVE, **POOLS, "decode": pool}.items() if value is not ...}
+    found = read_line(json.dumps(data), "x")
+    assert not isinstance(found, Case)
+    assert "decode" in found.reason
+    assert found.metrics == ("tpot_s", "ttft_s")
+
+
+def test_numbers_of_dynamo_are_not_those_of_its_engine() -> None:
+    old = case(**{**POOLS, "stack": "trtllm", "stack_version": "0.8.1"})
+    image = "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:0.8.1"
+    of_dynamo = case(**{**POOLS, "stack": "trtllm", "stack_version": "0.8.1", "image": image})
+    assert Resolver().stack(old).logit_bytes > Resolver().stack(of_dynamo).logit_bytes
+
+
+ENGINE: dict[str, Any] = {
+    "model": "openai/gpt-oss-120b",
+    "num_chips": 1,
+    "stack_version": "0.11.1",
+    "precision": "mxfp4",
+    "layout": {"tp": 1},
+}
+
+
+def test_the_settings_that_a_case_states_are_those_of_its_engine() -> None:
+    """A server on one H100 holds this model where it draws the tokens of 64 requests, not of 1,024 (the default)."""
+    with pytest.raises(InputError, match="no room for one request"):
+        Predictor(resolver=Resolver()).predict(case(**ENGINE))
+    held = Predictor(resolver=Resolver()).predict(case(**ENGINE, max_num_seqs=64))
+    assert held["tpot_s"] > 0
+    stated = Resolver().stack(case(max_num_seqs=64, max_num_batched_tokens=512, memory_fraction=0.5))
+    assert (stated.max_num_seqs, stated.max_batched_tokens, stated.memory_fraction) == (64, 512, 0.5)
+
+
+def test_a_cap_below_the_concurrency_makes_requests_wait() -> None:
+    free, capped = (Predictor(resolver=Resolver()).predict(case(concurrency=64, **more)) for more in ({}, CAPPED))
+    assert capped["tpot_s"] < free["tpot_s"]
+    assert capped["ttft_s"] > free["ttft_s"]
+
+
+CAPPED: dict[str, Any] = {"max_num_seqs": 16}
+
+
+@pytest.mark.parametrize("share", [0.0, 1.5, "90 %"])
+def test_a_share_of_the_memory_is_at_most_all_of_it(share: object) -> None:
+    found = read_line(json.dumps({**SERVE, "memory_fraction": share}), "cases.jsonl, line 1")
+    assert not isinstance(found, Case)
+    assert "memory_fraction" in found.cause
+
+
+ENERGY = {
+    "source": "ml-energy/leaderboard@0cd52dab89:public/data/models/x.json",
+    "stack_version": "0.11.1",
+    "assumed": ["input_len"],
+    "input_len": 600,
+    "concurrency": 64,
+    "async_scheduling": True,
+}
+
+
+def test_what_a_benchmark_does_is_known_by_its_source() -> None:
+    """ML.ENERGY publishes medians, draws tokens by top-p and assumes nothing of its prompts."""
+    plain, known = case(), case(**ENERGY)
+    assert source_of(plain).tpot == "mean"
+    assert (source_of(known).tpot, source_of(known).sampling) == ("median", "top_p")
+    assert workload_of(known).input_len == source_of(known).assumed_input_len
+    assert workload_of(case(**{**ENERGY, "assumed": []})).input_len == 600
+    assert workload_of(known).mean_context > workload_of(known).input_len + 101 / 2
+    (deployment,) = Resolver().deployments(known)
+    assert deployment.sample_bytes_per_logit > 0
+    assert (deployment.precision.linear_weights, deployment.precision.kv_cache) == ("fp8", "bf16")
+    assert Resolver().deployments(plain)[0].sample_bytes_per_logit == 0.0
+    assert all(source.urls and source.accessed for source in known_sources())
+
+
+def test_a_published_median_is_predicted_as_one() -> None:
+    predictor, known = Predictor(resolver=Resolver()), case(**ENERGY)
+    (deployment,), around = predictor.resolver.deployments(known), predictor.resolver.stack(known)
+    step_s = median_step_s(
+        predictor.engine(deployment, around), workload_of(known), around.mode(), np.array([known.number("concurrency")])
+    )
+    assert predictor.predict(known)["tpot_s"] == pytest.approx(float(step_s[0]))
+
+
+def test_assumed_keys_are_a_list_of_names() -> None:
+    found = read_line(json.dumps({**SERVE, "assumed": "input_len"}), "x, line 1")
+    assert not isinstance(found, Case)
+    assert "assumed" in found.reason

@@ -19,6 +19,7 @@ from rackline.api.watch import Watch
 from rackline.errors import InputError, nearest_names
 
 if TYPE_CHECKING:
+    from rackline.arch import Origin
     from rackline.report.figure import Figure
 
 P = ParamSpec("P")
@@ -37,11 +38,15 @@ class Answer(Generic[Q, R]):
         question: what was asked, in SI units.
         result: what the engine found.
         elapsed_s: how long that took [s].
+        origins: what the models were read from.
+        warnings: what must be said beside the numbers, such as assumptions about a model.
     """
 
     question: Q
     result: R
     elapsed_s: float = 0.0
+    origins: tuple[Origin, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def verb(self) -> Verb[Q, R]:
@@ -59,6 +64,8 @@ class Answer(Generic[Q, R]):
         return {
             "schema_version": SCHEMA_VERSION,
             "question": self.question.to_data(),
+            **({"model_origins": plain(list(self.origins))} if self.origins else {}),
+            **({"warnings": list(self.warnings)} if self.warnings else {}),
             **plain(self.verb.data(self)),
         }
 
@@ -78,7 +85,11 @@ class Answer(Generic[Q, R]):
         Args:
             width: of the lines [characters].
         """
-        return list(self.verb.text(self, width))
+        from rich.text import Text
+
+        lines = [Text(one.line, style="dim") for one in self.origins if one.line]
+        warned = [Text(f"warning: {text}", style="yellow") for text in self.warnings]
+        return [*self.verb.text(self, width), *lines, *warned]
 
     def plot(self, kind: str | None = None) -> Figure:
         """The figure that `--plot` draws; notebooks show it, `save` writes it.
@@ -294,8 +305,15 @@ def answer(question: Q, watch: Watch | None = None) -> Answer[Q, Any]:
 def answer_of(question: Q, solve: Callable[[Q, Watch], R], watch: Watch | None = None) -> Answer[Q, R]:
     """Answer a question with the function that solves it."""
     start = time.perf_counter()
-    result = solve(question, watch or Watch())
-    return Answer(question=question, result=result, elapsed_s=time.perf_counter() - start)
+    watch = watch or Watch()
+    result = solve(question, watch)
+    return Answer(
+        question=question,
+        result=result,
+        elapsed_s=time.perf_counter() - start,
+        origins=tuple(watch.origins),
+        warnings=tuple(watch.warnings),
+    )
 
 
 def _documented(doc: str, kind: type[Question], made: Signature) -> str:

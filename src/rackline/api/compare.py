@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
 from rackline.api.fields import INPUT, OUTPUT
+from rackline.api.model_question import ModelQuestion
 from rackline.api.option import Quantity, limit, option, si, texts
-from rackline.api.question import Question
-from rackline.api.resolve import calibration_of, constraints_of, model_and_cluster
+from rackline.api.resolve import Lookup, calibration_of, constraints_of, lookup_of, model_and_cluster
 from rackline.api.watch import Watch
 from rackline.errors import InputError, UnknownNameError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompareQuestion(Question):
+class CompareQuestion(ModelQuestion):
     """How do chips, clusters, models or deployments compare, each number relative to the first?"""
 
     ask: ClassVar[str] = "compare"
@@ -100,19 +100,18 @@ def compare(question: CompareQuestion, watch: Watch) -> Compared:
         raise InputError(what="names", given=" ".join(names), allowed="two or more of one kind")
     if any("@" in name for name in names):
         return Compared(kind="deployments", sides=tuple(_deployment(name, question, watch) for name in names))
-    return _of_the_catalogue(names)
+    return _of_the_catalogue(names, lookup_of(question, watch))
 
 
-def _of_the_catalogue(names: tuple[str, ...]) -> Compared:
+def _of_the_catalogue(names: tuple[str, ...], lookup: Lookup) -> Compared:
     """The kind of which all names are, and their sides."""
-    from rackline.arch import model
     from rackline.hardware import chip, cluster
     from rackline.report.compare_report import chip_side, cluster_side, model_side
 
     kinds: dict[str, Callable[[str], Side]] = {
         "chips": lambda name: chip_side(chip(name)),
         "clusters": lambda name: cluster_side(cluster(name)),
-        "models": lambda name: model_side(model(name)),
+        "models": lambda name: model_side(lookup.model(name)),
     }
     missed: dict[str, UnknownNameError] = {}
     best = ("", -1)
@@ -140,10 +139,10 @@ def _deployment(name: str, question: CompareQuestion, watch: Watch) -> Side:
     from rackline.search import plan
     from rackline.serving.workload import Workload
 
-    model_name, separator, cluster_name = name.partition("@")
+    model_name, separator, cluster_name = name.rpartition("@")
     if not separator or not model_name or not cluster_name:
         raise InputError(what="deployment", given=name, allowed="MODEL@CLUSTER, for all names")
-    model, cluster = model_and_cluster(model_name, cluster_name)
+    model, cluster = model_and_cluster(model_name, cluster_name, lookup=lookup_of(question, watch))
     with watch.moving(f"planning {name}"):
         answer = plan(
             model,

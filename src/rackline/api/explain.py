@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api import fields as shared
 from rackline.api.answer import Answer, SideFile, asks
+from rackline.api.model_question import ModelQuestion
 from rackline.api.option import Option, Quantity, count, layout_text, option, si, tokens, whole
-from rackline.api.question import Question
-from rackline.api.resolve import calibration_of, model_and_cluster, routing_of
+from rackline.api.resolve import calibration_of, lookup_of, model_and_cluster, routing_of
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import write_text
@@ -30,7 +30,7 @@ POLICIES: tuple[StepPolicy, ...] = ("blackboard", "serial", "overlap")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainQuestion(Question):
+class ExplainQuestion(ModelQuestion):
     """What does one pass take, row by row: formula, coefficients, numbers put in, seconds, share, what binds?"""
 
     ask: ClassVar[str] = "explain"
@@ -173,7 +173,9 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
     context_len, new_tokens = si(question.context), si(question.prefill) or 0.0
     if not sequences and not new_tokens:
         raise InputError(what="batch", given=0, allowed="at least 1, or 0 together with `prefill`", nearest="1")
-    model, cluster = model_and_cluster(question.model, question.on, settings=question.set)
+    model, cluster = model_and_cluster(
+        question.model, question.on, settings=question.set, lookup=lookup_of(question, watch)
+    )
 
     from rackline.parallel import Deployment, Layout, parse_layout
     from rackline.parallel import precision as find_precision

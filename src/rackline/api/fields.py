@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from rackline.api.option import MOST_CHIPS, MOST_USD, option, tokens, whole
 
-MODEL = option("object", "catalogue name, Hugging Face id, TOML file or config.json", positional=True)
+MODEL = option(
+    "object",
+    "catalogue name, Hugging Face id (org/name or org/name@revision), TOML file, or config.json or its folder",
+    positional=True,
+)
 ON = option("object", "cluster: catalogue name or TOML file")
 CHIPS = whole("number of chips; the whole cluster by default", maximum=MOST_CHIPS)
 PRECISION = option("text", "data types: native, bf16, fp8, fp4, mxfp4, int8, int4, or by part such as fp8,kv=bf16")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
+from rackline.api.model_question import ModelQuestion
 from rackline.api.option import Quantity, count, layout_text, si, tokens, whole
-from rackline.api.question import Question
-from rackline.api.resolve import calibration_of, layouts_of, model_and_cluster
+from rackline.api.resolve import calibration_of, layouts_of, lookup_of, model_and_cluster
 from rackline.api.watch import Watch
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FitQuestion(Question):
+class FitQuestion(ModelQuestion):
     """What fits on a cluster: weights per chip, room for KV, largest context and concurrency, layout by layout?"""
 
     ask: ClassVar[str] = "fit"
@@ -104,7 +104,9 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
         >>> rl.fit("llama-3.1-70b", on="dgx-h100", context="32k").result.capacity.fitting[0].layout.chips_per_replica
         8
     """
-    model, cluster = model_and_cluster(question.model, question.on, chips=question.chips, settings=question.set)
+    model, cluster = model_and_cluster(
+        question.model, question.on, chips=question.chips, settings=question.set, lookup=lookup_of(question, watch)
+    )
 
     from rackline.parallel import precision
     from rackline.serving.capacity import capacity

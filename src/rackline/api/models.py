@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
 from rackline.api.catalogue import name_option, overrides_of, refuse_settings, set_option
+from rackline.api.model_question import ModelQuestion
 from rackline.api.option import option
-from rackline.api.question import Question
-from rackline.api.resolve import model_record_of
+from rackline.api.resolve import lookup_of
 from rackline.api.watch import Watch
 
 if TYPE_CHECKING:
     from rackline.api.option import Settings
-    from rackline.arch import AnyModel
+    from rackline.api.resolve import Lookup
+    from rackline.arch import AnyModel, CountCheck
     from rackline.catalog import ModelRecord
     from rackline.serving.crossover import CacheOfModel
 
@@ -24,7 +25,7 @@ CONTEXTS = (32_000, 128_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelsQuestion(Question):
+class ModelsQuestion(ModelQuestion):
     """Which models are known: parameters by kind, FLOP of a token against context, KV cache of a token?"""
 
     ask: ClassVar[str] = "models"
@@ -32,7 +33,9 @@ class ModelsQuestion(Question):
     name: str | None = field(
         default=None,
         kw_only=False,
-        metadata=name_option("catalogue name, Hugging Face id, TOML file or config.json"),
+        metadata=name_option(
+            "catalogue name, Hugging Face id (org/name or org/name@revision), TOML file or config.json"
+        ),
     )
     kv: bool = field(
         default=False,
@@ -55,10 +58,12 @@ class Models:
     Args:
         models: their records, each with the model.
         caches: their KV caches, where these were asked for.
+        check: parameters of the one model against its checkpoint; None where nothing is known of it.
     """
 
     models: tuple[tuple[ModelRecord, AnyModel], ...] = ()
     caches: tuple[CacheOfModel, ...] = ()
+    check: CountCheck | None = None
 
 
 def _text(answer: Answer[ModelsQuestion, Models], width: int) -> Iterable[Any]:
@@ -70,7 +75,7 @@ def _text(answer: Answer[ModelsQuestion, Models], width: int) -> Iterable[Any]:
     if question.kv:
         yield cache_table(found.caches, on=chip(question.on).name, dtype=question.dtype, width=width)
     elif question.name is not None:
-        yield model_report(*found.models[0])
+        yield model_report(*found.models[0], found.check)
     else:
         yield models_table(found.models, width=width)
 
@@ -78,13 +83,15 @@ def _text(answer: Answer[ModelsQuestion, Models], width: int) -> Iterable[Any]:
 def _data(answer: Answer[ModelsQuestion, Models]) -> Any:
     from rackline.hardware import chip
     from rackline.plain import plain
-    from rackline.report.catalogue_report import model_data
+    from rackline.report.catalogue_report import check_data, model_data
 
     question, found = answer.question, answer.result
     if question.kv:
         return {"chip": chip(question.on).name, "dtype": question.dtype, "models": found.caches}
     rows = [{**plain(record), **model_data(record, model)} for record, model in found.models]
-    return rows[0] if question.name is not None else {"models": rows}
+    if question.name is None:
+        return {"models": rows}
+    return {**rows[0], "checkpoint": None if found.check is None else check_data(found.check)}
 
 
 def _summary(answer: Answer[ModelsQuestion, Models]) -> str:
@@ -116,25 +123,26 @@ def models(question: ModelsQuestion, watch: Watch) -> Models:
         >>> rl.models("llama-3.1-70b")
         <models: llama-3.1-70b, 70.6B parameters, 69.5B active>
     """
-    from rackline.arch import build_model
+    from rackline.arch import build_model, check_counts, found_model, with_overrides
     from rackline.catalog import model_record, names
 
-    name = question.name
+    name, lookup = question.name, lookup_of(question, watch)
     if question.kv:
         refuse_settings(question.set)
-        return Models(caches=_caches(names("models") if name is None else (name,), question))
+        return Models(caches=_caches(names("models") if name is None else (name,), question, lookup))
     if name is None:
         refuse_settings(question.set)
         records = [model_record(each) for each in names("models")]
-    else:
-        record = model_record_of(name)
-        given = overrides_of(record, "model", question.set)
-        records = [model_record_of(name, given) if given else record]
-    return Models(models=tuple((record, build_model(record)) for record in records))
+        return Models(models=tuple((record, build_model(record)) for record in records))
+    with watch.moving("reading tensor headers"):
+        plain = lookup.find(name, headers=True)
+    found = with_overrides(plain, overrides_of(plain.record, "model", question.set))
+    built = found_model(found)
+    watch.uses(built)
+    return Models(models=((found.record, built),), check=check_counts(built, found))
 
 
-def _caches(chosen: Iterable[str], question: ModelsQuestion) -> tuple[CacheOfModel, ...]:
-    from rackline.arch import build_model
+def _caches(chosen: Iterable[str], question: ModelsQuestion, lookup: Lookup) -> tuple[CacheOfModel, ...]:
     from rackline.hardware import chip
     from rackline.parallel.precision import storage_bytes
     from rackline.serving.crossover import cache_of_model
@@ -142,8 +150,6 @@ def _caches(chosen: Iterable[str], question: ModelsQuestion) -> tuple[CacheOfMod
     where = chip(question.on)
     types = {name: storage_bytes(name) for name in ("bf16", "fp8")}
     return tuple(
-        cache_of_model(
-            build_model(model_record_of(each)), where, dtype=question.dtype, kv_types=types, contexts=CONTEXTS
-        )
+        cache_of_model(lookup.model(each), where, dtype=question.dtype, kv_types=types, contexts=CONTEXTS)
         for each in chosen
     )

@@ -12,9 +12,11 @@ from rackline.api.plan_parts import hugging_face_id, prefill_pool, speculations_
 from rackline.api.plan_question import PlanQuestion
 from rackline.api.resolve import (
     calibration_of,
+    check_context,
     check_overlap,
     constraints_of,
     layouts_of,
+    lookup_of,
     model_and_cluster,
     modes_of,
     precisions_of,
@@ -207,7 +209,7 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
         return _what_if(question, question.what_if, watch)
     traffic, drafts = traffic_of(question), speculations_of(question.speculate)
     with watch.moving("searching layouts, precisions, modes and batch sizes; simulating the best"):
-        found, prefill_cluster = _search(question)
+        found, prefill_cluster = _search(question, watch)
 
     from rackline.search.attention_ffn import plan_split
     from rackline.search.fleet import plan_fleet
@@ -217,7 +219,7 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
     launch = None
     if question.launch is not None:
         stack = found.calibration.name if question.launch == "auto" else question.launch
-        launch = tuple(plan_commands(found, hugging_face_id(question.model), stack))
+        launch = tuple(plan_commands(found, hugging_face_id(question.model, lookup_of(question, watch)), stack))
     return Planned(
         plan=found,
         fleet=None if traffic is None else plan_fleet(traffic, found, prefill_cluster),
@@ -227,11 +229,17 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
     )
 
 
-def _search(question: PlanQuestion) -> tuple[Plan, Cluster | None]:
+def _search(question: PlanQuestion, watch: Watch) -> tuple[Plan, Cluster | None]:
     """The plan, and the cluster of its prefill pool where that is another one."""
     model, cluster = model_and_cluster(
-        question.model, question.on, chips=question.chips, price=question.price, settings=question.set
+        question.model,
+        question.on,
+        chips=question.chips,
+        price=question.price,
+        settings=question.set,
+        lookup=lookup_of(question, watch),
     )
+    check_context(model, si(question.input) + si(question.output), watch)
 
     from rackline.search import plan as search_plan
     from rackline.serving.workload import Workload
@@ -272,12 +280,12 @@ def _what_if(question: PlanQuestion, text: str, watch: Watch) -> WhatIf:
     from rackline.search.what_if import WhatIfPoint, read_sweep, setting
 
     sweep = read_sweep(text)
-    model, _ = model_and_cluster(question.model, question.on, settings=question.set)
+    model, _ = model_and_cluster(question.model, question.on, settings=question.set, lookup=lookup_of(question, watch))
     settings = [setting(sweep.name, value, model) for value in sweep.values]
     points: list[WhatIfPoint] = []
     with watch.counting("looking at the first value", "looked at") as done:
         for number, (value, given) in enumerate(zip(sweep.values, settings, strict=True), start=1):
-            found, _ = _search(replace(question, what_if=None, set=(*texts(question.set), given)))
+            found, _ = _search(replace(question, what_if=None, set=(*texts(question.set), given)), watch)
             points.append(WhatIfPoint(value=value, setting=given, plan=found))
             done(value, number, len(settings))
     return WhatIf(what_if=sweep.name, points=tuple(points))

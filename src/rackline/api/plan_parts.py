@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from rackline.api.option import count, layout_text, si
 from rackline.api.plan_question import PlanQuestion
-from rackline.api.resolve import calibration_of, cluster_of, layouts_of, model_record_of
+from rackline.api.resolve import calibration_of, cluster_of, layouts_of
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
     from rackline.api.option import ModelLike
+    from rackline.api.resolve import Lookup
     from rackline.arch import AnyModel
     from rackline.hardware import Cluster
     from rackline.parallel import Layout
@@ -73,7 +74,7 @@ def traffic_of(question: PlanQuestion) -> Traffic | None:
         InputError: an option that belongs to traffic without it.
     """
     if question.traffic is None:
-        for name in ("peak_over_mean", "offline", "provider"):
+        for name in ("peak_over_mean", "offline_share", "provider"):
             value = getattr(question, name)
             if value is not None:
                 raise InputError(what=name, given=value, allowed="together with `traffic` TOKENS_PER_SECOND")
@@ -83,7 +84,7 @@ def traffic_of(question: PlanQuestion) -> Traffic | None:
     return Traffic(
         tokens_per_s=si(question.traffic),
         peak_over_mean=si(question.peak_over_mean) or 1.0,
-        offline_share=si(question.offline) or 0.0,
+        offline_share=si(question.offline_share) or 0.0,
         provider_tokens_per_s=si(question.provider),
     )
 
@@ -120,10 +121,13 @@ def speculations_of(text: str | None) -> list[Speculation] | None:
     return found
 
 
-def hugging_face_id(model: ModelLike) -> str:
+def hugging_face_id(model: ModelLike, lookup: Lookup) -> str:
     """The id to load: what was given if it is one, else the first of the catalogue's aliases, else the name."""
     if not isinstance(model, str):
         return str(getattr(model, "name", model))
+    found = lookup.find(model)
+    if found.origin.kind in ("hub", "cache"):
+        return found.origin.used
     if "/" in model:
         return model.removesuffix("/config.json") if model.endswith(".json") else model
-    return next((alias for alias in model_record_of(model).aliases if "/" in alias), model)
+    return next((alias for alias in found.record.aliases if "/" in alias), model)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from rackline.api import fields as shared
+from rackline.api.model_question import ModelQuestion
 from rackline.api.option import Quantity, limit, option
-from rackline.api.question import Question
 
 if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Settings, Texts
@@ -18,7 +18,7 @@ _POOLS, _FLEET, _MORE = "Prefill pool", "Fleet", "Further output"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanQuestion(Question):
+class PlanQuestion(ModelQuestion):
     """What is the cheapest way to serve a model on a cluster under latency limits?"""
 
     ask: ClassVar[str] = "plan"
@@ -125,7 +125,7 @@ class PlanQuestion(Question):
             group=_FLEET,
         ),
     )
-    offline: Quantity | None = field(
+    offline_share: Quantity | None = field(
         default=None,
         metadata=option(
             "fraction",

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
-from rackline.api.option import MOST_USD, Quantity, latency, layout_text, numbers, option, si, tokens
-from rackline.api.question import Question
-from rackline.api.resolve import model_and_cluster
-from rackline.api.selling import CALIBRATION, MOST_MARGIN, cheapest_deployment, rent_of
+from rackline.api.model_question import ModelQuestion
+from rackline.api.option import MOST_USD, Quantity, latency, numbers, option, si, tokens
+from rackline.api.resolve import lookup_of, model_and_cluster
+from rackline.api.selling import CALIBRATION, MOST_MARGIN, costs_of, rent_of
 from rackline.api.watch import Watch
 
 if TYPE_CHECKING:
@@ -19,11 +19,9 @@ if TYPE_CHECKING:
     from rackline.pricing import Offered
     from rackline.report.figure import Figure
 
-_PLANNED_INPUT_LEN = 4000.0  # the prompt for which the cheapest layout is looked for
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PriceQuestion(Question):
+class PriceQuestion(ModelQuestion):
     """What to charge for a deployment: input, output, cached input, cache writes, batch, flex and fast modes?"""
 
     ask: ClassVar[str] = "price"
@@ -32,7 +30,10 @@ class PriceQuestion(Question):
     on: ClusterLike = field(metadata=shared.ON)
     layout: LayoutLike | None = field(
         default=None,
-        metadata=option("text", "parallel layout such as tp=8; by default the cheapest for 4k prompts"),
+        metadata=option(
+            "text",
+            "parallel layout such as tp=8; by default the cheapest for the longest prompt of the first context tier",
+        ),
     )
     precision: str = field(default="native", metadata=shared.PRECISION)
     calibration: CalibrationLike = field(default="auto", metadata=CALIBRATION)
@@ -149,7 +150,9 @@ def price(question: PriceQuestion, watch: Watch) -> Offered:
         >>> rl.price("llama-3.1-70b", on="dgx-h100", precision="fp8", layout="tp=8")
         <price: $... in and $... out a million tokens ...>
     """
-    model, cluster = model_and_cluster(question.model, question.on, price=question.rent, settings=question.set)
+    model, cluster = model_and_cluster(
+        question.model, question.on, price=question.rent, settings=question.set, lookup=lookup_of(question, watch)
+    )
     rent = rent_of(
         cluster,
         purchase_usd=si(question.purchase),
@@ -158,18 +161,19 @@ def price(question: PriceQuestion, watch: Watch) -> Offered:
         pue=si(question.pue),
     )
     output_len = si(question.output)
-    with watch.moving("searching for the cheapest deployment"):
-        deployment = cheapest_deployment(
-            model,
-            cluster,
-            layout=layout_text(question.layout),
-            precision=question.precision,
-            calibration=question.calibration,
-            input_len=_PLANNED_INPUT_LEN,
-            output_len=output_len,
-        )
+    from rackline.pricing import Terms, offer_prices
+    from rackline.serving.workload import Workload
 
-    from rackline.pricing import Terms, TokenCosts, offer_prices
+    steps = numbers(question.contexts)
+    costs = costs_of(
+        question,
+        cluster,
+        model,
+        Workload(input_len=steps[0], output_len=max(output_len, 2.0)),
+        watch,
+        tpot_s=si(question.tpot),
+        memory_fraction=si(question.memory_fraction),
+    )
 
     terms = Terms(
         margin=si(question.margin),
@@ -179,5 +183,4 @@ def price(question: PriceQuestion, watch: Watch) -> Offered:
         fast_ratios=numbers(question.fast),
         lifetimes_s=numbers(question.lifetimes),
     )
-    costs = TokenCosts.of(deployment, memory_fraction=si(question.memory_fraction))
-    return offer_prices(costs, rent, terms, steps=list(numbers(question.contexts)))
+    return offer_prices(costs, rent, terms, steps=list(steps))

@@ -5,18 +5,19 @@ Everything heavy is imported where it is used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from rackline.api.option import latency_limit
+from rackline.api.option import latency_limit, texts
 from rackline.errors import CatalogError, InputError, LayoutError, UnknownNameError, nearest_names
 from rackline.units import Quantity, parse_count
 
 if TYPE_CHECKING:
+    from rackline.api.model_question import ModelQuestion
     from rackline.api.option import CalibrationLike, ClusterLike, ModelLike, Settings
-    from rackline.arch import AnyModel
-    from rackline.catalog import ModelRecord
+    from rackline.api.watch import Watch
+    from rackline.arch import AnyModel, FoundModel
     from rackline.hardware import Chip, Cluster
     from rackline.parallel import Layout, Precision, Routing
     from rackline.passes import Calibration
@@ -85,20 +86,65 @@ def share_out(given: dict[str, str], owners: Sequence[Owner]) -> list[dict[str, 
     return parts
 
 
-def model_record_of(name: str, overrides: dict[str, object] | None = None) -> ModelRecord:
-    """The record of a catalogue name, a HF id, a TOML file or a HF config.json, with values replaced."""
-    from rackline.arch import read_hf_config
-    from rackline.catalog import ModelRecord, model_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lookup:
+    """How the models of a question are found.
 
-    if not name.endswith(".json"):
-        return model_record(name, overrides=overrides)
-    record = read_hf_config(name)
-    if not overrides:
-        return record
-    from rackline.catalog.load import record_from_mapping
+    Args:
+        watch: keeps what was found, and what the answer must say of it.
+        assume: how to read what is not understood.
+        offline: leave the network alone.
+    """
 
-    data = record.model_dump(exclude_unset=True, by_alias=True)
-    return record_from_mapping(ModelRecord, data, where=name, overrides=overrides)
+    watch: Watch
+    assume: tuple[str, ...] = ()
+    offline: bool = False
+
+    def find(self, name: str, *, headers: bool = False) -> FoundModel:
+        """The description of a model by any name, read once a question.
+
+        Args:
+            name: catalogue name, Hugging Face id or file.
+            headers: read the tensor headers of its checkpoint as well.
+
+        Raises:
+            UnknownNameError, HubError, CatalogError, ConfigError: as `rackline.arch.find_model`.
+        """
+        from rackline.arch import find_model
+
+        key = (name, *self.assume)
+        if key not in self.watch.found or headers:
+            self.watch.found[key] = find_model(name, assume=self.assume, offline=self.offline, headers=headers)
+        return self.watch.found[key]
+
+    def model(self, name: str, overrides: Mapping[str, object] | None = None) -> AnyModel:
+        """The model itself, noted for the answer."""
+        from rackline.arch import found_model, with_overrides
+
+        built = found_model(with_overrides(self.find(name), overrides))
+        self.watch.uses(built)
+        return built
+
+
+def lookup_of(question: ModelQuestion, watch: Watch) -> Lookup:
+    """How the models of a question are found."""
+    return Lookup(watch=watch, assume=texts(question.assume), offline=question.offline)
+
+
+def check_context(model: AnyModel, context_len: float, watch: Watch) -> None:
+    """Note a context that is longer than the model was made for.
+
+    Args:
+        context_len: longest context of a request, prompt and output together [tokens].
+    """
+    from rackline.arch import Model
+
+    limit = model.max_context_len if isinstance(model, Model) else None
+    if limit is not None and context_len > limit:
+        watch.warn(
+            f"{model.name}: requests of {context_len:,.0f} tokens, but the model was made for {limit:,} "
+            "(max_position_embeddings, with its scaling): engines refuse them unless the limit is raised"
+        )
 
 
 def model_and_cluster(
@@ -108,17 +154,18 @@ def model_and_cluster(
     chips: Quantity | None = None,
     price: Quantity | None = None,
     settings: Settings | None = None,
+    lookup: Lookup,
 ) -> tuple[AnyModel, Cluster]:
     """The model and the cluster of a question, with its settings, number of chips and price [USD/h] applied.
 
     Raises:
         InputError: settings of something that was given as an object.
     """
-    from rackline.arch import build_model
     from rackline.catalog import chip_record, cluster_record, resolve_beside, settable_keys
 
-    record = model_record_of(model) if isinstance(model, str) else None
+    record = lookup.find(model).record if isinstance(model, str) else None
     given = assignments(settings)
+    on_model: dict[str, object] = {}
     on_cluster: dict[str, object] = {}
     if given:
         owners: list[Owner] = []
@@ -136,8 +183,7 @@ def model_and_cluster(
         found = dict(zip((owner.name for owner in owners), share_out(given, owners), strict=True))
         chip_values = found.get("chip", {})
         on_cluster = {**found.get("cluster", {}), **{f"chip.{key}": value for key, value in chip_values.items()}}
-        if found.get("model"):
-            record = model_record_of(cast("str", model), found["model"])
+        on_model = found.get("model", {})
     if price is not None and isinstance(on, str):
         on_cluster["usd_per_chip_hour"] = float(price)
     rack = cluster_of(on, on_cluster)
@@ -145,7 +191,11 @@ def model_and_cluster(
         rack = replace(rack, usd_per_chip_hour=float(price))
     if chips is not None:
         rack = rack.with_num_chips(int(chips))
-    return (build_model(record) if record is not None else cast("AnyModel", model)), rack
+    if isinstance(model, str):
+        return lookup.model(model, on_model), rack
+    built = cast("AnyModel", model)
+    lookup.watch.uses(built)
+    return built, rack
 
 
 def cluster_of(on: ClusterLike, overrides: dict[str, object] | None = None) -> Cluster:

@@ -1,22 +1,36 @@
-"""What `tiers` and `price` share: the rent of a chip, and the cheapest deployment for a request."""
+"""What `tiers` and `price` share: the rent of a chip, and what the cheapest deployment for a request costs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from rackline.api.option import option
+from rackline.api.option import layout_text, option
 from rackline.api.resolve import calibration_of, layouts_of, precisions_of
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
-    from rackline.api.option import CalibrationLike
+    from rackline.api.option import CalibrationLike, LayoutLike
+    from rackline.api.watch import Watch
     from rackline.arch import AnyModel
     from rackline.hardware import Cluster
-    from rackline.parallel import Deployment
-    from rackline.pricing import Rent
+    from rackline.pricing import Rent, TokenCosts
+    from rackline.serving.workload import Workload
 
 MOST_MARGIN = 1000.0
 CALIBRATION = option("object", "auto, trtllm, vllm, sglang, generic, unit (ideal roofline) or a TOML file")
+
+
+class Sold(Protocol):
+    """What a question says of the deployment that is sold."""
+
+    @property
+    def layout(self) -> LayoutLike | None: ...
+
+    @property
+    def precision(self) -> str: ...
+
+    @property
+    def calibration(self) -> CalibrationLike: ...
 
 
 def rent_of(
@@ -59,51 +73,71 @@ def rent_of(
     return Rent(usd_per_chip_hour=paid, power_w_per_chip=power, pue=pue, usd_per_kwh=usd_per_kwh, how="purchase")
 
 
-def cheapest_deployment(
-    model: AnyModel,
+def costs_of(
+    question: Sold,
     cluster: Cluster,
+    model: AnyModel,
+    request: Workload,
+    watch: Watch,
     *,
-    layout: str | None,
-    precision: str,
-    calibration: CalibrationLike,
-    input_len: float,
-    output_len: float,
-) -> Deployment:
-    """The cheapest deployment of this precision for prompts of this length, among the layouts that were left free.
+    tpot_s: float | None = None,
+    memory_fraction: float = 0.9,
+) -> TokenCosts:
+    """Costs of the deployment on which this request costs least, among the layouts that were left free.
+
+    A plan finds the cheapest of each kind of layout; of these the one with the least bare cost of the request counts.
 
     Args:
-        layout: parts that are fixed; None for none.
-        input_len: prompt of a request [tokens].
-        output_len: what it generates [tokens].
+        question: layout (the parts that are fixed), precision and calibration.
+        request: lengths of the request.
+        tpot_s: limit on time per output token; where no layout keeps it, it is left out [s].
+        memory_fraction: share of the memory that the server may use.
 
     Raises:
         InputError: none fits.
     """
     from rackline.parallel import Deployment
-    from rackline.search import plan
+    from rackline.pricing import TokenCosts
+    from rackline.search import Constraints, plan
     from rackline.serving.stack import stack_of
-    from rackline.serving.workload import Workload
 
-    numbers = calibration_of(calibration, cluster.chip)
-    answer = plan(
-        model,
-        cluster,
-        Workload(input_len=input_len, output_len=max(output_len, 2.0)),
-        calibration=numbers,
-        precisions=precisions_of([precision], model, cluster),
-        layouts=layouts_of(layout, model, cluster),
-        pools=False,
-        served=False,
-    )
+    numbers = calibration_of(question.calibration, cluster.chip)
+    with watch.moving("searching for the cheapest deployment"):
+        answer = plan(
+            model,
+            cluster,
+            request,
+            calibration=numbers,
+            constraints=Constraints(memory_fraction=memory_fraction),
+            precisions=precisions_of([question.precision], model, cluster),
+            layouts=layouts_of(layout_text(question.layout), model, cluster),
+            pools=False,
+            served=False,
+        )
     if answer.best is None:
         raise InputError(
             what="deployment", given=f"{model.name} on {cluster.name}", allowed=f"one that fits: {answer.reason}"
         )
-    return Deployment(
-        model=model,
-        cluster=cluster,
-        layout=answer.best.layout,
-        precision=answer.best.precision,
-        calibration=numbers,
-        routing=stack_of(numbers, cluster.chip.hbm_bytes).routing,
-    )
+    routing = stack_of(numbers, cluster.chip.hbm_bytes).routing
+    found = [
+        TokenCosts.of(
+            Deployment(
+                model=model,
+                cluster=cluster,
+                layout=one.layout,
+                precision=one.precision,
+                calibration=numbers,
+                routing=routing,
+            ),
+            memory_fraction=memory_fraction,
+        )
+        for one in answer.ranked
+    ]
+
+    def least(limit: float | None) -> list[float]:
+        return [float(one.request_chip_s(request.input_len, request.output_len, limit)[0]) for one in found]
+
+    cost = least(tpot_s)
+    if not min(cost) < float("inf"):
+        cost = least(None)
+    return found[cost.index(min(cost))]

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from rackline.api import fields as shared
+from rackline.api.model_question import ModelQuestion
 from rackline.api.option import MOST_CHIPS, MOST_TOKENS, Quantity, option, tokens, whole
-from rackline.api.question import Question
 
 if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Settings, Texts
@@ -19,7 +19,7 @@ _TRAFFIC, _SERVER, _CACHE, _POOLS, _LIMITS = "Traffic", "Server", "KV cache", "P
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulateQuestion(Question):
+class SimulateQuestion(ModelQuestion):
     """Which latency percentiles does a deployment reach under recorded or synthetic traffic?"""
 
     ask: ClassVar[str] = "simulate"

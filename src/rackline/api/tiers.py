@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
-from rackline.api.option import MOST_SECONDS, Quantity, layout_text, numbers, option, si, tokens
-from rackline.api.question import Question
-from rackline.api.resolve import model_and_cluster
-from rackline.api.selling import CALIBRATION, MOST_MARGIN, cheapest_deployment, rent_of
+from rackline.api.model_question import ModelQuestion
+from rackline.api.option import MOST_SECONDS, Quantity, numbers, option, si, tokens
+from rackline.api.resolve import lookup_of, model_and_cluster
+from rackline.api.selling import CALIBRATION, MOST_MARGIN, costs_of, rent_of
 from rackline.api.watch import Watch
 
 if TYPE_CHECKING:
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from rackline.pricing import KeepingCost, Reign
     from rackline.report.figure import Figure
 
+_PLANNED_OUTPUT_LEN = 1000.0  # of the request for which the cheapest layout is looked for
 USUAL_HOLDS_S = (300.0, 3600.0, 86400.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TiersQuestion(Question):
+class TiersQuestion(ModelQuestion):
     """Where to keep the KV cache of a prompt: chip memory, host memory, CXL, flash, disk, or compute it again?"""
 
     ask: ClassVar[str] = "tiers"
@@ -175,26 +176,19 @@ def tiers(question: TiersQuestion, watch: Watch) -> Kept:
         >>> rl.tiers("llama-3.1-70b", on="dgx-h100", held=["5min", "1h"]).result.holds_s
         (300.0, 3600.0)
     """
-    model, cluster = model_and_cluster(question.model, question.on, price=question.price, settings=question.set)
+    model, cluster = model_and_cluster(
+        question.model, question.on, price=question.price, settings=question.set, lookup=lookup_of(question, watch)
+    )
     rent = rent_of(cluster)
     prompt_len = si(question.prompt)
-    with watch.moving("searching for the cheapest deployment"):
-        deployment = cheapest_deployment(
-            model,
-            cluster,
-            layout=layout_text(question.layout),
-            precision=question.precision,
-            calibration=question.calibration,
-            input_len=prompt_len,
-            output_len=1000.0,
-        )
+    from rackline.pricing import Terms, envelope, keeping_lines
+    from rackline.serving.workload import Workload
 
-    from rackline.pricing import Terms, TokenCosts, envelope, keeping_lines
-
-    costs = TokenCosts.of(deployment)
+    request = Workload(input_len=prompt_len, output_len=_PLANNED_OUTPUT_LEN)
+    costs = costs_of(question, cluster, model, request, watch)
     lines = keeping_lines(costs, rent, prompt_len, fetch_s=si(question.within))
     return Kept(
-        deployment=deployment,
+        deployment=costs.deployment,
         lines=tuple(lines),
         reigns=envelope(lines, si(question.reuses)),
         holds_s=numbers(question.held) or USUAL_HOLDS_S,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api import fields as shared
 from rackline.api.answer import Answer, SideFile, asks
+from rackline.api.model_question import ModelQuestion
 from rackline.api.option import MOST_TOKENS, Option, Quantity, count, layout_text, option, si, texts, whole
-from rackline.api.question import Question
-from rackline.api.resolve import model_and_cluster
+from rackline.api.resolve import lookup_of, model_and_cluster
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import write_text
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainQuestion(Question):
+class TrainQuestion(ModelQuestion):
     """What layout, step time, memory, days and dollars does a training run have?"""
 
     ask: ClassVar[str] = "train"
@@ -223,7 +223,12 @@ def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
         64
     """
     model, cluster = model_and_cluster(
-        question.model, question.on, chips=question.chips, price=question.price, settings=question.set
+        question.model,
+        question.on,
+        chips=question.chips,
+        price=question.price,
+        settings=question.set,
+        lookup=lookup_of(question, watch),
     )
 
     from rackline.arch import Model

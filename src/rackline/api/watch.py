@@ -1,16 +1,43 @@
-"""Progress of a long computation: silent unless a watcher is given."""
+"""What happens while a question is answered: progress, the models that were read, what the answer must say of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rackline.arch import AnyModel, FoundModel, Origin
 
 Counted = Callable[[str, int, int], None]
 Served = Callable[[int, int, float], None]
 
 
 class Watch:
-    """Watches nothing; the command line has one that draws bars."""
+    """Notes what was read and draws nothing; the command line has one that draws bars.
+
+    Args:
+        found: models by what was asked for, so that one question reads each once.
+        origins: what models were read from, in order.
+        warnings: what the answer must say beside its numbers.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[str, ...], FoundModel] = {}
+        self.origins: list[Origin] = []
+        self.warnings: list[str] = []
+
+    def uses(self, model: AnyModel) -> None:
+        """Note where a model comes from and what is to be said of it, once."""
+        if model.origin is not None and model.origin not in self.origins:
+            self.origins.append(model.origin)
+            for text in model.origin.warnings:
+                self.warn(text)
+
+    def warn(self, text: str) -> None:
+        """Note what the answer must say, once."""
+        if text not in self.warnings:
+            self.warnings.append(text)
 
     def moving(self, what: str) -> AbstractContextManager[None]:
         """Work of unknown length."""

@@ -1,7 +1,8 @@
 """A model and its cost per token."""
 
 from rackline.arch.attention import Attention, Core, windowed_pairs
-from rackline.arch.build import build_model, model
+from rackline.arch.build import build_model, found_model, model
+from rackline.arch.counts import CountCheck, CountedPart, check_counts
 from rackline.arch.ffn import DenseFfn, MoeFfn
 from rackline.arch.hf import read_hf_config, record_from_hf
 from rackline.arch.kinds import attention_kind_names
@@ -10,7 +11,9 @@ from rackline.arch.kinds.gqa import GroupedQueryAttention
 from rackline.arch.kinds.mla import MultiHeadLatentAttention
 from rackline.arch.kinds.none import NoAttention
 from rackline.arch.kinds.sparse import Indexer, SparseLatentAttention
+from rackline.arch.lookup import FoundModel, find_model, with_overrides
 from rackline.arch.model import AggregateModel, AnyModel, LayerGroup, Model, ParameterCount
+from rackline.arch.origin import Origin
 from rackline.arch.shapes import Dim, Projection
 
 __all__ = [
@@ -18,8 +21,11 @@ __all__ = [
     "AnyModel",
     "Attention",
     "Core",
+    "CountCheck",
+    "CountedPart",
     "DenseFfn",
     "Dim",
+    "FoundModel",
     "GatedDeltaAttention",
     "GroupedQueryAttention",
     "Indexer",
@@ -28,13 +34,18 @@ __all__ = [
     "MoeFfn",
     "MultiHeadLatentAttention",
     "NoAttention",
+    "Origin",
     "ParameterCount",
     "Projection",
     "SparseLatentAttention",
     "attention_kind_names",
     "build_model",
+    "check_counts",
+    "find_model",
+    "found_model",
     "model",
     "read_hf_config",
     "record_from_hf",
     "windowed_pairs",
+    "with_overrides",
 ]

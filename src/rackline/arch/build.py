@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from rackline.arch.attention import Attention
+from rackline.arch.counts import count_warnings
 from rackline.arch.ffn import DenseFfn, MoeFfn
-from rackline.arch.hf import read_hf_config
 from rackline.arch.kinds import attention_from_parameters
 from rackline.arch.kinds.gated_delta import GatedDeltaAttention
 from rackline.arch.kinds.gqa import GroupedQueryAttention
 from rackline.arch.kinds.mla import MultiHeadLatentAttention
 from rackline.arch.kinds.none import NoAttention
+from rackline.arch.lookup import FoundModel, find_model
 from rackline.arch.model import AggregateModel, AnyModel, LayerGroup, Model
 from rackline.catalog import (
     ArchitectureRecord,
@@ -21,24 +23,37 @@ from rackline.catalog import (
     LayerRecord,
     ModelRecord,
     MoeRecord,
-    model_record,
 )
 from rackline.errors import CatalogError
 
 
-def model(name: str, overrides: Mapping[str, object] | None = None) -> AnyModel:
-    """Build a model by catalogue name, alias or HF id, from a user's TOML file or from a HF config.json.
+def model(
+    name: str,
+    overrides: Mapping[str, object] | None = None,
+    *,
+    assume: Sequence[str] = (),
+    offline: bool = False,
+) -> AnyModel:
+    """Build a model by catalogue name, alias or Hugging Face id, from a TOML file or from a config.json.
 
     Args:
-        name: "llama-3.1-70b", "meta-llama/Llama-3.1-70B", "path/to/model.toml" or "path/to/config.json".
+        name: "llama-3.1-70b", "Qwen/Qwen3-VL-8B-Instruct", "org/name@revision", "path/to/model.toml" or
+            "path/to/config.json".
         overrides: values that replace those of the record, dotted keys ("architecture.num_layers").
+        assume: a family to read an unknown configuration as, and KEY=VALUE for its keys.
+        offline: read the catalogue, files and the Hub's cache alone.
 
     Raises:
-        UnknownNameError, CatalogError, ConfigError: with the nearest name or the offending key.
+        UnknownNameError, HubError, CatalogError, ConfigError: with the nearest name, what to do, or the offending key.
     """
-    if name.endswith(".json"):
-        return build_model(read_hf_config(name))
-    return build_model(model_record(name, overrides=overrides))
+    return found_model(find_model(name, overrides, assume=assume, offline=offline))
+
+
+def found_model(found: FoundModel) -> AnyModel:
+    """Build a model that was found, with its origin and what is to be said about it."""
+    built = build_model(found.record)
+    origin = replace(found.origin, warnings=(*found.origin.warnings, *count_warnings(built, found)))
+    return replace(built, origin=origin)
 
 
 def build_model(record: ModelRecord) -> AnyModel:
@@ -82,6 +97,7 @@ def build_model(record: ModelRecord) -> AnyModel:
         layer_groups=groups,
         other_params=extra,
         mtp_layers=arch.mtp_layers,
+        max_context_len=arch.max_context_len,
         sources=sources,
     )
 

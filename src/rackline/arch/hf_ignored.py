@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import cast
 
 from rackline.arch.hf_config import HfConfig, ReadKeys
@@ -51,20 +52,28 @@ def _says_nothing(key: str, values: ReadKeys) -> bool:
     return values[key] == {}
 
 
-def refuse_unread(text: HfConfig, family: str) -> None:
-    """Raise on a key with a value that the family did not read and that is not known to leave the shape as it is.
+def unread_keys(text: HfConfig) -> list[str]:
+    """Keys with a value that the family did not read and that are not known to leave the shape as it is.
 
     Args:
         text: the configuration after the family has read it.
-        family: its name, for the message.
-
-    Raises:
-        ConfigError: names the first such key.
     """
     values = text.values
     if not isinstance(values, ReadKeys):
-        return
-    for key in values.unread():
-        if key in _NAMES or _PATTERNS.search(key) or _says_nothing(key, values):
-            continue
-        raise text.fail(key, f"a key that the family {family} is known to have (this one is not understood)")
+        return []
+    return [
+        key for key in values.unread() if not (key in _NAMES or _PATTERNS.search(key) or _says_nothing(key, values))
+    ]
+
+
+def shaping_keys(values: Mapping[str, object]) -> list[str]:
+    """Keys of a configuration that nobody has read and that may shape the model."""
+    return [
+        key
+        for key, value in values.items()
+        if value not in (None, False, []) and key != "model_type" and not (key in _NAMES or _PATTERNS.search(key))
+    ][:_MOST_KEYS]
+
+
+_MOST_KEYS = 40
+"""Keys that an error names."""

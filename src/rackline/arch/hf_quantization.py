@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -32,25 +33,26 @@ _ATTENTION = re.compile(r"self_attn|\.attn|attention|linear_attn")
 _EXPERTS = re.compile(r"experts")
 
 
-def native_precision(top: HfConfig, text: HfConfig, beside: Path | None = None) -> str:
+def native_precision(top: HfConfig, text: HfConfig, beside: Callable[[str], Path | None] | None = None) -> str:
     """Label of the published weights: from quantization_config where there is one, else the data type.
 
     Args:
         top: the whole configuration.
         text: the part that describes the language model.
-        beside: folder in which an hf_quant_config.json may say what config.json does not (NVIDIA ModelOpt).
+        beside: finds an hf_quant_config.json, which may say what config.json does not (NVIDIA ModelOpt).
     """
     for config in (top, text):
         if config.values.get("quantization_config") is not None:
             return _quantization(config.section("quantization_config"), text)
-    if beside is not None and (beside / "hf_quant_config.json").is_file():
+    file = beside("hf_quant_config.json") if beside is not None else None
+    if file is not None:
         try:
-            text_beside = read_text(beside / "hf_quant_config.json", what="config", allowed="a readable file")
+            text_beside = read_text(file, what="config", allowed="a readable file")
             found: object = json.loads(text_beside)
         except (InputError, ValueError, RecursionError):
             raise top.fail("quantization_config", "a readable hf_quant_config.json beside it") from None
         if isinstance(found, dict):
-            where = str(beside / "hf_quant_config.json")
+            where = str(file)
             return _quantization(HfConfig(values=cast("Table", found), where=where).section("quantization"), text)
     for config in (text, top):
         for key in ("torch_dtype", "dtype"):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from rackline.arch.attention import STATE_BYTES, Attention, Core
 from rackline.arch.ffn import DenseFfn, MoeFfn
+from rackline.arch.origin import Origin
 from rackline.arch.shapes import FloatLike
 
 
@@ -60,6 +61,8 @@ class Model:
             two has half of them.
         other_params: parameters that belong to no product and no layer, such as hyper-connections [elements].
         mtp_layers: layers for multi-token prediction beside the stack, which no other count includes [count].
+        max_context_len: positions that the model was made for; None: not known [tokens].
+        origin: what the description was read from; None for an object that a program has built.
     """
 
     name: str
@@ -74,6 +77,8 @@ class Model:
     parallel_block: bool = False
     other_params: int = 0
     mtp_layers: int = 0
+    max_context_len: int | None = None
+    origin: Origin | None = field(default=None, compare=False)
     sources: tuple[str, ...] = ()
 
     @property
@@ -266,6 +271,7 @@ class AggregateModel:
     aggregate_active_params: int
     aggregate_kv_bytes_per_token: float
     native_precision: str = "bf16"
+    origin: Origin | None = field(default=None, compare=False)
     sources: tuple[str, ...] = ()
 
     @property

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Self, cast
 from pydantic import Discriminator, Tag, model_validator
 
 from rackline.catalog.base import (
+    Count,
     Date,
     Fraction,
     LayerCount,
@@ -61,12 +62,27 @@ class PublishedRecord(Record):
     rounding: Fraction | None = None
 
 
+class CheckpointRecord(Record):
+    """A repository whose checkpoint has this shape and differs in what is said here.
+
+    Args:
+        id: Hugging Face id, one of the aliases.
+        native_precision: Data type of its weights, as in the record itself ("fp8_block").
+        max_context_len: Positions that it was made for [tokens].
+    """
+
+    id: Text
+    native_precision: Text | None = None
+    max_context_len: Count | None = None
+
+
 class ModelRecord(SourcedRecord):
     """One model: its known shape, or only its totals.
 
     Args:
         released: Date of release, YYYY[-MM[-DD]].
         native_precision: Data type of the published weights ("bf16", "fp8", "mxfp4").
+        checkpoints: Repositories that differ from it in data type or context limit.
         published: What the makers state about size.
         architecture: The shape; exactly one of this and aggregate.
         aggregate: The totals; exactly one of this and architecture.
@@ -74,6 +90,7 @@ class ModelRecord(SourcedRecord):
 
     released: Date | None = None
     native_precision: Text = "bf16"
+    checkpoints: tuple[CheckpointRecord, ...] = ()
     published: PublishedRecord | None = None
     architecture: AnyArchitecture | None = None
     aggregate: AggregateRecord | None = None

@@ -11,6 +11,7 @@ from rackline.catalog.base import (
     CountOrZero,
     LayerCount,
     Record,
+    Text,
 )
 
 
@@ -150,7 +151,10 @@ class MoeRecord(Record):
 
 
 class ShapeRecord(Record):
-    """What every description of a stack of layers says."""
+    """What every description of a stack of layers says.
+
+    max_context_len: positions that the model was made for, stretched ones included [tokens]; rope_scaling says how.
+    """
 
     num_layers: LayerCount
     d_model: Count
@@ -160,6 +164,8 @@ class ShapeRecord(Record):
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     parallel_block: bool = False
     mtp_layers: CountOrZero = 0
+    max_context_len: Count | None = None
+    rope_scaling: Text | None = None
 
 
 class ArchitectureRecord(ShapeRecord):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rackline.catalog.base import Count, Fraction, NonNegative, Positive, Record, SourcedRecord, Text
+from rackline.catalog.base import Count, CountOrZero, Fraction, NonNegative, Positive, Record, SourcedRecord, Text
 
 Admission = Literal["chunked", "prefill_first", "decode_first"]
 
@@ -26,6 +26,12 @@ class StackDefaults(Record):
         runtime_bytes: As of the stack [bytes].
         graph_bytes: As of the stack [bytes].
         logit_bytes: As of the stack [bytes].
+        graph_tokens: As of the stack [tokens].
+        host_s_per_step: As of the stack [s].
+        host_s_per_sequence: As of the stack [s].
+        sample_bytes_per_logit: As of the stack [bytes].
+        untuned_experts: As of the stack.
+        untuned_slowdown: As of the stack [ratio].
     """
 
     before: str | None = Field(default=None, pattern=r"^\d+(\.\d+)*$")
@@ -39,6 +45,12 @@ class StackDefaults(Record):
     runtime_bytes: NonNegative | None = None
     graph_bytes: NonNegative | None = None
     logit_bytes: NonNegative | None = None
+    graph_tokens: CountOrZero | None = None
+    host_s_per_step: NonNegative | None = None
+    host_s_per_sequence: NonNegative | None = None
+    sample_bytes_per_logit: NonNegative | None = None
+    untuned_experts: tuple[Text, ...] | None = None
+    untuned_slowdown: Annotated[float, Field(ge=1.0)] | None = None
 
 
 class StackRecord(SourcedRecord):
@@ -63,6 +75,15 @@ class StackRecord(SourcedRecord):
         prefill_slowdown: Time of prompt work over that of the kernels alone [ratio].
         eager_s_per_layer: Least time of a layer in a pass with prompts, which no CUDA graph covers [s].
         eager_decode: Whether decode steps run without CUDA graphs as well, so that the same least time holds for them.
+        graph_tokens: Tokens of the largest pass that CUDA graphs hold, with prompts or without; where it is 0, graphs
+            hold decode steps of any size and no pass with prompts [tokens].
+        host_s_per_step: Time of the host in each step that the chip waits for [s].
+        host_s_per_sequence: Time of the host for each sequence in a step (sampling, detokenising, streaming), which
+            hides behind the chip as far as it is shorter [s].
+        sample_bytes_per_logit: Memory traffic of a logit while a token is drawn by top-p from all of them; greedy
+            decoding has none [bytes].
+        untuned_experts: Chip generation and data type of experts whose kernels have no tuned configuration.
+        untuned_slowdown: Time of such kernels over that of the tuned ones in the tables [ratio].
         routing_exponent: Power law of expert popularity; 0 is uniform.
         first_token_s: Time to first token beyond the passes: tokenizer, scheduling, network [s].
         first_token_equal_s: The same where a benchmark's requests all have one length [s]; first_token_s if missing.
@@ -94,6 +115,12 @@ class StackRecord(SourcedRecord):
     prefill_slowdown: Annotated[float, Field(ge=1.0)] = 1.0
     eager_s_per_layer: NonNegative = 0.0
     eager_decode: bool = False
+    graph_tokens: CountOrZero = 0
+    host_s_per_step: NonNegative = 0.0
+    host_s_per_sequence: NonNegative = 0.0
+    sample_bytes_per_logit: NonNegative = 0.0
+    untuned_experts: tuple[Text, ...] = ()
+    untuned_slowdown: Annotated[float, Field(ge=1.0)] = 1.0
     routing_exponent: NonNegative = 0.0
     first_token_s: NonNegative = 0.0
     first_token_equal_s: NonNegative | None = None

@@ -274,8 +274,10 @@ def small_kernels(model: Model) -> float:
     return total
 
 
-def ends_rows(model: Model, layout: Sharding, precision: Precision, chip: Chip) -> list[Row]:
-    """Embedding lookup, small kernels of all layers, output head on the rows whose logits are needed."""
+def ends_rows(
+    model: Model, layout: Sharding, precision: Precision, chip: Chip, sample_bytes_per_logit: float = 0.0
+) -> list[Row]:
+    """Embedding lookup, small kernels of all layers, output head on the rows whose logits are needed, sampling."""
     from rackline.arch import Dim
 
     tp = np.asarray(layout.tp) if not isinstance(layout.tp, int) else layout.tp
@@ -310,7 +312,21 @@ def ends_rows(model: Model, layout: Sharding, precision: Precision, chip: Chip) 
             f"{small_kernels(model) / model.num_layers:.3g} launches a layer",
         ),
         gemm_row(head, count=1, tp=tp, weights=weights, chip=chip, group="ends", token_feature=f.LOGIT_ROWS),
+        *([_sampling(model, sample_bytes_per_logit)] if sample_bytes_per_logit else []),
     ]
+
+
+def _sampling(model: Model, bytes_per_logit: float) -> Row:
+    """A token drawn by top-p: all logits are sorted and summed up, on every chip that holds the gathered logits."""
+    return Row(
+        name="sampling",
+        group="ends",
+        op_class="elementwise",
+        dtype="bf16",
+        hbm={f.LOGIT_ROWS: bytes_per_logit * model.vocab_size},
+        launches={f.ONE: 1.0},
+        formula=f"{_text(bytes_per_logit)} B × {model.vocab_size} logits a row",
+    )
 
 
 def _text(value: FloatLike) -> str:

@@ -53,6 +53,11 @@ class ExpertLoads:
         """(layouts, points) distinct experts on the busiest rank."""
         return self._spread(group_tokens, "experts_touched")
 
+    def take(self, some: slice | Array) -> ExpertLoads:
+        """The laws of some of the layouts."""
+        kept = self.ep[some]
+        return ExpertLoads(kept, {int(ep): self.loads[int(ep)] for ep in np.unique(kept)})
+
     def layout(self, index: int) -> ExpertLoad:
         """The law of one layout."""
         return self.loads[int(self.ep[index])]
@@ -82,12 +87,14 @@ def build_table(
     calibration: Calibration,
     routing: Routing | None = None,
     experts: ExpertLaw | None = None,
+    sample_bytes_per_logit: float = 0.0,
 ) -> PassTable:
     """Pass table of a layout, or of all layouts of a grid at once.
 
     Args:
         layout: one `Layout`, or a `LayoutGrid` for coefficients of shape (layouts,).
         experts: law of the busiest rank if it is tabulated already (see `expert_law`).
+        sample_bytes_per_logit: memory traffic of a logit while a token is drawn; 0 for greedy decoding [bytes].
 
     Assumes: tp is innermost, then attention_dp, then pp; all attention-dp ranks carry the same load.
     """
@@ -106,7 +113,7 @@ def build_table(
     rows = [
         *attention_rows(model, layout, precision, cluster.chip),
         *ffn_rows(model, layout, precision, cluster.chip),
-        *ends_rows(model, layout, precision, cluster.chip),
+        *ends_rows(model, layout, precision, cluster.chip, sample_bytes_per_logit),
         *exchange_rows(model, layout, precision, cluster),
     ]
     return PassTable(
@@ -184,6 +191,9 @@ def _aggregate_rows(model: AggregateModel, layout: Sharding, precision: Precisio
 class Deployment:
     """Model × cluster × layout × precision × calibration.
 
+    Args:
+        sample_bytes_per_logit: memory traffic of a logit while a token is drawn; 0 for greedy decoding [bytes].
+
     Raises:
         LayoutError: the layout is impossible for the model or the cluster.
     """
@@ -204,13 +214,22 @@ class Deployment:
     precision: Precision
     calibration: Calibration
     routing: Routing = field(default_factory=Routing)
+    sample_bytes_per_logit: float = 0.0
 
     def __post_init__(self) -> None:
         check(self.layout, self.model, self.cluster.num_chips)
 
     def table(self) -> PassTable:
         """The pass table of one replica's chips."""
-        return build_table(self.model, self.cluster, self.layout, self.precision, self.calibration, self.routing)
+        return build_table(
+            self.model,
+            self.cluster,
+            self.layout,
+            self.precision,
+            self.calibration,
+            self.routing,
+            sample_bytes_per_logit=self.sample_bytes_per_logit,
+        )
 
     @property
     def pipeline_stretch(self) -> float:

@@ -79,6 +79,10 @@ class LayoutGrid:
             attention_dp=column("attention_dp"),
         )
 
+    def take(self, some: slice | IntArray) -> LayoutGrid:
+        """Some of the layouts."""
+        return LayoutGrid(**{each.name: getattr(self, each.name)[some] for each in fields(self)})
+
     @property
     def chips_per_replica(self) -> IntArray:
         """Chips of one replica of each layout."""

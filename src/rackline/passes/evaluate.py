@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 import numpy as np
@@ -20,7 +20,10 @@ from rackline.passes.features import Array, FloatLike, as_array
 from rackline.passes.numbers import PassNumbers, RowNumbers
 from rackline.passes.row import RESOURCES, Resource, feature_names
 
-CHUNK_VALUES = 2**18  # layouts × points that are worked on at a time: fits the cache and bounds the memory
+TILE_VALUES = 2**14  # layouts × points that are worked on at a time: what their rows take fits the cache
+TILE_POINTS = 2**12  # points among them, at most
+
+Tile = tuple[slice, slice]  # layouts, points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,15 @@ class Alternatives:
     difference: Array
     ramp: Array
     overhead: Array
+
+    def take(self, layouts: slice | Array) -> Alternatives:
+        """The same of some layouts."""
+        return Alternatives(
+            linear=self.linear[layouts],
+            difference=self.difference[layouts],
+            ramp=self.ramp[layouts],
+            overhead=self.overhead[layouts],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +58,14 @@ class Stream:
     linear: Array
     difference: Array
     choices: tuple[Alternatives, ...]
+
+    def take(self, layouts: slice | Array) -> Stream:
+        """The stream of some layouts."""
+        return Stream(
+            linear=self.linear[layouts],
+            difference=self.difference[layouts],
+            choices=tuple(choice.take(layouts) for choice in self.choices),
+        )
 
     def seconds(self, features: Array) -> Array:
         """(layouts, features, points) → (layouts, points)."""
@@ -75,6 +95,9 @@ class TimeTable:
     host_s: float
     policy: StepPolicy
     num_layouts: int | None
+    _selected: dict[tuple[int, ...], tuple[Stream, ...]] = field(
+        default_factory=dict[tuple[int, ...], tuple[Stream, ...]], init=False, repr=False, compare=False
+    )
 
     @classmethod
     def build(cls, numbers: PassNumbers, policy: StepPolicy) -> TimeTable:
@@ -101,6 +124,18 @@ class TimeTable:
             policy=policy,
             num_layouts=numbers.num_layouts,
         )
+
+    def take(self, layouts: Array) -> TimeTable:
+        """The table of some layouts of several."""
+        return replace(self, streams=tuple(stream.take(layouts) for stream in self.streams), num_layouts=len(layouts))
+
+    def _streams_of(self, columns: tuple[int, ...]) -> tuple[Stream, ...]:
+        """The streams with some of the features."""
+        if len(columns) == len(self.feature_names):
+            return self.streams
+        if columns not in self._selected:
+            self._selected[columns] = tuple(_select(stream, columns) for stream in self.streams)
+        return self._selected[columns]
 
     def seconds(self, features: Mapping[str, FloatLike], *, threads: int = 1) -> Array:
         """Time of the pass at every point [s].
@@ -132,34 +167,49 @@ class TimeTable:
             points = int(np.prod(shape[1:]))
             flat = [_by_layout(value, shape) for value in values]
             result = np.empty((self.num_layouts, points))
-        streams = tuple(_select(stream, columns) for stream in self.streams)
-        step = max(64, min(8192, CHUNK_VALUES // (self.num_layouts or 1)))
+        streams = self._streams_of(tuple(columns))
 
-        def work(start: int) -> None:
-            stop = min(start + step, points)
-            depth = max(value.shape[0] for value in flat)
-            block = np.empty((depth, len(used), stop - start))
-            for index, value in enumerate(flat):
-                block[:, index, :] = value if value.shape[1] == 1 else value[:, start:stop]
-            times = [stream.seconds(block) for stream in streams]
-            slowest = times[0]
-            for other in times[1:]:
+        def work(tile: Tile) -> None:
+            layouts, some = tile
+            here = [_part(value, layouts, some) for value in flat]
+            depth = max(value.shape[0] for value in here)
+            block = np.empty((depth, len(used), result[tile].shape[1]))
+            for index, value in enumerate(here):
+                block[:, index, :] = value
+            slowest, *others = [stream.take(layouts).seconds(block) for stream in streams]
+            for other in others:
                 slowest = np.maximum(slowest, other)
-            result[:, start:stop] = slowest + self.host_s
+            result[tile] = slowest + self.host_s
 
-        _run(work, range(0, points, step), threads)
+        _run(work, _tiles(*result.shape), threads)
         if self.num_layouts is None:
             return result.reshape(shape)
         return result.reshape((self.num_layouts, *shape[1:]))
 
 
-def _run(work: Callable[[int], None], starts: range, threads: int) -> None:
-    if threads <= 1 or len(starts) <= 1:
-        for start in starts:
-            work(start)
+def _tiles(layouts: int, points: int) -> list[Tile]:
+    """Parts of a grid that are worked on at a time."""
+    across = max(1, min(points, TILE_POINTS, TILE_VALUES // min(layouts, TILE_VALUES // 64)))
+    down = max(1, TILE_VALUES // across)
+    return [
+        (slice(row, row + down), slice(column, column + across))
+        for row in range(0, layouts, down)
+        for column in range(0, points, across)
+    ]
+
+
+def _part(value: Array, layouts: slice, points: slice) -> Array:
+    """What a tile needs of (1 or layouts, 1 or points)."""
+    return value[layouts if value.shape[0] > 1 else slice(None), points if value.shape[1] > 1 else slice(None)]
+
+
+def _run(work: Callable[[Tile], None], parts: Sequence[Tile], threads: int) -> None:
+    if threads <= 1 or len(parts) <= 1:
+        for part in parts:
+            work(part)
         return
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(work, starts))
+        list(pool.map(work, parts))
 
 
 def _by_layout(value: Array, shape: tuple[int, ...]) -> Array:
@@ -171,16 +221,19 @@ def _by_layout(value: Array, shape: tuple[int, ...]) -> Array:
     return np.broadcast_to(value, (value.shape[0], *shape[1:])).reshape(value.shape[0], -1)
 
 
-def _select(stream: Stream, columns: list[int]) -> Stream:
+def _select(stream: Stream, columns: tuple[int, ...]) -> Stream:
+    def pick(coefficients: Array) -> Array:
+        return np.ascontiguousarray(coefficients[:, :, list(columns)])
+
     return Stream(
-        linear=np.ascontiguousarray(stream.linear[:, :, columns]),
-        difference=np.ascontiguousarray(stream.difference[:, :, columns]),
+        linear=pick(stream.linear),
+        difference=pick(stream.difference),
         choices=tuple(
             Alternatives(
-                linear=np.ascontiguousarray(choice.linear[:, :, columns]),
-                difference=np.ascontiguousarray(choice.difference[:, :, columns]),
+                linear=pick(choice.linear),
+                difference=pick(choice.difference),
                 ramp=choice.ramp,
-                overhead=np.ascontiguousarray(choice.overhead[:, :, columns]),
+                overhead=pick(choice.overhead),
             )
             for choice in stream.choices
         ),

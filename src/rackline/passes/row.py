@@ -9,7 +9,7 @@ from typing import Literal, assert_never
 import numpy as np
 
 from rackline.errors import InputError
-from rackline.passes.features import ONE, FloatLike
+from rackline.passes.features import ONE, Array, FloatLike
 
 Resource = Literal["compute", "hbm", "scale_up", "scale_out"]
 RESOURCES: tuple[Resource, ...] = ("compute", "hbm", "scale_up", "scale_out")
@@ -98,12 +98,13 @@ class Row:
         parts = (*(self.amounts(resource) for resource in RESOURCES), self.launches, self.extra, self.depth, self.tiles)
         return {name for part in parts for name in part}
 
-    def layout(self, index: int) -> Row:
-        """The scalar row of one layout of several."""
+    def take(self, layouts: int | Array) -> Row:
+        """The scalar row of one layout of several, or the row of some of them."""
 
         def pick(value: FloatLike) -> FloatLike:
             array = np.asarray(value)
-            return float(array[index]) if array.ndim else float(array)
+            chosen = array[layouts] if array.ndim else array
+            return chosen if chosen.ndim else float(chosen)
 
         def pick_all(amounts: Amounts) -> Amounts:
             return {name: pick(value) for name, value in amounts.items()}

@@ -110,7 +110,19 @@ class PassTable:
             return self
         select = getattr(self.experts, "layout", None)
         experts = select(index) if select is not None else self.experts
-        return replace(self, rows=tuple(row.layout(index) for row in self.rows), experts=experts, num_layouts=None)
+        return replace(self, rows=tuple(row.take(index) for row in self.rows), experts=experts, num_layouts=None)
+
+    def take(self, layouts: Array) -> PassTable:
+        """The table of some layouts of several, shape (layouts,) of indices."""
+        select = getattr(self.experts, "take", None)
+        found = replace(
+            self,
+            rows=tuple(row.take(layouts) for row in self.rows),
+            experts=select(layouts) if select is not None else self.experts,
+            num_layouts=len(layouts),
+        )
+        found._time_tables.update({policy: each.take(layouts) for policy, each in self._time_tables.items()})
+        return found
 
     def _policy(self, policy: StepPolicy | None) -> StepPolicy:
         return checked_policy(self.calibration.step_policy if policy is None else policy)

@@ -170,6 +170,24 @@ class TokenCosts:
         ranks = self.deployment.layout.attention_dp * self.deployment.layout.pp
         return np.asarray(full * self.num_chips / (room * ranks))
 
+    def request_chip_s(self, prompt_len: FloatLike, output_len: FloatLike, tpot_s: float | None = None) -> Array:
+        """Chip-seconds of one request: its prefill, which makes the first output token, and the decode of the others.
+
+        Equation:
+            prompt · prefill(prompt) + (output - 1) · decode(prompt + output)
+
+        Args:
+            prompt_len, output_len: [tokens], broadcast.
+            tpot_s: limit on the step of a token [s].
+
+        Returns:
+            [s]; infinite where no batch fits in the limit. Decode is counted at the final context, an upper bound.
+        """
+        prompts, outputs = np.broadcast_arrays(np.atleast_1d(as_array(prompt_len)), np.atleast_1d(as_array(output_len)))
+        decode = self.decode_chip_s(prompts + outputs, tpot_s)
+        made = np.where(outputs > 1.0, (outputs - 1.0) * decode, 0.0)
+        return np.asarray(prompts * self.prefill_chip_s(prompts) + made)
+
     def kv_bytes(self, context_len: FloatLike) -> Array:
         """KV cache of one whole sequence, all chips together [bytes]."""
         d = self.deployment

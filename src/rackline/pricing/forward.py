@@ -16,7 +16,7 @@ import numpy as np
 
 from rackline.errors import InputError
 from rackline.hardware import MemoryTier
-from rackline.passes.features import FloatLike, as_array
+from rackline.passes.features import FloatLike
 from rackline.pricing.cache import (
     RECOMPUTE,
     KeepingCost,
@@ -43,7 +43,7 @@ def request_cost_usd(
 ) -> FloatLike:
     """Bare cost of one request: its prefill, which makes the first output token, and the decode of the others.
 
-    cost = q / utilisation · (prompt · prefill(prompt) + (output - 1) · decode(prompt + output))
+    cost = q / utilisation · chip-seconds
 
     Args:
         prompt_len, output_len: [tokens], broadcast.
@@ -53,10 +53,8 @@ def request_cost_usd(
     Returns:
         USD; infinite where no batch fits. Decode is counted at the final context, an upper bound.
     """
-    prompts, outputs = np.broadcast_arrays(np.atleast_1d(as_array(prompt_len)), np.atleast_1d(as_array(output_len)))
-    decode = costs.decode_chip_s(prompts + outputs, tpot_s)
-    made = np.where(outputs > 1.0, (outputs - 1.0) * decode, 0.0)
-    return rent.usd_per_chip_hour / 3600.0 / utilisation * (prompts * costs.prefill_chip_s(prompts) + made)
+    chip_s = costs.request_chip_s(prompt_len, output_len, tpot_s)
+    return rent.usd_per_chip_hour / 3600.0 / utilisation * chip_s
 
 
 def offer_prices(

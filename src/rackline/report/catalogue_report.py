@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rackline.arch import AnyModel, Model
+from rackline.arch import AnyModel, CountCheck, Model
 from rackline.catalog import ChipRecord, ClusterRecord, ModelRecord
 from rackline.catalog.base import SourcedRecord
 from rackline.hardware import Chip
@@ -164,11 +164,72 @@ def _facts(record: SourcedRecord) -> str:
     return ""
 
 
-def model_report(record: ModelRecord, model: AnyModel) -> Group:
-    """One model: parameters by kind, FLOP of a token against context, KV cache of a token, then its record."""
+def model_report(record: ModelRecord, model: AnyModel, check: CountCheck | None = None) -> Group:
+    """One model: parameters by kind, FLOP of a token against context, KV cache of a token, then its record.
+
+    Args:
+        check: its parameters against its checkpoint, shown behind the parameters.
+    """
     blank = Text("")
-    parts = [_head(record), blank, _parameters(model), blank, _flop(model), blank, _kv(model), blank]
-    return Group(*parts, *_numbers(record))
+    parts: list[RenderableType] = [_head(record), blank, _parameters(model), blank]
+    if check is not None:
+        parts += [_checked(check), blank]
+    return Group(*parts, _flop(model), blank, _kv(model), blank, *_numbers(record))
+
+
+def _checked(check: CountCheck) -> RenderableType:
+    """Counted against stored parameters: the difference, and where it lies."""
+    if not check.parts:
+        return Text(
+            f"counted {format_count(check.counted)}, stored {format_count(check.stored)} by {check.where}: "
+            f"difference {check.difference:+.2%}"
+        )
+    table = plain_table("against the checkpoint", caption=f"{check.where}; scales of quantised weights left out")
+    table.add_column("part", no_wrap=True)
+    for name in ("counted", "stored", "difference"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("stored as", overflow="fold")
+    for part in check.parts:
+        off = part.counted - part.stored
+        types = check.types.get(part.kind, {})
+        whole = sum(types.values())
+        table.add_row(
+            part.kind.replace("_", " "),
+            format_count(part.counted) if part.counted else "-",
+            format_count(part.stored) if part.stored else "-",
+            f"{off:+,}" if off else "0",
+            ", ".join(f"{name} {count / whole:.0%}" for name, count in sorted(types.items(), key=lambda one: -one[1])),
+        )
+    table.add_section()
+    table.add_row(
+        "all", format_count(check.counted), format_count(check.stored), f"{check.difference:+.3%}", style="bold"
+    )
+    if check.tower:
+        table.add_row("towers (left out)", "-", format_count(check.tower), "", "")
+    if check.stored_bytes is not None and check.total_size is not None:
+        off = check.stored_bytes / check.total_size - 1.0 if check.total_size else 0.0
+        table.add_row(
+            "bytes by headers, by index",
+            format_bytes(check.stored_bytes),
+            format_bytes(check.total_size),
+            f"{off:+.3%}",
+        )
+    return table
+
+
+def check_data(check: CountCheck) -> dict[str, Any]:
+    """Counted against stored parameters as plain data."""
+    return {
+        "counted_params": check.counted,
+        "stored_params": check.stored,
+        "difference": check.difference,
+        "parts": [{"kind": p.kind, "counted": p.counted, "stored": p.stored} for p in check.parts],
+        "tower_params": check.tower,
+        "params_by_dtype": check.types,
+        "total_size_bytes": check.total_size,
+        "stored_bytes": check.stored_bytes,
+        "compared_with": check.where,
+    }
 
 
 def model_data(record: ModelRecord, model: AnyModel) -> dict[str, Any]:

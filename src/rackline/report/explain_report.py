@@ -18,8 +18,11 @@ from rackline.passes import UNIT, Batch, PassTable, PassTime, Row, RowTime, Step
 from rackline.plain import plain
 from rackline.report.breakdown import comparison, plain_table, resources_line, spaced
 from rackline.report.wording import flop, percent, short_count, size, trust
+from rackline.serving.closed_loop import engine_of
+from rackline.serving.stack import stack_of
 from rackline.units import format_bytes, format_seconds
 
+_SHOWN = 0.01  # share of a pass from which on what a server adds to it is printed
 _RESOURCES = {"compute": "FLOP", "hbm": "HBM", "scale_up": "scale-up", "scale_out": "scale-out"}
 
 
@@ -33,6 +36,8 @@ class Explanation:
         batch: what one rank works on.
         table: the rows with their coefficients.
         time, ideal: the pass under the calibration, and under `blackboard` with unit calibration.
+        server_s: the pass as a server of the stack runs it: ranks wait for each other, prompts take longer than their
+            kernels, passes outside of a CUDA graph are launched kernel by kernel [s].
         memory: what the fullest chip holds.
     """
 
@@ -43,6 +48,7 @@ class Explanation:
     table: PassTable
     time: PassTime
     ideal: PassTime
+    server_s: float
     memory: MemoryUse
 
     @classmethod
@@ -57,7 +63,9 @@ class Explanation:
         policy: StepPolicy | None = None,
     ) -> Explanation:
         """Evaluate the pass both ways."""
-        table = deployment.table()
+        stack = stack_of(deployment.calibration, deployment.cluster.chip.hbm_bytes)
+        engine = engine_of(deployment, stack)
+        table = engine.table
         return cls(
             deployment=deployment,
             layout_choice=layout_choice,
@@ -66,6 +74,7 @@ class Explanation:
             table=table,
             time=table.time(batch, policy),
             ideal=table.with_calibration(UNIT).time(batch, "blackboard"),
+            server_s=float(engine.pass_s(batch, table.time_table(policy))),
             memory=memory,
         )
 
@@ -82,6 +91,7 @@ class Explanation:
             "memory": plain(self.memory),
             "fits": bool(float(self.memory.free) >= 0),
             "seconds": self.time.seconds,
+            "server_s": self.server_s,
             "binds": self.time.binds,
             "policy": self.time.policy,
             "evidence": self.time.evidence,
@@ -201,6 +211,10 @@ def _totals(explanation: Explanation) -> Text:
     text = Text(f"{time.policy} {format_seconds(time.seconds)}", style="bold")
     text.append(f" against blackboard {format_seconds(ideal.seconds)}: ", style="not bold")
     text.append(f"{time.seconds / ideal.seconds:.3g} times the ideal" if ideal.seconds else "no ideal time")
+    added = explanation.server_s - time.seconds
+    if added > _SHOWN * time.seconds:
+        text.append(f"; a server takes {format_seconds(explanation.server_s)}: ", style="not bold")
+        text.append("ranks wait for each other, prompts and host take longer", style="not bold")
     return text
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, cast
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
 from rackline.arch import AnyModel, Model
 from rackline.errors import InputError
 from rackline.hardware import Cluster, FabricLevel
-from rackline.parallel import Deployment, Layout, LayoutGrid, Precision
-from rackline.parallel.deployment import ExpertLoads
-from rackline.passes.features import Array, as_array
+from rackline.parallel import Deployment, Layout, LayoutGrid
+from rackline.passes.features import Array
 from rackline.search.candidate import price_per_chip_s
 from rackline.search.choice import Choice, Inside
 from rackline.search.cost import least_between
-from rackline.search.evaluate import Space
+from rackline.search.evaluate import Part, Space
 from rackline.search.finalists import CONTENDERS
 from rackline.search.floors import floors
 from rackline.search.pareto import pareto_front
@@ -32,12 +31,10 @@ from rackline.search.pools import (
     pair,
     prefill_modes,
     prefill_points,
-    seen_s,
     undominated,
 )
 from rackline.search.space import Constraints
 from rackline.serving.disaggregated import kv_transfer, shared_level
-from rackline.serving.steady import Engine
 from rackline.serving.workload import Mode
 
 _MANY_RANKS = 8
@@ -75,11 +72,10 @@ class Disaggregated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One pool's space with its layouts, tables and link to the other pool."""
+    """One pool's space with its layouts, schedulers and link to the other pool."""
 
     space: Space
     options: list[Layout]
-    engines: list[tuple[int, Precision, Engine]]
     modes: list[Mode]
     link: FabricLevel
 
@@ -104,46 +100,8 @@ def pool_links(decode: Cluster, prefill: Cluster | None) -> tuple[FabricLevel, F
     return prefill.scale_out, decode.scale_out
 
 
-def search_pools(
-    decode_space: Space,
-    decode_options: list[Layout],
-    limits: Constraints,
-    *,
-    engines: list[tuple[int, Precision, Engine]],
-    decode_steps: dict[tuple[int, bool], Array],
-    prefill_space: Space | None = None,
-    prefill_options: list[Layout] | None = None,
-) -> Disaggregated:
-    """Look at every pair of a prefill and a decode pool that the chips allow.
-
-    Args:
-        decode_space, decode_options: layouts of the decode pool and of the prefill pool unless that has its own.
-        engines: tables of the decode space by index of the precision.
-        decode_steps: decode steps that are known already, by index of the precision and overlap.
-        prefill_space: another cluster, or other layouts, for the prefill pool; its precisions in the same order.
-    """
-    other = prefill_space is not None and prefill_space.cluster is not decode_space.cluster
-    ends = [decode_space.cluster, *([prefill_space.cluster] if prefill_space is not None and other else [])]
-    if decode_space.calibration.is_unit:
-        ends = [cluster.without_latency() for cluster in ends]
-    links = pool_links(ends[0], ends[1] if len(ends) > 1 else None)
-    overlap = any(layout.attention_dp > 1 for layout in decode_options)
-    decode = Side(
-        space=decode_space, options=decode_options, engines=engines, modes=decode_modes(overlap), link=links[1]
-    )
-    source = prefill_space or decode_space
-    first_engines = engines
-    if prefill_space is not None:
-        first_engines = [(i, precision, engine) for i, (precision, engine) in enumerate(prefill_space.engines())]
-    first_options = prefill_options if prefill_options is not None else decode_options
-    prefill = Side(
-        space=source,
-        options=first_options,
-        engines=first_engines,
-        modes=prefill_modes(any(layout.attention_dp > 1 for layout in first_options)),
-        link=links[0],
-    )
-    return _PoolSearch(prefill=prefill, decode=decode, limits=limits, shared=not other, steps=decode_steps).answer()
+def _exchanging(options: list[Layout]) -> bool:
+    return any(layout.attention_dp > 1 for layout in options)
 
 
 def _with_context(side: Side, row: int, cp: int, replicas: int) -> Layout:
@@ -173,33 +131,99 @@ def without_context(layout: Layout, model: AnyModel) -> Layout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _PoolSearch:
-    """The search itself.
+class PoolSearch:
+    """The search over every pair of a prefill and a decode pool that the chips allow: look at all parts, then answer.
 
     Args:
-        steps: decode steps of all layouts and batches, by index of the precision and overlap [s].
+        prefill, decode: both pools; where they have one space it is looked at once.
     """
 
     prefill: Side
     decode: Side
     limits: Constraints
-    shared: bool
-    steps: dict[tuple[int, bool], Array]
+    _prefill_points: list[PoolPoints] = field(default_factory=list[PoolPoints], init=False, repr=False)
+    _decode_points: list[PoolPoints] = field(default_factory=list[PoolPoints], init=False, repr=False)
+    _least: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float], init=False, repr=False)
+
+    @classmethod
+    def of(
+        cls, space: Space, options: list[Layout], limits: Constraints, own: tuple[Space, list[Layout]] | None = None
+    ) -> PoolSearch:
+        """Nothing looked at yet.
+
+        Args:
+            space, options: of the decode pool, and of the prefill pool unless that has its own.
+            own: another cluster, or other layouts, for the prefill pool; precisions in the same order.
+
+        Raises:
+            InputError: pools on two clusters of which one has no network.
+        """
+        first, first_options = own or (space, options)
+        ends = [
+            each.cluster.without_latency() if space.calibration.is_unit else each.cluster for each in (space, first)
+        ]
+        links = pool_links(ends[0], None if first.cluster is space.cluster else ends[1])
+        return cls(
+            prefill=Side(
+                space=first, options=first_options, modes=prefill_modes(_exchanging(first_options)), link=links[0]
+            ),
+            decode=Side(space=space, options=options, modes=decode_modes(_exchanging(options)), link=links[1]),
+            limits=limits,
+        )
+
+    def look_at(self, part: Part) -> None:
+        """Evaluate some layouts of the decode pool in one precision, and of the prefill pool where it has the same."""
+        points = decode_points(part, self.decode.modes, self.decode.link)
+        self._bound("decode", part.label, self._least_decode(points))
+        self._decode_points.append(undominated(points))
+        if self.prefill.space is self.decode.space:
+            self._prefill(part)
+
+    def _prefill(self, part: Part) -> None:
+        points = prefill_points(part, self.prefill.modes, self.prefill.link)
+        self._bound("prefill", part.label, points.chips / points.requests_per_s * self.budget.prefill_usd_per_chip_s)
+        self._prefill_points.append(best_loaded(points, self.slack_s))
+
+    def _bound(self, pool: str, label: int, usd: Array) -> None:
+        """Keep what a request costs at least in a pool of this precision [USD]."""
+        least = float(np.min(usd, initial=np.inf))
+        self._least[pool, label] = min(self._least.get((pool, label), np.inf), least)
+
+    def _least_decode(self, points: PoolPoints) -> Array:
+        """What a request costs at least in decode pools that are always full, (points,) [USD]."""
+        limit = np.inf if self.limits.tpot_s is None else self.limits.tpot_s
+        batches, usd = self.decode.space.batches, points.chips / points.requests_per_s
+        after = np.append(batches[1:], batches[-1])[np.searchsorted(batches, points.per_rank)]
+        # the points of one engine stand one behind the other, as far as memory holds them
+        same = np.ones(max(points.chips.size - 1, 0), dtype=bool)
+        for kind in (points.mode, points.row, points.cp):
+            same &= kind[1:] == kind[:-1]
+        after_s = np.append(np.where(same, points.seconds[1:], np.inf), np.inf)[: points.chips.size]
+        kept = points.seconds <= limit
+        least = least_between(usd[kept], points.seconds[kept], points.per_rank[kept], after[kept], after_s[kept], limit)
+        return least * self.budget.decode_usd_per_chip_s
+
+    @property
+    def usd_at_least(self) -> float:
+        """Cost with the cheapest of each pool always full, without a limit to the first token [USD per million]."""
+        labels = {label for _, label in self._least}
+        found = [self._least.get(("decode", one), np.inf) + self._least.get(("prefill", one), np.inf) for one in labels]
+        return min(found, default=np.inf) / self.decode.space.workload.output_len * 1e6
 
     def answer(self) -> Disaggregated:
-        first = prefill_points(self.prefill.space, self.prefill.engines, self.prefill.modes, self.prefill.link)
-        then = decode_points(self.decode.space, self.decode.engines, self.decode.modes, self.decode.link, self.steps)
+        """Pair all that was looked at."""
+        if self.prefill.space is not self.decode.space:
+            for part in self.prefill.space.parts():
+                self._prefill(part)
+        first = best_loaded(PoolPoints.join(self._prefill_points).in_order(), self.slack_s)
+        then = undominated(PoolPoints.join(self._decode_points).in_order())
         evaluated = first.evaluated + then.evaluated
-        if first.chips.size == 0 or then.chips.size == 0:
-            pool = "prefill" if first.chips.size == 0 else "decode"
+        if not first.fitting or not then.fitting:
+            pool = "prefill" if not first.fitting else "decode"
             return Disaggregated(
                 best=None, pareto=(), candidates_evaluated=evaluated, pairs_compared=0, reason=f"no {pool} pool fits"
             )
-        slack = self.slack_s
-        usd_at_least = self._usd_at_least(first, then)
-        first = best_loaded(first, slack)
-        then = undominated(then)
-        pairs = pair(first, then, self.budget, slack)
+        pairs = pair(first, then, self.budget, self.slack_s)
         cost = pairs.usd_per_request
         front = pareto_front(np.where(np.isfinite(cost), 1.0 / then.seconds, np.nan), cost)
         meets = np.isfinite(cost)
@@ -221,48 +245,12 @@ class _PoolSearch:
         return Disaggregated(
             best=contenders[0] if contenders else None,
             contenders=contenders,
-            usd_at_least=usd_at_least,
+            usd_at_least=self.usd_at_least,
             pareto=tuple(shown[int(index)] for index in again),
             candidates_evaluated=evaluated,
             pairs_compared=pairs.evaluated,
             reason="" if contenders else self._why_nothing(first, then, cost),
         )
-
-    def _usd_at_least(self, first: PoolPoints, then: PoolPoints) -> float:
-        """Cost with the cheapest of each pool always full, without a limit to the first token [USD per million]."""
-        limit = np.inf if self.limits.tpot_s is None else self.limits.tpot_s
-        batches, cost = self.decode.space.batches, then.chips / then.requests_per_s
-        after = np.append(batches[1:], batches[-1])[np.searchsorted(batches, then.per_rank)]
-        # the points of one engine stand one behind the other, as far as memory holds them
-        same = np.ones(max(then.chips.size - 1, 0), dtype=bool)
-        for kind in (then.label, then.mode, then.row, then.cp):
-            same &= kind[1:] == kind[:-1]
-        after_s = np.append(np.where(same, then.seconds[1:], np.inf), np.inf)
-        kept = then.seconds <= limit
-        decode = least_between(cost[kept], then.seconds[kept], then.per_rank[kept], after[kept], after_s[kept], limit)
-        usd_first, usd_then = self.budget.prefill_usd_per_chip_s, self.budget.decode_usd_per_chip_s
-        least = float("inf")
-        for label in np.unique(then.label[kept]):
-            others = first.label == label
-            if np.any(others):
-                prompt = float(np.min(first.chips[others] / first.requests_per_s[others])) * usd_first
-                least = min(least, float(np.min(decode[then.label[kept] == label])) * usd_then + prompt)
-        return least / self.decode.space.workload.output_len * 1e6
-
-    def _tpot_s(self, then: PoolPoints, index: int, requests_per_s: float) -> float:
-        """Time per output token of a decode replica at a rate, which may be less than it could serve [s]."""
-        side, cp, work = self.decode, int(then.cp[index]), self.decode.space.workload
-        mode = side.modes[int(then.mode[index])]
-        known = self.steps.get((int(then.label[index]), mode.two_batch_overlap))
-        if cp > 1 or known is None or requests_per_s >= 0.999 * float(then.requests_per_s[index]):
-            return float(then.seconds[index])
-        layout, batches = side.options[int(then.row[index])], side.space.batches
-        peers = float(layout.attention_dp * layout.pp)
-        step_s = np.broadcast_to(known, (len(side.options), batches.size))[int(then.row[index])][None, :]
-        tpot_s = seen_s(step_s, batches[None, :], np.full((1, 1), peers), work)[0]
-        served = batches * peers / (tpot_s * (work.output_len - 1.0))
-        found = cast(float, np.interp(requests_per_s, served, tpot_s))
-        return min(float(found), float(then.seconds[index]))
 
     def _inside(self, pair: PoolPair) -> Inside:
         first, then = self._details(pair.prefill, self.prefill), self._details(pair.decode, self.decode)
@@ -302,7 +290,7 @@ class _PoolSearch:
         """Time to first token that prompts may take."""
         if self.limits.ttft_s is None:
             return None
-        constant = self.prefill.engines[0][2].stack.beyond_passes_s(self.decode.space.workload)
+        constant = self.prefill.space.stack.beyond_passes_s(self.decode.space.workload)
         return self.limits.ttft_s - constant - max(self.prefill.link.latency_s, self.decode.link.latency_s)
 
     @property
@@ -311,7 +299,7 @@ class _PoolSearch:
         return Budget(
             prefill_chips=self.prefill.cluster.num_chips,
             decode_chips=self.decode.cluster.num_chips,
-            shared_chips=self.decode.cluster.num_chips if self.shared else None,
+            shared_chips=self.decode.cluster.num_chips if self.prefill.cluster is self.decode.cluster else None,
             prefill_usd_per_chip_s=price_per_chip_s(self.prefill.cluster)[0],
             decode_usd_per_chip_s=price_per_chip_s(self.decode.cluster)[0],
         )
@@ -329,16 +317,21 @@ class _PoolSearch:
             self.decode.space,
             grid=LayoutGrid.of([self.decode.options[row]]),
             batches=tries,
-            precisions=[self.decode.engines[label][1]],
+            precisions=[self.decode.space.precisions[label]],
             threads=1,
         )
-        known = self.decode.engines[label][2].table.experts
-        ep = self.decode.options[row].ep
-        law = ExpertLoads(as_array(ep)[None], {ep: known.loads[ep]}) if isinstance(known, ExpertLoads) else None
-        engine = space.engine(space.precisions[0], law)
+        (part,) = space.parts()
         mode = self.decode.modes[int(then.mode[index])]
-        finer = decode_points(space, [(label, space.precisions[0], engine)], [mode], self.decode.link)
+        finer = decode_points(part, [mode], self.decode.link)
         finer = finer.take(np.flatnonzero(finer.cp == then.cp[index]))
+        size = finer.row.size
+        finer = replace(
+            finer,
+            label=np.full(size, label),
+            row=np.full(size, row),
+            mode=np.full(size, then.mode[index]),
+            alone_s=np.full(size, then.alone_s[index]),
+        )
         if self.limits.tpot_s is not None:
             finer = finer.take(np.flatnonzero(finer.seconds <= self.limits.tpot_s))
         if finer.chips.size == 0:
@@ -347,8 +340,7 @@ class _PoolSearch:
         best = int(np.argmin(again.usd_per_request))
         if not again.usd_per_request[best] < pairs.usd_per_request[index]:
             return base
-        moved = replace(finer, row=np.full(finer.row.size, row), mode=np.full(finer.mode.size, then.mode[index]))
-        return self._pair(first, moved, again, best)
+        return self._pair(first, finer, again, best)
 
     def _pair(self, first: PoolPoints, then: PoolPoints, pairs: Pairs, index: int) -> PoolPair:
         partner, budget, work = int(pairs.partner[index]), self.budget, self.decode.space.workload
@@ -363,7 +355,7 @@ class _PoolSearch:
         prefill = Pool(
             cluster=self.prefill.cluster.name,
             layout=prefill_layout,
-            precision=self.prefill.engines[label][1],
+            precision=self.prefill.space.precisions[label],
             mode=self.prefill.modes[int(first.mode[partner])],
             batch_size=0,
             sequences_per_rank=0,
@@ -374,7 +366,7 @@ class _PoolSearch:
         decode = Pool(
             cluster=self.decode.cluster.name,
             layout=decode_layout,
-            precision=self.decode.engines[label][1],
+            precision=self.decode.space.precisions[label],
             mode=self.decode.modes[int(then.mode[index])],
             batch_size=per_rank * decode_layout.attention_dp * decode_layout.pp,
             sequences_per_rank=per_rank,
@@ -391,14 +383,14 @@ class _PoolSearch:
             prefill_link=self.prefill.link,
             decode_link=self.decode.link,
         )
-        constant = self.prefill.engines[0][2].stack.beyond_passes_s(work)
+        constant = self.prefill.space.stack.beyond_passes_s(work)
         prompt_s = float(first.passes(partner).prompt_s(prefill.load, n_first))
         first_usd = prefill.num_chips * budget.prefill_usd_per_chip_s / rate
         return PoolPair(
             prefill=prefill,
             decode=decode,
             transfer=transfer,
-            tpot_s=self._tpot_s(then, index, rate / n_then),
+            tpot_s=then.tpot_s(index, rate / n_then),
             ttft_s=constant + prompt_s + transfer.seconds,
             ttft_alone_s=constant + float(first.alone_s[partner]) + transfer.seconds,
             caveat=_caveat(prefill_layout, decode_layout),

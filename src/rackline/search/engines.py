@@ -15,20 +15,21 @@ from rackline.plain import plain
 from rackline.search.candidate import Candidate, plan_points, price_per_chip_s
 from rackline.search.choice import Choice, Inside
 from rackline.search.cost import least_between
-from rackline.search.evaluate import Block, Space
+from rackline.search.evaluate import Part, Space
 from rackline.search.finalists import CONTENDERS
 from rackline.search.fits import ClusterNeed, smallest_cluster
 from rackline.search.floors import floors
 from rackline.search.open_engines import Found, OpenEngines, OpenSearch, Pick
 from rackline.search.pareto import pareto_front
-from rackline.search.points import Points
+from rackline.search.points import Block, Numbering, Place, Points
 from rackline.search.rejected import Rejected, nearest_rejected
+from rackline.search.shortlist import MOST_RANKED, NEAR, Shortlist
 from rackline.search.space import Constraints
 from rackline.units import format_bytes
 
-NEAR = 1.15  # times the front with every slot taken: engines that are looked at in an open loop
-MOST_NEAR = 250
+MOST_NEAR = 250  # engines near the front with every slot taken that are looked at in an open loop
 MOST_CHEAP = 60  # of those within the limits, for each limit that is tried
+LATE = 1.5  # times the limit to the first token, up to which an engine is looked at in an open loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +37,9 @@ class Engines:
     """What the search over single engines found.
 
     Args:
-        contenders: the cheapest by the estimate that keep the limits, cheapest first.
+        contenders: the cheapest by their estimates that keep the limits, cheapest first.
         usd_at_least: cost of the cheapest within the time per output token with every slot taken all the time
             [USD per million output tokens]; infinite where there is none.
-        blocks: all points.
         pareto: front of tokens/s/user against cost, of all that fit, fastest first.
         ranked: cheapest of each tp, pp, moe_tp and precision that keeps the limits, cheapest first.
         rejected: nearest candidate for each reason of rejection.
@@ -50,7 +50,6 @@ class Engines:
 
     contenders: tuple[Choice, ...]
     usd_at_least: float
-    blocks: tuple[Block, ...]
     pareto: tuple[Candidate, ...]
     ranked: tuple[Candidate, ...]
     rejected: tuple[Rejected, ...]
@@ -61,7 +60,7 @@ class Engines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSearch:
-    """The search over layouts × precisions × modes × batches of one engine.
+    """The search over layouts × precisions × modes × batches of one engine: look at all parts, then answer.
 
     Args:
         open_loop: rank by arrivals at random; else by every slot taken all the time.
@@ -70,23 +69,60 @@ class EngineSearch:
     space: Space
     options: list[Layout]
     limits: Constraints
-    open_loop: bool = True
+    shortlist: Shortlist
+    open_loop: bool
+
+    @classmethod
+    def of(cls, space: Space, options: list[Layout], limits: Constraints, *, open_loop: bool) -> EngineSearch:
+        """Nothing looked at yet."""
+        wanted = limits
+        if open_loop and limits.ttft_s is not None:
+            wanted = replace(limits, ttft_s=LATE * limits.ttft_s)
+        shortlist = Shortlist(limits=wanted, near=NEAR if open_loop else 1.0)
+        return cls(space=space, options=options, limits=limits, shortlist=shortlist, open_loop=open_loop)
+
+    @property
+    def usd_per_chip_s(self) -> float:
+        """Price of a chip."""
+        return price_per_chip_s(self.space.cluster)[0]
+
+    @property
+    def numbering(self) -> Numbering:
+        """How the points are counted."""
+        return Numbering(len(self.space.modes), len(self.options), len(self.space.batches))
+
+    def look_at(self, part: Part) -> None:
+        """Evaluate all modes and batches of some layouts in one precision, but what cannot be in the answer."""
+        layouts = len(part.space.grid)
+        for overlap in (False, True):
+            blocks = [
+                Block.of(
+                    part, mode, self.numbering.indices(part.label, place, part.start, layouts), self.usd_per_chip_s
+                )
+                for place, mode in enumerate(self.space.modes)
+                if mode.two_batch_overlap == overlap
+            ]
+            wanted = [self.shortlist.wanted(block.bounds) for block in blocks]
+            hit = [block.where[mask] // len(self.space.batches) for block, mask in zip(blocks, wanted, strict=True)]
+            rows = np.unique(np.concatenate(hit)) if hit else np.empty(0, dtype=np.int64)
+            if not rows.size:
+                continue
+            some = part if rows.size == layouts else part.take(rows)
+            for block, mask in zip(blocks, wanted, strict=True):
+                self.shortlist.add(block.timed(some, rows, mask))
 
     def answer(self) -> Engines:
-        """Evaluate every point and pick."""
-        blocks = list(self.space.blocks())
-        usd_per_chip_s, _ = price_per_chip_s(self.space.cluster)
-        points = Points.of(blocks, usd_per_chip_s, self.limits)
-        if not np.any(points.evaluated):
+        """Pick from all that was looked at."""
+        if not self.shortlist.looked_at:
             raise InputError(
                 what="modes",
                 given=", ".join(mode.label() for mode in self.space.modes),
                 allowed="a mode without two-batch overlap, or a layout whose attention-dp ranks exchange tokens",
             )
-        found = self._open(points, blocks, usd_per_chip_s) if self.open_loop else None
-        found = found or self._closed(points, blocks, usd_per_chip_s)
-        best = found.refined[0] if found.refined else None
-        reason, need = ("", None) if best else self._why_nothing(points, blocks, found)
+        points = self.shortlist.points()
+        found = self._open(points) if self.open_loop else None
+        found = found or self._closed(points)
+        reason, need = ("", None) if found.refined else self._why_nothing(points, found)
         contenders = [
             Choice(workload=self.space.workload, estimate=one, inside=self._inside(one))
             for one in found.refined[:CONTENDERS]
@@ -94,11 +130,10 @@ class EngineSearch:
         return Engines(
             contenders=tuple(contenders),
             usd_at_least=self._usd_at_least(points),
-            blocks=tuple(blocks),
             pareto=tuple(found.pareto),
             ranked=tuple(found.ranked),
             rejected=tuple(found.rejected),
-            candidates_evaluated=int(np.count_nonzero(points.evaluated)),
+            candidates_evaluated=self.shortlist.looked_at,
             reason=reason,
             need=need,
         )
@@ -106,141 +141,142 @@ class EngineSearch:
     def _usd_at_least(self, points: Points) -> float:
         """What no engine within the time per output token can be below, with every slot taken [USD per million]."""
         limit = np.inf if self.limits.tpot_s is None else self.limits.tpot_s
-        each, batches = points.shape[1], self.space.batches
-        tpot_s, cost = points.tpot_s.reshape(-1, each), points.cost.reshape(-1, each)
-        serves = points.serves.reshape(-1, each)
-        after_s = np.full(tpot_s.shape, np.inf)
-        after_s[:, :-1] = np.where(serves[:, 1:], tpot_s[:, 1:], np.inf)
-        row, column = np.nonzero(serves & (tpot_s <= limit))
+        batches, serves = self.space.batches, np.append(points.serves, False)
+        place = np.searchsorted(points.index, points.index + 1)
+        column = points.index % len(batches)
+        known = np.append(points.index, -1)[place] == points.index + 1
+        known &= serves[place] & (column + 1 < len(batches))
+        after_s = np.where(known, np.append(points.tpot_s, np.inf)[place], np.inf)
         after = np.append(batches[1:], batches[-1])[column]
+        kept = points.serves & (points.tpot_s <= limit)
         least = least_between(
-            cost[row, column], tpot_s[row, column], batches[column], after, after_s[row, column], limit
+            points.cost[kept], points.tpot_s[kept], batches[column[kept]], after[kept], after_s[kept], limit
         )
         return float(np.min(least, initial=np.inf))
 
-    def _closed(self, points: Points, blocks: list[Block], usd_per_chip_s: float) -> Found:
+    def _closed(self, points: Points) -> Found:
         """The best with every slot taken all the time."""
-        front = pareto_front(np.where(points.serves, 1.0 / points.tpot_s, np.nan), points.cost)
-        kept = np.flatnonzero(points.serves & points.meets)
+        serves = points.serves
+        front = pareto_front(np.where(serves, 1.0 / points.tpot_s, np.nan), points.cost)
+        kept = np.flatnonzero(serves & points.meets(self.limits))
         order = kept[np.argsort(points.cost[kept], kind="stable")]
         ranked = self._distinct(
-            points, order, lambda block, row: _style(self.options[row], blocks[block].precision), 10
+            points, order, lambda place: _style(self.options[place.row], self.space.precisions[place.label]), 10
         )
         # the grid of batches is coarse: each of the cheapest combinations may be the best between its points
-        near = self._distinct(points, order, lambda block, row: (block, row), 12)
-        refined = [self._refined(self._candidate(points, blocks, index), usd_per_chip_s) for index in near]
+        near = self._distinct(points, order, lambda place: (place.label, place.mode, place.row), 12)
+        refined = [self._refined(candidate) for candidate in near]
         refined.sort(key=lambda option: option.usd_per_mtok_output_all_in)
         best_cost = refined[0].usd_per_mtok_output_all_in if refined else np.inf
         return Found(
             refined=refined,
-            pareto=[self._candidate(points, blocks, int(index)) for index in front],
-            ranked=[self._candidate(points, blocks, index) for index in ranked],
-            rejected=self._rejected(points, blocks, best_cost, ("memory", "prefill", "tpot", "ttft")),
-            fastest=self._least(points, blocks, points.tpot_s),
-            soonest=self._least(points, blocks, points.ttft_s),
+            pareto=[self._candidate(points, int(at)) for at in front],
+            ranked=ranked,
+            rejected=self._rejected(points, best_cost, ("memory", "prefill", "tpot", "ttft")),
+            fastest=self._least(points, points.tpot_s),
+            soonest=self._least(points, points.ttft_s),
         )
 
-    def _open(self, points: Points, blocks: list[Block], usd_per_chip_s: float) -> Found | None:
+    def _open(self, points: Points) -> Found | None:
         """The best under arrivals at random among the engines that are promising; None where there are none."""
-        picks = [
-            Pick(precision=blocks[block].precision, mode=blocks[block].mode, row=row, engine=blocks[block].engine)
-            for block, row in self._promising(points)
-        ]
+        picks: list[Pick] = []
+        for engine in self._promising(points):
+            place = self.numbering.place(engine * len(self.space.batches))
+            picks.append(Pick(self.space.precisions[place.label], self.space.modes[place.mode], place.row))
         if not picks:
             return None
-        engines = OpenEngines(space=self.space, options=self.options, usd_per_chip_s=usd_per_chip_s)
         found = OpenSearch(
-            engines=engines,
+            engines=OpenEngines(space=self.space, options=self.options, usd_per_chip_s=self.usd_per_chip_s),
             picks=picks,
             limits=self.limits,
             style=lambda one: _style(one.layout, one.precision),
             short=_short,
         ).answer()
         cost = found.refined[0].usd_per_mtok_output_all_in if found.refined else np.inf
-        unfit = self._rejected(points, blocks, cost, ("memory", "prefill"))
+        unfit = self._rejected(points, cost, ("memory", "prefill"))
         return replace(found, rejected=[*unfit, *found.rejected])
 
-    def _rejected(
-        self, points: Points, blocks: list[Block], best_cost: float, names: Collection[str]
-    ) -> list[Rejected]:
-        return nearest_rejected(
-            cost=points.cost,
-            tpot_s=points.tpot_s,
-            ttft_s=points.ttft_s,
-            free_bytes=points.free_bytes,
-            utilisation=points.utilisation,
-            limits=self.limits,
-            best_cost=best_cost,
-            describe=lambda index: plain(self._candidate(points, blocks, index)),
-            short=lambda index: _short(self._candidate(points, blocks, index)),
-            names=names,
-        )
-
-    def _least(self, points: Points, blocks: list[Block], values: Array) -> Candidate | None:
-        if not np.any(points.serves):
-            return None
-        return self._candidate(points, blocks, int(np.nanargmin(np.where(points.serves, values, np.nan))))
-
-    def _promising(self, points: Points) -> list[tuple[int, int]]:
-        """Engines, as (block, row), that are near the front with every slot taken, or the cheapest within the limits.
+    def _promising(self, points: Points) -> list[int]:
+        """Engines that are near the front with every slot taken, or the cheapest within the limits.
 
         The closed loop is often too early with the first token, seldom too late: the cheapest within the limit, within
         half of it, and within one and a half of it are looked at.
-        """
-        each = points.shape[1]
-        serves = points.serves
-        front = pareto_front(np.where(serves, 1.0 / points.tpot_s, np.nan), points.cost)
-        found: dict[int, None] = {}
-        if front.size:
-            # cheapest of all that are as fast: the front falls with the time per output token
-            below = np.searchsorted(points.tpot_s[front], points.tpot_s[serves], side="right") - 1
-            over = np.full(serves.shape, np.inf)
-            over[serves] = points.cost[serves] / points.cost[front][below]
-            nearest = np.min(over.reshape(-1, each), axis=1)
-            order = np.argsort(nearest, kind="stable")[:MOST_NEAR]
-            found.update(dict.fromkeys(order[nearest[order] < NEAR].tolist()))
-        within = serves if self.limits.tpot_s is None else serves & (points.tpot_s <= self.limits.tpot_s)
-        late = (1.5, 1.0, 0.5) if self.limits.ttft_s is not None else (np.inf,)
-        for part in late:
-            kept = within & (points.ttft_s <= part * (self.limits.ttft_s or 1.0))
-            cost = np.min(np.where(kept, points.cost, np.inf).reshape(-1, each), axis=1)
-            order = np.argsort(cost, kind="stable")[:MOST_CHEAP]
-            found.update(dict.fromkeys(order[np.isfinite(cost[order])].tolist()))
-        return [divmod(place, points.shape[0]) for place in found]
 
-    def _candidate(self, points: Points, blocks: list[Block], index: int) -> Candidate:
-        block, row, column = points.locate(index)
-        chosen, layout = blocks[block], self.options[row]
-        per_rank = int(self.space.batches[column])
-        placed = replace(layout, dp=max(1, self.space.cluster.num_chips // layout.chips_per_replica))
-        return Candidate(
-            layout=placed,
-            precision=chosen.precision,
-            mode=chosen.mode,
-            batch_size=per_rank * layout.attention_dp * layout.pp,
-            sequences_per_rank=per_rank,
-            tpot_s=float(points.tpot_s[index]),
-            ttft_s=float(points.ttft_s[index]),
-            requests_per_s=float(points.rate[index]) * placed.num_chips / self.space.workload.output_len,
-            output_tokens_per_s_per_chip=float(points.rate[index]),
-            usd_per_mtok_output_all_in=float(points.cost[index]),
-            usd_per_mtok_input=float(points.cost[index] * points.prefill_cost_share[index])
-            * self.space.workload.output_len
-            / self.space.workload.input_len,
-            usd_per_mtok_output=float(points.cost[index] * (1.0 - points.prefill_cost_share[index])),
-            prefill_utilisation=float(points.utilisation[index]),
-            free_bytes=float(points.free_bytes[index]),
+        Returns:
+            Indices of engines: those of their points over the number of batches.
+        """
+        serves = np.flatnonzero(points.serves)
+        engines, engine = np.unique(points.index[serves] // len(self.space.batches), return_inverse=True)
+        tpot_s, ttft_s, cost = (column[serves] for column in (points.tpot_s, points.ttft_s, points.cost))
+        found: dict[int, None] = {}
+
+        def take(values: Array, most: int, below: float) -> None:
+            best = np.full(engines.size, np.inf)
+            np.minimum.at(best, engine, values)
+            order = np.argsort(best, kind="stable")[:most]
+            found.update(dict.fromkeys(engines[order[best[order] < below]].tolist()))
+
+        if serves.size:
+            order = np.lexsort((cost, tpot_s))
+            cheapest = np.minimum.accumulate(cost[order])  # of all that are as fast
+            take(cost / cheapest[np.searchsorted(tpot_s[order], tpot_s, side="right") - 1], MOST_NEAR, NEAR)
+            within = np.ones(serves.size, dtype=bool) if self.limits.tpot_s is None else tpot_s <= self.limits.tpot_s
+            late = (LATE, 1.0, 0.5) if self.limits.ttft_s is not None else (np.inf,)
+            for part in late:
+                kept = within & (ttft_s <= part * (self.limits.ttft_s or 1.0))
+                take(np.where(kept, cost, np.inf), MOST_CHEAP, np.inf)
+        return list(found)
+
+    def _rejected(self, points: Points, best_cost: float, names: Collection[str]) -> list[Rejected]:
+        return nearest_rejected(
+            points,
+            self.limits,
+            best_cost=best_cost,
+            describe=lambda at: plain(self._candidate(points, at)),
+            short=lambda at: _short(self._candidate(points, at)),
+            names=names,
         )
 
-    def _distinct(self, points: Points, order: Array, key: Callable[[int, int], object], most: int) -> list[int]:
-        """The first point of each kind, in this order; `key` names the kind from (block, layout row)."""
-        seen: dict[object, int] = {}
-        for index in order[:20000]:
-            block, row, _ = points.locate(int(index))
-            seen.setdefault(key(block, row), int(index))
-            if len(seen) == most:
+    def _least(self, points: Points, values: Array) -> Candidate | None:
+        """The one that serves with the smallest value; None where none serves."""
+        if not np.any(points.serves):
+            return None
+        return self._candidate(points, int(np.nanargmin(np.where(points.serves, values, np.nan))))
+
+    def _candidate(self, points: Points, at: int) -> Candidate:
+        place = self.numbering.place(int(points.index[at]))
+        layout = self.options[place.row]
+        per_rank = int(self.space.batches[place.column])
+        placed = replace(layout, dp=max(1, self.space.cluster.num_chips // layout.chips_per_replica))
+        rate, cost, share = (float(column[at]) for column in (points.rate, points.cost, points.prefill_cost_share))
+        work = self.space.workload
+        return Candidate(
+            layout=placed,
+            precision=self.space.precisions[place.label],
+            mode=self.space.modes[place.mode],
+            batch_size=per_rank * layout.attention_dp * layout.pp,
+            sequences_per_rank=per_rank,
+            tpot_s=float(points.tpot_s[at]),
+            ttft_s=float(points.ttft_s[at]),
+            requests_per_s=rate * placed.num_chips / work.output_len,
+            output_tokens_per_s_per_chip=rate,
+            usd_per_mtok_output_all_in=cost,
+            usd_per_mtok_input=cost * share * work.output_len / work.input_len,
+            usd_per_mtok_output=cost * (1.0 - share),
+            prefill_utilisation=float(points.utilisation[at]),
+            free_bytes=float(points.free_bytes[at]),
+        )
+
+    def _distinct(self, points: Points, order: Array, key: Callable[[Place], object], most: int) -> list[Candidate]:
+        """The first candidate of each kind, in this order; `key` names the kind."""
+        found: dict[object, Candidate] = {}
+        for at in order[:MOST_RANKED]:
+            kind = key(self.numbering.place(int(points.index[at])))
+            if kind not in found:
+                found[kind] = self._candidate(points, int(at))
+            if len(found) == most:
                 break
-        return list(seen.values())
+        return list(found.values())
 
     def _deployment(self, candidate: Candidate) -> Deployment:
         return Deployment(
@@ -252,7 +288,7 @@ class EngineSearch:
             routing=self.space.routing,
         )
 
-    def _refined(self, candidate: Candidate, usd_per_chip_s: float) -> Candidate:
+    def _refined(self, candidate: Candidate) -> Candidate:
         """The cheapest whole batch between the neighbours of the grid point."""
         at = candidate.sequences_per_rank
         above = self.space.batches[self.space.batches > at]
@@ -264,7 +300,7 @@ class EngineSearch:
             tries,
             self.space.workload,
             self.space.server(float(candidate.mode.max_batched_tokens)),
-            usd_per_chip_s,
+            self.usd_per_chip_s,
         )
         good = [
             option
@@ -301,18 +337,17 @@ class EngineSearch:
             context_len=workload.final_context,
             server=self.space.server(float(best.mode.max_batched_tokens)),
         )
-        usd_per_chip_s, _ = price_per_chip_s(self.space.cluster)
         return Inside(
             decode=decode,
             prefill=prefill,
             memory=memory,
-            floors=floors(deployment, workload, best.tpot_s, best.usd_per_mtok_output, usd_per_chip_s),
+            floors=floors(deployment, workload, best.tpot_s, best.usd_per_mtok_output, self.usd_per_chip_s),
         )
 
-    def _why_nothing(self, points: Points, blocks: list[Block], found: Found) -> tuple[str, ClusterNeed | None]:
+    def _why_nothing(self, points: Points, found: Found) -> tuple[str, ClusterNeed | None]:
         space = self.space
         if not np.any(points.free_bytes >= 0):
-            candidate = self._candidate(points, blocks, int(np.nanargmax(points.free_bytes)))
+            candidate = self._candidate(points, int(np.argmax(points.free_bytes)))
             has = space.cluster.chip.program_bytes * self.limits.memory_fraction
             needs = has - candidate.free_bytes
             need = smallest_cluster(space.model, space.workload, self.limits.memory_fraction)

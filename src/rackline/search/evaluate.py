@@ -1,9 +1,9 @@
-"""All points of a plan at once: one array per quantity over (layouts, batches), for each precision and mode."""
+"""The space of a plan, and its pass tables: some layouts at a time, all batches at once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,31 +22,11 @@ from rackline.parallel import (
 from rackline.parallel.deployment import ExpertLoads
 from rackline.passes import Batch, Calibration, ExpertLoad
 from rackline.passes.features import Array, as_array
-from rackline.search.candidate import output_rate
 from rackline.serving.stack import Stack, stack_of
-from rackline.serving.steady import Engine, SteadyState, steady_state
+from rackline.serving.steady import Engine
 from rackline.serving.workload import Mode, Workload
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """Points of one precision and mode; arrays (layouts, batches).
-
-    Args:
-        layout_index: row → index into the list of layouts, shape (layouts,).
-        free_bytes: what is left on the fullest chip; negative does not fit [bytes].
-        state: latencies.
-        output_tokens_per_s_per_chip: [tokens/s].
-        engine: the tables that made it.
-    """
-
-    precision: Precision
-    mode: Mode
-    engine: Engine
-    layout_index: Array
-    free_bytes: Array
-    state: SteadyState
-    output_tokens_per_s_per_chip: Array
+LAYOUTS_AT_ONCE = 2048  # bounds the memory of a search over thousands of chips
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +61,12 @@ class Space:
         """What a server of the space keeps of a chip."""
         return self.stack.memory(batched_tokens, self.memory_fraction)
 
-    def free_bytes(self, precision: Precision, batched_tokens: float) -> Array:
-        """Bytes left on the fullest chip at every (layout, batch); linear in the sequences."""
+    def free_bytes(self, precision: Precision, batched_tokens: float, cp: int = 1) -> Array:
+        """Bytes left on the fullest chip at every (layout, batch); linear in the sequences.
+
+        Args:
+            cp: ranks that share each context [count].
+        """
         pp = as_array(self.grid.pp)
         empty, one = (
             as_array(
@@ -98,7 +82,7 @@ class Space:
             )
             for count in (0.0, 1.0)
         )
-        return empty[:, None] + (one - empty)[:, None] * self.batches[None, :]
+        return empty[:, None] + (one - empty)[:, None] * (self.batches / cp)[None, :]
 
     def engine(self, precision: Precision, law: ExpertLoad | ExpertLoads | None) -> Engine:
         """Pass tables of all layouts in one precision.
@@ -117,45 +101,60 @@ class Space:
             stack=self.stack,
         )
 
-    def engines(self) -> Iterator[tuple[Precision, Engine]]:
-        """The pass tables of each precision."""
+    def parts(self) -> Iterator[Part]:
+        """Some layouts after the others, each in every precision; memory holds the tables of one part at a time."""
         law = expert_law(self.model, self.grid, self.routing)
-        for precision in self.precisions:
-            yield precision, self.engine(precision, law)
-
-    def decode_s(self, engine: Engine, two_batch_overlap: bool) -> Array:
-        """Decode steps of every layout and batch, shape (layouts, batches) [s]."""
-        return engine.decode_s(
-            Batch(decode_sequences=self.batches[None, :], context_len=self.workload.mean_context),
-            engine.time_table(two_batch_overlap),
-            two_batch_overlap=two_batch_overlap,
-            threads=self.threads,
-        )
-
-    def blocks(self) -> Iterator[Block]:
-        """Evaluate every point, one precision and mode after the other."""
-        per_replica = self.batches[None, :] * as_array(self.grid.attention_dp * self.grid.pp)[:, None]
-        chips = as_array(self.grid.chips_per_replica)[:, None]
-        everything = np.arange(len(self.grid))
-        exchanging = self.grid.attention_dp > 1
-        b = self.batches[None, :]
-        for precision, engine in self.engines():
-            decode: dict[bool, Array] = {}
-            for mode in self.modes:
-                overlap = mode.two_batch_overlap
-                if overlap not in decode:
-                    decode[overlap] = self.decode_s(engine, overlap)
-                state = steady_state(engine, self.workload, mode, b, decode_s=decode[overlap], threads=self.threads)
-                free = self.free_bytes(precision, mode.max_batched_tokens)
-                rate = output_rate(self.workload, per_replica, state.tpot_s, state.hold_s) / chips
-                if overlap:
-                    rate = np.where(exchanging[:, None] & (b >= 2), rate, np.nan)  # one sequence has no halves
-                yield Block(
-                    precision=precision,
-                    mode=mode,
-                    engine=engine,
-                    layout_index=everything,
-                    free_bytes=free,
-                    state=state,
-                    output_tokens_per_s_per_chip=rate,
+        for start in range(0, len(self.grid), LAYOUTS_AT_ONCE):
+            some = slice(start, start + LAYOUTS_AT_ONCE)
+            space = replace(self, grid=self.grid.take(some))
+            here = law.take(some) if isinstance(law, ExpertLoads) else law
+            for label, precision in enumerate(self.precisions):
+                yield Part(
+                    space=space, start=start, label=label, precision=precision, engine=space.engine(precision, here)
                 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Some layouts of a space in one precision, with their pass tables.
+
+    Args:
+        space: of these layouts only.
+        start: index of the first of them in the whole space.
+        label: index of the precision.
+        engine: the tables.
+    """
+
+    space: Space
+    start: int
+    label: int
+    precision: Precision
+    engine: Engine
+    _decode_s: dict[bool, Array] = field(default_factory=dict[bool, Array], init=False, repr=False, compare=False)
+    _free_bytes: dict[tuple[float, int], Array] = field(
+        default_factory=dict[tuple[float, int], Array], init=False, repr=False, compare=False
+    )
+
+    def take(self, rows: Array) -> Part:
+        """Some of the layouts, shape (layouts,) of indices; decode steps that are known stay so."""
+        space = replace(self.space, grid=self.space.grid.take(rows))
+        found = replace(self, space=space, engine=self.engine.take(rows))
+        found._decode_s.update({overlap: seconds[rows] for overlap, seconds in self._decode_s.items()})
+        return found
+
+    def decode_s(self, two_batch_overlap: bool) -> Array:
+        """Decode steps of every layout and batch, shape (layouts, batches) [s]."""
+        if two_batch_overlap not in self._decode_s:
+            self._decode_s[two_batch_overlap] = self.engine.decode_s(
+                Batch(decode_sequences=self.space.batches[None, :], context_len=self.space.workload.mean_context),
+                self.engine.time_table(two_batch_overlap),
+                two_batch_overlap=two_batch_overlap,
+                threads=self.space.threads,
+            )
+        return self._decode_s[two_batch_overlap]
+
+    def free_bytes(self, batched_tokens: float, cp: int = 1) -> Array:
+        """Bytes left on the fullest chip at every layout and batch; see `Space.free_bytes`."""
+        if (batched_tokens, cp) not in self._free_bytes:
+            self._free_bytes[batched_tokens, cp] = self.space.free_bytes(self.precision, batched_tokens, cp)
+        return self._free_bytes[batched_tokens, cp]

@@ -13,18 +13,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rackline.parallel import Layout, LayoutGrid, Precision
-from rackline.parallel.deployment import ExpertLoads
+from rackline.parallel import Layout, LayoutGrid, Precision, expert_law
 from rackline.passes.features import Array, as_array
 from rackline.plain import plain
 from rackline.search.candidate import Candidate, open_loop_caveat
 from rackline.search.evaluate import Space
 from rackline.search.pareto import pareto_front
+from rackline.search.points import Points
 from rackline.search.rejected import Rejected, nearest_rejected
 from rackline.search.space import Constraints
 from rackline.serving.open_loop import open_loop
 from rackline.serving.slots import slot_wait_s
-from rackline.serving.steady import Engine
 from rackline.serving.workload import Mode
 
 SLOTS_PER_SEQUENCE, MORE_SLOTS = 2, 8  # slots for bursts: twice the mean number in flight, and some
@@ -43,13 +42,11 @@ class Pick:
         precision: its types.
         mode: its scheduler.
         row: index of its layout.
-        engine: tables of all layouts in this precision.
     """
 
     precision: Precision
     mode: Mode
     row: int
-    engine: Engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +142,7 @@ class OpenEngines:
         """Engines of one precision and kind of scheduler."""
         space, work, first = self.space, self.space.workload, picks[0]
         part = replace(space, grid=LayoutGrid.of([self.options[pick.row] for pick in picks]), threads=1)
-        known = first.engine.table.experts
-        law = ExpertLoads(as_array(part.grid.ep), known.loads) if isinstance(known, ExpertLoads) else None
+        law = expert_law(space.model, part.grid, space.routing)
         budgets = np.array([[float(pick.mode.max_batched_tokens)] for pick in picks])
         state = open_loop(part.engine(first.precision, law), work, first.mode, n, max_batched_tokens=budgets)
         empty, one = self._free_bytes(part, first.precision, budgets[:, 0])
@@ -260,20 +256,31 @@ class OpenSearch:
             refined=refined,
             pareto=[self._at(points, int(index)) for index in front],
             ranked=list(styles.values()),
-            rejected=nearest_rejected(
-                cost=points.cost.ravel(),
-                tpot_s=points.tpot_s.ravel(),
-                ttft_s=points.ttft_s.ravel(),
-                free_bytes=points.free_bytes.ravel(),
-                utilisation=np.where(serves, points.utilisation, 1.0).ravel(),
-                limits=self.limits,
-                best_cost=cost,
-                describe=lambda index: plain(self._at(points, index)),
-                short=lambda index: self.short(self._at(points, index)),
-                names=("tpot", "ttft"),
-            ),
+            rejected=self._rejected(points, cost),
             fastest=self._least(points, points.tpot_s),
             soonest=self._least(points, points.ttft_s),
+        )
+
+    def _rejected(self, points: OpenPoints, best_cost: float) -> list[Rejected]:
+        """The nearest that break a limit of latency."""
+        index = np.flatnonzero(np.isfinite(points.cost))
+        flat = Points(
+            index=index,
+            tpot_s=points.tpot_s.ravel()[index],
+            ttft_s=points.ttft_s.ravel()[index],
+            cost=points.cost.ravel()[index],
+            rate=points.rate.ravel()[index],
+            free_bytes=points.free_bytes.ravel()[index],
+            utilisation=np.where(points.serves, points.utilisation, 1.0).ravel()[index],
+            prefill_cost_share=points.prompt_cost_share.ravel()[index],
+        )
+        return nearest_rejected(
+            flat,
+            self.limits,
+            best_cost=best_cost,
+            describe=lambda at: plain(self._at(points, int(index[at]))),
+            short=lambda at: self.short(self._at(points, int(index[at]))),
+            names=("tpot", "ttft"),
         )
 
     def _at(self, points: OpenPoints, index: int) -> Candidate:

@@ -22,12 +22,12 @@ from rackline.passes import Calibration
 from rackline.passes.features import Array
 from rackline.search.candidate import Candidate
 from rackline.search.choice import Choice
-from rackline.search.disaggregated import Disaggregated
+from rackline.search.disaggregated import Disaggregated, PoolSearch
 from rackline.search.engines import Engines, EngineSearch
 from rackline.search.evaluate import Space
 from rackline.search.finalists import Kind, serve_kinds
 from rackline.search.fits import ClusterNeed
-from rackline.search.pool_space import pools_beside
+from rackline.search.pool_space import prefill_space
 from rackline.search.rejected import Rejected
 from rackline.search.served import Site
 from rackline.search.space import BATCH_GRID, Constraints, default_modes, default_precisions
@@ -192,7 +192,15 @@ def plan(  # noqa: PLR0913 public keyword interface
         memory_fraction=limits.memory_fraction,
         threads=threads,
     )
-    engines = EngineSearch(space=space, options=options, limits=limits, open_loop=served).answer()
+    search, apart = EngineSearch.of(space, options, limits, open_loop=served), None
+    if pools and not isinstance(model, AggregateModel) and (cluster.num_chips > 1 or prefill_on is not None):
+        own = prefill_space(space, prefill_on, prefill_layouts, prefill_calibration)
+        apart = PoolSearch.of(space, options, limits, own)
+    for part in space.parts():
+        search.look_at(part)
+        if apart is not None:
+            apart.look_at(part)
+    engines = search.answer()
     found = Plan(
         model=model,
         cluster=cluster,
@@ -214,10 +222,8 @@ def plan(  # noqa: PLR0913 public keyword interface
             f"chips that no replica uses are not paid; experts chosen by {space.routing.label()}",
             f"calibration {calibration.name} ({calibration.evidence})",
         ),
+        disaggregated=None if apart is None else apart.answer(),
     )
-    if pools and not isinstance(model, AggregateModel) and (cluster.num_chips > 1 or prefill_on is not None):
-        both = pools_beside(space, options, limits, engines.blocks, prefill_on, prefill_layouts, prefill_calibration)
-        found = replace(found, disaggregated=both)
     if not served:
         return found
     site = Site(

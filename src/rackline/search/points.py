@@ -1,21 +1,34 @@
-"""All points of a plan concatenated, one value per point."""
+"""Points of a plan, one value a point: layout × precision × mode × batch with its latencies and its cost."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from rackline.passes.features import Array
-from rackline.search.evaluate import Block
+from rackline.passes.features import Array, FloatLike, as_array
+from rackline.search.candidate import output_rate
+from rackline.search.evaluate import Part
 from rackline.search.space import Constraints
+from rackline.serving.steady import prompt_arrivals, steady_state
+from rackline.serving.workload import Mode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Points:
-    """All blocks end to end, one value a point."""
+    """Points with their times, arrays of one length in the order of `index`.
 
-    shape: tuple[int, int]
+    Args:
+        index: counts precisions, then modes, then layouts, then batches; see `Place`.
+        cost: all cost over output tokens [USD per million tokens], chip-hours without a price.
+        rate: output tokens [tokens/s/chip].
+        free_bytes: left on the fullest chip; negative does not fit [bytes].
+        utilisation: load of the prefill path; from 1 on the batch cannot be kept full.
+        prefill_cost_share: share of the engine's time that prompts cost.
+    """
+
+    index: Array
     tpot_s: Array
     ttft_s: Array
     cost: Array
@@ -23,45 +36,159 @@ class Points:
     free_bytes: Array
     utilisation: Array
     prefill_cost_share: Array
-    evaluated: Array
-    serves: Array
-    meets: Array
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def serves(self) -> Array:
+        """Which fit and can be kept full."""
+        return (self.free_bytes >= 0) & (self.utilisation < 1.0)
+
+    def meets(self, limits: Constraints) -> Array:
+        """Which keep the latency limits."""
+        good = np.ones(len(self), dtype=bool)
+        if limits.tpot_s is not None:
+            good &= self.tpot_s <= limits.tpot_s
+        if limits.ttft_s is not None:
+            good &= self.ttft_s <= limits.ttft_s
+        return good
+
+    def take(self, positions: Array) -> Points:
+        """Some of the points."""
+        return Points(**{each.name: getattr(self, each.name)[positions] for each in fields(self)})
 
     @classmethod
-    def of(cls, blocks: list[Block], usd_per_chip_s: float, limits: Constraints) -> Points:
-        shape = blocks[0].output_tokens_per_s_per_chip.shape
+    def join(cls, parts: Sequence[Points]) -> Points:
+        """Several sets of points in the order of their index."""
+        columns = {each.name: np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(cls)}
+        order = np.argsort(columns["index"], kind="stable")
+        return cls(**{name: column[order] for name, column in columns.items()})
 
-        def join(arrays: list[Array]) -> Array:
-            return np.concatenate([np.broadcast_to(array, shape).ravel() for array in arrays])
 
-        rate = join([block.output_tokens_per_s_per_chip for block in blocks])
-        free = join([block.free_bytes for block in blocks])
-        tpot = join([block.state.tpot_s for block in blocks])
-        ttft = join([block.state.ttft_s for block in blocks])
-        utilisation = join([block.state.prefill_utilisation for block in blocks])
-        evaluated = np.isfinite(rate)
-        serves = evaluated & (free >= 0) & (utilisation < 1.0)
-        meets = np.ones_like(serves)
-        if limits.tpot_s is not None:
-            meets &= tpot <= limits.tpot_s
-        if limits.ttft_s is not None:
-            meets &= ttft <= limits.ttft_s
-        return cls(
-            shape=(shape[0], shape[1]),
-            tpot_s=tpot,
-            ttft_s=ttft,
-            cost=usd_per_chip_s / rate * 1e6,
-            rate=rate,
-            free_bytes=np.where(evaluated, free, np.nan),
-            utilisation=utilisation,
-            prefill_cost_share=join([block.state.prefill_cost_share for block in blocks]),
-            evaluated=evaluated,
-            serves=serves,
-            meets=meets,
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a point lies: indices of the precision, the mode, the layout and the batch."""
+
+    label: int
+    mode: int
+    row: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """How points of a space are counted.
+
+    Args:
+        modes, layouts, batches: of the whole space [count].
+    """
+
+    modes: int
+    layouts: int
+    batches: int
+
+    def indices(self, label: int, mode: int, start: int, layouts: int) -> Array:
+        """Indices of all batches of some layouts, shape (layouts · batches,)."""
+        first = ((label * self.modes + mode) * self.layouts + start) * self.batches
+        return np.arange(first, first + layouts * self.batches)
+
+    def place(self, index: int) -> Place:
+        """Where the point of an index lies."""
+        rest, column = divmod(index, self.batches)
+        rest, row = divmod(rest, self.layouts)
+        label, mode = divmod(rest, self.modes)
+        return Place(label, mode, row, column)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Points of some layouts in one precision under one mode.
+
+    Args:
+        where: layout and batch of each, as flat indices.
+        bounds: what is known before passes with prompts are timed: a step takes at least its decodes, so that their
+            time bounds tpot and cost from below, memory is known, and so is the load of the prefill path where prompts
+            and decodes share a pass; the other quantities are 0.
+    """
+
+    mode: Mode
+    usd_per_chip_s: float
+    where: Array
+    bounds: Points
+
+    @classmethod
+    def of(cls, part: Part, mode: Mode, index: Array, usd_per_chip_s: float) -> Block:
+        """The points of a part under one mode.
+
+        Args:
+            index: of each layout and batch, shape (layouts · batches,).
+        """
+        space, b = part.space, part.space.batches[None, :]
+        tpot_s = part.decode_s(mode.two_batch_overlap)
+        rate = _rate(part, tpot_s, 0.0)
+        exists = np.isfinite(rate)
+        if mode.two_batch_overlap:
+            exists &= (space.grid.attention_dp > 1)[:, None] & (b >= 2)  # one sequence has no halves
+        load = 0.0
+        if mode.is_mixed:
+            arrivals, room = prompt_arrivals(part.engine, space.workload, mode, b)
+            load = arrivals * space.workload.new_tokens / room
+        where = np.flatnonzero(exists)
+        none = np.zeros(where.size)
+
+        def flat(column: FloatLike) -> Array:
+            return np.broadcast_to(column, exists.shape)[exists]
+
+        bounds = Points(
+            index=index[where],
+            tpot_s=flat(tpot_s),
+            ttft_s=none,
+            cost=flat(usd_per_chip_s / rate * 1e6),
+            rate=none,
+            free_bytes=flat(part.free_bytes(mode.max_batched_tokens)),
+            utilisation=flat(load),
+            prefill_cost_share=none,
+        )
+        return cls(mode=mode, usd_per_chip_s=usd_per_chip_s, where=where, bounds=bounds)
+
+    def timed(self, part: Part, rows: Array, wanted: Array) -> Points:
+        """Some of the points with their times.
+
+        Args:
+            part: of some of the layouts.
+            rows: which they are, ascending, shape (layouts,).
+            wanted: of all points.
+        """
+        space = part.space
+        state = steady_state(
+            part.engine,
+            space.workload,
+            self.mode,
+            space.batches[None, :],
+            decode_s=part.decode_s(self.mode.two_batch_overlap),
+            threads=space.threads,
+        )
+        rate = _rate(part, state.tpot_s, state.hold_s)
+        row, column = np.divmod(self.where[wanted], len(space.batches))
+        row = np.searchsorted(rows, row)
+
+        def pick(values: Array) -> Array:
+            return np.broadcast_to(values, rate.shape)[row, column]
+
+        return replace(
+            self.bounds.take(wanted),
+            tpot_s=pick(state.tpot_s),
+            ttft_s=pick(state.ttft_s),
+            cost=pick(self.usd_per_chip_s / rate * 1e6),
+            rate=pick(rate),
+            utilisation=pick(state.prefill_utilisation),
+            prefill_cost_share=pick(state.prefill_cost_share),
         )
 
-    def locate(self, index: int) -> tuple[int, int, int]:
-        """(block, layout row, batch column) of a point."""
-        block, rest = divmod(index, self.shape[0] * self.shape[1])
-        row, column = divmod(rest, self.shape[1])
-        return block, row, column
+
+def _rate(part: Part, tpot_s: Array, hold_s: FloatLike) -> Array:
+    """Output tokens [tokens/s/chip]."""
+    grid, batches = part.space.grid, part.space.batches[None, :]
+    per_replica = batches * as_array(grid.attention_dp * grid.pp)[:, None]
+    return output_rate(part.space.workload, per_replica, tpot_s, hold_s) / as_array(grid.chips_per_replica)[:, None]

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rackline.arch import Model
 from rackline.hardware import FabricLevel
-from rackline.parallel import Layout, Precision, memory_use
+from rackline.parallel import Layout, memory_use
 from rackline.parallel.memory import kv_bytes_per_sequence
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.search.evaluate import Space
+from rackline.search.evaluate import Part, Space
 from rackline.search.pareto import pareto_front
 from rackline.search.pool_ratios import ChipLimit, nearest_ratios
 from rackline.serving.context import ContextGroup, context_decode_s, exchange_s, kv_exchange_bytes
 from rackline.serving.disaggregated import MOST_LOAD, PrefillPasses, prefill_rate
 from rackline.serving.open_loop import UNEVEN
-from rackline.serving.steady import Engine
 from rackline.serving.workload import Mode, Workload
 
 PREFILL_BUDGETS = (2048, 4096, 8192, 16384, 32768)  # new tokens of a pass on one rank
 LONG_PROMPT = 16384  # tokens from which on context parallelism is looked at
 _PAIRS = 200_000  # looked at a time: bounds the memory
 _IN_TURN = (1, 4)  # prefill replicas for whose load partners are looked for
-_PARTNERS = 3  # for each of them
-_NUMBERS = (1, 2, 3, 4, 6, 8, 16)  # prefill replicas for whose load ratios are looked for
+_PARTNERS = 2  # for each of them
+_NUMBERS = (1, 2, 4, 8, 16)  # prefill replicas for whose load ratios are looked for
+_COUNTS = ("evaluated", "fitting")
 WAITING_PROMPTS = 2.0  # passes' worth of KV on a prefill chip: one being made, one being sent
 
 
@@ -42,13 +41,14 @@ class PoolPoints:
         per_rank: sequences of a rank and micro-batch; 0 in a prefill pool [sequences].
         chips: of one replica [count].
         seconds: time per output token of a decode replica, service time of a prefill replica in full passes [s].
-        alone_s: service time of a prefill replica in passes of one prompt a rank; not used of a decode pool [s].
+        alone_s: the same with one sequence on a rank, or in passes of one prompt a rank [s].
         requests_per_s: of one replica, no more than its links can send or receive [requests/s].
         link_s: time to send or to receive the KV cache of one prompt [s].
         together: prompts that a prefill replica serves at a time; 1 in a decode pool [requests].
         peers: ranks and micro-batches of a prefill replica among which they are spread; 1 in a decode pool [count].
         cp: ranks that share one context [count].
         evaluated: points whose times were computed [count].
+        fitting: points among them that fit, whichever are left of them [count].
     """
 
     label: Array
@@ -64,6 +64,7 @@ class PoolPoints:
     peers: Array
     cp: Array
     evaluated: int
+    fitting: int
 
     def passes(self, index: Array | int) -> PrefillPasses:
         """What prompts find at the prefill replicas of an index."""
@@ -74,17 +75,31 @@ class PoolPoints:
             peers=self.peers[index],
         )
 
+    def tpot_s(self, index: int, requests_per_s: float) -> float:
+        """Time per output token of a decode replica at a rate, which may be less than it could serve [s].
+
+        Assumes: it grows in proportion to the sequences in flight.
+        """
+        full_s, share = float(self.seconds[index]), min(requests_per_s / float(self.requests_per_s[index]), 1.0)
+        alone_s = min(float(self.alone_s[index]), full_s)
+        return alone_s / (1.0 - share * (1.0 - alone_s / full_s))
+
     def take(self, index: Array) -> PoolPoints:
         """The points of an index."""
-        arrays = {name: getattr(self, name)[index] for name in self.__slots__ if name != "evaluated"}
-        return PoolPoints(**arrays, evaluated=self.evaluated)
+        arrays = {name: getattr(self, name)[index] for name in self.__slots__ if name not in _COUNTS}
+        return PoolPoints(**arrays, evaluated=self.evaluated, fitting=self.fitting)
 
     @classmethod
     def join(cls, parts: list[PoolPoints]) -> PoolPoints:
         """Several pools end to end."""
-        names = [name for name in cls.__slots__ if name != "evaluated"]
+        names = [name for name in cls.__slots__ if name not in _COUNTS]
         arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-        return cls(**arrays, evaluated=sum(part.evaluated for part in parts))
+        evaluated, fitting = (sum(getattr(part, name) for part in parts) for name in _COUNTS)
+        return cls(**arrays, evaluated=evaluated, fitting=fitting)
+
+    def in_order(self) -> PoolPoints:
+        """By precision, scheduler, context ranks, layout and batch: the order in which the first of equals counts."""
+        return self.take(np.lexsort((self.per_rank, self.row, self.cp, self.mode, self.label)))
 
 
 def prefill_modes(overlap: bool) -> list[Mode]:
@@ -118,142 +133,117 @@ def _context_rows(space: Space, cp: int) -> tuple[Array, int]:
     return space.grid.chips_per_replica * cp <= space.cluster.num_chips, cp
 
 
-def prefill_points(
-    space: Space, engines: Iterable[tuple[int, Precision, Engine]], modes: list[Mode], link: FabricLevel
-) -> PoolPoints:
-    """Every layout × precision × scheduler that only prefills and fits.
+def prefill_points(part: Part, modes: list[Mode], link: FabricLevel) -> PoolPoints:
+    """Every layout × scheduler that only prefills and fits.
 
     Args:
-        engines: (index of the precision, precision, tables).
         link: level over which the KV cache leaves.
     """
+    space, precision, engine = part.space, part.precision, part.engine
     grid, work = space.grid, space.workload
     pp = as_array(grid.pp)
     parts: list[PoolPoints] = []
-    for label, precision, engine in engines:
-        whole = float(as_array(kv_bytes_per_sequence(space.model, Layout(), precision, work.input_len)))
-        link_s = whole / (as_array(grid.tp) * pp) / link.bytes_per_s_each_way
-        for (index, mode), cp in itertools.product(enumerate(modes), context_sizes(work)):
-            shares, replicated = _context_rows(space, cp)
-            exchange: FloatLike = 0.0
-            if cp > 1 and isinstance(space.model, Model):
-                group = ContextGroup(cp=cp, tp=as_array(grid.tp))
-                sent = kv_exchange_bytes(space.model, precision, work, mode.max_batched_tokens, group)
-                exchange = exchange_s(engine, space.cluster, sent, group, "all_gather")
-            rate = prefill_rate(
-                engine,
-                work,
-                mode.max_batched_tokens,
-                pp,
-                two_batch_overlap=mode.two_batch_overlap,
-                cp=cp,
-                replicated=replicated,
-                exchange_seconds=exchange,
+    whole = float(as_array(kv_bytes_per_sequence(space.model, Layout(), precision, work.input_len)))
+    link_s = whole / (as_array(grid.tp) * pp) / link.bytes_per_s_each_way
+    for (index, mode), cp in itertools.product(enumerate(modes), context_sizes(work)):
+        shares, replicated = _context_rows(space, cp)
+        exchange: FloatLike = 0.0
+        if cp > 1 and isinstance(space.model, Model):
+            group = ContextGroup(cp=cp, tp=as_array(grid.tp))
+            sent = kv_exchange_bytes(space.model, precision, work, mode.max_batched_tokens, group)
+            exchange = exchange_s(engine, space.cluster, sent, group, "all_gather")
+        rate = prefill_rate(
+            engine,
+            work,
+            mode.max_batched_tokens,
+            pp,
+            two_batch_overlap=mode.two_batch_overlap,
+            cp=cp,
+            replicated=replicated,
+            exchange_seconds=exchange,
+        )
+        prompts = max(mode.max_batched_tokens * cp / work.new_tokens, 1.0) / cp
+        free = memory_use(
+            space.model,
+            grid,
+            precision,
+            space.cluster.chip,
+            space.server(float(mode.max_batched_tokens)),
+            sequences_per_rank=prompts * WAITING_PROMPTS * pp,
+            context_len=work.input_len,
+        ).free
+        fits = np.broadcast_to(as_array(free) >= 0, (len(grid),)) & shares
+        if mode.two_batch_overlap:
+            fits = fits & (grid.attention_dp > 1)
+        rows = np.flatnonzero(fits)
+        parts.append(
+            PoolPoints(
+                label=np.full(rows.size, part.label),
+                mode=np.full(rows.size, index),
+                row=part.start + rows,
+                per_rank=np.zeros(rows.size),
+                chips=grid.chips_per_replica[rows] * replicated,
+                seconds=np.broadcast_to(rate.service_s, (len(grid),))[rows],
+                alone_s=np.broadcast_to(rate.alone_s, (len(grid),))[rows],
+                requests_per_s=np.minimum(rate.prompts_per_s, as_array(grid.attention_dp) * replicated / link_s)[rows],
+                link_s=link_s[rows] / cp,
+                together=np.broadcast_to(rate.together, (len(grid),))[rows],
+                peers=np.broadcast_to(rate.peers, (len(grid),))[rows],
+                cp=np.full(rows.size, cp),
+                evaluated=int(np.sum((grid.attention_dp > 1) & shares if mode.two_batch_overlap else shares)),
+                fitting=rows.size,
             )
-            prompts = max(mode.max_batched_tokens * cp / work.new_tokens, 1.0) / cp
-            free = memory_use(
-                space.model,
-                grid,
-                precision,
-                space.cluster.chip,
-                space.server(float(mode.max_batched_tokens)),
-                sequences_per_rank=prompts * WAITING_PROMPTS * pp,
-                context_len=work.input_len,
-            ).free
-            fits = np.broadcast_to(as_array(free) >= 0, (len(grid),)) & shares
-            if mode.two_batch_overlap:
-                fits = fits & (grid.attention_dp > 1)
-            rows = np.flatnonzero(fits)
-            parts.append(
-                PoolPoints(
-                    label=np.full(rows.size, label),
-                    mode=np.full(rows.size, index),
-                    row=rows,
-                    per_rank=np.zeros(rows.size),
-                    chips=grid.chips_per_replica[rows] * replicated,
-                    seconds=np.broadcast_to(rate.service_s, (len(grid),))[rows],
-                    alone_s=np.broadcast_to(rate.alone_s, (len(grid),))[rows],
-                    requests_per_s=np.minimum(rate.prompts_per_s, as_array(grid.attention_dp) * replicated / link_s)[
-                        rows
-                    ],
-                    link_s=link_s[rows] / cp,
-                    together=np.broadcast_to(rate.together, (len(grid),))[rows],
-                    peers=np.broadcast_to(rate.peers, (len(grid),))[rows],
-                    cp=np.full(rows.size, cp),
-                    evaluated=int(np.sum((grid.attention_dp > 1) & shares if mode.two_batch_overlap else shares)),
-                )
-            )
+        )
     return PoolPoints.join(parts)
 
 
-def decode_points(
-    space: Space,
-    engines: Iterable[tuple[int, Precision, Engine]],
-    modes: list[Mode],
-    link: FabricLevel,
-    known: dict[tuple[int, bool], Array] | None = None,
-) -> PoolPoints:
-    """Every layout × precision × scheduler × batch that only decodes and fits.
+def decode_points(part: Part, modes: list[Mode], link: FabricLevel) -> PoolPoints:
+    """Every layout × scheduler × batch that only decodes and fits.
 
     Args:
-        engines: (index of the precision, precision, tables).
         link: level over which the KV cache arrives.
-        known: decode steps that are computed already, by index of the precision and overlap.
     """
+    space, precision, engine = part.space, part.precision, part.engine
     grid, work, b = space.grid, space.workload, space.batches[None, :]
     ranks, pp = as_array(grid.attention_dp)[:, None], as_array(grid.pp)[:, None]
     parts: list[PoolPoints] = []
-    for label, precision, engine in engines:
-        received = as_array(kv_bytes_per_sequence(space.model, grid, precision, work.input_len))
-        link_s = np.broadcast_to(received / link.bytes_per_s_each_way, (len(grid),))
-        empty, one = (
-            as_array(
-                memory_use(
-                    space.model,
-                    grid,
-                    precision,
-                    space.cluster.chip,
-                    space.server(space.stack.max_num_seqs),
-                    sequences_per_rank=count * as_array(grid.pp),
-                    context_len=work.final_context,
-                ).free
+    received = as_array(kv_bytes_per_sequence(space.model, grid, precision, work.input_len))
+    link_s = np.broadcast_to(received / link.bytes_per_s_each_way, (len(grid),))
+    for (index, mode), cp in itertools.product(enumerate(modes), context_sizes(work)):
+        overlap = mode.two_batch_overlap
+        shares, replicated = _context_rows(space, cp)
+        if cp > 1 and overlap:
+            continue  # the batch of a context group is small
+        free = np.broadcast_to(part.free_bytes(space.stack.max_num_seqs, cp), (len(grid), b.size))
+        fits = (free >= 0) & shares[:, None]
+        if cp > 1 and isinstance(space.model, Model):
+            group = ContextGroup(cp=cp, tp=as_array(grid.tp))
+            step = context_decode_s(engine, space.model, space.cluster, work, b, group, threads=space.threads)
+        else:
+            step = part.decode_s(overlap)
+        groups = ranks * replicated / cp
+        tpot = seen_s(np.broadcast_to(step, fits.shape), b, groups * pp, work)
+        rate = np.minimum(b * groups * pp / (tpot * (work.output_len - 1.0)), ranks * replicated / link_s[:, None])
+        usable = fits & (grid.attention_dp > 1)[:, None] & (b >= 2) if overlap else fits
+        rows, columns = np.nonzero(usable)
+        parts.append(
+            PoolPoints(
+                label=np.full(rows.size, part.label),
+                mode=np.full(rows.size, index),
+                row=part.start + rows,
+                per_rank=space.batches[columns],
+                chips=grid.chips_per_replica[rows] * replicated,
+                seconds=tpot[rows, columns],
+                alone_s=tpot[rows, 0],
+                requests_per_s=rate[rows, columns],
+                link_s=link_s[rows] / cp,
+                together=np.ones(rows.size),
+                peers=np.ones(rows.size),
+                cp=np.full(rows.size, cp),
+                evaluated=int(np.sum((grid.attention_dp > 1) & shares if overlap else shares)) * b.size,
+                fitting=rows.size,
             )
-            for count in (0.0, 1.0)
         )
-        for (index, mode), cp in itertools.product(enumerate(modes), context_sizes(work)):
-            overlap = mode.two_batch_overlap
-            shares, replicated = _context_rows(space, cp)
-            if cp > 1 and overlap:
-                continue  # the batch of a context group is small
-            fits = np.broadcast_to((empty[:, None] + (one - empty)[:, None] * b / cp) >= 0, (len(grid), b.size))
-            fits = fits & shares[:, None]
-            step = (known or {}).get((label, overlap)) if cp == 1 else None
-            if cp > 1 and isinstance(space.model, Model):
-                group = ContextGroup(cp=cp, tp=as_array(grid.tp))
-                step = context_decode_s(engine, space.model, space.cluster, work, b, group, threads=space.threads)
-            step = space.decode_s(engine, overlap) if step is None else step
-            groups = ranks * replicated / cp
-            tpot = seen_s(np.broadcast_to(step, fits.shape), b, groups * pp, work)
-            rate = np.minimum(b * groups * pp / (tpot * (work.output_len - 1.0)), ranks * replicated / link_s[:, None])
-            usable = fits & (grid.attention_dp > 1)[:, None] & (b >= 2) if overlap else fits
-            rows, columns = np.nonzero(usable)
-            parts.append(
-                PoolPoints(
-                    label=np.full(rows.size, label),
-                    mode=np.full(rows.size, index),
-                    row=rows,
-                    per_rank=space.batches[columns],
-                    chips=grid.chips_per_replica[rows] * replicated,
-                    seconds=tpot[rows, columns],
-                    alone_s=tpot[rows, columns],
-                    requests_per_s=rate[rows, columns],
-                    link_s=link_s[rows] / cp,
-                    together=np.ones(rows.size),
-                    peers=np.ones(rows.size),
-                    cp=np.full(rows.size, cp),
-                    evaluated=int(np.sum((grid.attention_dp > 1) & shares if overlap else shares)) * b.size,
-                )
-            )
     return PoolPoints.join(parts)
 
 
@@ -403,7 +393,7 @@ def pair(prefill: PoolPoints, decode: PoolPoints, budget: Budget, slack_s: float
                 ways.extend(every.take(row * others.size + one) for one in best.T)
                 evaluated += load.size
             if slack_s is not None:
-                ways = [one for way in ways for one in _in_turn(prefill, decode, way, budget, slack_s)]
+                ways = _in_turn(prefill, decode, ways, budget, slack_s)
             which = np.argmin(np.array([one.usd for one in ways]), axis=0)
             found.partner[part] = _chosen(which, [one.first for one in ways])
             found.usd_per_request[part] = _chosen(which, [one.usd for one in ways])
@@ -443,27 +433,24 @@ def _chosen(which: Array, arrays: list[Array]) -> Array:
     return np.array(arrays)[which, np.arange(which.size)]
 
 
-def _in_turn(prefill: PoolPoints, decode: PoolPoints, way: _Ways, budget: Budget, slack_s: float) -> list[_Ways]:
-    """The same pairs in the ratios that their number of prefill replicas allows, each at its own load."""
-    transfer = _transfer_s(prefill, decode, way.then, way.first)
-    ways: list[_Ways] = []
-    for number in _NUMBERS:
-        load = _load(prefill, way.first, transfer, slack_s, number)
-        one = _costs(prefill, decode, way.first, way.then, budget, load)
-        n, m = one.prefill_replicas, one.decode_replicas
-        # as often as it fits: more replicas in turn, each with a higher load
-        used = np.array([n, m])
-        often = np.minimum.reduce(
-            [limit.steps(0 * used, used) for limit in _chip_limits(prefill, decode, way.first, way.then, budget)]
-        )
-        often = np.where(np.isfinite(often), np.maximum(often, 1.0), 1.0).astype(np.int64)
-        n, m = often * n, often * m
-        load = _load(prefill, one.first, transfer, slack_s, np.maximum(n, 1))
-        rate = np.minimum(n * prefill.requests_per_s[one.first] * load, m * decode.requests_per_s[one.then])
-        ways.append(
-            replace(one, usd=_usd(prefill, decode, one.first, one.then, budget, n, m, rate), requests_per_s=rate)
-        )
-    return ways
+def _in_turn(prefill: PoolPoints, decode: PoolPoints, ways: list[_Ways], budget: Budget, slack_s: float) -> list[_Ways]:
+    """The same pairs in the ratios that several numbers of prefill replicas allow, each at its own load."""
+    count, size = len(ways) * len(_NUMBERS), ways[0].usd.size
+    first = np.concatenate([way.first for way in ways for _ in _NUMBERS])
+    then = np.concatenate([way.then for way in ways for _ in _NUMBERS])
+    numbers = np.tile(np.repeat(_NUMBERS, size), len(ways))
+    transfer = _transfer_s(prefill, decode, then, first)
+    found = _costs(prefill, decode, first, then, budget, _load(prefill, first, transfer, slack_s, numbers))
+    # as often as it fits: more replicas in turn, each with a higher load
+    used = np.array([found.prefill_replicas, found.decode_replicas])
+    limits = _chip_limits(prefill, decode, first, then, budget)
+    often = np.minimum.reduce([limit.steps(0 * used, used) for limit in limits])
+    n, m = used * np.where(np.isfinite(often), np.maximum(often, 1.0), 1.0).astype(np.int64)
+    load = _load(prefill, first, transfer, slack_s, np.maximum(n, 1))
+    rate = np.minimum(n * prefill.requests_per_s[first] * load, m * decode.requests_per_s[then])
+    usd = _usd(prefill, decode, first, then, budget, n, m, rate)
+    found = replace(found, usd=usd, requests_per_s=rate, prefill_replicas=n, decode_replicas=m)
+    return [found.take(np.arange(at * size, (at + 1) * size)) for at in range(count)]
 
 
 def _transfer_s(prefill: PoolPoints, decode: PoolPoints, then: Array, first: Array) -> Array:

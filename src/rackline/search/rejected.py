@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rackline.passes.features import Array
+from rackline.search.points import Points
 from rackline.search.space import Constraints
 from rackline.units import format_bytes
 
@@ -29,14 +30,34 @@ class Rejected:
     candidate: dict[str, Any]
 
 
+def excesses(points: Points, limits: Constraints) -> dict[str, Array]:
+    """By limit, how far each point is beyond it; 0 where it keeps it. Lower bounds of points give lower bounds."""
+    crowded = points.utilisation >= 1.0
+    over = {
+        "memory": np.maximum(-points.free_bytes, 0.0) / 1e9,
+        "prefill": np.where(crowded, np.maximum(points.utilisation - 1.0, 1e-9), 0.0),
+    }
+    if limits.tpot_s is not None:
+        over["tpot"] = np.maximum(points.tpot_s / limits.tpot_s - 1.0, 0.0)
+    if limits.ttft_s is not None:
+        finite = np.where(np.isfinite(points.ttft_s), points.ttft_s, 1e9)
+        over["ttft"] = np.where(crowded, 0.0, np.maximum(finite / limits.ttft_s - 1.0, 0.0))
+    return over
+
+
+def violations(points: Points, limits: Constraints) -> dict[str, tuple[Array, Array]]:
+    """By limit, the points that break this one alone and by how much: (positions, excess)."""
+    over = excesses(points, limits)
+    broken = {name: excess > 0 for name, excess in over.items()}
+    single = np.add.reduce(list(broken.values()), dtype=np.int8) == 1
+    positions = {name: np.flatnonzero(mask & single) for name, mask in broken.items()}
+    return {name: (where, over[name][where]) for name, where in positions.items()}
+
+
 def nearest_rejected(
-    *,
-    cost: Array,
-    tpot_s: Array,
-    ttft_s: Array,
-    free_bytes: Array,
-    utilisation: Array,
+    points: Points,
     limits: Constraints,
+    *,
     best_cost: float,
     describe: Callable[[int], dict[str, Any]],
     short: Callable[[int], str],
@@ -45,58 +66,35 @@ def nearest_rejected(
     """One rejected candidate a reason: cheaper than the best, breaking only that limit, by the least.
 
     Args:
-        cost, tpot_s, ttft_s, free_bytes, utilisation: of all points, shape (points,).
         best_cost: cost of the answer; infinite when there is none.
+        describe, short: a point by its position, as data and as text.
         names: reasons that are looked at.
     """
-    exists = np.isfinite(cost) & np.isfinite(free_bytes)
-    over: dict[str, Array] = {
-        "memory": np.where(exists, np.maximum(-free_bytes, 0.0), np.inf) / 1e9,
-        "prefill": np.where(utilisation >= 1.0, np.maximum(utilisation - 1.0, 1e-9), 0.0),
-    }
-    if limits.tpot_s is not None:
-        over["tpot"] = np.maximum(tpot_s / limits.tpot_s - 1.0, 0.0)
-    if limits.ttft_s is not None:
-        infinite = np.where(np.isfinite(ttft_s), ttft_s, 1e9)
-        over["ttft"] = np.where(utilisation >= 1.0, 0.0, np.maximum(infinite / limits.ttft_s - 1.0, 0.0))
     found: list[Rejected] = []
-    for name in [name for name in over if name in names]:
-        excess = over[name]
-        others = np.zeros(cost.shape, dtype=bool)
-        for other, value in over.items():
-            if other != name:
-                others |= value > 0
-        rejected = exists & (excess > 0) & ~others & (cost < best_cost)
-        if not np.any(rejected):
-            rejected = exists & (excess > 0) & ~others
-        if not np.any(rejected):
+    for name, (where, excess) in violations(points, limits).items():
+        if not where.size or name not in names:
             continue
-        index = int(np.argmin(np.where(rejected, excess, np.inf)))
+        cheaper = points.cost[where] < best_cost
+        nearest = int(np.argmin(np.where(cheaper, excess, np.inf) if np.any(cheaper) else excess))
+        at = int(where[nearest])
         found.append(
             Rejected(
-                what=short(index),
-                reason=_reason(name, index, tpot_s, ttft_s, free_bytes, utilisation, limits),
-                excess=float(excess[index]),
-                candidate=describe(index),
+                what=short(at),
+                reason=_reason(name, points, at, limits),
+                excess=float(excess[nearest]),
+                candidate=describe(at),
             )
         )
     return found
 
 
-def _reason(
-    name: str,
-    index: int,
-    tpot_s: Array,
-    ttft_s: Array,
-    free_bytes: Array,
-    utilisation: Array,
-    limits: Constraints,
-) -> str:
+def _reason(name: str, points: Points, at: int, limits: Constraints) -> str:
     if name == "memory":
-        return f"memory: {format_bytes(-free_bytes[index])} too much on the fullest chip"
+        return f"memory: {format_bytes(-points.free_bytes[at])} too much on the fullest chip"
     if name == "prefill":
-        return f"prefill: prompts need {utilisation[index]:.3g} of the room in each pass, so the batch never fills"
+        room = f"prompts need {points.utilisation[at]:.3g} of the room in each pass"
+        return f"prefill: {room}, so the batch never fills"
     if name == "tpot" and limits.tpot_s is not None:
-        return f"tpot: {tpot_s[index] * 1e3:.3g} ms, limit {limits.tpot_s * 1e3:.3g} ms"
+        return f"tpot: {points.tpot_s[at] * 1e3:.3g} ms, limit {limits.tpot_s * 1e3:.3g} ms"
     limit = limits.ttft_s or 0.0
-    return f"ttft: {ttft_s[index] * 1e3:.3g} ms, limit {limit * 1e3:.3g} ms"
+    return f"ttft: {points.ttft_s[at] * 1e3:.3g} ms, limit {limit * 1e3:.3g} ms"

@@ -148,19 +148,19 @@ def closed_loops(
         (work.final_context if whole else work.mean_context)[:, 0],
     )
     refused = [
-        _refusal(deployment, users, room) for users, room in zip(concurrency.tolist(), held.tolist(), strict=True)
+        refusal(deployment, users, room) for users, room in zip(concurrency.tolist(), held.tolist(), strict=True)
     ]
-    able = np.flatnonzero([refusal is None for refusal in refused])
+    able = np.flatnonzero([problem is None for problem in refused])
     found: dict[int, ClosedLoop] = {}
     for start in range(0, able.size, _LOOPS):
         part = able[start : start + _LOOPS]
         wanted = concurrency[part] / slots  # requests of one rank and micro-batch
         means = _mean_times(engine, work.take(part), mode, wanted, held[part], layout)
         found |= zip(part.tolist(), means, strict=True)
-    return [found[index] if refusal is None else refusal for index, refusal in enumerate(refused)]
+    return [found[index] if problem is None else problem for index, problem in enumerate(refused)]
 
 
-def _refusal(deployment: Deployment, concurrency: float, room: float) -> InputError | None:
+def refusal(deployment: Deployment, concurrency: float, room: float) -> InputError | None:
     """Why there is no closed loop with this number of requests, given how many fit on a rank; None if there is."""
     if not concurrency >= 1:
         return InputError(what="concurrency", given=concurrency, allowed="at least 1", nearest="1")

@@ -22,7 +22,7 @@ from rackline.passes.features import Array, FloatLike, as_array
 from rackline.passes.line import row_seconds
 from rackline.passes.numbers import row_numbers
 from rackline.passes.row import Row
-from rackline.serving.steady import Engine
+from rackline.serving.steady import Engine, behind
 from rackline.serving.workload import Workload
 
 CollectiveName = Literal["all_gather", "all_to_all"]
@@ -215,4 +215,4 @@ def context_decode_s(
         sent = split_kv_bytes(model, n, replace(group, tp=tp[:, None] if tp.ndim else tp))
         wide = replace(group, tp=tp[:, None] if tp.ndim else tp)
         device = device + exchange_s(engine, cluster, sent, wide, "all_to_all")
-    return engine.eager_s(device) if engine.stack.eager_decode else device
+    return behind(device, engine.host_s(n / group.cp, n / group.cp, prompts=False))

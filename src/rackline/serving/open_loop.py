@@ -211,8 +211,9 @@ def _passes(
         )
         device = engine.seconds(batch, times, two_batch_overlap=mode.two_batch_overlap, threads=threads)
         if chunked:
-            return engine.with_prompts_s(step_s, device) - step_s
-        return engine.with_prompts_s(0.0, device)
+            pushed = beside * verified + tokens
+            return engine.with_prompts_s(step_s, device, tokens=pushed, sequences=n) - step_s
+        return engine.with_prompts_s(0.0, device, tokens=tokens)
 
     steps = (workload.output_len - 1.0) / engine.speculation.tokens_per_step
     one = np.ones_like(n)

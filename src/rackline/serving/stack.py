@@ -34,6 +34,12 @@ class Stack:
     prefill_slowdown: float = 1.0
     eager_s_per_layer: float = 0.0
     eager_decode: bool = False
+    graph_tokens: int = 0
+    host_s_per_step: float = 0.0
+    host_s_per_sequence: float = 0.0
+    sample_bytes_per_logit: float = 0.0
+    untuned_experts: tuple[str, ...] = ()
+    untuned_slowdown: float = 1.0
     routing_exponent: float = 0.0
     first_token_s: float = 0.0
     first_token_equal_s: float | None = None
@@ -45,6 +51,37 @@ class Stack:
         if workload.equal_lengths and self.first_token_equal_s is not None:
             return self.first_token_equal_s
         return self.first_token_s
+
+    def calibrated(self, numbers: Calibration, generation: str) -> Calibration:
+        """Numbers of single kernels with what the tables of another version do not hold.
+
+        The host's time in each step is added; experts without a tuned configuration take `untuned_slowdown` times as
+        long.
+
+        Args:
+            numbers: of the stack's kernels.
+            generation: of the chip.
+        """
+        if numbers.is_unit or not (self.host_s_per_step or self.untuned_experts):
+            return numbers
+        slower = 1.0 / self.untuned_slowdown
+        operations = dict(numbers.operations)
+        for of in self.untuned_experts:
+            chips, _, dtype = of.partition(" ")
+            if chips == generation:
+                found = numbers.lookup("moe", dtype)
+                operations["moe", dtype] = replace(
+                    found,
+                    overhead_s=found.overhead_s / slower,
+                    eta_compute=found.eta_compute * slower,
+                    eta_memory=found.eta_memory * slower,
+                    tile_s=found.tile_s / slower,
+                    permute=found.permute / slower,
+                    evidence="derived",
+                    origin=f"{found.origin}, × {self.untuned_slowdown:g}: no tuned configuration in this version",
+                )
+        host_s = numbers.host_s_per_step + self.host_s_per_step
+        return replace(numbers, host_s_per_step=host_s, operations=operations)
 
     def memory(self, batched_tokens: FloatLike | None = None, memory_fraction: float | None = None) -> ServerMemory:
         """What the server keeps of a chip beside weights and cache.
@@ -80,7 +117,8 @@ class Stack:
 IDEAL = Stack()
 _BY_VERSION = (
     "admission", "max_batched_tokens", "max_num_seqs", "eager_decode", "eager_s_per_layer", "runtime_bytes",
-    "graph_bytes", "logit_bytes",
+    "graph_bytes", "logit_bytes", "graph_tokens", "host_s_per_step", "host_s_per_sequence", "sample_bytes_per_logit",
+    "untuned_experts", "untuned_slowdown",
 )  # fmt: skip
 
 
@@ -145,6 +183,12 @@ def stack_from_record(record: StackRecord) -> Stack:
         prefill_slowdown=record.prefill_slowdown,
         eager_s_per_layer=record.eager_s_per_layer,
         eager_decode=record.eager_decode,
+        graph_tokens=record.graph_tokens,
+        host_s_per_step=record.host_s_per_step,
+        host_s_per_sequence=record.host_s_per_sequence,
+        sample_bytes_per_logit=record.sample_bytes_per_logit,
+        untuned_experts=record.untuned_experts,
+        untuned_slowdown=record.untuned_slowdown,
         routing_exponent=record.routing_exponent,
         first_token_s=record.first_token_s,
         first_token_equal_s=record.first_token_equal_s,

@@ -87,6 +87,20 @@ class Engine:
     speculation: Speculation = PLAIN
     draft: PassTable | None = None
 
+    def take(self, layouts: Array) -> Engine:
+        """The engines of some layouts of many, whose quantities have a leading axis of layouts."""
+
+        def pick(value: FloatLike) -> FloatLike:
+            return value[layouts] if isinstance(value, np.ndarray) and value.ndim else value
+
+        return replace(
+            self,
+            table=self.table.take(layouts),
+            attention_dp=pick(self.attention_dp),
+            micro_batches=pick(self.micro_batches),
+            pipeline_stretch=pick(self.pipeline_stretch),
+        )
+
     def time_table(self, two_batch_overlap: bool) -> TimeTable:
         """Rates put in, under the policy of the mode."""
         policy = "overlap" if two_batch_overlap else self.table.calibration.step_policy
@@ -122,27 +136,59 @@ class Engine:
         device = times.seconds(self.table.features(work), threads=threads) / half
         return (device + self.skew_s()) * self.pipeline_stretch
 
-    def with_prompts_s(self, decode_s: FloatLike, mixed_s: FloatLike) -> Array:
-        """A pass that carries prompts, as the stack runs it: slower prompt work, and no CUDA graph [s].
-
-        The prompt part is stretched; the launches of an eager pass are a floor with a rounded corner (fourth powers).
+    def with_prompts_s(
+        self, decode_s: FloatLike, mixed_s: FloatLike, *, tokens: FloatLike = np.inf, sequences: FloatLike = 0.0
+    ) -> Array:
+        """A pass that carries prompts, as the stack runs it: slower prompt work, behind the host's [s].
 
         Args:
-            decode_s: the same pass without its prompts, 0 when prompts have a pass of their own [s].
+            decode_s: the same pass without its prompts as the stack runs it, 0 when prompts have a pass of their own
+                [s].
             mixed_s: the pass by its kernels [s].
+            tokens: of the pass on one rank, by which it may fit a CUDA graph [tokens].
+            sequences: that decode in it on one rank [sequences].
         """
-        stretched = np.maximum(mixed_s - decode_s, 0.0) * self.stack.prefill_slowdown + decode_s
-        return self.eager_s(stretched)
+        alone_s = self.without_host_s(decode_s, sequences)
+        stretched = np.maximum(mixed_s - alone_s, 0.0) * self.stack.prefill_slowdown + alone_s
+        return behind(stretched, self.host_s(tokens, sequences, prompts=True))
 
-    def eager_s(self, device_s: FloatLike) -> Array:
-        """A pass whose kernels the host launches one by one: not shorter than the launches of all layers [s]."""
-        floor = self.num_layers * self.stack.eager_s_per_layer
-        return (as_array(device_s) ** 4 + floor**4) ** 0.25 if floor else as_array(device_s)
+    def host_s(self, tokens: FloatLike, sequences: FloatLike, *, prompts: bool) -> FloatLike:
+        """What the host does in a pass [s]: it launches all layers unless a graph holds them, and serves sequences.
+
+        Args:
+            tokens, sequences: of the pass on one rank.
+            prompts: whether it carries prompts.
+        """
+        stack = self.stack
+        launches_s = self.num_layers * stack.eager_s_per_layer
+        of_sequences_s = stack.host_s_per_sequence * as_array(sequences) if stack.host_s_per_sequence else 0.0
+        if not prompts and not stack.graph_tokens:
+            return launches_s * stack.eager_decode + of_sequences_s
+        return np.where(as_array(tokens) > stack.graph_tokens, launches_s, 0.0) + of_sequences_s
+
+    def without_host_s(self, decode_s: FloatLike, sequences: FloatLike) -> FloatLike:
+        """The kernels of a decode step, from the step as the stack runs it [s]."""
+        stack = self.stack
+        if not (stack.graph_tokens or stack.host_s_per_sequence):
+            return decode_s
+        tokens = as_array(sequences) * self.speculation.verified_tokens
+        host_s = as_array(self.host_s(tokens, sequences, prompts=False))
+        return np.maximum(as_array(decode_s) ** 4 - host_s**4, 0.0) ** 0.25
 
     def decode_s(self, batch: Batch, times: TimeTable, *, two_batch_overlap: bool, threads: int = 1) -> Array:
         """A pass that only decodes (with drafts: verifies them), as the stack runs it [s]."""
         device = self.seconds(batch, times, two_batch_overlap=two_batch_overlap, threads=threads)
-        return self.eager_s(device) if self.stack.eager_decode else device
+        tokens = as_array(batch.decode_sequences) * batch.decode_tokens
+        return behind(device, self.host_s(tokens, batch.decode_sequences, prompts=False))
+
+    def pass_s(self, batch: Batch, times: TimeTable) -> Array:
+        """A pass with or without prompts, as the stack runs it [s]."""
+        if not np.any(as_array(batch.prefill_sequences)):
+            return self.decode_s(batch, times, two_batch_overlap=False)
+        alone: FloatLike = 0.0
+        if np.any(as_array(batch.decode_sequences)):
+            alone = self.seconds(replace(batch, prefill_sequences=0.0), times, two_batch_overlap=False)
+        return self.with_prompts_s(alone, self.seconds(batch, times, two_batch_overlap=False))
 
     def drafts_s(self, sequences: FloatLike, context_len: FloatLike) -> FloatLike:
         """All drafts of a step, one after another, with a given number of sequences on a rank [s]."""
@@ -151,6 +197,34 @@ class Engine:
         alone = replace(self, table=self.draft, pipeline_stretch=1.0, speculation=PLAIN, draft=None)
         one = Batch(decode_sequences=sequences, context_len=context_len)
         return self.speculation.draft_tokens * alone.seconds(one, alone.time_table(False), two_batch_overlap=False)
+
+
+def prompt_arrivals(
+    engine: Engine, workload: Workload | Workloads, mode: Mode, sequences_per_rank: Array
+) -> tuple[Array, Array]:
+    """Prompts that arrive a step at each rank [prompts], and new tokens that a step has room for.
+
+    Their product with the new tokens of a prompt over the room is the load of the prefill path where prompts and
+    decodes share a pass.
+    """
+    speculation = engine.speculation
+    beside = sequences_per_rank * speculation.verified_tokens if mode.is_mixed else 0.0
+    room = np.maximum(float(mode.max_batched_tokens) - beside, 1.0)
+    arrivals = sequences_per_rank * speculation.tokens_per_step / (workload.output_len - 1.0)
+    return arrivals * (1.0 - engine.stack.synchrony), room
+
+
+def behind(device_s: FloatLike, host_s: FloatLike) -> Array:
+    """A pass of which device and host work at the same time: the longer one counts, with a rounded corner [s].
+
+    Equation:
+        (device⁴ + host⁴)^(1/4)
+
+    >>> float(behind(1.0, 0.0)), round(float(behind(1.0, 1.0)), 3)
+    (1.0, 1.189)
+    """
+    device, host = as_array(device_s), as_array(host_s)
+    return (device**4 + host**4) ** 0.25 if host.any() else device
 
 
 def steady_state(
@@ -185,10 +259,8 @@ def steady_state(
         decode = Batch(decode_sequences=b, decode_tokens=verified, context_len=workload.mean_context)
         decode_s = engine.decode_s(decode, times, two_batch_overlap=overlap, threads=threads)
     drafts_s = engine.drafts_s(b, workload.mean_context)
-    room = float(mode.max_batched_tokens) - (b * verified if mode.is_mixed else 0.0)
-    room = np.maximum(room, 1.0)
     new = workload.new_tokens
-    arrivals = b * per_step / (workload.output_len - 1.0) * (1.0 - engine.stack.synchrony)
+    arrivals, room = prompt_arrivals(engine, workload, mode, b)
     load = arrivals * new / room
     share = np.maximum(-np.expm1(-arrivals), load)
     if mode.is_mixed:
@@ -213,10 +285,11 @@ def steady_state(
     )
     mixed_s = engine.seconds(batch, times, two_batch_overlap=overlap, threads=threads)
     if mode.is_mixed:
-        mixed_s = engine.with_prompts_s(decode_s, mixed_s)
+        pushed = b * verified + busiest
+        mixed_s = engine.with_prompts_s(decode_s, mixed_s, tokens=pushed, sequences=b)
         extra = np.maximum(mixed_s - decode_s, 0.0)
     else:
-        mixed_s = engine.with_prompts_s(0.0, mixed_s)
+        mixed_s = engine.with_prompts_s(0.0, mixed_s, tokens=busiest)
         extra = mixed_s
     step_s = decode_s + drafts_s + some * extra
     cost_share = some * extra / step_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
 import numpy as np
@@ -23,6 +23,7 @@ class Workload:
         output_len: generated tokens, at least 2 [tokens].
         cache_hit: share of the prompt whose KV is already cached, 0 to below 1.
         equal_lengths: whether all requests have these lengths, as in some benchmarks; else they spread around them.
+        output_spread: standard deviation of the answers over their mean.
 
     Raises:
         InputError: lengths below their minimum, cache_hit outside [0, 1).
@@ -32,6 +33,7 @@ class Workload:
     output_len: float
     cache_hit: float = 0.0
     equal_lengths: bool = False
+    output_spread: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value, least in (("input_len", self.input_len, 1), ("output_len", self.output_len, 2)):
@@ -52,8 +54,8 @@ class Workload:
 
     @property
     def mean_context(self) -> float:
-        """Context of a decoding sequence, averaged over its life [tokens]."""
-        return self.input_len + self.output_len / 2.0
+        """Context of a decoding sequence, averaged over those in flight, long answers more often [tokens]."""
+        return self.input_len + self.output_len * (1.0 + self.output_spread**2) / 2.0
 
     @property
     def final_context(self) -> float:
@@ -68,31 +70,32 @@ class Workloads:
     Args:
         input_len: prompt tokens, (workloads, 1) [tokens].
         output_len: generated tokens, (workloads, 1) [tokens].
-        equal_lengths: of all of them.
+        equal_lengths, output_spread: of all of them.
     """
 
     input_len: Array
     output_len: Array
     equal_lengths: bool = False
+    output_spread: float = 0.0
 
     @classmethod
     def of(cls, workloads: Sequence[Workload]) -> Workloads:
         """Workloads without cached prompts, as one.
 
         Raises:
-            InputError: cached prompts, or some of equal lengths and some not.
+            InputError: cached prompts, or answers that spread in some and not in others.
         """
-        equal = {one.equal_lengths for one in workloads}
-        if len(equal) != 1 or any(one.cache_hit for one in workloads):
-            raise InputError(what="workloads", given="unlike ones", allowed="nothing cached, equal_lengths the same")
+        alike = {(one.equal_lengths, one.output_spread) for one in workloads}
+        if len(alike) != 1 or any(one.cache_hit for one in workloads):
+            allowed = "nothing cached, equal_lengths and output_spread the same"
+            raise InputError(what="workloads", given="unlike ones", allowed=allowed)
+        equal, spread = alike.pop()
         lengths = np.array([(one.input_len, one.output_len) for one in workloads], dtype=np.float64)
-        return cls(input_len=lengths[:, :1], output_len=lengths[:, 1:], equal_lengths=equal.pop())
+        return cls(input_len=lengths[:, :1], output_len=lengths[:, 1:], equal_lengths=equal, output_spread=spread)
 
     def take(self, index: Array) -> Workloads:
         """Those of an index."""
-        return Workloads(
-            input_len=self.input_len[index], output_len=self.output_len[index], equal_lengths=self.equal_lengths
-        )
+        return replace(self, input_len=self.input_len[index], output_len=self.output_len[index])
 
     @property
     def new_tokens(self) -> Array:
@@ -106,8 +109,8 @@ class Workloads:
 
     @property
     def mean_context(self) -> Array:
-        """Context of a decoding sequence, averaged over its life [tokens]."""
-        return self.input_len + self.output_len / 2.0
+        """Context of a decoding sequence, averaged over those in flight, long answers more often [tokens]."""
+        return self.input_len + self.output_len * (1.0 + self.output_spread**2) / 2.0
 
     @property
     def final_context(self) -> Array:

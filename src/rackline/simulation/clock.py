@@ -19,7 +19,7 @@ from rackline.passes.features import Array
 from rackline.serving.closed_loop import engine_of
 from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import IDEAL, Stack
-from rackline.serving.steady import Engine
+from rackline.serving.steady import Engine, behind
 from rackline.simulation.pass_call import FAR, Table, compiled, read_at
 
 
@@ -159,7 +159,7 @@ class TableClock:
         if key in self.known:
             return self.known[key]
         found = None
-        if not (self.engine.stack.eager_decode and self.floor_s):
+        if not self.engine.host_s(sequences * self.verified, sequences, prompts=False):
             found = self._line(self.table, sequences, self.verified, group_tokens)
             if found is not None and self.draft is not None:
                 per_rank = group_tokens / self.verified
@@ -171,8 +171,8 @@ class TableClock:
     def steps(self, contexts: Array, advance: Array, group_tokens: float) -> Array:
         """Each step by itself."""
         seconds = self._decode(self.table, contexts, advance, self.verified, group_tokens)
-        if self.engine.stack.eager_decode:
-            seconds = self.engine.eager_s(seconds)
+        count = len(contexts)
+        seconds = behind(seconds, self.engine.host_s(count * self.verified, count, prompts=False))
         if self.draft is not None:
             one = self._decode(self.draft, contexts, advance, 1, group_tokens / self.verified)
             seconds = seconds + self.drafts * one
@@ -231,12 +231,12 @@ class TableClock:
         if not tokens:
             return device
         stack = self.engine.stack
-        if not sequences:
-            alone_s = 0.0
+        alone_s = float(self.engine.without_host_s(alone_s, sequences)) if sequences else 0.0
         stretched = max(device - alone_s, 0.0) * stack.prefill_slowdown + alone_s
-        if not self.floor_s:
-            return stretched
-        return (stretched**4 + self.floor_s**4) ** 0.25
+        host_s = self.floor_s
+        if stack.graph_tokens or stack.host_s_per_sequence:
+            host_s = float(self.engine.host_s(decoded + tokens, sequences, prompts=True))
+        return (stretched**4 + host_s**4) ** 0.25 if host_s else stretched
 
     def _decode(self, table: Table, contexts: Array, advance: Array, verified: int, group: float) -> Array:
         count = len(contexts)

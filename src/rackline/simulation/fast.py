@@ -85,7 +85,10 @@ def is_plain_clock(clock: object, spec: RankSpec) -> bool:
     """Whether the loop can compute its passes: one stream of rows, attention that reads all, no drafts, no bends."""
     if not isinstance(clock, TableClock) or clock.draft is not None or clock.verified != 1 or clock.two_batch_overlap:
         return False
-    if spec.fixed_tokens or clock.engine.stack.eager_decode or not clock.table.kinds:
+    around = clock.engine.stack
+    if spec.fixed_tokens or around.eager_decode or around.graph_tokens or around.host_s_per_sequence:
+        return False
+    if not clock.table.kinds:
         return False
     if any(not kind.causal or kind.a or kind.b != 1.0 or kind.start for kind in clock.table.kinds):
         return False

@@ -21,6 +21,7 @@ class Case:
         where: file and line.
         measured: what was measured, SI units.
         model, chip, stack, stack_version, precision: names as the source writes them; empty when not given.
+        source: where the case was published; what is known of its benchmark stands in `sources.toml`.
         num_chips: all chips of the deployment [chips].
         layout: parts of the layout that are given.
         values: the keys of this kind.
@@ -37,6 +38,7 @@ class Case:
     num_chips: int = 1
     stack: str = ""
     stack_version: str = ""
+    source: str = ""
     precision: str = ""
     precision_detail: str = ""
     layout: Layout = field(default_factory=dict[str, int | str])
@@ -196,6 +198,7 @@ def _case(data: Mapping[str, object], where: str, unknown_keys: dict[str, int]) 
         num_chips=int(cast("int", data.get("num_chips") or 1)),
         stack=text("stack"),
         stack_version=text("stack_version"),
+        source=text("source"),
         precision=text("precision"),
         precision_detail=_detail(data.get("precision_detail")),
         layout=cast("Layout", data.get("layout") or {}),

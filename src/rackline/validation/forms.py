@@ -10,7 +10,9 @@ from typing import Literal, assert_never, cast
 
 from rackline.errors import nearest_names
 
-Shape = Literal["text", "version", "count", "length", "number", "table", "counts", "detail", "flag"]
+Shape = Literal[
+    "text", "version", "count", "length", "number", "share", "words", "table", "counts", "detail", "flag", "pool"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +78,20 @@ _OP_OPTIONAL: dict[str, Shape] = {
 FORMS: dict[str, Form] = {
     "serve": Form(
         required={**_DEPLOYED, **_LENGTHS, "concurrency": "count"},
-        optional={"length_distribution": "text", "speculative": "text"},
+        optional={
+            "length_distribution": "text",
+            "speculative": "text",
+            "max_num_seqs": "count",
+            "max_num_batched_tokens": "count",
+            "memory_fraction": "share",
+            "async_scheduling": "flag",
+            "assumed": "words",
+        },
+        measured={"tpot_s": _SLOWEST_TOKEN, "ttft_s": 3600.0},
+    ),
+    "serve-disaggregated": Form(
+        required={**_DEPLOYED, **_LENGTHS, "concurrency": "count", "prefill": "pool", "decode": "pool"},
+        optional={"length_distribution": "text", "speculative": "text", "image": "version"},
         measured={"tpot_s": _SLOWEST_TOKEN, "ttft_s": 3600.0},
     ),
     "static-batch": Form(
@@ -125,10 +140,13 @@ _SHAPES = {
     "count": "a whole number of at least 1",
     "length": "a number of tokens above 0",
     "number": "a number above 0",
+    "share": "a number above 0 and at most 1",
+    "words": "a list of texts",
     "table": "an object",
     "counts": "an object of whole numbers of at least 1",
     "detail": "an object or a text such as kv=bf16",
     "flag": "true or false",
+    "pool": "an object with workers, a whole number of at least 1, and layout, an object of such numbers",
 }
 
 
@@ -170,12 +188,21 @@ def fits(value: object, shape: Shape) -> bool:
             return is_number(value) and cast("float", value) <= _MOST and float(cast("float", value)).is_integer()
         case "number":
             return is_number(value)
+        case "share":
+            return is_number(value) and cast("float", value) <= 1.0
+        case "words":
+            return isinstance(value, list) and all(isinstance(one, str) for one in cast("list[object]", value))
         case "flag":
             return isinstance(value, bool)
         case "detail":
             return isinstance(value, str | dict)
         case "table":
             return isinstance(value, dict)
+        case "pool":
+            pool = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+            return (
+                set(pool) == {"workers", "layout"} and fits(pool["workers"], "count") and fits(pool["layout"], "counts")
+            )
         case "counts":
             if not isinstance(value, dict):
                 return False
@@ -271,6 +298,6 @@ def _kind_problem(kind: str, data: Mapping[str, object]) -> Problem | None:
                 given=measured["total_s"],
                 allowed="about prefill_s + (output_len - 1) token_s, all in seconds",
             )
-    elif kind in ("serve", "max-throughput") and output_len is not None and output_len < 2:
+    elif kind in ("serve", "serve-disaggregated", "max-throughput") and output_len is not None and output_len < 2:
         return Problem(what="output_len", given=output_len, allowed="at least 2 tokens")
     return None

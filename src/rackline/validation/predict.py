@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
@@ -12,12 +13,17 @@ from rackline.errors import InputError, RacklineError
 from rackline.parallel import Deployment
 from rackline.parallel.precision import storage_bytes
 from rackline.passes import Batch, PassTime
+from rackline.passes.features import Array
 from rackline.serving import ClosedLoop, Engine, Workload, max_throughput
 from rackline.serving.closed_loop import closed_loops, engine_of, static_batches, unlimited_requests
+from rackline.serving.closed_pools import TwoPools
+from rackline.serving.median_step import median_step_s
 from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import Stack
+from rackline.serving.workload import Workloads
 from rackline.validation.cases import Case
 from rackline.validation.resolve import Resolver
+from rackline.validation.sources import source_of
 from rackline.validation.speculation import speculation_of
 
 Predicted = dict[str, float] | RacklineError  # values by measured key, or why there are none
@@ -39,6 +45,7 @@ class Predictor:
     _engines: dict[tuple[int, Stack, Speculation], tuple[Deployment, Engine]] = field(
         default_factory=dict[tuple[int, Stack, Speculation], tuple[Deployment, Engine]]
     )
+    _pools: dict[tuple[int, int], TwoPools] = field(default_factory=dict[tuple[int, int], TwoPools])
 
     def engine(self, deployment: Deployment, stack: Stack, speculation: Speculation = PLAIN) -> Engine:
         """The engine of a deployment under a stack, built once."""
@@ -46,6 +53,16 @@ class Predictor:
         if key not in self._engines:
             self._engines[key] = (deployment, engine_of(deployment, stack, speculation))
         return self._engines[key][1]
+
+    def pools(self, case: Case) -> TwoPools:
+        """The prefill and the decode pool of a case, built once a deployment."""
+        prefill, decode = self.resolver.pools(case)
+        stack, how = self.resolver.stack(case), speculation_of(case)
+        first, then = self.engine(prefill, stack), self.engine(decode, stack, how)
+        key = (id(first), id(then))
+        if key not in self._pools:
+            self._pools[key] = TwoPools(prefill=prefill, decode=decode, first=first, then=then)
+        return self._pools[key]
 
     def predict(self, case: Case) -> dict[str, float]:
         """Predicted values of what was measured, and of the sums that are scored besides, SI units.
@@ -70,6 +87,8 @@ class Predictor:
 
     def passes(self, case: Case) -> dict[str, PassTime]:
         """The passes behind a prediction, broken down: decode and prefill by name; empty for other kinds."""
+        if case.kind == "serve-disaggregated":
+            return self._pool_passes(case)
         if case.kind not in ("serve", "static-batch", "max-throughput"):
             return {}
         deployment, stack = self.resolver.deployments(case)[0], self.resolver.stack(case)
@@ -104,15 +123,40 @@ class Predictor:
             ),
         }
 
+    def _pool_passes(self, case: Case) -> dict[str, PassTime]:
+        """A decode step of the decode pool and a full pass of the prefill pool, of a rank's own."""
+        pools, lengths = self.pools(case), workload_of(case)
+        layout = pools.decode.layout
+        found = pools.closed_loop(lengths, case.number("concurrency"))
+        held = max(found.decoding / (layout.dp * layout.pp * layout.attention_dp), 1.0)
+        tokens = float(pools.first.stack.max_batched_tokens)
+        chunk = min(lengths.input_len, tokens)
+        return {
+            "decode": pools.then.table.time(
+                Batch(decode_sequences=held, context_len=lengths.mean_context, group_tokens=held * layout.attention_dp)
+            ),
+            "prefill": pools.first.table.time(
+                Batch(
+                    prefill_sequences=tokens / chunk,
+                    chunk_tokens=chunk,
+                    group_tokens=tokens * pools.prefill.layout.attention_dp,
+                )
+            ),
+        }
+
 
 def workload_of(case: Case) -> Workload:
     """Mean lengths of a case's requests."""
-    share = length_share(case)
+    share, source = length_share(case), source_of(case)
     output_len = case.number("output_len") * share if "output_len" in case.values else 2.0
+    input_len = case.number("input_len") * share
+    if source.assumed_input_len and "input_len" in cast("Sequence[str]", case.values.get("assumed") or ()):
+        input_len = source.assumed_input_len
     return Workload(
-        input_len=max(case.number("input_len") * share, 1.0),
+        input_len=max(input_len, 1.0),
         output_len=max(output_len, 2.0),
-        equal_lengths=case.text("length_distribution", FIXED) == FIXED,
+        equal_lengths=case.text("length_distribution", FIXED) == FIXED and not source.output_spread,
+        output_spread=source.output_spread,
     )
 
 
@@ -157,6 +201,13 @@ class _Group:
         except RacklineError as error:  # the model on this chip has none, at any lengths
             return [error] * len(self.members)
 
+    def median_steps_s(self, running: Sequence[float]) -> Array:
+        """Median time between tokens of each member with a number of requests running on all replicas [s]."""
+        layout = self.deployment.layout
+        each = np.array(running, dtype=np.float64) / (layout.attention_dp * layout.pp * layout.dp)
+        work = Workloads.of([work for _, work in self.members])
+        return median_step_s(self.engine, work, self.stack.mode(), each[:, None])[:, 0]
+
 
 def _grouped(
     predictor: Predictor, cases: Sequence[Case], speculation: Speculation | None = None
@@ -168,7 +219,7 @@ def _grouped(
     Args:
         speculation: drafts, in place of what the cases say of them.
     """
-    groups: dict[tuple[int, bool], _Group] = {}
+    groups: dict[tuple[int, bool, float], _Group] = {}
     refused: dict[int, RacklineError] = {}
     for index, case in enumerate(cases):
         try:
@@ -176,7 +227,7 @@ def _grouped(
             work, stack = workload_of(case), predictor.resolver.stack(case)
             for deployment in predictor.resolver.deployments(case):
                 engine = predictor.engine(deployment, stack, how)
-                key = (id(engine), work.equal_lengths)
+                key = (id(engine), work.equal_lengths, work.output_spread)
                 if key not in groups:
                     groups[key] = _Group(
                         deployment=deployment,
@@ -202,13 +253,17 @@ def predict_serve(
     found: dict[int, Predicted] = {}
     groups, refused = _grouped(predictor, cases, speculation)
     for group in groups:
-        loops = group.loops([cases[index].number("concurrency") for index, _ in group.members])
-        for (index, _), loop in zip(group.members, loops, strict=True):
+        concurrency = [cases[index].number("concurrency") for index, _ in group.members]
+        medians = [source_of(cases[index]).tpot == "median" for index, _ in group.members]
+        steps = group.median_steps_s(concurrency) if any(medians) else np.zeros(len(medians))
+        loops = group.loops(concurrency)
+        for (index, _), loop, median, step in zip(group.members, loops, medians, steps.tolist(), strict=True):
             if isinstance(loop, RacklineError):
                 found.setdefault(index, loop)
                 continue
             whole = request_s(cases[index], loop.tpot_s, loop.ttft_s)
-            found[index] = {"tpot_s": loop.tpot_s, "ttft_s": loop.ttft_s, "request_s": whole}
+            tpot = step if median else loop.tpot_s
+            found[index] = {"tpot_s": tpot, "ttft_s": loop.ttft_s, "request_s": whole}
     found |= refused
     return [found[index] for index in range(len(cases))]
 
@@ -291,8 +346,19 @@ def predict_op(predictor: Predictor, case: Case) -> dict[str, float]:
     return {"seconds": op_seconds(predictor.resolver, [case])[0]}
 
 
+def predict_pools(predictor: Predictor, case: Case) -> dict[str, float]:
+    """A closed loop of a prefill and a decode pool."""
+    loop = predictor.pools(case).closed_loop(workload_of(case), case.number("concurrency"))
+    return {
+        "tpot_s": loop.tpot_s,
+        "ttft_s": loop.ttft_s,
+        "request_s": request_s(case, loop.tpot_s, loop.ttft_s),
+    }
+
+
 PREDICTORS: dict[str, Callable[[Predictor, Sequence[Case]], list[Predicted]]] = {
     "serve": predict_serve,
+    "serve-disaggregated": _one_by_one(predict_pools),
     "static-batch": predict_static_batch,
     "max-throughput": predict_max_throughput,
     "params": _one_by_one(predict_params),

@@ -5,22 +5,23 @@ Kernels are fitted to tables of single operations and see no served request, so 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from typing import Any, Literal
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import InputError, RacklineError
 from rackline.passes.features import Array
 from rackline.plain import plain
-from rackline.validation.cases import Case, CaseSet
+from rackline.validation.cases import Case, CaseSet, Unsupported
 from rackline.validation.fit_cases import FitCases, ServingNumbers, prepare, shipped_numbers
-from rackline.validation.resolve import stack_name
+from rackline.validation.predict import Predictor
+from rackline.validation.resolve import Resolver, stack_name
 from rackline.validation.run import scores_of
-from rackline.validation.scoreboard import Score, Scoreboard, Stats, statistics
+from rackline.validation.scoreboard import SERVED, Score, Scoreboard, Stats, statistics
 from rackline.validation.serving_fit import fit_numbers
 
 LeftOut = Literal["model", "chip", "stack"]
@@ -154,7 +155,8 @@ def refit(
     """Refit without each model, chip or stack in turn and score what was left out.
 
     Args:
-        found: cases; only served requests with a time per output token count.
+        found: cases; only served requests with a time per output token count. Numbers are fitted to single engines;
+            pools of prefill and decode workers are scored under them.
         by: what to leave out.
         calibration: "auto" (each case's own stack), a stack or a file.
         processes: how many to use; 1 stays in this one [count].
@@ -163,8 +165,10 @@ def refit(
     Raises:
         InputError: fewer than two folds.
     """
-    cases = tuple(case for case in found.cases if case.kind == "serve" and "tpot_s" in case.measured)
+    cases = tuple(case for case in found.cases if case.kind in SERVED and "tpot_s" in case.measured)
     names = list(dict.fromkeys(fold_name(case, by) for case in cases))
+    if not any(case.kind == "serve" for case in cases):
+        raise InputError(what=f"--refit {by}", given="no case of kind serve", allowed="some, to fit numbers to")
     if len(names) < 2:
         raise InputError(
             what=f"--refit {by}",
@@ -176,7 +180,10 @@ def refit(
     tasks = [(by, name) for name in (EVERYTHING, *names)]
     folds = dict(in_processes(_fold, tasks, (cases, calibration), processes, done))
     left_out = tuple(sorted((folds[by, name] for name in names), key=lambda fold: -fold.num_cases))
-    unsupported = prepare(cases, calibration_name=calibration).unsupported
+    unsupported = (
+        *prepare(cases, calibration_name=calibration).unsupported,
+        *_predicted_pools(cases, folds[by, EVERYTHING].numbers, calibration)[1],
+    )
     return Refit(
         by=by,
         folds=left_out,
@@ -248,8 +255,30 @@ def _fold(task: tuple[LeftOut, str]) -> Fold:
     held = np.array([fold_name(case, by) == name for case in ready.cases], dtype=bool)
     scored = held if name else np.ones(len(ready.cases), dtype=bool)
     start = shipped_numbers(ready)
-    numbers = fit_numbers(ready, start, ~held)
-    return score_fold(ready, numbers, scored, name)
+    # a fold of pools alone leaves no case of the fit out
+    numbers = fit_numbers(ready, start, ~held) if held.any() or not name else start
+    fold = score_fold(ready, numbers, scored, name)
+    pools = [case for case in cases if not name or fold_name(case, by) == name]
+    scores, _ = _predicted_pools(pools, numbers, calibration)
+    return replace(
+        fold, num_cases=fold.num_cases + len({one.case_id for one in scores}), scores=(*fold.scores, *scores)
+    )
+
+
+def _predicted_pools(
+    cases: Iterable[Case], numbers: ServingNumbers, calibration: str
+) -> tuple[list[Score], list[Unsupported]]:
+    """Scores of the pools among these cases under fitted numbers, and those without prediction."""
+    pools = [case for case in cases if case.kind == "serve-disaggregated"]
+    predictor = Predictor(resolver=Resolver(calibration_name=calibration, change=numbers.stack))
+    scores: list[Score] = []
+    unsupported: list[Unsupported] = []
+    for case, values in zip(pools, predictor.predict_all(pools), strict=True):
+        if isinstance(values, RacklineError):
+            unsupported.append(Unsupported.of(case, str(values), bad_input=True))
+        else:
+            scores += scores_of(case, values)
+    return scores, unsupported
 
 
 def score_fold(ready: FitCases, numbers: ServingNumbers, scored: Array, left_out: str = EVERYTHING) -> Fold:

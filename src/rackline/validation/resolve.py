@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from rackline.parallel.layout import problem as layout_problem
 from rackline.passes import Calibration, calibration
 from rackline.serving.stack import IDEAL, Stack, stack
 from rackline.validation.cases import Case
+from rackline.validation.sources import source_of
 
 BEFORE_CUDA_GRAPHS = "0.2.6"  # of vLLM, whose next version captures decode steps
 # Parts that a training layout has and serving has not.
@@ -42,6 +44,10 @@ def stack_name(label: str) -> str:
     return canonical_name("stacks", label) or label.lower()
 
 
+def _same(found: Stack) -> Stack:
+    return found
+
+
 @dataclass(slots=True)
 class Resolver:
     """Builds and keeps what cases share.
@@ -51,10 +57,12 @@ class Resolver:
             or file of one calibration for all cases.
         stacks: what runs around the kernels, by name; of those that are not given the defaults of the case's version
             and chip are read from the catalogue.
+        change: what is done to each stack.
     """
 
     calibration_name: str = "auto"
     stacks: dict[str, Stack] = field(default_factory=dict[str, Stack])
+    change: Callable[[Stack], Stack] = _same
     _models: dict[str, AnyModel] = field(default_factory=dict[str, AnyModel])
     _chips: dict[str, Chip] = field(default_factory=dict[str, Chip])
     _clusters: dict[tuple[str, int], Cluster] = field(default_factory=dict[tuple[str, int], Cluster])
@@ -86,7 +94,7 @@ class Resolver:
             return arch.build_model(architecture_record(case.architecture, name, case.where))
         if case.model.endswith((".json", ".toml")):
             raise InputError(what="model", given=case.model, allowed="a catalogue name or Hugging Face id")
-        return arch.model(case.model)
+        return arch.model(case.model, offline=True)  # cases do not depend on the network
 
     def chip(self, name: str) -> Chip:
         """A chip of the catalogue."""
@@ -128,9 +136,9 @@ class Resolver:
         )
 
     def precision(self, case: Case, model: AnyModel, chip: Chip) -> Precision:
-        """Data types of the case's label and of what it sets apart."""
-        label = case.precision or "native"
-        return precision(f"{label},{case.precision_detail}" if case.precision_detail else label, model, chip)
+        """Data types of the case's label, of what its benchmark's servers keep and of what it sets apart itself."""
+        parts = (case.precision or "native", source_of(case).precision_detail, case.precision_detail)
+        return precision(",".join(part for part in parts if part), model, chip)
 
     def calibration(self, case: Case, chip: Chip) -> Calibration:
         """The numbers of the case's stack, or those asked for."""
@@ -144,25 +152,69 @@ class Resolver:
         return self._calibrations[key]
 
     def stack(self, case: Case) -> Stack:
-        """The scheduler of the case's stack, and what it adds to the kernels; nothing under the ideal roofline."""
+        """The scheduler of the case's stack, and what it adds to the kernels; nothing under the ideal roofline.
+
+        What the case says of the engine's settings replaces the defaults of its version and chip.
+        """
         name = stack_name(case.stack)
         if name not in self.stacks:
-            version = case.stack_version
+            # images of Dynamo are numbered by its own releases, not by those of the engine in them
+            version = "" if "ai-dynamo" in case.text("image") else case.stack_version
             if name == "vllm" and case.kind == "static-batch" and not version:
                 version = BEFORE_CUDA_GRAPHS  # one batch driven step by step, as papers of 2023 did
             key = (name if name in names("stacks") else "generic", version, self.chip(case.chip).hbm_bytes)
             if key not in self._stacks:
-                self._stacks[key] = stack(key[0], version=version, hbm_bytes=key[2])
+                self._stacks[key] = self.change(stack(key[0], version=version, hbm_bytes=key[2]))
             found = self._stacks[key]
         else:
             found = self.stacks[name]
+        found = _as_started(found, case)
         if self.calibration_name != "unit":
             return found
         scheduler = {"admission": found.admission, "max_batched_tokens": found.max_batched_tokens}
         return replace(IDEAL, **scheduler, max_num_seqs=found.max_num_seqs, memory_fraction=found.memory_fraction)
 
-    def deployments(self, case: Case) -> tuple[Deployment, ...]:
+    def _around(self, case: Case) -> tuple[object, ...]:
+        """What of the stack is part of a deployment: kernels and routing; the rest is the engine's."""
+        found = self.stack(case)
+        return (
+            found.name,
+            found.routing,
+            found.host_s_per_step,
+            found.untuned_experts,
+            found.untuned_slowdown,
+            found.sample_bytes_per_logit,
+        )
+
+    def pools(self, case: Case) -> tuple[Deployment, Deployment]:
+        """The prefill and the decode pool of a case, parts of one cluster.
+
+        Raises:
+            RacklineError: what the case names does not exist, does not go together, or has another number of chips.
+        """
+        parts: list[Case] = []
+        for name in ("prefill", "decode"):
+            pool = cast("Mapping[str, Any]", case.values[name])
+            layout = cast("Mapping[str, int | str]", pool["layout"])
+            sizes = [layout.get(part, 1) for part in ("tp", "pp", "cp", "attention_dp")]
+            each = math.prod(1 if isinstance(size, str) else int(size) for size in sizes)  # texts are refused later
+            parts.append(replace(case, layout=layout, num_chips=int(pool["workers"]) * each))
+        prefill, decode = parts
+        if prefill.num_chips + decode.num_chips != case.num_chips:
+            raise InputError(
+                what="num_chips",
+                given=case.num_chips,
+                allowed=f"{prefill.num_chips} of the prefill and {decode.num_chips} of the decode workers",
+                nearest=str(prefill.num_chips + decode.num_chips),
+            )
+        whole = self.cluster(self.chip(case.chip), case.num_chips)
+        return self.deployments(prefill, whole)[0], self.deployments(decode, whole)[0]
+
+    def deployments(self, case: Case, within: Cluster | None = None) -> tuple[Deployment, ...]:
         """The deployment of a case; several where the source leaves the expert parallelism open.
+
+        Args:
+            within: cluster that it is part of; by default the smallest that holds it.
 
         Raises:
             RacklineError: what the case names does not exist or does not go together.
@@ -177,19 +229,22 @@ class Resolver:
             case.precision_detail,
             case.stack,
             tuple(sorted(case.layout.items())),
-            self.stack(case).routing,
+            self._around(case),
+            source_of(case),
+            "" if within is None else within.name,
         )
         if key not in self._known:
-            self._known[key] = self._build_deployments(case)
+            self._known[key] = self._build_deployments(case, within)
         return self._known[key]
 
-    def _build_deployments(self, case: Case) -> tuple[Deployment, ...]:
+    def _build_deployments(self, case: Case, within: Cluster | None) -> tuple[Deployment, ...]:
         chip = self.chip(case.chip)
         model = self.model(case)
-        on = self.cluster(chip, case.num_chips)
+        on = self.cluster(chip, case.num_chips) if within is None else within.with_num_chips(case.num_chips)
         types = self.precision(case, model, chip)
-        numbers = self.calibration(case, chip)
         around = self.stack(case)
+        numbers = around.calibrated(self.calibration(case, chip), chip.generation)
+        sample_bytes = around.sample_bytes_per_logit if source_of(case).sampling == "top_p" else 0.0
         layouts = layouts_of(case, model)
         model = padded(model, layouts[0].tp)
         found: list[Deployment] = []
@@ -201,15 +256,33 @@ class Resolver:
                 layout,
                 types,
                 numbers.name,
-                around.name,
-                around.routing,
+                self._around(case),
+                sample_bytes,
             )
             if key not in self._deployments:
                 self._deployments[key] = Deployment(
-                    model=model, cluster=on, layout=layout, precision=types, calibration=numbers, routing=around.routing
+                    model=model,
+                    cluster=on,
+                    layout=layout,
+                    precision=types,
+                    calibration=numbers,
+                    routing=around.routing,
+                    sample_bytes_per_logit=sample_bytes,
                 )
             found.append(self._deployments[key])
         return tuple(found)
+
+
+def _as_started(found: Stack, case: Case) -> Stack:
+    """The stack with the settings that a case states: sequences and tokens of a pass, share of the memory."""
+    said = case.values
+    if said.get("max_num_seqs") is not None:
+        found = replace(found, max_num_seqs=int(case.number("max_num_seqs")))
+    if said.get("max_num_batched_tokens") is not None:
+        found = replace(found, max_batched_tokens=int(case.number("max_num_batched_tokens")))
+    if said.get("memory_fraction") is not None:
+        found = replace(found, memory_fraction=case.number("memory_fraction"))
+    return found
 
 
 def layouts_of(case: Case, model: AnyModel) -> tuple[Layout, ...]:

@@ -13,7 +13,7 @@ from rackline.validation.cases import Case, CaseSet, Unsupported
 from rackline.validation.predict import Predictor, predict_serve, request_s
 from rackline.validation.read import read_cases
 from rackline.validation.resolve import Resolver
-from rackline.validation.scoreboard import Score, Scoreboard, group_of
+from rackline.validation.scoreboard import SERVED, Score, Scoreboard, group_of, metric_of
 from rackline.validation.speculation import both_ways
 from rackline.validation.worst import MOST, worst_cases
 
@@ -103,14 +103,14 @@ def scores_of(case: Case, values: dict[str, float]) -> list[Score]:
         from rackline.validation.train_cases import measured_step_s
 
         measured = {"step_s": measured_step_s(case)}
-    if case.kind == "serve" and {"tpot_s", "ttft_s"} <= set(measured):
+    if case.kind in SERVED and {"tpot_s", "ttft_s"} <= set(measured):
         measured["request_s"] = request_s(case, measured["tpot_s"], measured["ttft_s"])
     groups = group_of(case)
     return [
         Score(
             case_id=case.case_id,
             where=case.where,
-            metric=key,
+            metric=metric_of(case.kind, key),
             measured=value,
             predicted=values[key],
             groups=groups,

@@ -15,6 +15,8 @@ from rackline.validation.speculation import BothWays, by_group
 
 GROUPED_BY = ("kind", "model", "chip", "stack", "precision", "op")
 WITHIN = 0.2
+SERVED = ("serve", "serve-disaggregated")
+"""Kinds of cases whose requests are a time to first token and times per output token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +171,17 @@ class Scoreboard:
 
 def _metrics_of(case: Unsupported) -> tuple[str, ...]:
     """Keys that an unsupported case leaves unscored, the derived one included."""
-    derived = ("request_s",) if case.kind == "serve" and {"tpot_s", "ttft_s"} <= set(case.metrics) else ()
-    return (*case.metrics, *derived)
+    derived = ("request_s",) if case.kind in SERVED and {"tpot_s", "ttft_s"} <= set(case.metrics) else ()
+    return tuple(metric_of(case.kind, key) for key in (*case.metrics, *derived))
+
+
+def metric_of(kind: str, key: str) -> str:
+    """What a measured key is scored as: pools of prefill and decode workers have metrics, and so bands, of their own.
+
+    >>> metric_of("serve", "tpot_s"), metric_of("serve-disaggregated", "tpot_s")
+    ('tpot_s', 'pools_tpot_s')
+    """
+    return f"pools_{key}" if kind == "serve-disaggregated" else key
 
 
 def group_of(case: Case | Unsupported) -> dict[str, str]:

@@ -1,0 +1,259 @@
+"""A model by any name: the catalogue first, then a file, then a repository of the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rackline.arch.hf import json_object, read_config, read_config_file
+from rackline.arch.origin import Origin
+from rackline.arch.tensor_names import stored_label, weights_of
+from rackline.catalog import ModelRecord, model_record
+from rackline.catalog.load import record_from_mapping
+from rackline.errors import HubError, UnknownNameError
+
+if TYPE_CHECKING:
+    from rackline.hub import Checkpoint, Repository, RepositoryId
+
+CONFIG = "config.json"
+QUANTISED_BESIDE = "hf_quant_config.json"
+_LOCAL = ("./", "../", "/", "~")
+_BY_NAME = (
+    (re.compile(r"(?:^|[-_.])nvfp4(?:$|[-_.])", re.I), "nvfp4"),
+    (re.compile(r"(?:^|[-_.])mxfp4(?:$|[-_.])", re.I), "mxfp4"),
+    (re.compile(r"(?:^|[-_.])fp8(?:$|[-_.])", re.I), "fp8"),
+    (re.compile(r"(?:^|[-_.])(?:awq|w4a16|(?:gptq[-_.]?)?int4|4bit|bnb-4bit)(?:$|[-_.])", re.I), "int4"),
+    (re.compile(r"(?:^|[-_.])(?:w8a16|(?:gptq[-_.]?)?int8)(?:$|[-_.])", re.I), "int8-weights"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundModel:
+    """A model's record, where it comes from, and the tensors of its checkpoint where they are known.
+
+    Args:
+        record: validated.
+        origin: for the answer.
+        checkpoint: headers of the checkpoint; None where they were not read.
+        elements_by_dtype: elements by data type as the Hub has counted them; empty where it has not.
+    """
+
+    record: ModelRecord
+    origin: Origin
+    checkpoint: Checkpoint | None = None
+    elements_by_dtype: Mapping[str, int] | None = None
+
+
+def find_model(
+    name: str,
+    overrides: Mapping[str, object] | None = None,
+    *,
+    assume: Sequence[str] = (),
+    offline: bool = False,
+    headers: bool = False,
+) -> FoundModel:
+    """Find a model by catalogue name, alias, TOML file, config.json (or its folder), or Hugging Face id.
+
+    Args:
+        name: "llama-3.1-70b", "path/to/model.toml", "path/to/config.json", "org/name" or "org/name@revision".
+        overrides: values that replace those of the record, dotted keys.
+        assume: how to read what is not understood in a configuration: a family such as "llama", or "ignore=KEY".
+        offline: read the catalogue, files and the Hub's cache alone.
+        headers: read the tensor headers of the checkpoint, too, where that takes requests to the Hub.
+
+    Raises:
+        UnknownNameError: neither of these, with the nearest catalogue name.
+        HubError: a repository that cannot be read; one line says why and what to do.
+        CatalogError, ConfigError: a description that breaks its schema.
+    """
+    found = _find(name, assume, offline=offline, headers=headers)
+    return with_overrides(found, overrides)
+
+
+def with_overrides(found: FoundModel, overrides: Mapping[str, object] | None) -> FoundModel:
+    """The same model with values of its record replaced, dotted keys.
+
+    Raises:
+        CatalogError: a key that the record does not have, or an unusable value.
+    """
+    if not overrides:
+        return found
+    data = found.record.model_dump(exclude_unset=True, by_alias=True)
+    record = record_from_mapping(ModelRecord, data, where=found.origin.used, overrides=overrides)
+    if "native_precision" not in overrides:
+        record = record.model_copy(update={"native_precision": found.record.native_precision})
+    return replace(found, record=record, origin=replace(found.origin, native_precision=record.native_precision))
+
+
+def _find(name: str, assume: Sequence[str], *, offline: bool, headers: bool) -> FoundModel:
+    if name.endswith(".json") or (not name.endswith(".toml") and _has_config(Path(name).expanduser())):
+        return _from_file(name, assume)
+    identity = _repository_id(name)
+    try:
+        if identity is not None and identity.revision != "main":
+            return _from_hub(identity, assume, offline=offline, headers=headers)
+        return _from_catalogue(name, assume, offline=offline, headers=headers)
+    except UnknownNameError as unknown:
+        if identity is None:
+            raise
+        try:
+            return _from_hub(identity, assume, offline=offline, headers=headers)
+        except HubError as error:
+            raise HubError(
+                what=error.what, given=error.given, allowed=error.allowed, nearest=unknown.nearest
+            ) from error
+
+
+def _has_config(folder: Path) -> bool:
+    try:
+        return (folder / CONFIG).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _repository_id(name: str) -> RepositoryId | None:
+    if "/" not in name or name.startswith(_LOCAL):
+        return None
+    from rackline.hub import RepositoryId
+
+    return RepositoryId.parse(name)
+
+
+def _from_catalogue(name: str, assume: Sequence[str], *, offline: bool, headers: bool) -> FoundModel:
+    """The catalogue's record; where the name is that of other data types than the record's, they are found out."""
+    record = model_record(name)
+    kind = "file" if name.endswith(".toml") else "catalogue"
+    origin = Origin(
+        kind=kind, name=name, used=name if kind == "file" else record.name, native_precision=record.native_precision
+    )
+    if kind == "file" or name.lower() == record.name:
+        return FoundModel(record=record, origin=origin)
+    listed = next((one for one in record.checkpoints if one.id.lower() == name.lower()), None)
+    stored = listed.native_precision if listed is not None else None
+    if listed is not None and listed.max_context_len is not None and record.architecture is not None:
+        limited = record.architecture.model_copy(update={"max_context_len": listed.max_context_len})
+        record = record.model_copy(update={"architecture": limited})
+    if stored is None and (by_name := type_in_name(name)) is not None and not _is_of(record, by_name):
+        stored, origin = (
+            by_name,
+            replace(
+                origin, warnings=(f"data type {by_name} taken from the name {name}: its config.json was not read",)
+            ),
+        )
+        identity = _repository_id(name)
+        if identity is not None:
+            try:
+                return _from_hub(identity, assume, offline=offline, headers=headers)
+            except HubError:
+                pass  # the catalogue knows the shape, and the name says the type
+    if stored is not None:
+        record = record.model_copy(update={"native_precision": stored})
+        origin = replace(origin, native_precision=stored)
+    return FoundModel(record=record, origin=origin)
+
+
+def type_in_name(name: str) -> str | None:
+    """The data type that the name of a repository states; None where it states none.
+
+    Example:
+        >>> type_in_name("nvidia/Llama-3.1-405B-Instruct-NVFP4"), type_in_name("Qwen/Qwen3-32B")
+        ('nvfp4', None)
+    """
+    bare = name.rsplit("/", 1)[-1]
+    return next((label for pattern, label in _BY_NAME if pattern.search(bare)), None)
+
+
+def _is_of(record: ModelRecord, label: str) -> bool:
+    """Whether a record's own weights are of a type that a name states."""
+    return label in record.native_precision.replace("fp8_block", "fp8").replace("=fp4", "=nvfp4")
+
+
+def _from_file(name: str, assume: Sequence[str]) -> FoundModel:
+    from rackline.hub import folder_checkpoint
+
+    found = read_config_file(name, assume=assume)
+    folder = Path(name).expanduser()
+    beside = folder if folder.is_dir() else folder.parent if folder.name == CONFIG else None
+    checkpoint = folder_checkpoint(beside) if beside is not None else None
+    record, noted = _typed_by_headers(found.record, checkpoint)
+    origin = Origin(
+        kind="file",
+        name=name,
+        used=name,
+        native_precision=record.native_precision,
+        warnings=(*found.warnings, *noted),
+    )
+    return FoundModel(record=record, origin=origin, checkpoint=checkpoint)
+
+
+def _from_hub(
+    identity: RepositoryId,
+    assume: Sequence[str],
+    *,
+    offline: bool,
+    headers: bool,
+) -> FoundModel:
+    from rackline.hub import open_repository, repository_checkpoint
+
+    repository = open_repository(identity, offline=offline)
+    file = repository.required(CONFIG)
+    where = f"{repository.name}@{repository.commit[:12] or identity.revision}: {CONFIG}"
+    found = read_config(
+        json_object(file, where),
+        repository.name.rsplit("/", 1)[-1],
+        where,
+        beside=lambda name: _beside(repository, name),
+        assume=assume,
+    )
+    notes = [repository.note] if repository.note else []
+    if repository.name.lower() != identity.name.lower():
+        notes.append(f"{identity.name} is now called {repository.name}")
+    checkpoint = repository_checkpoint(repository, fetch=headers)
+    record, noted = _typed_by_headers(found.record, checkpoint)
+    notes += noted
+    stated = type_in_name(repository.name)
+    if stated is not None and record.native_precision in ("bf16", "fp16"):
+        notes.append(
+            f"the name says {stated}, but neither config.json nor {QUANTISED_BESIDE} does: weights taken as "
+            f"{record.native_precision}; --set native_precision={stated} if that is wrong"
+        )
+    origin = Origin(
+        kind=repository.origin,
+        name=str(identity),
+        used=repository.name,
+        revision=repository.commit,
+        native_precision=record.native_precision,
+        warnings=(*notes, *found.warnings),
+    )
+    return FoundModel(
+        record=record,
+        origin=origin,
+        checkpoint=checkpoint,
+        elements_by_dtype=repository.elements_by_dtype,
+    )
+
+
+def _typed_by_headers(record: ModelRecord, checkpoint: Checkpoint | None) -> tuple[ModelRecord, list[str]]:
+    """The record with the data types of the headers, where these are quantised and the configuration says nothing."""
+    if checkpoint is None:
+        return record, []
+    label = stored_label(weights_of(checkpoint.tensors, num_layers=_layers(record)))
+    if label is None or record.native_precision not in ("bf16", "fp16", "fp32") or label in ("bf16", "fp16", "fp32"):
+        return record, []
+    note = f"weights are in {label} by the tensor headers, of which {CONFIG} says nothing"
+    return record.model_copy(update={"native_precision": label}), [note]
+
+
+def _layers(record: ModelRecord) -> int | None:
+    return record.architecture.num_layers if record.architecture is not None else None
+
+
+def _beside(repository: Repository, name: str) -> Path | None:
+    """A small file beside the configuration; one that cannot be had counts as none."""
+    try:
+        return repository.file(name)
+    except HubError:
+        return None

@@ -1,0 +1,296 @@
+"""Tensors of a checkpoint: names, data types and shapes from the headers of its safetensors files, never weights.
+
+Layout of a file: eight bytes with the length of the header (little-endian), then the header as JSON
+(https://huggingface.co/docs/safetensors/index#format).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from rackline.errors import HubError, InputError
+from rackline.files import write_text
+from rackline.hub.repository import Repository, asked
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+MOST_HEADER_BYTES = 64 * 2**20
+"""Longest header that is read [bytes]; that of the largest published shards is under 1 MB."""
+_READERS = 8
+_SHARD = re.compile(r"^[\w.-]+\.safetensors$")
+
+DTYPE_BITS = {
+    "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "U64": 64, "I32": 32, "U32": 32, "I16": 16, "U16": 16,
+    "I8": 8, "U8": 8, "BOOL": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+    "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4, "F4_E2M1": 4, "I4": 4, "U4": 4, "C64": 64,
+}  # fmt: skip
+"""Bits of an element by the name of its data type in a header (safetensors, tensor.rs)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor of a checkpoint.
+
+    Args:
+        name: as the checkpoint calls it.
+        dtype: as the header calls it: "BF16", "F8_E4M3", "U8".
+        shape: elements of each dimension [count].
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """Elements as stored; a packed one holds several weights [count]."""
+        return math.prod(self.shape)
+
+    @property
+    def stored_bytes(self) -> float:
+        """Size [bytes]."""
+        return self.elements * DTYPE_BITS.get(self.dtype, 8) / 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """The tensors of a checkpoint.
+
+    Args:
+        tensors: all of them, sorted by name.
+        where: file, folder or repository with revision.
+        total_size: metadata.total_size of the index [bytes]; None where it is not stated.
+    """
+
+    tensors: tuple[Tensor, ...]
+    where: str
+    total_size: int | None = None
+
+    @property
+    def stored_bytes(self) -> float:
+        """Size of all tensors [bytes]."""
+        return sum(tensor.stored_bytes for tensor in self.tensors)
+
+
+def folder_checkpoint(folder: Path) -> Checkpoint | None:
+    """Headers of the safetensors files of a local folder; None where a file of the index is missing, or all are.
+
+    Raises:
+        HubError: a file or the index is no safetensors.
+    """
+    where = str(folder)
+    index = folder / INDEX
+    if index.is_file():
+        total, files = _index(index.read_bytes(), where=str(index))
+    else:
+        total, files = (
+            None,
+            [SINGLE] if (folder / SINGLE).is_file() else sorted(p.name for p in folder.glob("*.safetensors")),
+        )
+    if not files or not all((folder / name).is_file() for name in files):
+        return None
+    found: list[Tensor] = []
+    for name in files:
+        with open(folder / name, "rb") as stream:
+            length = _header_length(stream.read(8), where=str(folder / name))
+            found += _tensors(stream.read(length), where=str(folder / name), length=length)
+    return Checkpoint(tensors=_sorted(found), where=where, total_size=total)
+
+
+def repository_checkpoint(repository: Repository, *, fetch: bool) -> Checkpoint | None:
+    """Headers of the safetensors files of a repository.
+
+    They are kept by commit once they were read, because a large checkpoint has hundreds of files.
+
+    Args:
+        repository: at a revision.
+        fetch: whether headers that are not kept are read from the Hub.
+
+    Returns:
+        None where there are no safetensors, or they are neither kept nor may be read.
+
+    Raises:
+        HubError: a header cannot be had, or is none.
+    """
+    kept = _kept_file(repository)
+    if kept is not None and (known := _read_kept(kept)) is not None:
+        return known
+    local = _local_snapshot(repository)
+    found = None
+    if local is not None:
+        found = folder_checkpoint(local)
+    if found is None and fetch and repository.may_fetch:
+        found = _fetched(repository)
+    if found is not None and kept is not None:
+        _keep(found, kept)
+    return found
+
+
+def index_size(repository: Repository) -> int | None:
+    """metadata.total_size of the index [bytes]; None where there is none."""
+    index = repository.file(INDEX)
+    return None if index is None else _index(index.read_bytes(), where=f"{repository.name}: {INDEX}")[0]
+
+
+def _fetched(repository: Repository) -> Checkpoint | None:
+    index = repository.file(INDEX)
+    total: int | None = None
+    files = [SINGLE]
+    if index is not None:
+        total, files = _index(index.read_bytes(), where=f"{repository.name}: {INDEX}")
+    with ThreadPoolExecutor(max_workers=_READERS) as pool:
+        parts = list(pool.map(partial(_remote_header, repository), files))
+    if index is None and parts == [None]:
+        return None  # weights in another format
+    where = f"{repository.name}@{repository.commit[:7]}"
+    missing = [name for name, part in zip(files, parts, strict=True) if part is None]
+    if missing:
+        raise HubError(
+            what="model",
+            given=str(repository.id),
+            allowed=f"a whole checkpoint: its index names {missing[0]}, which is not there",
+        )
+    return Checkpoint(tensors=_sorted(one for part in parts if part for one in part), where=where, total_size=total)
+
+
+def _remote_header(repository: Repository, name: str) -> list[Tensor] | None:
+    """The header of one file, whose connection is closed when the header is there; None where there is no file."""
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.errors import EntryNotFoundError
+    from huggingface_hub.utils import (
+        build_hf_headers,  # pyright: ignore[reportUnknownVariableType]
+        hf_raise_for_status,
+        http_stream_backoff,  # pyright: ignore[reportUnknownVariableType]
+    )
+
+    settings = repository.settings
+    url = hf_hub_url(repository.name, name, revision=repository.commit or None, endpoint=settings.endpoint)
+    where = f"{repository.name}: {name}"
+
+    def read() -> list[Tensor] | None:
+        headers = {**build_hf_headers(library_name="rackline"), "Range": f"bytes=0-{MOST_HEADER_BYTES}"}
+        try:
+            with http_stream_backoff(
+                "GET",
+                url,
+                headers=headers,
+                timeout=settings.timeout_s,
+                max_retries=0,
+                retry_on_status_codes=(),
+                follow_redirects=True,
+            ) as response:
+                hf_raise_for_status(response)
+                data, needed, length = b"", 8, 0
+                for chunk in response.iter_bytes():
+                    data += chunk
+                    if needed == 8 and len(data) >= 8:
+                        length = _header_length(data[:8], where=where)
+                        needed += length
+                    if length and len(data) >= needed:
+                        return _tensors(data[8:needed], where=where, length=length)
+                raise OSError(f"IncompleteRead: {len(data)} of {needed} bytes")
+        except EntryNotFoundError:
+            return None
+
+    return asked(read, repository.id, settings, what=f"header of {name}")
+
+
+def _header_length(head: bytes, *, where: str) -> int:
+    length = int.from_bytes(head, "little") if len(head) == 8 else 0
+    if not 2 <= length <= MOST_HEADER_BYTES:
+        raise HubError(
+            what="safetensors header", given=f"a length of {length}", allowed="a safetensors file", where=where
+        )
+    return length
+
+
+def _tensors(header: bytes, *, where: str, length: int) -> list[Tensor]:
+    wrong = HubError(what="safetensors header", given="no table of tensors", allowed="a safetensors file", where=where)
+    if len(header) < length:
+        raise wrong
+    try:
+        data: object = json.loads(header)
+    except (ValueError, RecursionError):
+        raise wrong from None
+    if not isinstance(data, dict):
+        raise wrong
+    return [
+        _tensor(name, entry, wrong) for name, entry in cast("dict[str, object]", data).items() if name != "__metadata__"
+    ]
+
+
+def _tensor(name: str, entry: object, wrong: HubError) -> Tensor:
+    table: Mapping[str, Any] = cast("Mapping[str, Any]", entry) if isinstance(entry, dict) else {}
+    dtype, shape = table.get("dtype"), table.get("shape")
+    if not isinstance(dtype, str) or not isinstance(shape, list):
+        raise wrong
+    sizes = cast("list[object]", shape)
+    if not all(isinstance(size, int) and size >= 0 for size in sizes):
+        raise wrong
+    return Tensor(name, dtype, tuple(cast("list[int]", sizes)))
+
+
+def _index(content: bytes, *, where: str) -> tuple[int | None, list[str]]:
+    """Total size and files of an index."""
+    wrong = HubError(what="index", given="no weight_map", allowed="an index of safetensors files", where=where)
+    try:
+        data: object = json.loads(content)
+    except (ValueError, RecursionError):
+        raise wrong from None
+    table = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    files: object = table.get("weight_map")
+    if not isinstance(files, dict):
+        raise wrong
+    names = sorted({str(name) for name in cast("dict[str, object]", files).values()})
+    if not names or not all(_SHARD.match(name) for name in names):
+        raise wrong
+    stated: object = table.get("metadata")
+    size: object = cast("dict[str, object]", stated).get("total_size") if isinstance(stated, dict) else None
+    return (int(size) if isinstance(size, (int, float)) and not isinstance(size, bool) else None), names
+
+
+def _sorted(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(sorted(tensors, key=lambda tensor: tensor.name))
+
+
+def _local_snapshot(repository: Repository) -> Path | None:
+    place = repository.settings.cache / f"models--{repository.name.replace('/', '--')}"
+    folder = place / "snapshots" / repository.commit
+    return folder if repository.commit and folder.is_dir() else None
+
+
+def _kept_file(repository: Repository) -> Path | None:
+    if not repository.commit:
+        return None
+    return repository.settings.summaries / f"{repository.name.replace('/', '--')}--{repository.commit}.json"
+
+
+def _read_kept(file: Path) -> Checkpoint | None:
+    """Headers that were kept; None where there are none, or the file is not whole."""
+    try:
+        data: Any = json.loads(file.read_bytes())
+        return Checkpoint(
+            tensors=tuple(Tensor(name, dtype, tuple(shape)) for name, dtype, shape in data["tensors"]),
+            where=data["where"],
+            total_size=data["total_size"],
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _keep(checkpoint: Checkpoint, file: Path) -> None:
+    rows = [[tensor.name, tensor.dtype, list(tensor.shape)] for tensor in checkpoint.tensors]
+    data = {"where": checkpoint.where, "total_size": checkpoint.total_size, "tensors": rows}
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, json.dumps(data, separators=(",", ":")), what="tensor headers")
+    except (OSError, InputError):  # a cache that cannot be written is none
+        return

@@ -1,0 +1,61 @@
+"""What the benchmark behind a source does where its rows do not say so: `sources.toml`, one entry a benchmark."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
+
+from rackline.validation.cases import Case
+
+_FILE = "sources.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A benchmark.
+
+    Args:
+        prefix: what the `source` of its cases starts with.
+        name: of the benchmark.
+        tpot: which time between tokens it publishes.
+        sampling: how its requests ask for tokens.
+        precision_detail: data types that its servers keep, as in a case.
+        output_spread: standard deviation of its answers over their mean.
+        assumed_input_len: prompt length in place of one that a case only assumes; as the case says where it is None
+            [tokens].
+        urls, accessed: where this is known from.
+    """
+
+    prefix: str = ""
+    name: str = ""
+    tpot: Literal["mean", "median"] = "mean"
+    sampling: Literal["greedy", "top_p"] = "greedy"
+    precision_detail: str = ""
+    output_spread: float = 0.0
+    assumed_input_len: float | None = None
+    urls: tuple[str, ...] = ()
+    accessed: str = ""
+
+
+_PLAIN = Source()
+
+
+def source_of(case: Case) -> Source:
+    """The benchmark that a case comes from; one that publishes means of greedy decoding where nothing is known."""
+    label = case.source
+    return next((source for source in known_sources() if label.startswith(source.prefix)), _PLAIN)
+
+
+@cache
+def known_sources() -> tuple[Source, ...]:
+    """All entries."""
+    text = (resources.files("rackline.validation") / _FILE).read_text(encoding="utf-8")
+    found: list[Source] = []
+    for entry in tomllib.loads(text)["source"]:
+        values: dict[str, Any] = dict(entry)
+        urls = tuple(str(url) for url in values.pop("urls"))
+        found.append(Source(urls=urls, **values))
+    return tuple(found)

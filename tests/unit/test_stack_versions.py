@@ -1,0 +1,92 @@
+"""What an older version of a stack adds to the kernels of the tables: graphs, host, experts, sampling."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from helpers import deploy, numbers
+from rackline.passes import Batch
+from rackline.serving.closed_loop import engine_of
+from rackline.serving.stack import IDEAL, Stack, stack
+from rackline.serving.steady import behind
+from rackline.simulation.clock import Chunk, TableClock
+
+OLD = stack("vllm", version="0.11.1", hbm_bytes=80e9)
+NEW = stack("vllm", version="0.18", hbm_bytes=80e9)
+
+
+def test_only_the_versions_that_were_measured_change() -> None:
+    assert OLD.graph_tokens == 512
+    assert OLD.host_s_per_step > 0 < OLD.host_s_per_sequence
+    for other in (NEW, stack("vllm", version="0.6.3"), stack("vllm"), stack("sglang")):
+        assert (other.graph_tokens, other.host_s_per_step, other.host_s_per_sequence) == (0, 0.0, 0.0)
+        assert not other.untuned_experts
+
+
+@pytest.mark.parametrize(("on", "label", "slower"), [("dgx-b200", "bf16", True), ("dgx-h100", "bf16", False)])
+def test_experts_without_a_tuned_configuration_are_slower_and_say_so(on: str, label: str, slower: bool) -> None:
+    plain = deploy("qwen3-30b-a3b", "tp=1", on=on, label=label, calibration="vllm")
+    old = replace(plain, calibration=OLD.calibrated(plain.calibration, plain.cluster.chip.generation))
+    batch = Batch(decode_sequences=64.0, context_len=1000.0, group_tokens=64.0)
+    before, after = (each.table().time(batch) for each in (plain, old))
+    experts = {row.name: row for row in after.rows}["experts"]
+    ratio = experts.seconds / {row.name: row for row in before.rows}["experts"].seconds
+    assert ratio == pytest.approx(OLD.untuned_slowdown if slower else 1.0)
+    assert ("no tuned configuration" in experts.origin) == slower
+    others = after.seconds - before.seconds - (ratio - 1.0) * experts.seconds / ratio
+    assert others == pytest.approx(OLD.host_s_per_step)
+
+
+def test_the_blackboard_has_no_host() -> None:
+    unit = numbers("unit", "dgx-h100")
+    assert OLD.calibrated(unit, "hopper") is unit
+
+
+def test_sampling_is_a_row_of_its_own() -> None:
+    greedy = deploy("llama-3.1-8b", "tp=2", on="dgx-h100")
+    drawn = replace(greedy, sample_bytes_per_logit=480.0)
+    assert "sampling" not in {row.name for row in greedy.table().rows}
+    batch = Batch(decode_sequences=128.0, context_len=500.0)
+    row = {row.name: row for row in drawn.table().time(batch).rows}["sampling"]
+    # every rank has all logits: 0.75 of the memory bandwidth, and a launch
+    expected = 2e-6 + 480.0 * 128_256 * 128 / (0.75 * drawn.cluster.chip.hbm_bytes_per_s)
+    assert row.seconds == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        Stack(graph_tokens=64, eager_s_per_layer=1e-3, prefill_slowdown=1.3),
+        Stack(graph_tokens=512, eager_s_per_layer=1e-3, host_s_per_sequence=1e-4),
+        Stack(host_s_per_sequence=1e-4, eager_s_per_layer=0.5e-3),
+        Stack(eager_s_per_layer=1e-3, eager_decode=True),
+    ],
+)
+@pytest.mark.parametrize("sequences", [16, 100])
+@pytest.mark.parametrize("prompt", [20, 700])
+def test_the_simulator_and_the_steady_state_hide_the_host_alike(around: Stack, sequences: int, prompt: int) -> None:
+    deployment = deploy("llama-3.1-8b", "tp=2", on="dgx-h100")
+    engine, clock = engine_of(deployment, around), TableClock.of(deployment, around)
+    times = engine.time_table(False)
+    alone = Batch(decode_sequences=float(sequences), context_len=300.0)
+    step_s = float(engine.decode_s(alone, times, two_batch_overlap=False))
+    contexts = np.full(sequences, 300.0)
+    assert clock.steps(contexts, np.zeros(1), sequences)[0] == pytest.approx(step_s)
+    line = clock.line(sequences, sequences)
+    assert (line is None) == (step_s > float(engine.seconds(alone, times, two_batch_overlap=False)) * (1 + 1e-12))
+    mixed = replace(alone, prefill_sequences=1.0, chunk_tokens=float(prompt))
+    device_s = engine.seconds(mixed, times, two_batch_overlap=False)
+    pushed = float(sequences + prompt)
+    expected = engine.with_prompts_s(step_s, device_s, tokens=pushed, sequences=float(sequences))
+    found = clock.prompts(sequences, 300.0 * sequences, 300.0, [Chunk(prompt, 0)], pushed, step_s)
+    assert found == pytest.approx(float(expected), rel=1e-3)  # a chunk has half a token more of context
+
+
+def test_the_longer_of_host_and_chip_counts() -> None:
+    assert behind(np.array([1.0, 2.0]), 0.0).tolist() == [1.0, 2.0]
+    assert float(behind(1.0, 10.0)) == pytest.approx(10.0, rel=1e-4)
+    engine = engine_of(deploy("llama-3.1-8b", "tp=1", on="dgx-h100"), replace(IDEAL, host_s_per_sequence=1e-4))
+    assert float(engine.without_host_s(behind(0.02, 64 * 1e-4), 64.0)) == pytest.approx(0.02)
