@@ -155,6 +155,7 @@ def test_the_plan_uses_it_for_long_prompts_only() -> None:
         "precisions": [rl.precision("fp8", model, on.chip)],
         "batches": np.array([1, 2, 4, 8]),
         "served": False,
+        "any_layout": True,
     }
     alone = plan(model, on, LONG, constraints=Constraints(ttft_s=30.0), **common).disaggregated
     short = plan(model, on, Workload(input_len=2048, output_len=256), **common).disaggregated

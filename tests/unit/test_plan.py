@@ -161,6 +161,7 @@ def full_plan(on: str = "gb200-nvl72") -> Plan:
         calibration=numbers("generic", on),
         constraints=Constraints(tpot_s=0.03, ttft_s=2.0),
         served=False,
+        any_layout=True,
     )
 
 
@@ -245,12 +246,12 @@ def test_rejected_break_exactly_the_limit_that_is_named(which: str) -> None:
     named = {rejected.reason.split(":")[0] for rejected in found.rejected}
     assert named
     for rejected in found.rejected:
-        data = rejected.candidate
+        one = rejected.candidate
         broken = {
-            "memory": data["free_bytes"] < 0,
-            "tpot": data["tpot_s"] > limits.tpot_s,
-            "prefill": data["prefill_utilisation"] >= 1,
-            "ttft": data["prefill_utilisation"] < 1 and data["ttft_s"] > limits.ttft_s,
+            "memory": one.free_bytes < 0,
+            "tpot": one.tpot_s > limits.tpot_s,
+            "prefill": one.prefill_utilisation >= 1,
+            "ttft": one.prefill_utilisation < 1 and one.ttft_s > limits.ttft_s,
         }
         assert [name for name, value in broken.items() if value] == [rejected.reason.split(":")[0]]
         assert rejected.excess > 0

@@ -7,8 +7,11 @@ from functools import cache
 import numpy as np
 import pytest
 
+from rackline.api.resolve import routing_of
 from rackline.errors import InputError
+from rackline.parallel import Routing
 from rackline.passes import ExpertLoad
+from rackline.passes.popularity import log_normal_shares, rearranged
 from rackline.passes.routing import (
     distinct_ranks,
     experts_touched_mean,
@@ -78,7 +81,7 @@ def test_uniform_busiest_rank(ep: int, tokens: int) -> None:
 @pytest.mark.parametrize("ep", [8, 32, 64])
 @pytest.mark.parametrize("tokens", [1, 8, 64])
 def test_power_law_busiest_rank(exponent: float, ep: int, tokens: int) -> None:
-    load = ExpertLoad.tabulate(num_experts=E, experts_per_token=K, ep=ep, law="power_law", exponent=exponent)
+    load = ExpertLoad.tabulate(num_experts=E, experts_per_token=K, ep=ep, law="power_law", skew=exponent)
     expected_tokens, expected_touched = monte_carlo(exponent, ep, tokens)
     # a single token whose first expert is certain has hardly any spread: the sum of spreads is too much there
     rel = 0.20 if exponent == 1.0 and tokens == 1 else 0.10
@@ -102,9 +105,9 @@ def test_balanced_is_the_mean() -> None:
     assert np.asarray(load.experts_touched(tokens)) == pytest.approx(touched, rel=5e-3)
 
 
-@pytest.mark.parametrize("law", ["balanced", "uniform", "power_law"])
+@pytest.mark.parametrize("law", ["balanced", "uniform", "log_normal", "power_law"])
 def test_one_rank_has_everything(law: str) -> None:
-    load = ExpertLoad.tabulate(num_experts=E, experts_per_token=K, ep=1, law=law, exponent=0.5)  # type: ignore[arg-type]
+    load = ExpertLoad.tabulate(num_experts=E, experts_per_token=K, ep=1, law=law, skew=0.5)  # type: ignore[arg-type]
     assert float(load.expert_tokens(100.0)) == pytest.approx(800.0, rel=1e-9)
     assert float(load.experts_touched(1e6)) == pytest.approx(256.0)
 
@@ -125,7 +128,7 @@ def test_uniform_lies_between_balanced_and_everything(ep: int) -> None:
 @pytest.mark.parametrize("exponent", [0.3, 0.8])
 def test_power_law_with_no_skew_is_uniform_and_skew_adds_load(exponent: float) -> None:
     def busy(z: float) -> float:
-        load = ExpertLoad.tabulate(num_experts=E, experts_per_token=K, ep=32, law="power_law", exponent=z)
+        load = ExpertLoad.tabulate(num_experts=E, experts_per_token=K, ep=32, law="power_law", skew=z)
         return float(load.expert_tokens(512.0))
 
     uniform = ExpertLoad.tabulate(num_experts=E, experts_per_token=K, ep=32, law="uniform")
@@ -188,7 +191,66 @@ def test_normal_maximum_against_numpy(count: int) -> None:
 
 
 def test_unknown_law_and_impossible_ep() -> None:
-    with pytest.raises(InputError, match=r"routing law: got 'zipf', allowed: balanced, uniform, power_law"):
+    with pytest.raises(InputError, match=r"routing law: got 'zipf', allowed: balanced, uniform, log_normal, power_law"):
         ExpertLoad.tabulate(num_experts=8, experts_per_token=2, ep=2, law="zipf")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"ep: got 9, allowed: 1 to 8"):
         ExpertLoad.tabulate(num_experts=8, experts_per_token=2, ep=9)
+
+
+def test_rearranged_experts_fill_all_slots_and_even_the_ranks() -> None:
+    popularity = log_normal_shares(64, 1.0)
+    for ep, copies in ((8, 0), (8, 8), (16, 16), (24, 0)):
+        placed = rearranged(popularity, ep, copies)
+        slots = -(-(64 + copies) // ep)
+        assert np.all(placed.sum(axis=0) == slots)
+        assert np.all(placed.sum(axis=1) >= 1)
+        load = (popularity / placed.sum(axis=1)) @ placed
+        as_numbered = popularity.reshape(8, 8).sum(axis=1) if ep == 8 else None
+        assert load.sum() == pytest.approx(1.0)
+        if as_numbered is not None:
+            assert load.max() < 0.7 * as_numbered.max()
+
+
+@pytest.mark.parametrize("tokens", [8, 64, 1024])
+def test_copies_lower_the_busiest_rank(tokens: int) -> None:
+    def busy(copies: int | None) -> float:
+        load = ExpertLoad.tabulate(
+            num_experts=64,
+            experts_per_token=6,
+            ep=16,
+            law="log_normal",
+            skew=0.7,
+            redundant_experts=copies,
+            max_tokens=1024,
+        )
+        assert float(load.experts_touched(tokens)) <= 64 / 16 + (copies or 0) / 16
+        return float(load.expert_tokens(tokens))
+
+    assert busy(16) < busy(0) < busy(None)
+    assert busy(16) > tokens * 6 / 16
+
+
+@pytest.mark.parametrize(
+    ("text", "routing"),
+    [
+        ("log-normal", Routing(law="log_normal")),
+        ("log-normal=0.7", Routing(law="log_normal", spread=0.7)),
+        ("log-normal=0.7+32", Routing(law="log_normal", spread=0.7, rearranged_from_ep=1, redundant_experts=32)),
+        ("power-law=0.85+0", Routing(law="power_law", exponent=0.85, rearranged_from_ep=1)),
+    ],
+)
+def test_a_routing_is_read_as_it_is_written(text: str, routing: Routing) -> None:
+    assert routing_of(text) == routing
+    assert routing.label() == text
+
+
+@pytest.mark.parametrize("text", ["uniform+32", "zipf", "balanced=1", "log-normal=x", "log-normal+", "power-law+-1"])
+def test_other_routings_are_refused(text: str) -> None:
+    with pytest.raises(InputError):
+        routing_of(text)
+
+
+def test_experts_lie_as_numbered_below_the_width_from_which_a_stack_rearranges() -> None:
+    routing = Routing(law="log_normal", rearranged_from_ep=16, redundant_experts=32)
+    assert [routing.copies(ep) for ep in (1, 8, 16, 32)] == [None, None, 32, 32]
+    assert Routing(law="log_normal").copies(64) is None

@@ -26,7 +26,6 @@ PLANTED = ServingNumbers(
     rank_skew_s=3e-6,
     prefill_slowdown=1.4,
     eager_s_per_layer=0.5e-3,
-    routing_exponent=0.85,
     first_token_s=0.04,
     first_token_equal_s=0.1,
     burst_share={"chunked": 0.12, "prefill_first": 0.3},
@@ -113,7 +112,6 @@ def test_planted_numbers_come_back(ready: FitCases) -> None:
     assert found.rank_skew_s == pytest.approx(PLANTED.rank_skew_s, rel=0.05)
     assert found.prefill_slowdown == pytest.approx(PLANTED.prefill_slowdown, rel=0.03)
     assert found.eager_s_per_layer == pytest.approx(PLANTED.eager_s_per_layer, rel=0.03)
-    assert found.routing_exponent == PLANTED.routing_exponent
     for name, value in plain(PLANTED).items():
         if name.startswith(("first_token", "burst_share")):
             assert found.get(name) == pytest.approx(value, rel=0.05), name
@@ -121,9 +119,9 @@ def test_planted_numbers_come_back(ready: FitCases) -> None:
 
 def test_fixed_numbers_stay(ready: FitCases) -> None:
     everything = np.ones(len(ready.cases), dtype=bool)
-    fixed = {"rank_skew_s": 0.0, "routing_exponent": 0.5, "burst_share": 0.0}
+    fixed = {"rank_skew_s": 0.0, "burst_share": 0.0}
     found = fit_numbers(ready, shipped_numbers(ready), everything, fixed=fixed)
-    assert (found.rank_skew_s, found.routing_exponent) == (0.0, 0.5)
+    assert found.rank_skew_s == 0.0
     assert set(found.burst_share.values()) == {0.0}
     assert found.prefill_slowdown > 1.0
 

@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NotRequired, TypedDict, cast
 
 from rackline.api.answer import Answer, answer_of, asks, find_verb
 from rackline.api.option import option
@@ -38,6 +38,20 @@ class AskQuestion(Question):
     )
 
 
+class AskedData(TypedDict):
+    """A question as it was asked, with its answer (of the schema of that question's answers) or its error."""
+
+    question: dict[str, Any]
+    answer: NotRequired[dict[str, Any]]
+    error: NotRequired[str]
+
+
+class AnswersData(TypedDict):
+    """The questions of a file in their order."""
+
+    answers: list[AskedData]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """One question of a file, with its answer or what is wrong with it.
@@ -52,7 +66,7 @@ class Asked:
     answer: Answer[Any, Any] | None
     error: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> AskedData:
         """The question with its answer, or with its error."""
         if self.answer is None:
             return {"question": dict(self.question), "error": self.error}
@@ -91,7 +105,7 @@ def _words(question: Mapping[str, Any]) -> str:
     return " ".join([head, *(f"{name}={value}" for name, value in parts.items())]).strip()
 
 
-def _data(answer: Answer[AskQuestion, Answers]) -> Any:
+def _data(answer: Answer[AskQuestion, Answers]) -> AnswersData:
     return {"answers": [one.to_dict() for one in answer.result.answers]}
 
 

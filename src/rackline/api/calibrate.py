@@ -18,7 +18,7 @@ from rackline.files import check_outputs
 if TYPE_CHECKING:
     from rackline.api.option import Texts
     from rackline.arch import Model
-    from rackline.fitting import CalibrationResult
+    from rackline.fitting import CalibrationResult, Summary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,22 +48,24 @@ class Calibrated:
         unwritten: why they were not; empty where they were.
     """
 
+    json_keys: ClassVar = ("*summary", "files", "unwritten")
+
     fitted: CalibrationResult
     files: tuple[str, ...]
     unwritten: str = ""
+
+    @property
+    def summary(self) -> Summary:
+        """Errors by kind, group and collective."""
+        from rackline.fitting import summary
+
+        return summary(self.fitted)
 
 
 def _text(answer: Answer[CalibrateQuestion, Calibrated], width: int) -> Iterable[Any]:
     from rackline.fitting.report import calibrate_report
 
     yield calibrate_report(answer.result.fitted, list(answer.result.files))
-
-
-def _data(answer: Answer[CalibrateQuestion, Calibrated]) -> Any:
-    from rackline.fitting import as_dict
-
-    found = {**as_dict(answer.result.fitted), "files": list(answer.result.files)}
-    return {**found, "unwritten": answer.result.unwritten} if answer.result.unwritten else found
 
 
 def _notes(answer: Answer[CalibrateQuestion, Calibrated]) -> Iterable[str]:
@@ -81,10 +83,10 @@ def _summary(answer: Answer[CalibrateQuestion, Calibrated]) -> str:
 
 
 def _rows(answer: Answer[CalibrateQuestion, Calibrated]) -> Iterable[Any]:
-    return _data(answer)["groups"]
+    return answer.result.summary.groups
 
 
-@asks(CalibrateQuestion, text=_text, summary=_summary, rows=_rows, data=_data, notes=_notes, status=_status)
+@asks(CalibrateQuestion, text=_text, summary=_summary, rows=_rows, notes=_notes, status=_status)
 def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated:
     """Fit the numbers of each chip, stack, operation and data type to tables of measured operations.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from rackline.api.answer import Answer, asks
 from rackline.api.catalogue import name_option, overrides_of, refuse_settings, set_option
@@ -59,7 +59,19 @@ def _text(answer: Answer[ChipsQuestion, Chips], width: int) -> Iterable[Any]:
         yield chips_table([chip_from_record(record) for record in found.chips], width=width)
 
 
-def _data(answer: Answer[ChipsQuestion, Chips]) -> Any:
+class ChipList(TypedDict):
+    """All chips."""
+
+    chips: tuple[ChipRecord, ...]
+
+
+class RidgeList(TypedDict):
+    """Ridge points."""
+
+    ridges: tuple[Ridge, ...]
+
+
+def _data(answer: Answer[ChipsQuestion, Chips]) -> ChipRecord | ChipList | RidgeList:
     found = answer.result
     if answer.question.ridge:
         return {"ridges": found.ridges}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from rackline.api.answer import Answer, asks
 from rackline.api.catalogue import name_option, overrides_of, refuse_settings, set_option
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rackline.api.option import Settings
     from rackline.catalog import ClusterRecord
     from rackline.hardware import Cluster
+    from rackline.report.rack_report import Racks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +54,29 @@ def _text(answer: Answer[ClustersQuestion, Clusters], width: int) -> Iterable[An
         yield rack_table(found.cluster)
 
 
-def _data(answer: Answer[ClustersQuestion, Clusters]) -> Any:
-    from rackline.plain import plain
-    from rackline.report.rack_report import rack_data
+class ClusterList(TypedDict):
+    """All clusters."""
+
+    clusters: tuple[ClusterRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterShown:
+    """One cluster with its racks, switches, cables and paths."""
+
+    json_keys: ClassVar = ("*record", "rack")
+
+    record: ClusterRecord
+    rack: Racks
+
+
+def _data(answer: Answer[ClustersQuestion, Clusters]) -> ClusterShown | ClusterList:
+    from rackline.report.rack_report import racks
 
     found = answer.result
     if found.cluster is None:
         return {"clusters": found.clusters}
-    return {**plain(found.clusters[0]), "rack": rack_data(found.cluster)}
+    return ClusterShown(record=found.clusters[0], rack=racks(found.cluster))
 
 
 def _summary(answer: Answer[ClustersQuestion, Clusters]) -> str:

@@ -16,7 +16,7 @@ from rackline.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, Texts
-    from rackline.report.compare_report import Side
+    from rackline.report.compare_report import Comparison, Side
     from rackline.report.figure import Figure
 
 
@@ -66,7 +66,7 @@ def _text(answer: Answer[CompareQuestion, Compared], width: int) -> Iterable[Any
     yield compare_table(answer.result.sides, what=answer.result.kind)
 
 
-def _data(answer: Answer[CompareQuestion, Compared]) -> Any:
+def _data(answer: Answer[CompareQuestion, Compared]) -> Comparison:
     from rackline.report.compare_report import compare_data
 
     return compare_data(answer.result.sides, what=answer.result.kind)

@@ -45,7 +45,7 @@ def _text(answer: Answer[MemoryQuestion, MemoryTiers], width: int) -> Iterable[A
     yield memory_table(found, width=width) if answer.question.name is None else record_report(found[0])
 
 
-def _data(answer: Answer[MemoryQuestion, MemoryTiers]) -> Any:
+def _data(answer: Answer[MemoryQuestion, MemoryTiers]) -> MemoryTiers | MemoryRecord:
     return answer.result if answer.question.name is None else answer.result.memory[0]
 
 

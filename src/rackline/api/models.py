@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from rackline.api.answer import Answer, asks
 from rackline.api.catalogue import name_option, overrides_of, refuse_settings, set_option
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rackline.api.resolve import Lookup
     from rackline.arch import AnyModel, CountCheck
     from rackline.catalog import ModelRecord
+    from rackline.report.catalogue_report import ModelShown
     from rackline.serving.crossover import CacheOfModel
 
 DTYPES = ("bf16", "fp16", "fp8", "fp4", "int8")
@@ -80,18 +81,41 @@ def _text(answer: Answer[ModelsQuestion, Models], width: int) -> Iterable[Any]:
         yield models_table(found.models, width=width)
 
 
-def _data(answer: Answer[ModelsQuestion, Models]) -> Any:
+class ModelList(TypedDict):
+    """All models."""
+
+    models: list[ModelShown]
+
+
+class CacheList(TypedDict):
+    """KV caches of models, on a chip with a data type of weights and products."""
+
+    chip: str
+    dtype: str
+    models: tuple[CacheOfModel, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChecked:
+    """A model with its parameters against its checkpoint; None where nothing is known of that."""
+
+    json_keys: ClassVar = ("*shown", "checkpoint")
+
+    shown: ModelShown
+    checkpoint: CountCheck | None
+
+
+def _data(answer: Answer[ModelsQuestion, Models]) -> ModelChecked | ModelList | CacheList:
     from rackline.hardware import chip
-    from rackline.plain import plain
-    from rackline.report.catalogue_report import check_data, model_data
+    from rackline.report.catalogue_report import ModelShown
 
     question, found = answer.question, answer.result
     if question.kv:
         return {"chip": chip(question.on).name, "dtype": question.dtype, "models": found.caches}
-    rows = [{**plain(record), **model_data(record, model)} for record, model in found.models]
+    rows = [ModelShown(record=record, model=model) for record, model in found.models]
     if question.name is None:
         return {"models": rows}
-    return {**rows[0], "checkpoint": None if found.check is None else check_data(found.check)}
+    return ModelChecked(shown=rows[0], checkpoint=found.check)
 
 
 def _summary(answer: Answer[ModelsQuestion, Models]) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
 from rackline.api.option import layout_text, si, texts
-from rackline.api.plan_parts import hugging_face_id, prefill_pool, speculations_of, traffic_of
+from rackline.api.plan_parts import checkpoints_of, engine_of, prefill_pool, rules_asked, speculations_of, traffic_of
 from rackline.api.plan_question import PlanQuestion
 from rackline.api.resolve import (
     calibration_of,
@@ -30,10 +30,13 @@ if TYPE_CHECKING:
     from rackline.report.figure import Figure
     from rackline.search import Plan
     from rackline.search.attention_ffn import AttentionFfnSplit
+    from rackline.search.candidate import Candidate
+    from rackline.search.choice import Choice
     from rackline.search.launch import LaunchCommand
     from rackline.search.speculation import SpeculationRow
     from rackline.search.what_if import WhatIfPoint
     from rackline.serving.fleet import Fleet
+    from rackline.validation.intervals import Ends
 
 _INTERVAL_NAMES = {
     "tpot_s": "time per output token",
@@ -135,25 +138,56 @@ def _more_text(question: PlanQuestion, found: Planned) -> Iterable[Any]:
         yield launch_report(found.launch)
 
 
-def _data(answer: Answered) -> Any:
-    from rackline.plain import plain
-    from rackline.validation.intervals import as_dict, of_candidate
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Banded:
+    """One way to serve, with what measured servers of its kind deviate by.
 
-    found, question = answer.result, answer.question
-    if isinstance(found, WhatIf):
-        return found
-    plan = found.plan
-    data = plain(plan)
-    for shown, one in ((data["best"], plan.best), *zip(data["pareto"], plan.pareto, strict=True)):
-        if one is not None:
-            shown["intervals"] = as_dict(of_candidate(one, plan.calibration.name))
-    asked = {
-        "fleet": (question.traffic, found.fleet),
-        "speculation": (question.speculate, found.speculation),
-        "attention_ffn": (question.attention_ffn or None, found.attention_ffn),
-        "launch": (question.launch, found.launch),
-    }
-    return {**data, **{name: part for name, (wanted, part) in asked.items() if wanted is not None}}
+    Args:
+        found: the way.
+        intervals: in which nine of ten lay, by metric.
+    """
+
+    json_keys: ClassVar = ("*found", "intervals")
+
+    found: Choice | Candidate
+    intervals: dict[str, Ends]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanData:
+    """A plan as it is written: the best and the front with their intervals."""
+
+    json_keys: ClassVar = (
+        "*answer.plan",
+        "best",
+        "pareto",
+        "fleet=answer.fleet",
+        "speculation=answer.speculation",
+        "attention_ffn=answer.attention_ffn",
+        "launch=answer.launch",
+    )
+
+    answer: Planned
+
+    @property
+    def best(self) -> Banded | None:
+        """The cheapest."""
+        return self._banded(self.answer.plan.best) if self.answer.plan.best is not None else None
+
+    @property
+    def pareto(self) -> tuple[Banded, ...]:
+        """The front."""
+        return tuple(self._banded(one) for one in self.answer.plan.pareto)
+
+    def _banded(self, one: Choice | Candidate) -> Banded:
+        from rackline.validation.intervals import ends_of, of_candidate
+
+        return Banded(found=one, intervals=ends_of(of_candidate(one, self.answer.plan.calibration.name)))
+
+
+def _data(answer: Answered) -> PlanData | WhatIf:
+    found = answer.result
+    return found if isinstance(found, WhatIf) else PlanData(answer=found)
 
 
 def _summary(answer: Answered) -> str:
@@ -218,8 +252,16 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
 
     launch = None
     if question.launch is not None:
-        stack = found.calibration.name if question.launch == "auto" else question.launch
-        launch = tuple(plan_commands(found, hugging_face_id(question.model, lookup_of(question, watch)), stack))
+        stack, version = engine_of(question.launch)
+        launch = tuple(
+            plan_commands(
+                found,
+                checkpoints_of(question.model, lookup_of(question, watch)),
+                stack or found.calibration.name,
+                version,
+                prefill_cluster,
+            )
+        )
     return Planned(
         plan=found,
         fleet=None if traffic is None else plan_fleet(traffic, found, prefill_cluster),
@@ -262,6 +304,8 @@ def _search(question: PlanQuestion, watch: Watch) -> tuple[Plan, Cluster | None]
         prefill_on=pool.cluster,
         prefill_layouts=pool.layouts,
         prefill_calibration=pool.calibration,
+        rules=rules_asked(question.launch),
+        any_layout=question.any_layout,
     )
     return found, pool.cluster
 

@@ -1,4 +1,4 @@
-"""Parts of a plan's question → objects: the prefill pool, the traffic of a fleet, speculation, the id to launch."""
+"""Parts of a plan's question → objects: the prefill pool, the traffic of a fleet, speculation, what is launched."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rackline.api.option import count, layout_text, si
 from rackline.api.plan_question import PlanQuestion
 from rackline.api.resolve import calibration_of, cluster_of, layouts_of
-from rackline.errors import InputError
+from rackline.errors import InputError, nearest_names
 
 if TYPE_CHECKING:
     from rackline.api.option import ModelLike
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rackline.hardware import Cluster
     from rackline.parallel import Layout
     from rackline.passes import Calibration
+    from rackline.search.launch import Checkpoints
+    from rackline.search.launch_rules import LaunchRules
     from rackline.serving.fleet import Traffic
     from rackline.serving.speculative import Speculation
 
@@ -121,13 +123,73 @@ def speculations_of(text: str | None) -> list[Speculation] | None:
     return found
 
 
-def hugging_face_id(model: ModelLike, lookup: Lookup) -> str:
-    """The id to load: what was given if it is one, else the first of the catalogue's aliases, else the name."""
+def engine_of(text: str) -> tuple[str, str]:
+    """Read auto, or an engine with or without a version: (name, version), both empty where the calibration decides.
+
+    Raises:
+        InputError: an engine without launch commands.
+    """
+    from rackline.search.launch import STACKS
+
+    name, _, version = (piece.strip() for piece in text.partition("="))
+    if name == "auto" and not version:
+        return "", ""
+    if name not in STACKS:
+        known = ("auto", *STACKS)
+        near = nearest_names(name, known, 1)
+        allowed = f"{', '.join(known)}, each but auto also with a version such as vllm=0.12"
+        raise InputError(what="launch", given=text, allowed=allowed, nearest=near[0] if near else None)
+    return name, version
+
+
+def rules_asked(text: str | None) -> LaunchRules | None:
+    """Launch rules of an engine that is named; None where the calibration decides.
+
+    Raises:
+        InputError: as `engine_of`; a version without a number.
+    """
+    from rackline.search.launch_rules import launch_rules
+
+    name, version = engine_of(text or "auto")
+    return launch_rules(name, version) if name else None
+
+
+_TUNED = ("-instruct", "-it", "-chat", "-hf")
+_STORED = ("-nvfp4", "-fp8", "-fp4", "-bf16")
+
+
+def checkpoints_of(model: ModelLike, lookup: Lookup) -> Checkpoints:
+    """What an engine can load for a model: the id that was given, else the alias that fits the name best.
+
+    An alias that ends in Instruct, it or Chat stands before the base model of the same name.
+    """
+    from rackline.search.launch import Checkpoints
+
     if not isinstance(model, str):
-        return str(getattr(model, "name", model))
+        return Checkpoints(released=str(getattr(model, "name", model)))
     found = lookup.find(model)
+    stored = {one.id: (one.native_precision or "").partition(",")[0] for one in found.record.checkpoints}
+    quantised = {name: dtype.removesuffix("_block") for name, dtype in stored.items() if dtype}
     if found.origin.kind in ("hub", "cache"):
-        return found.origin.used
-    if "/" in model:
-        return model.removesuffix("/config.json") if model.endswith(".json") else model
-    return next((alias for alias in found.record.aliases if "/" in alias), model)
+        released = found.origin.used
+    elif "/" in model or model.endswith((".json", ".toml")):
+        released = model.removesuffix("/config.json")
+    else:
+        ids = [alias for alias in found.record.aliases if "/" in alias and alias not in quantised]
+        same = [alias for alias in ids if _plain_name(alias) == _plain_name(model)] or ids
+        tuned = [alias for alias in same if alias.lower().endswith(_TUNED)]
+        released = next(iter(tuned or same), model)
+    others = {dtype: name for name, dtype in quantised.items() if _plain_name(name) == _plain_name(released)}
+    return Checkpoints(released=released, others=others)
+
+
+def _plain_name(name: str) -> str:
+    """Without organisation, data type and what says that it was tuned.
+
+    >>> _plain_name("meta-llama/Llama-3.1-70B-Instruct") == _plain_name("llama-3.1-70b")
+    True
+    """
+    found = name.rpartition("/")[2].lower().removeprefix("meta-").removeprefix("nvidia-")
+    for ending in (*_STORED, *_TUNED):
+        found = found.removesuffix(ending)
+    return found

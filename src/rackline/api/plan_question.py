@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Settings, Texts
 
 SERVING = ("both", "aggregated")
-STACKS = ("auto", "vllm", "sglang", "trtllm")
 _POOLS, _FLEET, _MORE = "Prefill pool", "Fleet", "Further output"
 
 
@@ -58,6 +57,10 @@ class PlanQuestion(ModelQuestion):
     )
     calibration: CalibrationLike = field(default="auto", metadata=shared.CALIBRATION)
     memory_fraction: Quantity = field(default="0.9", metadata=shared.MEMORY_FRACTION)
+    any_layout: bool = field(
+        default=False,
+        metadata=option("switch", "also layouts and schedulers that the serving engine does not launch"),
+    )
     cache_hit: Quantity = field(
         default="0",
         metadata=option(
@@ -149,8 +152,8 @@ class PlanQuestion(ModelQuestion):
         default=None,
         metadata=option(
             "text",
-            "print launch commands of the answer for auto (the calibration's stack), vllm, sglang or trtllm",
-            choices=STACKS,
+            "print launch commands of the answer for auto (the calibration's stack), vllm, sglang or trtllm, each also "
+            "in a version, such as sglang=0.5.6; its launch rules apply",
             group=_MORE,
         ),
     )

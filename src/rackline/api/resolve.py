@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from rackline.api.option import latency_limit, texts
 from rackline.errors import CatalogError, InputError, LayoutError, UnknownNameError, nearest_names
 from rackline.units import Quantity, parse_count
 
 if TYPE_CHECKING:
+    from rackline.api.fields import Sampling
     from rackline.api.model_question import ModelQuestion
     from rackline.api.option import CalibrationLike, ClusterLike, ModelLike, Settings
     from rackline.api.watch import Watch
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     from rackline.parallel import Layout, Precision, Routing
     from rackline.passes import Calibration
     from rackline.search import Constraints
+    from rackline.serving.stack import Stack
     from rackline.serving.workload import Mode
+
+_MOST_COPIES = 4096
 
 
 def assignments(settings: Settings | None) -> dict[str, str]:
@@ -302,29 +306,46 @@ def layouts_of(text: Any, model: AnyModel, cluster: Cluster) -> list[Layout] | N
 
 
 def routing_of(text: str | None) -> Routing | None:
-    """Read "uniform", "balanced" or "power-law=EXPONENT"; nothing without a text, which leaves it to the stack.
+    """Read a law of routing; nothing without a text, which leaves it to the stack.
+
+    "uniform", "balanced", "power-law=EXPONENT" or "log-normal=SPREAD", whose spread is that of as many experts if it is
+    not given; the last two with "+COPIES" where experts are rearranged with this number of redundant ones.
 
     Raises:
         InputError: another law.
     """
     from rackline.parallel import Routing
+    from rackline.passes.routing import POPULAR, ROUTING_LAWS, RoutingLaw
 
     if text is None:
         return None
-    name, equals, exponent = text.partition("=")
-    law = name.strip().replace("-", "_")
-    if law not in ("balanced", "uniform", "power_law") or (equals and law != "power_law"):
-        near = nearest_names(law, ["balanced", "uniform", "power_law"], 1)
+    known: dict[str, RoutingLaw] = {name.replace("_", "-"): name for name in ROUTING_LAWS}
+    words, plus, copies = text.partition("+")
+    name, equals, skew = words.strip().partition("=")
+    law = known.get(name.strip().replace("_", "-"))
+    if law is None or ((equals or plus) and law not in POPULAR):
+        near = nearest_names(name.strip(), known, 1)
         raise InputError(
             what="routing",
             given=text,
-            allowed="balanced, uniform or power-law=EXPONENT",
-            nearest=near[0].replace("_", "-") if near else None,
+            allowed="balanced, uniform, log-normal[=SPREAD][+COPIES] or power-law=EXPONENT[+COPIES]",
+            nearest=near[0] if near else None,
         )
-    if law != "power_law":
-        return Routing(law="balanced" if law == "balanced" else "uniform")
-    value = parse_count(exponent, name="routing exponent", maximum=10.0) if equals else 0.5
-    return Routing(law="power_law", exponent=value)
+    what = "exponent" if law == "power_law" else "spread"
+    value = parse_count(skew, name=f"routing {what}", maximum=10.0) if equals else None
+    return Routing(
+        law=law,
+        exponent=(0.5 if value is None else value) if law == "power_law" else 0.0,
+        spread=value if law == "log_normal" else None,
+        rearranged_from_ep=1 if plus else None,
+        redundant_experts=_copies(text, copies) if plus else 0,
+    )
+
+
+def _copies(text: str, copies: str) -> int:
+    if not copies.strip().isdecimal() or int(copies) > _MOST_COPIES:
+        raise InputError(what="routing", given=text, allowed=f"0 to {_MOST_COPIES} redundant experts after +")
+    return int(copies)
 
 
 def calibration_of(given: CalibrationLike, chip: Chip) -> Calibration:
@@ -371,3 +392,28 @@ def constraints_of(tpot: Quantity | None, ttft: Quantity | None, memory_fraction
         ttft_percentile=ttft_percentile,
         memory_fraction=memory_fraction,
     )
+
+
+def stack_named(text: str | None, numbers: Calibration, chip: Chip) -> Stack:
+    """A stack by "vllm" or "vllm=0.11.1", with its version's defaults on a chip; that of a calibration without a text.
+
+    Raises:
+        UnknownNameError, CatalogError: as the catalogue.
+    """
+    from rackline.serving.stack import stack, stack_of
+
+    if text is None:
+        return stack_of(numbers, chip.hbm_bytes)
+    name, _, version = text.partition("=")
+    return stack(name, version=version, hbm_bytes=chip.hbm_bytes)
+
+
+def sample_bytes(sampling: Sampling, stack: Stack) -> float:
+    """Memory traffic of a logit while tokens are drawn in this way under a stack [bytes]."""
+    match sampling:
+        case "greedy":
+            return 0.0
+        case "top-p":
+            return stack.sample_bytes_per_logit
+        case _:
+            assert_never(sampling)

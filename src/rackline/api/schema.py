@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rackline.api.answer import SCHEMA_VERSION, Answer, Verbatim, asks, find_verb
+from rackline.api.answer_schema import Schemas, answer_type, hints
 from rackline.api.option import Option, option
 from rackline.api.question import Question, defaults, options
 from rackline.api.verbs import MODULES
@@ -26,6 +27,7 @@ class SchemaQuestion(Question):
         kw_only=False,
         metadata=option("text", "a question, such as plan; all by default", positional=True),
     )
+    answers: bool = field(default=False, metadata=option("switch", "the JSON of answers in place of that of questions"))
 
 
 def _text(answer: Answer[SchemaQuestion, dict[str, Any]], width: int) -> Iterable[Any]:
@@ -35,32 +37,60 @@ def _text(answer: Answer[SchemaQuestion, dict[str, Any]], width: int) -> Iterabl
 
 
 def _summary(answer: Answer[SchemaQuestion, dict[str, Any]]) -> str:
-    return f"{len(answer.result['$defs'])} questions, version {SCHEMA_VERSION}"
+    what = "answers" if answer.question.answers else "questions"
+    return f"{len(answer.result['oneOf'])} {what}, version {SCHEMA_VERSION}"
 
 
 def _rows(answer: Answer[SchemaQuestion, dict[str, Any]]) -> Iterable[Any]:
     for name, one in answer.result["$defs"].items():
-        for key, value in one["properties"].items():
+        for key, value in one.get("properties", {}).items():
             yield {"ask": name, "option": key, "help": value.get("description"), "unit": value.get("unit")}
 
 
 @asks(SchemaQuestion, text=_text, summary=_summary, rows=_rows)
 def schema(question: SchemaQuestion, watch: Watch) -> dict[str, Any]:
-    """Questions as JSON Schema: their options with units, defaults, bounds and help.
+    """Questions as JSON Schema: their options with units, defaults, bounds and help; or the JSON of their answers.
 
     Example:
         >>> import rackline as rl
         >>> rl.schema("fit").result["$defs"]["fit"]["properties"]["context"]["unit"]
         'token'
+        >>> rl.schema("fit", answers=True).result["$defs"]["fit"]["properties"]["reason"]["type"]
+        'string'
     """
     names = MODULES if question.name is None else (find_verb(question.name).question.ask,)
     return {
         "$schema": DRAFT,
-        "title": "questions of rackline",
+        "title": f"{'answers' if question.answers else 'questions'} of rackline",
         "schema_version": SCHEMA_VERSION,
         "oneOf": [{"$ref": f"#/$defs/{name}"} for name in names],
-        "$defs": {name: question_schema(find_verb(name).question) for name in names},
+        "$defs": answer_schemas(names)
+        if question.answers
+        else {name: question_schema(find_verb(name).question) for name in names},
     }
+
+
+def answer_schemas(names: Iterable[str]) -> dict[str, Any]:
+    """The JSON Schema of what `--json` prints and `to_dict` returns, by question, and of its parts, by class."""
+    schemas = Schemas()
+    found: dict[str, Any] = {}
+    for name in names:
+        verb = find_verb(name)
+        kind = verb.question
+        asked = f"{name} question"
+        schemas.defs[asked] = question_schema(kind)
+        head: dict[str, Any] = {
+            "schema_version": {"const": SCHEMA_VERSION},
+            "question": {"$ref": f"#/$defs/{asked}"},
+        }
+        beside = {"model_origins": schemas.of(hints(Answer)["origins"]), "warnings": schemas.of(tuple[str, ...])}
+        forms = schemas.objects_of(answer_type(verb.data, verb.solve), name)
+        for form in forms:
+            form["properties"] = head | beside | form["properties"]
+            form["required"] = [*head, *form["required"]]
+        title = {"title": f"answer of {name}: {(kind.__doc__ or '').partition(chr(10))[0]}"}
+        found[name] = title | (forms[0] if len(forms) == 1 else {"anyOf": forms})
+    return {**found, **schemas.defs}
 
 
 def question_schema(kind: type[Question]) -> dict[str, Any]:

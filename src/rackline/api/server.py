@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.option import count, layout_text, si, texts
 from rackline.api.question import options
-from rackline.api.resolve import calibration_of, cluster_of, routing_of, whole_count
+from rackline.api.resolve import calibration_of, cluster_of, routing_of, sample_bytes, stack_named, whole_count
 from rackline.api.simulate_question import RESERVES, SimulateQuestion
 from rackline.api.traffic import tiers_of
 from rackline.errors import InputError, nearest_names
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rackline.serving.speculative import Speculation
     from rackline.serving.stack import Stack
     from rackline.simulation import Handover, Pool, Requests, Result
+    from rackline.simulation.metrics import Costs
 
 COMPARED = (
     "on", "chips", "policy", "layout", "replicas", "router", "max_batched_tokens", "max_num_seqs", "kv_tokens",
@@ -74,7 +75,7 @@ class Server:
         price = self.deployment.cluster.usd_per_chip_hour
         return None if price is None else price * self.chips / 3600.0
 
-    def costs(self, result: Result) -> dict[str, float] | None:
+    def costs(self, result: Result) -> Costs | None:
         """Costs of the tokens of a run; None without a price."""
         from rackline.search.cost import prompt_cost_share
 
@@ -177,8 +178,9 @@ def server_of(question: SimulateQuestion, model: AnyModel, cluster: Cluster, has
         cluster=cluster,
         layout=layout,
         precision=precision,
-        calibration=calibration,
+        calibration=stack.calibrated(calibration, chip.generation),
         routing=routing_of(question.routing) or stack.routing,
+        sample_bytes_per_logit=sample_bytes(question.sampling, stack),
     )
     front_given = layout_text(question.prefill_layout)
     front_layout = parse_layout(front_given, model) if front_given else layout
@@ -207,14 +209,7 @@ def server_of(question: SimulateQuestion, model: AnyModel, cluster: Cluster, has
 
 def _stack(question: SimulateQuestion, cluster: Cluster, calibration: Any) -> Stack:
     """What runs around the kernels, with the numbers that were given."""
-    from rackline.serving.stack import stack as find_stack
-    from rackline.serving.stack import stack_of
-
-    if question.stack is not None:
-        name, _, version = question.stack.partition("=")
-        found = find_stack(name, version=version, hbm_bytes=cluster.chip.hbm_bytes)
-    else:
-        found = stack_of(calibration, cluster.chip.hbm_bytes)
+    found = stack_named(question.stack, calibration, cluster.chip)
     numbers: dict[str, Any] = {}
     for key in ("max_batched_tokens", "max_num_seqs"):
         if getattr(question, key) is not None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rackline.api.answer import Answer, SideFile, asks
 from rackline.api.option import Option, texts
@@ -18,10 +18,13 @@ from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import write_text
 
+_TIMES: tuple[tuple[Literal["ttft_s", "tpot_s"], str], ...] = (("ttft_s", "TTFT"), ("tpot_s", "TPOT"))
+
 if TYPE_CHECKING:
     from rackline.report.figure import Figure
     from rackline.search.rate_capacity import RateCapacity
     from rackline.simulation import Requests, Result, Slo
+    from rackline.simulation.metrics import RunData
 
 ASKED = "this"  # the name of the server that was asked for, beside those it is compared with
 
@@ -40,7 +43,7 @@ class Run:
     result: Result
     slo: Slo | None
 
-    def to_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> RunData:
         """Percentiles, rates and costs in SI units."""
         return self.result.as_dict(self.slo, self.server.costs(self.result))
 
@@ -91,27 +94,51 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     if isinstance(found, Sustained):
         yield rate_capacity_report(found.capacity)
         return
-    data = {name: run.to_dict() for name, run in found.runs.items()}
+    data = {name: run.as_dict() for name, run in found.runs.items()}
     yield run_report(data[ASKED], found.run.server.title(found.requests), elapsed_s=answer.elapsed_s)
     if len(data) > 1 or answer.question.compare:
         yield comparison_report(data)
 
 
-def _data(answer: Answered) -> Any:
-    from rackline.plain import plain
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunShown:
+    """A run with its server."""
 
+    json_keys: ClassVar = ("*run", "deployment=run.server")
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsShown:
+    """The run of the server that was asked for, and those it is compared with.
+
+    Args:
+        elapsed_s: how long they took [s].
+    """
+
+    json_keys: ClassVar = ("*run", "deployment=run.server", "elapsed_s", "compared")
+
+    run: Run
+    elapsed_s: float
+    compared: dict[str, RunShown] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityShown:
+    """The highest rate that a server holds, and the run at that rate; None where no rate holds."""
+
+    json_keys: ClassVar = ("*found.capacity", "deployment=found.server", "at_capacity=found.at_capacity")
+
+    found: Sustained
+
+
+def _data(answer: Answered) -> RunsShown | CapacityShown:
     found = answer.result
     if isinstance(found, Sustained):
-        data = {**plain(found.capacity), "deployment": found.server}
-        return data if found.at_capacity is None else {**data, "at_capacity": found.at_capacity.to_dict()}
-    data = {**found.run.to_dict(), "deployment": found.run.server, "elapsed_s": answer.elapsed_s}
-    if answer.question.compare:
-        data["compared"] = {
-            name: {**found.runs[name].to_dict(), "deployment": plain(found.runs[name].server)}
-            for name in found.runs
-            if name != ASKED
-        }
-    return data
+        return CapacityShown(found=found)
+    others = {name: RunShown(run=run) for name, run in found.runs.items() if name != ASKED}
+    return RunsShown(run=found.run, elapsed_s=answer.elapsed_s, compared=others if answer.question.compare else None)
 
 
 def _summary(answer: Answered) -> str:
@@ -120,10 +147,9 @@ def _summary(answer: Answered) -> str:
     found = answer.result
     if isinstance(found, Sustained):
         return f"{found.capacity.rate_per_s:.3g} requests/s hold the limits; {found.server.title(found.requests)}"
-    data = found.run.to_dict()
+    data = found.run.as_dict()
     times = ", ".join(
-        f"{name} p50 {format_seconds(data[key]['p50'])}, p99 {format_seconds(data[key]['p99'])}"
-        for key, name in (("ttft_s", "TTFT"), ("tpot_s", "TPOT"))
+        f"{name} p50 {format_seconds(data[key]['p50'])}, p99 {format_seconds(data[key]['p99'])}" for key, name in _TIMES
     )
     return (
         f"{data['finished']:,} of {data['requests']:,} requests, {times}, "

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Quantities, Settings
     from rackline.parallel import Deployment
     from rackline.pricing import KeepingCost, Reign
+    from rackline.pricing.cache import HeldPrice, KeptLine
     from rackline.report.figure import Figure
 
 _PLANNED_OUTPUT_LEN = 1000.0  # of the request for which the cheapest layout is looked for
@@ -91,6 +92,17 @@ class Kept:
         price_over_cost: of the prices shown [1].
     """
 
+    json_keys: ClassVar = (
+        "deployment",
+        "prompt_len",
+        "entry_bytes",
+        "reuses",
+        "price_over_cost",
+        "tiers",
+        "envelope=reigns",
+        "held",
+    )
+
     deployment: Deployment
     lines: tuple[KeepingCost, ...]
     reigns: tuple[Reign, ...]
@@ -99,6 +111,30 @@ class Kept:
     entry_bytes: float
     reuses: float
     price_over_cost: float
+
+    @property
+    def tiers(self) -> tuple[KeptLine, ...]:
+        """Cost of each tier by million tokens."""
+        from rackline.pricing.cache import KeptLine
+
+        return tuple(KeptLine(cost=line, prompt_len=self.prompt_len) for line in self.lines)
+
+    @property
+    def held(self) -> tuple[HeldPrice, ...]:
+        """The cheapest tier at each time that was asked for."""
+        from rackline.pricing.cache import held_price
+
+        return tuple(
+            held_price(
+                self.lines,
+                self.reigns,
+                hold,
+                prompt_len=self.prompt_len,
+                reuses=self.reuses,
+                price_over_cost=self.price_over_cost,
+            )
+            for hold in self.holds_s
+        )
 
     @property
     def title(self) -> str:
@@ -124,26 +160,6 @@ def _text(answer: Answer[TiersQuestion, Kept], width: int) -> Iterable[Any]:
     )
 
 
-def _data(answer: Answer[TiersQuestion, Kept]) -> Any:
-    from rackline.pricing.cache import tiers_data
-
-    found = answer.result
-    data = tiers_data(
-        found.lines,
-        found.reigns,
-        found.holds_s,
-        prompt_len=found.prompt_len,
-        reuses=found.reuses,
-        price_over_cost=found.price_over_cost,
-    )
-    return {
-        "deployment": found.deployment,
-        "prompt_len": found.prompt_len,
-        "entry_bytes": found.entry_bytes,
-        **data,
-    }
-
-
 def _summary(answer: Answer[TiersQuestion, Kept]) -> str:
     from rackline.pricing.cache import cheapest
     from rackline.units import format_seconds
@@ -154,7 +170,7 @@ def _summary(answer: Answer[TiersQuestion, Kept]) -> str:
 
 
 def _rows(answer: Answer[TiersQuestion, Kept]) -> Iterable[Any]:
-    return _data(answer)["held"]
+    return answer.result.held
 
 
 def _figure(answer: Answer[TiersQuestion, Kept]) -> Figure:
@@ -164,7 +180,7 @@ def _figure(answer: Answer[TiersQuestion, Kept]) -> Figure:
     return tiers_figure(found.lines, found.reigns, title=found.title, prompt_len=found.prompt_len, reuses=found.reuses)
 
 
-@asks(TiersQuestion, text=_text, summary=_summary, rows=_rows, data=_data, figures={"cost": _figure})
+@asks(TiersQuestion, text=_text, summary=_summary, rows=_rows, figures={"cost": _figure})
 def tiers(question: TiersQuestion, watch: Watch) -> Kept:
     """Where to keep the KV cache of a prompt: chip memory, host memory, CXL, flash, disk, or compute it again.
 

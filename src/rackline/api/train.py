@@ -141,10 +141,18 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     yield train_report(plan, width=width, elapsed_s=answer.elapsed_s, timeline=_timeline(plan))
 
 
-def _data(answer: Answered) -> Any:
-    from rackline.plain import plain
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """A plan and how long it took [s]."""
 
-    return {**plain(answer.result), "elapsed_s": answer.elapsed_s}
+    json_keys: ClassVar = ("*result", "elapsed_s")
+
+    result: TrainPlan
+    elapsed_s: float
+
+
+def _data(answer: Answered) -> Timed:
+    return Timed(result=answer.result, elapsed_s=answer.elapsed_s)
 
 
 def _summary(answer: Answered) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from rackline.api.answer import Answer, SideFile, Verbatim
 from rackline.api.option import Option, texts
@@ -31,6 +32,8 @@ class Validated:
         board: how far off they are.
         worse: what is worse than in the stored scoreboard; None where none was given.
     """
+
+    json_keys: ClassVar = ("*board", "worse")
 
     board: Scoreboard
     worse: tuple[str, ...] | None = None
@@ -96,19 +99,29 @@ def text_of(answer: Answered, width: int) -> Iterable[Any]:
         yield Verbatim(found.lines)
 
 
-def data_of(answer: Answered) -> Any:
-    import json
+class CasesData(TypedDict):
+    """Cases, in the form that `validate` reads."""
 
-    from rackline.plain import plain
+    cases: list[dict[str, Any]]
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """What was found and how long it took [s]."""
+
+    json_keys: ClassVar = ("*found", "elapsed_s")
+
+    found: Ablation | Refit | TrainRefit
+    elapsed_s: float
+
+
+def data_of(answer: Answered) -> Validated | CasesData | StacksWritten | Timed:
     found = answer.result
-    if isinstance(found, Validated):
-        return {**plain(found.board), **({} if found.worse is None else {"worse": found.worse})}
     if isinstance(found, Imported):
         return {"cases": [json.loads(line) for line in found.lines.splitlines()]}
-    if isinstance(found, StacksWritten):
+    if isinstance(found, Validated | StacksWritten):
         return found
-    return {**plain(found), "elapsed_s": answer.elapsed_s}
+    return Timed(found=found, elapsed_s=answer.elapsed_s)
 
 
 def summary_of(answer: Answered) -> str:
@@ -132,8 +145,9 @@ def rows_of(answer: Answered) -> Iterable[Any]:
         return found.board.groups
     if isinstance(found, Ablation):
         return found.effects
-    data = data_of(answer)
-    return data.get("folds") or data.get("cases") or [{"file": name} for name in data.get("files", ())]
+    if isinstance(found, Imported):
+        return [json.loads(line) for line in found.lines.splitlines()]
+    return [{"file": name} for name in found.files] if isinstance(found, StacksWritten) else found.folds
 
 
 def figure_of(answer: Answered) -> Figure:

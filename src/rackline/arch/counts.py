@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rackline.arch.model import AnyModel, Model
 from rackline.arch.tensor_names import weights_of
@@ -48,6 +48,18 @@ class CountCheck:
         stored_bytes: size of all tensors by their headers [bytes]; None where they were not read.
         where: what was compared with.
     """
+
+    json_keys: ClassVar = (
+        "counted_params=counted",
+        "stored_params=stored",
+        "difference",
+        "parts",
+        "tower_params=tower",
+        "params_by_dtype=types",
+        "total_size_bytes=total_size",
+        "stored_bytes",
+        "compared_with=where",
+    )
 
     counted: int
     stored: int

@@ -1,5 +1,6 @@
 """The catalogue: validated records of chips, clusters, memory tiers, models, prices, calibrations; all with sources."""
 
+from rackline.catalog.launch_rules import LaunchRule, LaunchRulesRecord
 from rackline.catalog.laws import FrontierRecord, JointRecord, LawRecord, LossErrorRecord, LossRecord, RoutedRecord
 from rackline.catalog.load import (
     calibration_record,
@@ -7,6 +8,7 @@ from rackline.catalog.load import (
     chip_record,
     cluster_record,
     known_stack,
+    launch_rules_record,
     law_record,
     measured_stacks,
     memory_record,
@@ -61,6 +63,8 @@ __all__ = [
     "GqaRecord",
     "JointRecord",
     "KindRecord",
+    "LaunchRule",
+    "LaunchRulesRecord",
     "LawRecord",
     "LayerRecord",
     "LayeredRecord",
@@ -87,6 +91,7 @@ __all__ = [
     "chip_record",
     "cluster_record",
     "known_stack",
+    "launch_rules_record",
     "law_record",
     "measured_stacks",
     "memory_record",

@@ -14,8 +14,9 @@ from typing import Literal, cast
 from rackline.errors import UnknownNameError, nearest_names
 
 Kind = Literal[
-    "chips", "clusters", "memory", "models", "prices", "calibrations", "stacks", "laws", "runs", "training_stacks"
-]
+    "chips", "clusters", "memory", "models", "prices", "calibrations", "stacks", "launch_rules", "laws", "runs",
+    "training_stacks",
+]  # fmt: skip
 
 SINGULAR = {
     "chips": "chip",
@@ -26,6 +27,7 @@ SINGULAR = {
     "calibrations": "calibration",
     "stacks": "stack",
     "training_stacks": "training stack",
+    "launch_rules": "set of launch rules",
     "laws": "scaling law",
     "runs": "training run",
 }

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from rackline.catalog.base import SourcedRecord
 from rackline.catalog.index import SINGULAR, Kind, canonical_name, find, folder, names
+from rackline.catalog.launch_rules import LaunchRulesRecord
 from rackline.catalog.laws import LawRecord
 from rackline.catalog.lines import line_of
 from rackline.catalog.memory_tiers import MemoryRecord
@@ -36,6 +37,7 @@ __all__ = [
     "chip_record",
     "cluster_record",
     "known_stack",
+    "launch_rules_record",
     "law_record",
     "measured_stacks",
     "memory_record",
@@ -112,6 +114,11 @@ def price_sheet_record(name: str, overrides: Mapping[str, object] | None = None)
 def stack_record(name: str, overrides: Mapping[str, object] | None = None) -> StackRecord:
     """Read one serving stack; arguments and errors as in `chip_record`."""
     return _record("stacks", StackRecord, name, overrides)
+
+
+def launch_rules_record(name: str, overrides: Mapping[str, object] | None = None) -> LaunchRulesRecord:
+    """Read the launch rules of one serving stack; arguments and errors as in `chip_record`."""
+    return _record("launch_rules", LaunchRulesRecord, name, overrides)
 
 
 def law_record(name: str, overrides: Mapping[str, object] | None = None) -> LawRecord:

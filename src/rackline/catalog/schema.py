@@ -156,6 +156,10 @@ class ClusterRecord(SourcedRecord):
         usd_per_chip_hour: A dated price [USD/hour].
         power_w_per_chip: All-in power with host, network and cooling, per chip [W].
         chips_per_rack: Chips in one rack; the scale-up size where nothing else is said [count].
+        chips_per_host: Chips that one operating system holds; the scale-up size up to 8, else 4, where nothing else is
+            said [count].
+        rented_chips: Chips of the smallest unit that one rents: a host, a tray, a slice; those of a host where nothing
+            else is said [count].
     """
 
     chip: Text
@@ -164,6 +168,8 @@ class ClusterRecord(SourcedRecord):
     usd_per_chip_hour: Positive | None = None
     power_w_per_chip: Positive | None = None
     chips_per_rack: Count | None = None
+    chips_per_host: Count | None = None
+    rented_chips: Count | None = None
 
     @model_validator(mode="after")
     def _levels_are_ordered(self) -> Self:

@@ -75,6 +75,9 @@ class StackRecord(SourcedRecord):
         prefill_slowdown: Time of prompt work over that of the kernels alone [ratio].
         eager_s_per_layer: Least time of a layer in a pass with prompts, which no CUDA graph covers [s].
         eager_decode: Whether decode steps run without CUDA graphs as well, so that the same least time holds for them.
+        rearranged_from_ep: Expert-parallel ranks from which the stack's published launch commands rearrange experts by
+            popularity; none where they do not [count].
+        redundant_experts: Copies of popular experts where they are rearranged [count].
         graph_tokens: Tokens of the largest pass that CUDA graphs hold, with prompts or without; where it is 0, graphs
             hold decode steps of any size and no pass with prompts [tokens].
         host_s_per_step: Time of the host in each step that the chip waits for [s].
@@ -84,7 +87,6 @@ class StackRecord(SourcedRecord):
             decoding has none [bytes].
         untuned_experts: Chip generation and data type of experts whose kernels have no tuned configuration.
         untuned_slowdown: Time of such kernels over that of the tuned ones in the tables [ratio].
-        routing_exponent: Power law of expert popularity; 0 is uniform.
         first_token_s: Time to first token beyond the passes: tokenizer, scheduling, network [s].
         first_token_equal_s: The same where a benchmark's requests all have one length [s]; first_token_s if missing.
         burst_share: Share of the other requests' prompts that a request waits for in a closed loop: a benchmark starts
@@ -115,13 +117,14 @@ class StackRecord(SourcedRecord):
     prefill_slowdown: Annotated[float, Field(ge=1.0)] = 1.0
     eager_s_per_layer: NonNegative = 0.0
     eager_decode: bool = False
+    rearranged_from_ep: Count | None = None
+    redundant_experts: int = Field(default=0, ge=0)
     graph_tokens: CountOrZero = 0
     host_s_per_step: NonNegative = 0.0
     host_s_per_sequence: NonNegative = 0.0
     sample_bytes_per_logit: NonNegative = 0.0
     untuned_experts: tuple[Text, ...] = ()
     untuned_slowdown: Annotated[float, Field(ge=1.0)] = 1.0
-    routing_exponent: NonNegative = 0.0
     first_token_s: NonNegative = 0.0
     first_token_equal_s: NonNegative | None = None
     burst_share: Fraction = 0.0

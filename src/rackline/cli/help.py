@@ -33,7 +33,7 @@ COMMANDS: Mapping[str, str] = {
     "memory": "The memory tiers, or one with the sources of its numbers.",
     "compare": "Chips, clusters, models or deployments side by side.",
     "ask": "Answer a file of questions: one table, one JSON.",
-    "schema": "JSON Schema of the questions: units, defaults, bounds.",
+    "schema": "JSON Schema of questions and of answers.",
 }
 """What each command answers, in one line."""
 
@@ -202,6 +202,7 @@ with questions.toml such as
 
     rackline schema
     rackline schema plan
+    rackline schema plan --answers
 """,
     "compare": """Examples:
 

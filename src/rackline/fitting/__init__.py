@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rackline.arch import Model
 from rackline.fitting.run import CalibrationResult, calibrate
-from rackline.fitting.summary import KindErrors, as_dict, errors_by_kind
+from rackline.fitting.summary import KindErrors, Summary, errors_by_kind, summary
 from rackline.fitting.tables import Measurements, read_tables
 from rackline.fitting.write import generic_file, merged_file, stack_file, stacks_of, write_files
 from rackline.hardware import Chip
@@ -16,7 +16,7 @@ __all__ = [
     "CalibrationResult",
     "KindErrors",
     "Measurements",
-    "as_dict",
+    "Summary",
     "calibrate",
     "calibrate_tables",
     "errors_by_kind",
@@ -25,6 +25,7 @@ __all__ = [
     "read_tables",
     "stack_file",
     "stacks_of",
+    "summary",
     "write_files",
 ]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -60,6 +61,8 @@ class CollectiveFit:
         values: parameters.
         errors: on the random half that was not fitted.
     """
+
+    json_keys: ClassVar = ("chip", "stack", "stack_version", "class=op_class", "group_size", "values", "*errors")
 
     chip: str
     stack: str

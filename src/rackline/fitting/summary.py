@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from rackline.fitting.collectives import CUSTOM
+from rackline.fitting.collectives import CUSTOM, CollectiveFit
 from rackline.fitting.evaluate import Errors
+from rackline.fitting.kernels import KernelFit
 from rackline.fitting.run import CalibrationResult
+from rackline.fitting.siblings import Disagreement
 
 KINDS = (
     "gemm bf16",
@@ -88,43 +90,72 @@ def _medians(kind: str, errors: Iterable[Errors]) -> KindErrors:
     )
 
 
-def as_dict(result: CalibrationResult) -> Mapping[str, Any]:
-    """Plain data of a run: rows, kinds, groups with parameters and errors, rejected, disagreements."""
-    groups = [
-        {
-            "chip": fit.group.chip,
-            "stack": fit.group.stack,
-            "stack_version": fit.group.stack_version,
-            "class": fit.group.work.op_class,
-            "dtype": fit.group.work.dtype,
-            "values": fit.values,
-            **asdict(fit.errors),
-            "rejected": result.rejected.get(fit.group.key, ""),
-        }
-        for fit in result.kernels
-    ]
-    collectives = [
-        {
-            "chip": fit.chip,
-            "stack": fit.stack,
-            "stack_version": fit.stack_version,
-            "class": fit.op_class,
-            "group_size": fit.group_size,
-            "values": fit.values,
-            **asdict(fit.errors),
-        }
-        for fit in result.collectives
-    ]
-    return {
-        "rows": result.rows,
-        "older_rows": result.older_rows,
-        "slower_rows": result.slower_rows,
-        "kinds": [asdict(kind) for kind in errors_by_kind(result)],
-        "groups": groups,
-        "collectives": collectives,
-        "rejected": [
-            {"chip": chip, "stack": stack, "class": op_class, "dtype": dtype, "reason": reason}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedGroup:
+    """A fit of kernels, and why it was rejected; empty where it was not."""
+
+    json_keys: ClassVar = (
+        "chip=fit.group.chip",
+        "stack=fit.group.stack",
+        "stack_version=fit.group.stack_version",
+        "class=fit.group.work.op_class",
+        "dtype=fit.group.work.dtype",
+        "values=fit.values",
+        "*fit.errors",
+        "rejected",
+    )
+
+    fit: KernelFit
+    rejected: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """A group that was rejected, and why."""
+
+    json_keys: ClassVar = ("chip", "stack", "class=op_class", "dtype", "reason")
+
+    chip: str
+    stack: str
+    op_class: str
+    dtype: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A run as it is written.
+
+    Args:
+        rows, older_rows, slower_rows: used; left out as of older versions, as slower kernels [count].
+        kinds: medians of the errors.
+        groups, collectives: fits with parameters and errors.
+        rejected: with reasons.
+        disagreements: between stacks on one chip.
+    """
+
+    rows: int
+    older_rows: int
+    slower_rows: int
+    kinds: tuple[KindErrors, ...]
+    groups: tuple[FittedGroup, ...]
+    collectives: tuple[CollectiveFit, ...]
+    rejected: tuple[Rejected, ...]
+    disagreements: tuple[Disagreement, ...]
+
+
+def summary(result: CalibrationResult) -> Summary:
+    """Rows, kinds, groups with parameters and errors, what was rejected, disagreements."""
+    return Summary(
+        rows=result.rows,
+        older_rows=result.older_rows,
+        slower_rows=result.slower_rows,
+        kinds=errors_by_kind(result),
+        groups=tuple(FittedGroup(fit=one, rejected=result.rejected.get(one.group.key, "")) for one in result.kernels),
+        collectives=result.collectives,
+        rejected=tuple(
+            Rejected(chip=chip, stack=stack, op_class=op_class, dtype=dtype, reason=reason)
             for (chip, stack, op_class, dtype), reason in sorted(result.rejected.items())
-        ],
-        "disagreements": [asdict(item) for item in result.disagreements],
-    }
+        ),
+        disagreements=result.disagreements,
+    )

@@ -61,6 +61,8 @@ class Cluster:
         usd_per_chip_hour: Dated price, or None [USD/hour].
         power_w_per_chip: All-in power per chip, or None [W].
         chips_per_rack: Chips in one rack; None where a rack holds one scale-up domain [count].
+        host_chips: Chips that one operating system holds [count].
+        rented_chips: Chips of the smallest unit that one rents [count].
         sources: Where the numbers come from.
     """
 
@@ -72,6 +74,8 @@ class Cluster:
     usd_per_chip_hour: float | None = None
     power_w_per_chip: float | None = None
     chips_per_rack: int | None = None
+    host_chips: int = 8
+    rented_chips: int = 1
     sources: tuple[Source, ...] = field(default=(), repr=False, hash=False)
 
     @property
@@ -88,6 +92,18 @@ class Cluster:
     def max_chips(self) -> int:
         """Chips that the largest level can join [count]."""
         return self.levels[-1].size
+
+    def billed_chips(self, used: int) -> int:
+        """Chips that are paid for: whole rented units, and no more than the cluster has.
+
+        Args:
+            used: chips of all replicas [count].
+
+        Example:
+            >>> cluster("gb200-nvl72").billed_chips(13)
+            16
+        """
+        return max(used, min(self.num_chips, -(-used // self.rented_chips) * self.rented_chips))
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -139,6 +155,8 @@ class Cluster:
 
 def cluster_from_record(record: ClusterRecord, of: Chip) -> Cluster:
     """Build the cluster that a catalogue record describes, made of the given chip."""
+    domain = record.levels[0].size
+    host = record.chips_per_host or (domain if domain <= 8 else 4)
     return Cluster(
         name=record.name,
         full_name=record.full_name,
@@ -162,6 +180,8 @@ def cluster_from_record(record: ClusterRecord, of: Chip) -> Cluster:
         usd_per_chip_hour=record.usd_per_chip_hour if record.usd_per_chip_hour is not None else of.usd_per_chip_hour,
         power_w_per_chip=record.power_w_per_chip,
         chips_per_rack=record.chips_per_rack,
+        host_chips=host,
+        rented_chips=record.rented_chips or host,
         sources=record.sources + of.sources,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import assert_never
+from typing import ClassVar, assert_never
 
 import numpy as np
 
@@ -20,6 +20,8 @@ class Path:
         bytes_per_s: slowest link on the way, each way [bytes/s].
         latency_s: of the whole path [s].
     """
+
+    json_keys: ClassVar = ("stops", "hops", "latency_s", "bytes_per_s")
 
     stops: tuple[str, ...]
     bytes_per_s: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 from rackline.ledger.said import Claim
 from rackline.ledger.world import World
@@ -137,6 +137,22 @@ class Finding:
         uses: catalogue objects whose values were read.
     """
 
+    json_keys: ClassVar = (
+        "claim=claim.id",
+        "segment=claim.segment",
+        "at=claim.at",
+        "speaker=claim.speaker",
+        "said=claim.said",
+        "formula=claim.formula",
+        "quoted=claim.quoted",
+        "quoted_numbers",
+        "computed",
+        "verdict",
+        "condition",
+        "reason",
+        "uses",
+    )
+
     claim: Claim
     computed: tuple[Computed, ...]
     verdict: str
@@ -151,34 +167,10 @@ class Finding:
             return self.verdict
         return f"{self.verdict}: {self.condition}" if self.verdict == IN_UNITS else f"{self.verdict} {self.condition}"
 
-    def as_dict(self) -> dict[str, Any]:
-        """Data for JSON, SI units."""
-        said = self.claim
-        return {
-            "claim": said.id,
-            "segment": said.segment,
-            "at": said.at,
-            "speaker": said.speaker,
-            "said": said.said,
-            "formula": said.formula,
-            "quoted": said.quoted,
-            "quoted_numbers": {name: number.value for name, number in said.numbers.items()},
-            "computed": [
-                {
-                    "label": one.label,
-                    "value": one.value,
-                    "unit": one.unit,
-                    "passes": one.passes,
-                    "when": one.when,
-                    "by_definition": one.by_definition,
-                }
-                for one in self.computed
-            ],
-            "verdict": self.verdict,
-            "condition": self.condition,
-            "reason": self.reason,
-            "uses": list(self.uses),
-        }
+    @property
+    def quoted_numbers(self) -> dict[str, float]:
+        """The numbers that were said, by name."""
+        return {name: number.value for name, number in self.claim.numbers.items()}
 
 
 class Work:

@@ -19,6 +19,7 @@ from rackline.parallel.server_memory import SERVER, ServerMemory
 from rackline.passes import Calibration, ExpertLoad, PassTable, RoutingLaw, Row
 from rackline.passes import features as f
 from rackline.passes.features import Array, ExpertLaw, FloatLike, as_array
+from rackline.passes.popularity import expert_spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,16 +27,42 @@ class Routing:
     """How tokens spread over experts.
 
     Args:
-        law: balanced, uniform or power_law.
+        law: balanced, uniform, log_normal or power_law.
         exponent: of the power law.
+        spread: of the log-normal, standard deviation of the logarithm; None for that of as many experts.
+        rearranged_from_ep: smallest ep from which popular experts are rearranged over the ranks; None for never
+            [count].
+        redundant_experts: copies of popular experts where they are rearranged [count].
     """
 
     law: RoutingLaw = "uniform"
     exponent: float = 0.0
+    spread: float | None = None
+    rearranged_from_ep: int | None = None
+    redundant_experts: int = 0
 
     def label(self) -> str:
-        """As the command line reads it: "power-law=0.85"."""
-        return f"power-law={self.exponent:g}" if self.law == "power_law" else self.law
+        """As the command line reads it: "power-law=0.85", "log-normal=0.7+32" with 32 redundant experts."""
+        if self.law in ("balanced", "uniform"):
+            return self.law
+        skew = self.exponent if self.law == "power_law" else self.spread
+        text = self.law.replace("_", "-") + ("" if skew is None else f"={skew:g}")
+        if self.rearranged_from_ep is None:
+            return text
+        return f"{text}+{self.redundant_experts}" + (
+            f" from ep={self.rearranged_from_ep}" if self.rearranged_from_ep > 1 else ""
+        )
+
+    def skew(self, num_experts: int) -> float:
+        """Exponent or spread of the law, for a router with this number of experts."""
+        if self.law == "log_normal":
+            return expert_spread(num_experts) if self.spread is None else self.spread
+        return self.exponent if self.law == "power_law" else 0.0
+
+    def copies(self, ep: int) -> int | None:
+        """Redundant experts with this number of ranks; None where experts lie as they are numbered."""
+        rearranges = self.rearranged_from_ep is not None and ep >= self.rearranged_from_ep
+        return self.redundant_experts if rearranges else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +170,8 @@ def expert_law(model: AnyModel, layout: Sharding, routing: Routing) -> ExpertLoa
             experts_per_token=moe.experts_per_token,
             ep=ep,
             law=routing.law,
-            exponent=routing.exponent,
+            skew=routing.skew(moe.num_experts),
+            redundant_experts=routing.copies(ep),
         )
 
     if isinstance(layout, Layout):

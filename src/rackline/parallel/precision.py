@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from rackline.arch import AnyModel, Model
 from rackline.errors import PrecisionError, nearest_names
@@ -51,6 +52,17 @@ class Precision:
         notes: what was replaced because the chip cannot do it.
     """
 
+    json_keys: ClassVar = (
+        "label",
+        "linear_weights",
+        "expert_weights",
+        "other_weights",
+        "activations",
+        "expert_activations",
+        "kv_cache",
+        "attention",
+    )
+
     label: str
     linear_weights: str = "bf16"
     expert_weights: str = "bf16"
@@ -67,10 +79,6 @@ class Precision:
         if self.expert_weights != weights:
             weights = f"{weights}/{self.expert_weights} experts"
         return f"{weights}, kv {self.kv_cache}"
-
-    def as_dict(self) -> dict[str, str]:
-        """Plain data."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "notes"}
 
 
 def storage_bytes(dtype: str) -> float:

@@ -1,8 +1,9 @@
 """Which experts a batch touches, on the busiest expert-parallel rank.
 
-The pass ends when the busiest rank ends. Three laws: `balanced` (every rank has the mean), `uniform` (each
-token picks its experts at random, so that ranks differ by chance) and `power_law` (popular experts, placed at
-random over the ranks).
+The pass ends when the busiest rank ends. Four laws: `balanced` (every rank has the mean), `uniform` (each
+token picks its experts at random, so that ranks differ by chance), `log_normal` (as popular as experts were measured
+to be) and `power_law` (popular experts of a given exponent). Popular experts lie at random over the ranks, or
+rearranged by their popularity with redundant copies (`rackline.passes.popularity`).
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import numpy as np
 
 from rackline.errors import InputError
 from rackline.passes.features import Array, FloatLike, as_array
+from rackline.passes.popularity import log_normal_shares, rearranged
 
-RoutingLaw = Literal["balanced", "uniform", "power_law"]
-ROUTING_LAWS: tuple[RoutingLaw, ...] = ("balanced", "uniform", "power_law")
+RoutingLaw = Literal["balanced", "uniform", "log_normal", "power_law"]
+ROUTING_LAWS: tuple[RoutingLaw, ...] = ("balanced", "uniform", "log_normal", "power_law")
+POPULAR: tuple[RoutingLaw, ...] = ("log_normal", "power_law")
 
 _GRID_PER_OCTAVE = 6
 _DRAWS = 256  # of popular experts' placement and load
@@ -127,7 +130,12 @@ def power_law_picks(num_experts: int, experts_per_token: int, exponent: float) -
     >>> power_law_picks(8, 2, 3.0).sum().round(6), power_law_picks(8, 2, 3.0)[0]
     (np.float64(2.0), np.float64(1.0))
     """
-    shares = power_law_shares(num_experts, exponent)
+    return picks_of(power_law_shares(num_experts, exponent), experts_per_token)
+
+
+def picks_of(shares: Array, experts_per_token: int) -> Array:
+    """Probability that a token uses each expert, of experts with these shares of the picks; see `power_law_picks`."""
+    num_experts = len(shares)
     full = np.zeros(num_experts, dtype=bool)
     while True:
         left = experts_per_token - full.sum()
@@ -212,7 +220,9 @@ class ExpertLoad:
         num_experts, experts_per_token: of the model [count].
         ep: expert-parallel ranks [count].
         law: see the module.
-        exponent: of the power law; 0 is uniform.
+        skew: exponent of the power law, or standard deviation of the log-normal's logarithm; 0 is uniform.
+        redundant_experts: copies beyond one of each, with experts rearranged by their popularity; None where they lie
+            at random [count].
         max_tokens: end of the grid [tokens]; beyond it the load is scaled in proportion.
     """
 
@@ -232,7 +242,8 @@ class ExpertLoad:
         experts_per_token: int,
         ep: int,
         law: RoutingLaw = "uniform",
-        exponent: float = 0.0,
+        skew: float = 0.0,
+        redundant_experts: int | None = None,
         max_tokens: float = 4.0e6,
     ) -> ExpertLoad:
         """Tabulate the law, once in a process. Raises InputError on an unknown law or impossible counts."""
@@ -240,7 +251,7 @@ class ExpertLoad:
             raise InputError(what="routing law", given=law, allowed=", ".join(ROUTING_LAWS))
         if not 1 <= ep <= num_experts:
             raise InputError(what="ep", given=ep, allowed=f"1 to {num_experts} (experts)", nearest=str(num_experts))
-        return _tabulated(num_experts, experts_per_token, ep, law, exponent, max_tokens)
+        return _tabulated(num_experts, experts_per_token, ep, law, skew, redundant_experts, max_tokens)
 
     @property
     def points_per_octave(self) -> float:
@@ -264,22 +275,33 @@ class ExpertLoad:
 
 @functools.lru_cache(maxsize=1024)
 def _tabulated(
-    num_experts: int, experts_per_token: int, ep: int, law: RoutingLaw, exponent: float, max_tokens: float
+    num_experts: int,
+    experts_per_token: int,
+    ep: int,
+    law: RoutingLaw,
+    skew: float,
+    redundant_experts: int | None,
+    max_tokens: float,
 ) -> ExpertLoad:
     log_tokens = _log_grid(max_tokens)
     tokens = np.exp2(log_tokens)
     local = float(np.ceil(num_experts / ep))
-    if law == "power_law" and exponent > 0 and ep > 1:
+    if law in POPULAR and skew > 0 and ep > 1:
         # drawn for whole tokens, kept on the even grid that all laws have
-        whole, counts = _drawn_counts(num_experts, experts_per_token, exponent, max_tokens)
-        load, touched = (np.interp(log_tokens, np.log2(whole), drawn) for drawn in _busiest(counts, ep, whole))
+        whole, counts = _drawn_counts(num_experts, experts_per_token, law, skew, max_tokens)
+        if redundant_experts is None:
+            found = _busiest(counts, ep, whole)
+        else:
+            picks = popular_picks(num_experts, experts_per_token, law, skew)
+            found = _busiest_rearranged(counts, rearranged(picks, ep, redundant_experts), whole)
+        load, touched = (np.interp(log_tokens, np.log2(whole), drawn) for drawn in found)
     elif law == "balanced" or ep == 1:
         load = np.full_like(tokens, experts_per_token / ep)
         touched = experts_touched_mean(num_experts, experts_per_token, tokens) / ep
-        if law == "power_law":
-            picks = power_law_picks(num_experts, experts_per_token, exponent)
+        if law in POPULAR:
+            picks = popular_picks(num_experts, experts_per_token, law, skew)
             touched = (1.0 - (1.0 - picks[None, :]) ** tokens[:, None]).sum(axis=1)
-    elif law == "uniform" or law == "power_law":  # which is uniform for an exponent of 0
+    elif law == "uniform" or law == "log_normal" or law == "power_law":  # which are uniform without skew
         used = experts_touched_mean(num_experts, experts_per_token, tokens) / num_experts
         touched = np.minimum(largest_of(ep, used * local, np.full_like(tokens, local)), local)
         mean = tokens * experts_per_token * local / num_experts
@@ -305,8 +327,17 @@ def _log_grid(max_tokens: float) -> Array:
     return np.linspace(0.0, octaves, octaves * _GRID_PER_OCTAVE + 1)
 
 
+def popular_picks(num_experts: int, experts_per_token: int, law: RoutingLaw, skew: float) -> Array:
+    """Probability that a token uses each expert under a law with popular experts, most popular first."""
+    if law == "log_normal":
+        return picks_of(log_normal_shares(num_experts, skew), experts_per_token)
+    return power_law_picks(num_experts, experts_per_token, skew)
+
+
 @functools.lru_cache(maxsize=2)  # tens of megabytes each
-def _drawn_counts(num_experts: int, experts_per_token: int, exponent: float, max_tokens: float) -> tuple[Array, Array]:
+def _drawn_counts(
+    num_experts: int, experts_per_token: int, law: RoutingLaw, skew: float, max_tokens: float
+) -> tuple[Array, Array]:
     """Seeded draws of how many tokens each popular expert gets; the same for every number of ranks.
 
     Tokens are added step by step along the grid, so that what follows from the counts rises with tokens.
@@ -315,7 +346,7 @@ def _drawn_counts(num_experts: int, experts_per_token: int, exponent: float, max
         (rising whole tokens of shape (grid,), counts of shape (grid, draws, experts)).
     """
     tokens = np.unique(np.rint(np.exp2(_log_grid(max_tokens))))
-    picks = power_law_picks(num_experts, experts_per_token, exponent)
+    picks = popular_picks(num_experts, experts_per_token, law, skew)
     rng = np.random.default_rng(0)
     counts = np.empty((len(tokens), _DRAWS, num_experts), dtype=np.uint32)
     so_far = np.zeros(counts.shape[1:], dtype=np.uint32)
@@ -343,3 +374,17 @@ def _busiest(counts: Array, ep: int, tokens: Array) -> tuple[Array, Array]:
         load[index] = sums.reshape(draws, ep).max(axis=1).mean() / tokens[index]
         touched[index] = used.reshape(draws, ep).max(axis=1).mean()
     return load, touched
+
+
+def _busiest_rearranged(counts: Array, placed: Array, tokens: Array) -> tuple[Array, Array]:
+    """As `_busiest`, of experts with these copies on the ranks, (experts, ep); copies share the tokens evenly."""
+    copies = placed.sum(axis=1)
+    draws, experts = int(counts.shape[1]), int(counts.shape[2])
+    drawn = counts.reshape(-1, experts).astype(np.float32)
+    sums = (drawn @ (placed / copies[:, None]).astype(np.float32)).max(axis=1)
+    several = np.flatnonzero(copies > 1.0)
+    used = (drawn > 0).astype(np.float32)
+    # a token of an expert with n copies goes to each of them with 1/n
+    used[:, several] = -np.expm1(drawn[:, several] * np.log1p(-1.0 / copies[several]).astype(np.float32))
+    touched = (used @ placed.astype(np.float32)).max(axis=1)
+    return sums.reshape(-1, draws).mean(axis=1) / tokens, touched.reshape(-1, draws).mean(axis=1)

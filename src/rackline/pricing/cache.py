@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from rackline.catalog import names
 from rackline.errors import InputError
 from rackline.hardware import Cluster, MemoryTier, hbm_of, memory_tier
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.plain import plain
 
 SECONDS_PER_HOUR = 3600.0
 RECOMPUTE = "recompute"
@@ -205,50 +204,100 @@ def break_even_s(dear_to_hold: KeepingCost, dear_to_fetch: KeepingCost, reuses: 
     return gap / faster if faster > 0 else float("inf")
 
 
-def tiers_data(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptLine:
+    """Cost of keeping an entry in one tier.
+
+    Args:
+        cost: of the entry.
+        prompt_len: its tokens [tokens].
+    """
+
+    json_keys: ClassVar = (
+        "name=cost.name",
+        "tier=cost.tier",
+        "usd_per_mtok_once",
+        "usd_per_mtok_hour_hold",
+        "usd_per_mtok_retrieve",
+        "drain_s=cost.drain_s",
+        "fetch_s=cost.fetch_s",
+    )
+
+    cost: KeepingCost
+    prompt_len: float
+
+    @property
+    def usd_per_mtok_once(self) -> float:
+        """To compute or write it [USD per million tokens]."""
+        return self.cost.once_usd * 1e6 / self.prompt_len
+
+    @property
+    def usd_per_mtok_hour_hold(self) -> float:
+        """To hold it [USD per million tokens and hour]."""
+        return self.cost.hold_usd_per_s * SECONDS_PER_HOUR * 1e6 / self.prompt_len
+
+    @property
+    def usd_per_mtok_retrieve(self) -> float:
+        """To bring it back once [USD per million tokens]."""
+        return self.cost.retrieve_usd * 1e6 / self.prompt_len
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldPrice:
+    """The cheapest tier for one hold time, what it costs and could be sold for.
+
+    Args:
+        hold_s: how long it is held [s].
+        tier: the cheapest.
+        usd_per_mtok_write, usd_per_mtok_hit: prices with the margin [USD per million tokens].
+        usd_per_mtok_hour_storage: of holding [USD per million tokens and hour].
+        cost_usd_per_mtok: of it all, without the margin [USD per million tokens].
+        rule_tier: what the lecture's rule takes, see `tier_by_drain`.
+        rule_over_best: its cost over that of the cheapest.
+    """
+
+    hold_s: float
+    tier: str
+    usd_per_mtok_write: float
+    usd_per_mtok_hit: float
+    usd_per_mtok_hour_storage: float
+    cost_usd_per_mtok: float
+    rule_tier: str
+    rule_over_best: float
+
+
+def held_price(
     lines: Sequence[KeepingCost],
     reigns: Sequence[Reign],
-    holds_s: Sequence[float],
+    kept_s: float,
     *,
     prompt_len: float,
     reuses: float,
     price_over_cost: float,
-) -> dict[str, Any]:
-    """Lines, envelope and the answer for each hold time as plain data, dollars per million tokens."""
+) -> HeldPrice:
+    """What holding an entry costs and could be sold for.
+
+    Args:
+        lines: of each tier.
+        reigns: the cheapest tier by time.
+        kept_s: hold time [s].
+        prompt_len: tokens of the entry [tokens].
+        reuses: how often it is brought back [count].
+        price_over_cost: of the prices [1].
+    """
+    best, rule = cheapest(reigns, kept_s), tier_by_drain(lines, kept_s)
     per_mtok = 1e6 / prompt_len
-
-    def answer(kept_s: float) -> dict[str, Any]:
-        best, rule = cheapest(reigns, kept_s), tier_by_drain(lines, kept_s)
-        charged = per_mtok * price_over_cost
-        return {
-            "hold_s": kept_s,
-            "tier": best.name,
-            "usd_per_mtok_write": (best.once_usd + best.hold_usd_per_s * kept_s) * charged,
-            "usd_per_mtok_hit": best.retrieve_usd * charged,
-            "usd_per_mtok_hour_storage": best.hold_usd_per_s * SECONDS_PER_HOUR * charged,
-            "cost_usd_per_mtok": float(best.usd(kept_s, reuses)) * per_mtok,
-            "rule_tier": rule.name,
-            "rule_over_best": float(rule.usd(kept_s, reuses)) / float(best.usd(kept_s, reuses)),
-        }
-
-    return {
-        "reuses": reuses,
-        "price_over_cost": price_over_cost,
-        "tiers": [
-            {
-                "name": line.name,
-                "tier": line.tier,
-                "usd_per_mtok_once": line.once_usd * per_mtok,
-                "usd_per_mtok_hour_hold": line.hold_usd_per_s * SECONDS_PER_HOUR * per_mtok,
-                "usd_per_mtok_retrieve": line.retrieve_usd * per_mtok,
-                "drain_s": line.drain_s,
-                "fetch_s": line.fetch_s,
-            }
-            for line in lines
-        ],
-        "envelope": [plain(reign) for reign in reigns],
-        "held": [answer(hold) for hold in holds_s],
-    }
+    charged = per_mtok * price_over_cost
+    return HeldPrice(
+        hold_s=kept_s,
+        tier=best.name,
+        usd_per_mtok_write=(best.once_usd + best.hold_usd_per_s * kept_s) * charged,
+        usd_per_mtok_hit=best.retrieve_usd * charged,
+        usd_per_mtok_hour_storage=best.hold_usd_per_s * SECONDS_PER_HOUR * charged,
+        cost_usd_per_mtok=float(best.usd(kept_s, reuses)) * per_mtok,
+        rule_tier=rule.name,
+        rule_over_best=float(rule.usd(kept_s, reuses)) / float(best.usd(kept_s, reuses)),
+    )
 
 
 def default_tiers(cluster: Cluster) -> tuple[MemoryTier, ...]:

@@ -3,8 +3,9 @@ numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -217,44 +218,68 @@ def _checked(check: CountCheck) -> RenderableType:
     return table
 
 
-def check_data(check: CountCheck) -> dict[str, Any]:
-    """Counted against stored parameters as plain data."""
-    return {
-        "counted_params": check.counted,
-        "stored_params": check.stored,
-        "difference": check.difference,
-        "parts": [{"kind": p.kind, "counted": p.counted, "stored": p.stored} for p in check.parts],
-        "tower_params": check.tower,
-        "params_by_dtype": check.types,
-        "total_size_bytes": check.total_size,
-        "stored_bytes": check.stored_bytes,
-        "compared_with": check.where,
-    }
+class TokenFlop(TypedDict):
+    """FLOP of one token at a context length."""
+
+    context_len: float
+    flop: float
+    by_kind: dict[str, float]
 
 
-def model_data(record: ModelRecord, model: AnyModel) -> dict[str, Any]:
-    """The same as plain data, SI units."""
-    count = model.parameters() if isinstance(model, Model) else None
-    return {
-        "total_params": model.total_params,
-        "active_params": model.active_params,
-        "total_over_active": model.total_over_active,
-        "total_params_by_kind": count.total if count else {"all": model.total_params},
-        "active_params_by_kind": count.active if count else {"all": model.active_params},
-        "flop_per_token": [
-            {
-                "context_len": context,
-                "flop": _plain(model.flop_per_token(context)),
-                "by_kind": _flop_kinds(model, context),
-            }
-            for context in CONTEXTS
-        ],
-        "kv_bytes_per_token": _kv_data(model),
-        "native_precision": record.native_precision,
-    }
+class TokenCache(TypedDict):
+    """KV cache that one token adds [bytes], in one data type."""
+
+    total: float
+    by_kind: dict[str, float]
 
 
-def _kv_data(model: AnyModel) -> dict[str, Any]:
+class ModelNumbers(TypedDict):
+    """What follows from the record of a model, SI units."""
+
+    total_params: float
+    active_params: float
+    total_over_active: float
+    total_params_by_kind: Mapping[str, float]
+    active_params_by_kind: Mapping[str, float]
+    flop_per_token: list[TokenFlop]
+    kv_bytes_per_token: dict[str, TokenCache]
+    native_precision: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShown:
+    """A record with what follows from it."""
+
+    json_keys: ClassVar = ("*record", "*numbers")
+
+    record: ModelRecord
+    model: AnyModel
+
+    @property
+    def numbers(self) -> ModelNumbers:
+        """Parameters and FLOP by kind, cache of a token."""
+        record, model = self.record, self.model
+        count = model.parameters() if isinstance(model, Model) else None
+        return {
+            "total_params": model.total_params,
+            "active_params": model.active_params,
+            "total_over_active": model.total_over_active,
+            "total_params_by_kind": count.total if count else {"all": model.total_params},
+            "active_params_by_kind": count.active if count else {"all": model.active_params},
+            "flop_per_token": [
+                {
+                    "context_len": context,
+                    "flop": _plain(model.flop_per_token(context)),
+                    "by_kind": _flop_kinds(model, context),
+                }
+                for context in CONTEXTS
+            ],
+            "kv_bytes_per_token": _kv_data(model),
+            "native_precision": record.native_precision,
+        }
+
+
+def _kv_data(model: AnyModel) -> dict[str, TokenCache]:
     if not isinstance(model, Model):
         stated = model.kv_bytes_per_token()
         return {"stated": {"total": stated, "by_kind": {"all": stated}}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 from rich.table import Table
 from rich.text import Text
@@ -187,8 +187,23 @@ def compare_table(sides: Sequence[Side], *, what: str) -> Table:
     return table
 
 
-def compare_data(sides: Sequence[Side], *, what: str) -> dict[str, Any]:
-    """The same as plain data, SI units."""
+class SideData(TypedDict):
+    """One thing with its numbers, and these over those of the first."""
+
+    name: str
+    values: dict[str, float | None]
+    ratios: dict[str, float | None]
+
+
+class Comparison(TypedDict):
+    """Things of one kind side by side, SI units."""
+
+    kind: str
+    sides: list[SideData]
+
+
+def compare_data(sides: Sequence[Side], *, what: str) -> Comparison:
+    """The same as data."""
     return {
         "kind": what,
         "sides": [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -15,15 +15,65 @@ from rich.text import Text
 
 from rackline.parallel import Deployment, MemoryUse
 from rackline.passes import UNIT, Batch, PassTable, PassTime, Row, RowTime, StepPolicy
-from rackline.plain import plain
 from rackline.report.breakdown import comparison, plain_table, resources_line, spaced
 from rackline.report.wording import flop, percent, short_count, size, trust
 from rackline.serving.closed_loop import engine_of
-from rackline.serving.stack import stack_of
+from rackline.serving.stack import Stack, stack_of
 from rackline.units import format_bytes, format_seconds
 
 _SHOWN = 0.01  # share of a pass from which on what a server adds to it is printed
 _RESOURCES = {"compute": "FLOP", "hbm": "HBM", "scale_up": "scale-up", "scale_out": "scale-out"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedRow:
+    """One row, under the calibration and on the blackboard.
+
+    Args:
+        row: its formula and coefficients.
+        time: under the calibration.
+        ideal: under `blackboard` with unit calibration.
+    """
+
+    json_keys: ClassVar = (
+        "name=row.name",
+        "group=row.group",
+        "class=row.op_class",
+        "dtype=row.dtype",
+        "stream=row.stream",
+        "formula=row.formula",
+        "used=time.used",
+        "coefficients",
+        "amounts=time.amounts",
+        "resource_s=time.resource_s",
+        "overhead_s=time.overhead_s",
+        "seconds",
+        "binds=time.binds",
+        "evidence=time.evidence",
+        "origin=time.origin",
+        "blackboard_used=ideal.used",
+        "blackboard_s",
+        "blackboard_binds=ideal.binds",
+    )
+
+    row: Row
+    time: RowTime
+    ideal: RowTime
+
+    @property
+    def coefficients(self) -> dict[str, dict[str, float]]:
+        """Resource → feature → FLOP or bytes per unit of it."""
+        return {resource: coefficients(self.row, resource) for resource in self.time.amounts}
+
+    @property
+    def seconds(self) -> float:
+        """What it adds to the pass [s]."""
+        return self.time.seconds if self.time.used else 0.0
+
+    @property
+    def blackboard_s(self) -> float:
+        """What it adds on the blackboard [s]."""
+        return self.ideal.seconds if self.ideal.used else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +90,31 @@ class Explanation:
             kernels, passes outside of a CUDA graph are launched kernel by kernel [s].
         memory: what the fullest chip holds.
     """
+
+    json_keys: ClassVar = (
+        "*deployment",
+        "layout_choice",
+        "batch_size",
+        "sequences_per_rank",
+        "context_len",
+        "prefill_tokens",
+        "memory",
+        "fits",
+        "seconds=time.seconds",
+        "server_s",
+        "binds=time.binds",
+        "policy=time.policy",
+        "evidence=time.evidence",
+        "host_s=time.host_s",
+        "by_resource_s=time.by_resource",
+        "by_group_s=time.by_group()",
+        "features=time.features",
+        "blackboard.seconds=ideal.seconds",
+        "blackboard.binds=ideal.binds",
+        "blackboard.by_resource_s=ideal.by_resource",
+        "rows",
+        "assumptions=time.assumptions",
+    )
 
     deployment: Deployment
     layout_choice: str
@@ -61,9 +136,14 @@ class Explanation:
         memory: MemoryUse,
         layout_choice: str = "given",
         policy: StepPolicy | None = None,
+        stack: Stack | None = None,
     ) -> Explanation:
-        """Evaluate the pass both ways."""
-        stack = stack_of(deployment.calibration, deployment.cluster.chip.hbm_bytes)
+        """Evaluate the pass both ways.
+
+        Args:
+            stack: whose host runs the pass; that of the calibration by default.
+        """
+        stack = stack or stack_of(deployment.calibration, deployment.cluster.chip.hbm_bytes)
         engine = engine_of(deployment, stack)
         table = engine.table
         return cls(
@@ -78,58 +158,31 @@ class Explanation:
             memory=memory,
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, SI units; every row with its formula, coefficients and amounts."""
+    @property
+    def sequences_per_rank(self) -> float:
+        """Sequences that decode on one rank [sequences]."""
+        return float(np.asarray(self.batch.decode_sequences))
+
+    @property
+    def context_len(self) -> float:
+        """Tokens that each of them has in the cache [tokens]."""
+        return float(np.asarray(self.batch.context_len))
+
+    @property
+    def prefill_tokens(self) -> float:
+        """Prompt tokens of one rank [tokens]."""
+        return float(np.asarray(self.batch.prefill_tokens))
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest chip has room for it."""
+        return float(self.memory.free) >= 0
+
+    @property
+    def rows(self) -> tuple[ExplainedRow, ...]:
+        """The rows that count, under the calibration or on the blackboard."""
         rows = zip(self.table.rows, self.time.rows, self.ideal.rows, strict=True)
-        return {
-            **plain(self.deployment),
-            "layout_choice": self.layout_choice,
-            "batch_size": self.batch_size,
-            "sequences_per_rank": float(np.asarray(self.batch.decode_sequences)),
-            "context_len": float(np.asarray(self.batch.context_len)),
-            "prefill_tokens": float(np.asarray(self.batch.prefill_tokens)),
-            "memory": plain(self.memory),
-            "fits": bool(float(self.memory.free) >= 0),
-            "seconds": self.time.seconds,
-            "server_s": self.server_s,
-            "binds": self.time.binds,
-            "policy": self.time.policy,
-            "evidence": self.time.evidence,
-            "host_s": self.time.host_s,
-            "by_resource_s": self.time.by_resource,
-            "by_group_s": self.time.by_group(),
-            "features": self.time.features,
-            "blackboard": {
-                "seconds": self.ideal.seconds,
-                "binds": self.ideal.binds,
-                "by_resource_s": self.ideal.by_resource,
-            },
-            "rows": [_row_data(row, time, ideal) for row, time, ideal in rows if time.used or ideal.used],
-            "assumptions": list(self.time.assumptions),
-        }
-
-
-def _row_data(row: Row, time: RowTime, ideal: RowTime) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "group": row.group,
-        "class": row.op_class,
-        "dtype": row.dtype,
-        "stream": row.stream,
-        "formula": row.formula,
-        "used": time.used,
-        "coefficients": {resource: coefficients(row, resource) for resource in time.amounts},
-        "amounts": time.amounts,
-        "resource_s": time.resource_s,
-        "overhead_s": time.overhead_s,
-        "seconds": time.seconds if time.used else 0.0,
-        "binds": time.binds,
-        "evidence": time.evidence,
-        "origin": time.origin,
-        "blackboard_used": ideal.used,
-        "blackboard_s": ideal.seconds if ideal.used else 0.0,
-        "blackboard_binds": ideal.binds,
-    }
+        return tuple(ExplainedRow(row=one, time=at, ideal=best) for one, at, best in rows if at.used or best.used)
 
 
 def coefficients(row: Row, resource: str) -> dict[str, float]:

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 from rich.table import Table
 
-from rackline.hardware import Cluster, Path, rack_bill, scale_out_path, scale_up_path
-from rackline.plain import plain
+from rackline.hardware import Cluster, Path, RackBill, rack_bill, scale_out_path, scale_up_path
 from rackline.report.breakdown import plain_table
 from rackline.report.wording import money
 from rackline.units import format_count, format_seconds
 
 
-def rack_data(cluster: Cluster) -> dict[str, Any]:
-    """The same as plain data."""
-    return {
-        **plain(rack_bill(cluster)),
-        "paths": [
-            {
-                "stops": list(path.stops),
-                "hops": path.hops,
-                "latency_s": path.latency_s,
-                "bytes_per_s": path.bytes_per_s,
-            }
-            for path in _paths(cluster)
-        ],
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Racks:
+    """What the chips of a cluster need around them, and how messages travel between them."""
+
+    json_keys: ClassVar = ("*bill", "paths")
+
+    bill: RackBill
+    paths: tuple[Path, ...]
+
+
+def racks(cluster: Cluster) -> Racks:
+    """The same as data."""
+    return Racks(bill=rack_bill(cluster), paths=tuple(_paths(cluster)))
 
 
 def _paths(cluster: Cluster) -> list[Path]:

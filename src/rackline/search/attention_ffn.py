@@ -10,7 +10,7 @@ t_f the time of one layer of a micro-batch in each pool and t_d, t_c of sending 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
@@ -52,6 +52,21 @@ class AttentionFfnSplit:
         output_tokens_per_s_per_chip: over both pools [tokens/s].
     """
 
+    json_keys: ClassVar = (
+        "num_chips",
+        "attention_ranks",
+        "tp",
+        "ffn_chips",
+        "micro_batches",
+        "sequences_per_rank",
+        "attention_s",
+        "ffn_s",
+        "dispatch_s",
+        "combine_s",
+        "tpot_s",
+        "output_tokens_per_s_per_chip",
+    )
+
     attention_ranks: int
     tp: int
     ffn_chips: int
@@ -68,10 +83,6 @@ class AttentionFfnSplit:
     def num_chips(self) -> int:
         """Chips of both pools."""
         return self.attention_ranks * self.tp + self.ffn_chips
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {"num_chips": self.num_chips, **{name: getattr(self, name) for name in self.__slots__}}
 
 
 def layer_s(attention_s: Array, ffn_s: Array, dispatch_s: Array, combine_s: Array, micro_batches: int) -> Array:

@@ -29,7 +29,7 @@ class Candidate:
         batch_size: sequences in flight on one replica, over all its ranks and micro-batches [sequences].
         sequences_per_rank: of one rank and micro-batch, at least 1 [sequences].
         tpot_s, ttft_s: means [s].
-        requests_per_s: of all replicas, as many as keep the batch full or so many in flight in the mean [requests/s].
+        requests_per_s: of all replicas, as many as keep this batch in flight [requests/s].
         output_tokens_per_s_per_chip: over the chips in use [tokens/s].
         usd_per_mtok_output_all_in: all cost over output tokens [USD per million]; chip-hours without a price.
         usd_per_mtok_input, usd_per_mtok_output: the same cost, split by the time that prompts and outputs take.

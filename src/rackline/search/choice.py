@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 from rackline.parallel import Layout, MemoryUse, Precision
 from rackline.passes import PassTime
-from rackline.plain import plain
 from rackline.search.candidate import Basis, Candidate
 from rackline.search.floors import Floors
 from rackline.search.pool_pair import Pool, PoolPair
 from rackline.search.promise import Promise
+from rackline.serving.disaggregated import KvTransfer
 from rackline.serving.workload import Mode, Workload
 
 Serving = Literal["aggregated", "disaggregated"]
@@ -37,6 +37,17 @@ class Inside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolInside:
+    """A pool with what its passes wait for and what its fullest chip holds."""
+
+    json_keys: ClassVar = ("*pool", "binding", "memory")
+
+    pool: Pool
+    binding: str
+    memory: MemoryUse | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """The cheapest way to serve of one kind: an engine that prefills and decodes, or a pool for each.
 
@@ -50,6 +61,52 @@ class Choice:
         promise: the rate at which the limits hold when it is served; None where it was not.
         not_simulated: why it was not served; then the numbers are those of the estimate.
     """
+
+    json_keys: ClassVar = (
+        "serving",
+        "basis",
+        "caveat",
+        "layout",
+        "precision",
+        "mode",
+        "batch_size",
+        "max_num_seqs",
+        "num_chips",
+        "tpot_s",
+        "ttft_s",
+        "tokens_per_s_per_user",
+        "requests_per_s",
+        "saturation_requests_per_s",
+        "utilisation",
+        "output_tokens_per_s_per_chip",
+        "usd_per_mtok_input",
+        "usd_per_mtok_output",
+        "usd_per_mtok_output_all_in",
+        "simulated=promise.simulated",
+        "not_simulated",
+        "estimate.basis=estimate.basis",
+        "estimate.caveat=estimate.caveat",
+        "estimate.batch_size=engine.batch_size",
+        "estimate.num_chips=estimate.num_chips",
+        "estimate.tpot_s=estimate.tpot_s",
+        "estimate.ttft_s=estimate.ttft_s",
+        "estimate.tokens_per_s_per_user=estimate.tokens_per_s_per_user",
+        "estimate.requests_per_s=estimate.requests_per_s",
+        "estimate.output_tokens_per_s_per_chip=estimate.output_tokens_per_s_per_chip",
+        "estimate.usd_per_mtok_output_all_in=estimate.usd_per_mtok_output_all_in",
+        "estimate.usd_per_mtok_input=estimate.usd_per_mtok_input",
+        "estimate.usd_per_mtok_output=estimate.usd_per_mtok_output",
+        "estimate.prefill_utilisation=estimate.prefill_utilisation",
+        "estimate.free_bytes=free_bytes",
+        "prefill_pool=prefill_inside",
+        "decode_pool=decode_inside",
+        "kv_transfer",
+        "memory",
+        "binding",
+        "decode=inside.decode",
+        "prefill=inside.prefill",
+        "floors=inside.floors",
+    )
 
     workload: Workload
     estimate: Candidate | PoolPair
@@ -203,34 +260,24 @@ class Choice:
         )
         return replace(served, inside=replace(self.inside, floors=floors))
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data with the same keys for one engine and for pools."""
-        estimate, inside = plain(self.estimate), self.inside
-        pools = {name: estimate.pop(name) for name in ("prefill_pool", "decode_pool", "kv_transfer")}
-        if inside.prefill_memory is not None:
-            for pool, time, memory in (
-                ("prefill_pool", inside.prefill, inside.prefill_memory),
-                ("decode_pool", inside.decode, inside.memory),
-            ):
-                pools[pool] |= {"binding": time.binds, "memory": plain(memory)}
-        numbers = (
-            "batch_size", "max_num_seqs", "num_chips", "tpot_s", "ttft_s", "tokens_per_s_per_user", "requests_per_s",
-            "saturation_requests_per_s", "utilisation", "output_tokens_per_s_per_chip",
-            "usd_per_mtok_input", "usd_per_mtok_output", "usd_per_mtok_output_all_in",
-        )  # fmt: skip
-        return {
-            "serving": self.serving,
-            "basis": self.basis,
-            "caveat": self.caveat,
-            **{name: estimate.pop(name) for name in ("layout", "precision", "mode")},
-            **{name: getattr(self, name) for name in numbers},
-            "simulated": plain(self.promise.simulated) if self.promise else None,
-            "not_simulated": self.not_simulated,
-            "estimate": estimate,
-            **pools,
-            "memory": plain(inside.memory),
-            "binding": inside.decode.binds,
-            "decode": plain(inside.decode),
-            "prefill": plain(inside.prefill),
-            "floors": plain(inside.floors) if inside.floors else None,
-        }
+    @property
+    def prefill_inside(self) -> PoolInside | None:
+        """The pool for prompts with what limits it and what its fullest chip holds; None for one engine."""
+        pool = self.prefill_pool
+        return pool and PoolInside(pool=pool, binding=self.inside.prefill.binds, memory=self.inside.prefill_memory)
+
+    @property
+    def decode_inside(self) -> PoolInside | None:
+        """The same of the pool that decodes."""
+        pool = self.decode_pool
+        return pool and PoolInside(pool=pool, binding=self.inside.decode.binds, memory=self.inside.memory)
+
+    @property
+    def kv_transfer(self) -> KvTransfer | None:
+        """Of a prompt's KV cache between the pools; None for one engine."""
+        return self.estimate.transfer if isinstance(self.estimate, PoolPair) else None
+
+    @property
+    def free_bytes(self) -> float | None:
+        """Left on the fullest chip in the estimate [bytes]; None for pools."""
+        return None if isinstance(self.estimate, PoolPair) else self.estimate.free_bytes

@@ -11,7 +11,6 @@ from rackline.errors import InputError
 from rackline.parallel import Deployment, Layout, Precision
 from rackline.passes import Batch
 from rackline.passes.features import Array
-from rackline.plain import plain
 from rackline.search.candidate import Candidate, plan_points, price_per_chip_s
 from rackline.search.choice import Choice, Inside
 from rackline.search.cost import least_between
@@ -56,6 +55,10 @@ class Engines:
     candidates_evaluated: int
     reason: str
     need: ClusterNeed | None
+
+    def without_answer(self, reason: str) -> Engines:
+        """The same points without an answer."""
+        return replace(self, contenders=(), pareto=(), ranked=(), reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +235,7 @@ class EngineSearch:
             points,
             self.limits,
             best_cost=best_cost,
-            describe=lambda at: plain(self._candidate(points, at)),
+            describe=lambda at: self._candidate(points, at),
             short=lambda at: _short(self._candidate(points, at)),
             names=names,
         )

@@ -22,6 +22,7 @@ from rackline.parallel import (
 from rackline.parallel.deployment import ExpertLoads
 from rackline.passes import Batch, Calibration, ExpertLoad
 from rackline.passes.features import Array, as_array
+from rackline.search.launch_rules import Asked, LaunchRules, Role
 from rackline.serving.stack import Stack, stack_of
 from rackline.serving.steady import Engine
 from rackline.serving.workload import Mode, Workload
@@ -44,6 +45,7 @@ class Space:
     batches: Array
     memory_fraction: float
     threads: int = 2
+    rules: LaunchRules | None = None
 
     @property
     def combinations(self) -> int:
@@ -51,6 +53,25 @@ class Space:
         overlapped = int(np.sum(self.grid.attention_dp > 1))
         per_precision = sum(overlapped if mode.two_batch_overlap else len(self.grid) for mode in self.modes)
         return per_precision * len(self.precisions)
+
+    def launches(self, precision: Precision, mode: Mode, role: Role = "both", cp: int = 1) -> Array:
+        """Whether the engine starts each layout, shape (layouts,); all of them without rules.
+
+        Args:
+            cp: ranks that share a context [count].
+        """
+        if self.rules is None:
+            return np.ones(len(self.grid), dtype=bool)
+        asked = Asked(
+            model=self.model,
+            cluster=self.cluster,
+            sharding=self.grid,
+            precision=precision,
+            mode=mode,
+            role=role,
+            cp=cp,
+        )
+        return self.rules.launches(asked)
 
     @property
     def stack(self) -> Stack:

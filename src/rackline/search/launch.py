@@ -1,24 +1,30 @@
 """The chosen deployment as command lines of vLLM, SGLang and TensorRT-LLM.
 
-Options as documented by vLLM 0.12 (expert parallel deployment, NixlConnector), SGLang (server arguments, expert
-parallelism, PD disaggregation) and TensorRT-LLM 1.x (trtllm-serve, LLM arguments), read on 2026-11-21. What an engine
-cannot express is a note beside the command, never left out silently.
+Options of vLLM 0.12 to 0.33 and SGLang 0.5.6 to 0.5.23 as their own argument parsers take them (`bench/engine_flags.py`
+gives the commands to the parsers), and of TensorRT-LLM 1.2 as documented (trtllm-serve, LLM arguments), read on
+2026-11-22. What an engine cannot express is a note beside the command, never left out silently.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass, replace
-from typing import Any, Literal, assert_never
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, assert_never
 
 from rackline.arch import Model
-from rackline.parallel import Layout, Precision
+from rackline.hardware import Cluster
+from rackline.parallel import Layout, Precision, precision
+from rackline.search.choice import Choice
+from rackline.search.launch_rules import Role
 from rackline.search.plan import Plan
 from rackline.search.pool_pair import Pool
 from rackline.serving.workload import Mode, Workload
 
-Role = Literal["both", "prefill", "decode"]
 STACKS = ("vllm", "sglang", "trtllm")
+_ATTENTION_DP_OPTION = (0, 5, 23)  # first SGLang that was read with --attn-dp-size; --dp-size meant it before
+_FP4_WHILE_LOADING = {"vllm": ((0, 33), "nvfp4_per_token"), "sglang": ((0, 5, 23), "nvfp4_online")}  # first read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +37,9 @@ class LaunchCommand:
         words: the command and its arguments.
         options_file: lines of a YAML file that the command reads, empty for none.
         notes: what the stack cannot express, or sets otherwise.
+        replicas: how often it is started [count].
+        chips_per_replica: [count].
+        num_hosts: hosts of one replica [count].
     """
 
     stack: str
@@ -38,6 +47,22 @@ class LaunchCommand:
     words: tuple[str, ...]
     options_file: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    replicas: int = 1
+    chips_per_replica: int = 1
+    num_hosts: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    """What can be loaded.
+
+    Args:
+        released: Hugging Face id or path of the checkpoint as released.
+        others: ids of checkpoints in other data types, by data type of the weights.
+    """
+
+    released: str
+    others: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +71,10 @@ class Replica:
 
     Args:
         model_id: Hugging Face id or path.
+        quantise_to: data type to which the engine converts the weights while it loads them; empty for none.
         sequences_per_rank: that one attention-dp rank holds over all pipeline micro-batches [sequences].
-        chips_per_node: chips of one host [count].
+        chips_per_host: [count].
+        num_experts: routed experts of a layer, 0 without [count].
     """
 
     model_id: str
@@ -58,8 +85,9 @@ class Replica:
     workload: Workload
     memory_fraction: float = 0.9
     role: Role = "both"
-    chips_per_node: int = 8
-    is_moe: bool = False
+    chips_per_host: int = 8
+    num_experts: int = 0
+    quantise_to: str = ""
 
     @property
     def max_tokens(self) -> int:
@@ -67,9 +95,14 @@ class Replica:
         return math.ceil(self.workload.input_len + self.workload.output_len)
 
     @property
-    def num_nodes(self) -> int:
+    def num_hosts(self) -> int:
         """Hosts of one replica [count]."""
-        return math.ceil(self.layout.chips_per_replica / self.chips_per_node)
+        return math.ceil(self.layout.chips_per_replica / self.chips_per_host)
+
+    @property
+    def redundant_experts(self) -> int:
+        """Experts that are held twice so that every rank holds as many as the others [count]."""
+        return -self.num_experts % self.layout.ep
 
     @property
     def pass_tokens(self) -> int:
@@ -94,85 +127,139 @@ class Replica:
                 assert_never(self.role)
 
 
-def launch_command(stack: str, replica: Replica) -> LaunchCommand:
+def launch_command(stack: str, replica: Replica, version: str = "") -> LaunchCommand:
     """The command line of a replica.
 
     Args:
         stack: one of STACKS; any other name is taken as vLLM.
+        version: such as "0.5.6"; the newest that was read when it is empty.
     """
-    command = {"sglang": _sglang, "trtllm": _trtllm}.get(stack, _vllm)(replica)
-    if replica.precision.label.split(",")[0] == "native":
-        return command
-    weights = replica.precision.short().partition(",")[0]
-    note = f"the checkpoint must hold its weights in {weights}; the released one does not"
-    return replace(command, notes=(*command.notes, note))
+    layout = replica.layout
+    match stack:
+        case "sglang":
+            command = _sglang(replica, version)
+        case "trtllm":
+            command = _trtllm(replica)
+        case _:
+            command = _vllm(replica, version)
+    return replace(command, replicas=layout.dp, chips_per_replica=layout.chips_per_replica, num_hosts=replica.num_hosts)
 
 
-def _mixed_experts(layout: Layout, notes: list[str], allowed: str) -> None:
-    if layout.ep > 1 and layout.moe_tp > 1:
-        notes.append(f"ep={layout.ep} with moe_tp={layout.moe_tp} cannot be set: {allowed}")
+def checkpoint(found: Checkpoints, chosen: Precision, native: Precision) -> tuple[str, str, str]:
+    """(id to load, data type to convert to while loading or "", note or "") for the weights of a precision.
+
+    Args:
+        native: precision of the released checkpoint.
+    """
+    wanted = (chosen.linear_weights, chosen.expert_weights)
+    if wanted == (native.linear_weights, native.expert_weights):
+        return found.released, "", ""
+    narrow = min(wanted, key=_width)
+    base = narrow.removesuffix("_block")
+    other = found.others.get(base)
+    if other is not None:
+        return other, "", ""
+    if _width(narrow) > _width(native.expert_weights):
+        note = f"the engine must load the weights as {narrow}, wider than they were released"
+        return found.released, "", note
+    if base in ("fp8", "fp4") and native.linear_weights in ("bf16", "fp16"):
+        return found.released, base, f"converted to {base} while loading: a checkpoint in {base} loads faster"
+    return found.released, "", f"a checkpoint in {narrow} is needed, none is known: name its id or path instead"
 
 
-def _kv_transfer(role: str) -> list[str]:
-    return ["--kv-transfer-config", f'{{"kv_connector": "NixlConnector", "kv_role": "{role}"}}']
+def _width(dtype: str) -> int:
+    return {"fp32": 4, "bf16": 3, "fp16": 3}.get(dtype, 1 if dtype in ("fp4", "mxfp4", "int4") else 2)
 
 
-def _vllm(replica: Replica) -> LaunchCommand:
+def _conversion(stack: str, replica: Replica, version: str, notes: list[str]) -> list[str]:
+    """Options that convert the weights while they are loaded."""
+    if replica.quantise_to != "fp4":
+        return ["--quantization", replica.quantise_to] if replica.quantise_to else []
+    since, method = _FP4_WHILE_LOADING[stack]
+    if version and _numbers(version) < since:
+        notes.append(f"{stack} {version} does not convert to fp4: a checkpoint in fp4 is needed")
+        return []
+    return ["--quantization", method]
+
+
+def _vllm(replica: Replica, version: str) -> LaunchCommand:
     layout, notes = replica.layout, list[str]()
     words = ["vllm", "serve", replica.model_id, "--tensor-parallel-size", str(layout.tp)]
     if layout.pp > 1:
         words += ["--pipeline-parallel-size", str(layout.pp)]
     if layout.attention_dp > 1:
         words += ["--data-parallel-size", str(layout.attention_dp)]
-    if layout.cp > 1:
-        words += ["--decode-context-parallel-size", str(layout.cp)]
+    if layout.cp > 1 and replica.role == "prefill":
+        words += ["--prefill-context-parallel-size", str(layout.cp)]
+    elif layout.cp > 1:
+        notes.append(f"cp={layout.cp} adds chips that share a context; --decode-context-parallel-size cannot")
     if layout.ep > 1:
         words.append("--enable-expert-parallel")
-        _mixed_experts(layout, notes, "experts are spread over all chips of the replica")
+        if layout.moe_tp > 1:
+            notes.append(f"ep={layout.ep} with moe_tp={layout.moe_tp} cannot be set: experts go to all chips or none")
         if layout.attention_dp > 1:
-            match replica.role:
-                case "both":
-                    pass
-                case "decode":
-                    words += ["--all2all-backend", "deepep_low_latency"]
-                case "prefill":
-                    words += ["--all2all-backend", "deepep_high_throughput"]
-                case _:
-                    assert_never(replica.role)
+            kind = "high_throughput" if replica.role == "prefill" else "low_latency"
+            words += ["--all2all-backend", f"deepep_{kind}"]
+        if replica.redundant_experts and layout.attention_dp > 1:
+            words += ["--enable-eplb", "--eplb-config", _json({"num_redundant_experts": replica.redundant_experts})]
     if replica.mode.two_batch_overlap:
         words.append("--enable-dbo")
     words += ["--max-num-seqs", str(replica.running), "--max-num-batched-tokens", str(replica.pass_tokens)]
     words += ["--max-model-len", str(replica.max_tokens), "--gpu-memory-utilization", f"{replica.memory_fraction:g}"]
+    words += _conversion("vllm", replica, version, notes)
     if replica.precision.kv_cache == "fp8":
         words += ["--kv-cache-dtype", "fp8"]
-    match replica.role:
-        case "both":
-            pass
-        case "prefill":
-            words += _kv_transfer("kv_producer")
-        case "decode":
-            words += _kv_transfer("kv_consumer")
-        case _:
-            assert_never(replica.role)
-    if replica.num_nodes > 1:
-        notes.append(f"{replica.num_nodes} hosts: start one a host with --data-parallel-size-local and its address")
+    if replica.role != "both":
+        words += ["--kv-transfer-config", _json({"kv_connector": "NixlConnector", "kv_role": "kv_both"})]
+    words += _vllm_hosts(replica, notes)
+    if replica.mode.admission != "chunked" and replica.role == "both":
+        notes.append("prompts are mixed with decodes: vLLM has no passes of prompts alone")
     return LaunchCommand(stack="vllm", role=replica.role, words=tuple(words), notes=tuple(notes))
 
 
-def _sglang(replica: Replica) -> LaunchCommand:
+def _vllm_hosts(replica: Replica, notes: list[str]) -> list[str]:
+    """Options of a replica on several hosts: its attention-dp ranks, or all its ranks, are spread over them."""
+    if replica.num_hosts == 1:
+        return []
+    layout = replica.layout
+    ranks = layout.attention_dp
+    if ranks % replica.num_hosts == 0:
+        local = ranks // replica.num_hosts
+        start = ["--data-parallel-size-local", str(local), "--data-parallel-address", "HOST"]
+        notes.append(f"on host h of {replica.num_hosts}: --headless --data-parallel-start-rank h*{local}")
+        return start
+    notes.append(f"on the other hosts: --headless --node-rank 1 to {replica.num_hosts - 1}")
+    return ["--nnodes", str(replica.num_hosts), "--node-rank", "0", "--master-addr", "HOST"]
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def _sglang(replica: Replica, version: str) -> LaunchCommand:
     layout, notes = replica.layout, list[str]()
     ranks = layout.attention_dp
-    # --tp-size counts all chips of a pipeline stage, --dp-size the groups among them that hold other sequences
+    # --tp-size counts all chips of a pipeline stage; attention-dp groups among them hold other sequences
     words = ["python", "-m", "sglang.launch_server", "--model-path", replica.model_id]
     words += ["--tp-size", str(layout.tp * ranks)]
     if layout.pp > 1:
         words += ["--pp-size", str(layout.pp)]
-    if ranks > 1:
+    if ranks > 1 and version and _numbers(version) < _ATTENTION_DP_OPTION:
         words += ["--dp-size", str(ranks), "--enable-dp-attention"]
+    elif ranks > 1:
+        words += ["--attn-dp-size", str(ranks)]
+    if layout.cp > 1:
+        notes.append(f"cp={layout.cp} cannot be set for this model")
     if layout.ep > 1:
         words += ["--ep-size", str(layout.ep)]
         if ranks > 1 and layout.moe_tp == 1:
             words += ["--moe-a2a-backend", "deepep"]
+        if replica.redundant_experts:
+            words += ["--ep-num-redundant-experts", str(replica.redundant_experts), "--enable-eplb"]
     if replica.mode.two_batch_overlap:
         words.append("--enable-two-batch-overlap")
     if replica.role != "decode":
@@ -182,12 +269,15 @@ def _sglang(replica: Replica) -> LaunchCommand:
             words.append("--enable-mixed-chunk")
     words += ["--max-running-requests", str(replica.running * ranks)]
     words += ["--context-length", str(replica.max_tokens), "--mem-fraction-static", f"{replica.memory_fraction:g}"]
+    words += _conversion("sglang", replica, version, notes)
     if replica.precision.kv_cache == "fp8":
         words += ["--kv-cache-dtype", "fp8_e4m3"]
     if replica.role != "both":
-        words += ["--disaggregation-mode", replica.role]
-    if replica.num_nodes > 1:
-        words += ["--nnodes", str(replica.num_nodes), "--node-rank", "RANK", "--dist-init-addr", "HOST:PORT"]
+        backend = "mooncake" if layout.pp > 1 else "nixl"  # stages of a prefill pool: mooncake only
+        words += ["--disaggregation-mode", replica.role, "--disaggregation-transfer-backend", backend]
+    if replica.num_hosts > 1:
+        words += ["--nnodes", str(replica.num_hosts), "--node-rank", "0", "--dist-init-addr", "HOST:5000"]
+        notes.append(f"on the other hosts: --node-rank 1 to {replica.num_hosts - 1}")
     return LaunchCommand(stack="sglang", role=replica.role, words=tuple(words), notes=tuple(notes))
 
 
@@ -196,7 +286,7 @@ def _trtllm(replica: Replica) -> LaunchCommand:
     words = ["trtllm-serve", replica.model_id, "--tp_size", str(layout.tp * layout.attention_dp)]
     if layout.pp > 1:
         words += ["--pp_size", str(layout.pp)]
-    if replica.is_moe:
+    if replica.num_experts:
         words += ["--ep_size", str(layout.ep)]
     if layout.tp > 1 and layout.attention_dp > 1:
         notes.append(f"attention is either cut over all chips or not at all: tp={layout.tp} a rank becomes 1")
@@ -208,8 +298,13 @@ def _trtllm(replica: Replica) -> LaunchCommand:
         options.append("enable_attention_dp: true")
     if replica.mode.admission == "chunked" and replica.role == "both":
         options.append("enable_chunked_prefill: true")
+    if replica.redundant_experts:
+        slots = replica.num_experts + replica.redundant_experts
+        options += ["moe_config:", "  load_balancer:", f"    num_slots: {slots}"]
     if replica.precision.kv_cache == "fp8":
         options += ["kv_cache_config:", "  dtype: fp8"]
+    if replica.quantise_to:
+        options += ["quant_config:", f"  quant_algo: {'FP8' if replica.quantise_to == 'fp8' else 'NVFP4'}"]
     if replica.role != "both":
         options += ["cache_transceiver_config:", "  backend: NIXL"]
     if options:
@@ -221,46 +316,58 @@ def _trtllm(replica: Replica) -> LaunchCommand:
     )
 
 
-def plan_commands(plan: Plan, model_id: str, stack: str) -> list[LaunchCommand]:
+def plan_commands(
+    plan: Plan, found: Checkpoints, stack: str, version: str = "", prefill_on: Cluster | None = None
+) -> list[LaunchCommand]:
     """Commands of a plan's cheapest deployment: one for an engine that does both, two for pools; none without answer.
 
     Args:
+        found: what can be loaded.
         stack: "vllm", "sglang", "trtllm"; the calibration's own stack is the usual choice.
+        version: of the stack; the newest that was read when it is empty.
+        prefill_on: cluster of the prefill pool, where that is another one.
     """
-    is_moe = isinstance(plan.model, Model) and plan.model.is_moe
-    # a host holds at most 8 chips; a tray of a rack-size domain holds 4
-    node = plan.cluster.scale_up.size if plan.cluster.scale_up.size <= 8 else 4
-    common: dict[str, Any] = {
-        "model_id": model_id,
-        "workload": plan.workload,
-        "memory_fraction": plan.constraints.memory_fraction,
-        "chips_per_node": node,
-        "is_moe": is_moe,
-    }
     best = plan.best
     if best is None:
         return []
+    roles: list[tuple[Role, Choice | Pool]] = [("both", best)]
     if best.prefill_pool is not None and best.decode_pool is not None:
-        roles: list[tuple[Role, Pool]] = [("prefill", best.prefill_pool), ("decode", best.decode_pool)]
-        return [
-            launch_command(
-                stack,
-                Replica(
-                    layout=pool.layout,
-                    precision=pool.precision,
-                    mode=pool.mode,
-                    sequences_per_rank=best.max_num_seqs * pool.layout.pp,
-                    role=role,
-                    **common,
-                ),
-            )
-            for role, pool in roles
-        ]
-    replica = Replica(
-        layout=best.layout,
-        precision=best.precision,
-        mode=best.mode,
-        sequences_per_rank=best.max_num_seqs * best.layout.pp,
-        **common,
+        roles = [("prefill", best.prefill_pool), ("decode", best.decode_pool)]
+    commands: list[LaunchCommand] = []
+    for role, what in roles:
+        on = prefill_on if role == "prefill" and prefill_on is not None else plan.cluster
+        commands.append(_role_command(plan, best, on, found, role, what, stack, version))
+    return commands
+
+
+def _role_command(
+    plan: Plan,
+    best: Choice,
+    on: Cluster,
+    found: Checkpoints,
+    role: Role,
+    what: Choice | Pool,
+    stack: str,
+    version: str,
+) -> LaunchCommand:
+    model = plan.model
+    moe = model.moe() if isinstance(model, Model) else None
+    model_id, quantise_to, note = checkpoint(found, what.precision, precision("native", model, on.chip))
+    command = launch_command(
+        stack,
+        Replica(
+            model_id=model_id,
+            quantise_to=quantise_to,
+            layout=what.layout,
+            precision=what.precision,
+            mode=what.mode,
+            sequences_per_rank=best.max_num_seqs * what.layout.pp,
+            workload=plan.workload,
+            memory_fraction=plan.constraints.memory_fraction,
+            role=role,
+            chips_per_host=on.host_chips,
+            num_experts=moe.num_experts if moe else 0,
+        ),
+        version,
     )
-    return [launch_command(stack, replica)]
+    return replace(command, notes=(*command.notes, note)) if note else command

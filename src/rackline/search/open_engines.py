@@ -15,7 +15,6 @@ import numpy as np
 
 from rackline.parallel import Layout, LayoutGrid, Precision, expert_law
 from rackline.passes.features import Array, as_array
-from rackline.plain import plain
 from rackline.search.candidate import Candidate, open_loop_caveat
 from rackline.search.evaluate import Space
 from rackline.search.pareto import pareto_front
@@ -278,7 +277,7 @@ class OpenSearch:
             flat,
             self.limits,
             best_cost=best_cost,
-            describe=lambda at: plain(self._at(points, int(index[at]))),
+            describe=lambda at: self._at(points, int(index[at])),
             short=lambda at: self.short(self._at(points, int(index[at]))),
             names=("tpot", "ttft"),
         )

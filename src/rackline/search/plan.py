@@ -27,6 +27,8 @@ from rackline.search.engines import Engines, EngineSearch
 from rackline.search.evaluate import Space
 from rackline.search.finalists import Kind, serve_kinds
 from rackline.search.fits import ClusterNeed
+from rackline.search.launch_rules import LaunchRules, rules_of
+from rackline.search.launchable import better_refused, launchable, starts_nothing
 from rackline.search.pool_space import prefill_space
 from rackline.search.rejected import Rejected
 from rackline.search.served import Site
@@ -47,6 +49,7 @@ class Plan:
         candidates_evaluated: points whose times were computed.
         combinations: distinct layout × precision × mode among them.
         priced: False when costs are chip-hours, because the cluster has no price.
+        rules_name: engine and version whose launch rules every layout keeps; empty without rules.
         reason: why no single engine keeps the limits; empty when one does.
         disaggregated: the search over separate pools for prefill and decode; None when not asked.
     """
@@ -64,6 +67,7 @@ class Plan:
         "ttft_limit_percentile=constraints.ttft_percentile",
         "candidates_evaluated",
         "combinations",
+        "launch_rules=rules_name",
         "priced",
         "best",
         "runner_up",
@@ -88,6 +92,7 @@ class Plan:
     candidates_evaluated: int
     combinations: int
     priced: bool
+    rules_name: str = ""
     reason: str = ""
     need: ClusterNeed | None = None
     assumptions: tuple[str, ...] = ()
@@ -156,6 +161,8 @@ def plan(  # noqa: PLR0913 public keyword interface
     prefill_layouts: Sequence[Layout] | None = None,
     prefill_calibration: Calibration | None = None,
     served: bool = True,
+    rules: LaunchRules | None = None,
+    any_layout: bool = False,
 ) -> Plan:
     """Look at every layout × precision × mode × batch and return the cheapest that keeps the limits.
 
@@ -170,6 +177,8 @@ def plan(  # noqa: PLR0913 public keyword interface
         prefill_calibration: numbers of the chip of `prefill_on`.
         served: rank engines by arrivals at random, serve the cheapest in the simulator and find the rate at which the
             limits hold; without, engines are those of a closed loop, with every slot taken all the time.
+        rules: what the engine launches; those of the calibration's stack by default.
+        any_layout: also layouts that the engine does not launch.
 
     Raises:
         InputError: an empty space.
@@ -191,16 +200,17 @@ def plan(  # noqa: PLR0913 public keyword interface
         batches=np.asarray(BATCH_GRID if batches is None else batches, dtype=np.float64),
         memory_fraction=limits.memory_fraction,
         threads=threads,
+        rules=None if any_layout else rules or rules_of(calibration),
     )
-    search, apart = EngineSearch.of(space, options, limits, open_loop=served), None
-    if pools and not isinstance(model, AggregateModel) and (cluster.num_chips > 1 or prefill_on is not None):
+    whole, everything = space, options
+    two = pools and not isinstance(model, AggregateModel) and (cluster.num_chips > 1 or prefill_on is not None)
+    space, options = launchable(space, options, pools=two)
+    apart = None
+    if two:
         own = prefill_space(space, prefill_on, prefill_layouts, prefill_calibration)
         apart = PoolSearch.of(space, options, limits, own)
-    for part in space.parts():
-        search.look_at(part)
-        if apart is not None:
-            apart.look_at(part)
-    engines = search.answer()
+    engines = _looked_at(space, options, limits, apart, open_loop=served)
+    better = better_refused(whole, everything, limits, next(iter(engines.contenders), None), open_loop=served)
     found = Plan(
         model=model,
         cluster=cluster,
@@ -210,10 +220,11 @@ def plan(  # noqa: PLR0913 public keyword interface
         aggregated=engines.contenders[0] if engines.contenders else None,
         pareto=engines.pareto,
         ranked=engines.ranked,
-        rejected=engines.rejected,
+        rejected=(*([better] if better else []), *engines.rejected),
         candidates_evaluated=engines.candidates_evaluated,
         combinations=space.combinations,
         priced=cluster.usd_per_chip_hour is not None,
+        rules_name=f"{space.rules.engine} {space.rules.version}" if space.rules else "",
         reason=engines.reason,
         need=engines.need,
         assumptions=(
@@ -237,3 +248,17 @@ def plan(  # noqa: PLR0913 public keyword interface
         prefill_calibration=prefill_calibration or calibration,
     )
     return found.served(site, engines)
+
+
+def _looked_at(
+    space: Space, options: list[Layout], limits: Constraints, apart: PoolSearch | None, *, open_loop: bool
+) -> Engines:
+    """Every part of the space, given to both searches; where the engine starts none of it, points without an answer."""
+    refused = starts_nothing(space)
+    free = replace(space, rules=None) if refused else space
+    search = EngineSearch.of(free, options, limits, open_loop=open_loop)
+    for part in space.parts():
+        search.look_at(replace(part, space=replace(part.space, rules=None)) if refused else part)
+        if apart is not None:
+            apart.look_at(part)
+    return search.answer().without_answer(refused) if refused else search.answer()

@@ -127,7 +127,7 @@ class Block:
         space, b = part.space, part.space.batches[None, :]
         tpot_s = part.decode_s(mode.two_batch_overlap)
         rate = _rate(part, tpot_s, 0.0)
-        exists = np.isfinite(rate)
+        exists = np.isfinite(rate) & space.launches(part.precision, mode)[:, None]
         if mode.two_batch_overlap:
             exists &= (space.grid.attention_dp > 1)[:, None] & (b >= 2)  # one sequence has no halves
         load = 0.0

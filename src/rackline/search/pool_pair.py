@@ -85,14 +85,12 @@ class PoolPair:
         "usd_per_mtok_output_all_in",
         "usd_per_mtok_input",
         "usd_per_mtok_output",
-        "prefill_utilisation=prefill.load",
+        "prefill_utilisation",
         "basis",
         "caveat",
         "prefill_pool=prefill",
         "decode_pool=decode",
-        "kv_transfer.kv_bytes=transfer.kv_bytes",
-        "kv_transfer.level=transfer.level",
-        "kv_transfer.seconds=transfer.seconds",
+        "kv_transfer=transfer",
     )
 
     prefill: Pool
@@ -108,6 +106,11 @@ class PoolPair:
     ttft_alone_s: float = 0.0
     basis: Basis = "open_loop_estimate"
     caveat: str = ""
+
+    @property
+    def prefill_utilisation(self) -> float:
+        """Share of the prefill pool's rate that is used."""
+        return self.prefill.load
 
     @property
     def num_chips(self) -> int:

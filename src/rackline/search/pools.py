@@ -172,6 +172,7 @@ def prefill_points(part: Part, modes: list[Mode], link: FabricLevel) -> PoolPoin
             sequences_per_rank=prompts * WAITING_PROMPTS * pp,
             context_len=work.input_len,
         ).free
+        shares = shares & space.launches(precision, mode, "prefill", cp)
         fits = np.broadcast_to(as_array(free) >= 0, (len(grid),)) & shares
         if mode.two_batch_overlap:
             fits = fits & (grid.attention_dp > 1)
@@ -215,6 +216,7 @@ def decode_points(part: Part, modes: list[Mode], link: FabricLevel) -> PoolPoint
         if cp > 1 and overlap:
             continue  # the batch of a context group is small
         free = np.broadcast_to(part.free_bytes(space.stack.max_num_seqs, cp), (len(grid), b.size))
+        shares = shares & space.launches(precision, mode, "decode", cp)
         fits = (free >= 0) & shares[:, None]
         if cp > 1 and isinstance(space.model, Model):
             group = ContextGroup(cp=cp, tp=as_array(grid.tp))

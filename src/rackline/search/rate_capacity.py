@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf, sqrt
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 
 from rackline.errors import InputError
 from rackline.simulation import Requests, Result, Slo
+from rackline.simulation.metrics import Limited
 
 Serve = Callable[[Requests], Result]
 
@@ -27,7 +28,7 @@ class TriedRate:
 
     rate_per_s: float
     holds: bool
-    values: dict[str, float]
+    values: Limited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +45,7 @@ class RateCapacity:
     """
 
     json_keys: ClassVar = (
-        "slo.*=slo.limits()",
-        "slo.percentile=slo.percentile",
+        "slo",
         "rate_per_s",
         "broken_per_s",
         "reason",
@@ -92,7 +92,7 @@ def rate_capacity(
         if result.interrupted:
             raise KeyboardInterrupt
         found = result.holds(slo)
-        tried[rate] = TriedRate(rate_per_s=rate, holds=found, values=_values(result, slo))
+        tried[rate] = TriedRate(rate_per_s=rate, holds=found, values=cast("Limited", _values(result, slo)))
         if found:
             kept.clear()
             kept[rate] = result
@@ -137,6 +137,7 @@ def _values(result: Result, slo: Slo) -> dict[str, float]:
 
 
 def _first_broken(one: TriedRate, slo: Slo) -> str:
-    worst = max(slo.limits().items(), key=lambda item: one.values[item[0]] / item[1])
+    values = cast("Mapping[str, float]", one.values)
+    worst = max(slo.limits().items(), key=lambda item: values[item[0]] / item[1])
     name = worst[0].removesuffix("_s")
-    return f"{name} p{slo.percentile:g} is {one.values[worst[0]]:.3g} s, the limit is {worst[1]:.3g} s"
+    return f"{name} p{slo.percentile:g} is {values[worst[0]]:.3g} s, the limit is {worst[1]:.3g} s"

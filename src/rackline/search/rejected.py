@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from rackline.passes.features import Array
+from rackline.search.candidate import Candidate
 from rackline.search.points import Points
 from rackline.search.space import Constraints
 from rackline.units import format_bytes
@@ -22,12 +22,13 @@ class Rejected:
         what: short text of the candidate.
         reason: which limit, what it has, what is allowed.
         excess: how far beyond the limit, as a share of it.
+        candidate: its numbers.
     """
 
     what: str
     reason: str
     excess: float
-    candidate: dict[str, Any]
+    candidate: Candidate
 
 
 def excesses(points: Points, limits: Constraints) -> dict[str, Array]:
@@ -59,7 +60,7 @@ def nearest_rejected(
     limits: Constraints,
     *,
     best_cost: float,
-    describe: Callable[[int], dict[str, Any]],
+    describe: Callable[[int], Candidate],
     short: Callable[[int], str],
     names: Collection[str] = ("memory", "prefill", "tpot", "ttft"),
 ) -> list[Rejected]:

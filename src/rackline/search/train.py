@@ -14,6 +14,7 @@ from rackline.search.train_space import train_space
 from rackline.training.memory import CHEAPEST_FIRST
 from rackline.training.reliability import Reliability, reliability
 from rackline.training.runs import Runs, TrainLayout
+from rackline.training.step import StepSeconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ class TrainCandidate:
 
     layout: TrainLayout
     step_s: float
-    step: Mapping[str, Any]
+    step: StepSeconds
     memory: Mapping[str, float]
     mfu: float
     hfu: float

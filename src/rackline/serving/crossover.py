@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -123,13 +123,6 @@ class CacheOfModel:
     kv_bytes: dict[int, float]
     crossover_context: float
     balance_batch: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data; a crossover that never comes is null."""
-        data = asdict(self)
-        data["crossover_context"] = None if math.isinf(self.crossover_context) else self.crossover_context
-        data["kv_bytes"] = {str(context): value for context, value in self.kv_bytes.items()}
-        return data
 
 
 def cache_of_model(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 from rackline.errors import InputError
 from rackline.hardware import Cluster, rack_bill
@@ -89,6 +89,23 @@ class Fleet:
         fleet_share: this traffic over the provider's, or None.
     """
 
+    json_keys: ClassVar = (
+        "traffic_tokens_per_s=traffic.tokens_per_s",
+        "peak_over_mean=traffic.peak_over_mean",
+        "offline_share=traffic.offline_share",
+        "capacity_tokens_per_s=traffic.capacity_tokens_per_s",
+        "copies",
+        "copy_tokens_per_s",
+        "num_chips",
+        "num_racks",
+        "power_w",
+        "usd_per_hour",
+        "utilisation",
+        "usd_per_mtok_output_all_in",
+        "copy_share",
+        "fleet_share",
+    )
+
     traffic: Traffic
     copies: int
     copy_tokens_per_s: float
@@ -100,17 +117,6 @@ class Fleet:
     usd_per_mtok_output_all_in: float | None
     copy_share: float | None
     fleet_share: float | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        named = ("traffic",)
-        return {
-            "traffic_tokens_per_s": self.traffic.tokens_per_s,
-            "peak_over_mean": self.traffic.peak_over_mean,
-            "offline_share": self.traffic.offline_share,
-            "capacity_tokens_per_s": self.traffic.capacity_tokens_per_s,
-            **{name: getattr(self, name) for name in self.__slots__ if name not in named},
-        }
 
 
 def fleet(traffic: Traffic, copy_tokens_per_s: float, parts: tuple[Part, ...]) -> Fleet:

@@ -34,13 +34,15 @@ class Stack:
     prefill_slowdown: float = 1.0
     eager_s_per_layer: float = 0.0
     eager_decode: bool = False
+    popular_experts: bool = False
+    rearranged_from_ep: int | None = None
+    redundant_experts: int = 0
     graph_tokens: int = 0
     host_s_per_step: float = 0.0
     host_s_per_sequence: float = 0.0
     sample_bytes_per_logit: float = 0.0
     untuned_experts: tuple[str, ...] = ()
     untuned_slowdown: float = 1.0
-    routing_exponent: float = 0.0
     first_token_s: float = 0.0
     first_token_equal_s: float | None = None
     burst_share: float = 0.0
@@ -104,10 +106,14 @@ class Stack:
 
     @property
     def routing(self) -> Routing:
-        """How tokens spread over experts where nothing else is asked for: as fitted to servers of the stack."""
-        if not self.routing_exponent:
+        """How tokens spread over experts by default: as measured, rearranged where the stack does."""
+        if not self.popular_experts:
             return Routing(law="uniform")
-        return Routing(law="power_law", exponent=self.routing_exponent)
+        return Routing(
+            law="log_normal",
+            rearranged_from_ep=self.rearranged_from_ep,
+            redundant_experts=self.redundant_experts,
+        )
 
     def mode(self) -> Mode:
         """The scheduler that the stack starts with."""
@@ -183,13 +189,15 @@ def stack_from_record(record: StackRecord) -> Stack:
         prefill_slowdown=record.prefill_slowdown,
         eager_s_per_layer=record.eager_s_per_layer,
         eager_decode=record.eager_decode,
+        popular_experts=True,
+        rearranged_from_ep=record.rearranged_from_ep,
+        redundant_experts=record.redundant_experts,
         graph_tokens=record.graph_tokens,
         host_s_per_step=record.host_s_per_step,
         host_s_per_sequence=record.host_s_per_sequence,
         sample_bytes_per_logit=record.sample_bytes_per_logit,
         untuned_experts=record.untuned_experts,
         untuned_slowdown=record.untuned_slowdown,
-        routing_exponent=record.routing_exponent,
         first_token_s=record.first_token_s,
         first_token_equal_s=record.first_token_equal_s,
         burst_share=record.burst_share,

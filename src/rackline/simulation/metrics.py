@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import numpy as np
 
@@ -16,6 +16,90 @@ from rackline.simulation.requests import Requests
 from rackline.simulation.tally import GAPS_PER_E, PassRecord
 
 PERCENTILES = (50.0, 90.0, 99.0)
+
+
+class Spread(TypedDict):
+    """Mean and percentiles."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+class Overload(TypedDict):
+    """Rates of requests that came and that started [requests/s], and how many waited when the last one came."""
+
+    came_per_s: float
+    started_per_s: float
+    waiting: int
+
+
+class Lockstep(TypedDict):
+    """Share of time of passes with prompts, and the share of ranks that have some in them."""
+
+    prompt_time_share: float
+    prompt_rank_share: float
+
+
+class Costs(TypedDict):
+    """Cost of a million tokens [USD]."""
+
+    usd_per_mtok_input: float
+    usd_per_mtok_output: float
+    usd_per_mtok_output_all_in: float
+
+
+class Limited(TypedDict):
+    """Those latencies that are limited [s]."""
+
+    ttft_s: NotRequired[float]
+    tpot_s: NotRequired[float]
+    e2e_s: NotRequired[float]
+
+
+class Limits(Limited):
+    """Latency limits [s], each to be kept at a percentile."""
+
+    percentile: float
+
+
+class RunData(TypedDict):
+    """A run as plain data in SI units; what is NotRequired stands there where limits or a price were given."""
+
+    requests: int
+    finished: int
+    unfinished: int
+    skipped: int
+    interrupted: bool
+    ttft_s: Spread
+    tpot_s: Spread
+    inter_token_s: Spread
+    e2e_s: Spread
+    queue_s: Spread
+    makespan_s: float
+    requests_per_s: float
+    output_tokens_per_s: float
+    input_tokens_per_s: float
+    busy_share: float
+    decoding_sequences: float
+    kv_share: float
+    overload: Overload | None
+    lockstep: Lockstep | None
+    preemptions: int
+    steps: int
+    cache_hit_share: float
+    cache_hit_share_by_tier: list[float]
+    slo: NotRequired[Limits]
+    holds_slo: NotRequired[bool]
+    good_share: NotRequired[float]
+    goodput_requests_per_s: NotRequired[float]
+    usd_per_mtok_input: NotRequired[float]
+    usd_per_mtok_output: NotRequired[float]
+    usd_per_mtok_output_all_in: NotRequired[float]
+
+
+_UNKNOWN: Spread = {"mean": math.nan, "p50": math.nan, "p90": math.nan, "p99": math.nan}
 _LEAST_TO_JUDGE = 40  # requests from which on a growing queue is told from chance
 
 
@@ -37,6 +121,17 @@ class Slo:
         """Those that are set."""
         given = {"ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "e2e_s": self.e2e_s}
         return {name: value for name, value in given.items() if value is not None}
+
+    def as_dict(self) -> Limits:
+        """Those that are set, and the percentile."""
+        data: Limits = {"percentile": self.percentile}
+        if self.ttft_s is not None:
+            data["ttft_s"] = self.ttft_s
+        if self.tpot_s is not None:
+            data["tpot_s"] = self.tpot_s
+        if self.e2e_s is not None:
+            data["e2e_s"] = self.e2e_s
+        return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -130,16 +225,16 @@ class Result:
         """Prompt tokens of finished requests by the makespan [tokens/s]."""
         return _per(float(self.requests.input_len[self.finished].sum()), self.makespan_s)
 
-    def inter_token_s(self) -> dict[str, float]:
+    def inter_token_s(self) -> Spread:
         """Mean and percentiles of the time between tokens [s]."""
         if not self.gaps:
-            return dict.fromkeys(("mean", "p50", "p90", "p99"), float("nan"))
+            return _UNKNOWN
         places = np.array(sorted(self.gaps), dtype=float)
         counts = np.array([self.gaps[int(p)] for p in places], dtype=float)
         values = np.exp((places + np.where(places < 0, -0.5, 0.5)) / GAPS_PER_E)
         share = np.cumsum(counts) / counts.sum()
-        found = {f"p{q:g}": float(values[np.searchsorted(share, q / 100.0)]) for q in PERCENTILES}
-        return {"mean": float((values * counts).sum() / counts.sum()), **found}
+        p50, p90, p99 = (float(values[np.searchsorted(share, q / 100.0)]) for q in PERCENTILES)
+        return {"mean": float((values * counts).sum() / counts.sum()), "p50": p50, "p90": p90, "p99": p99}
 
     def good(self, slo: Slo) -> Array:
         """Requests that ended within all limits, (n,)."""
@@ -158,7 +253,7 @@ class Result:
                 return False
         return not self.interrupted
 
-    def overload(self) -> dict[str, float] | None:
+    def overload(self) -> Overload | None:
         """Rates of requests that came and that started until the last one came [requests/s], and how many waited then.
 
         None where the queue does not keep growing: fewer than a tenth of the requests wait at that time, or the last
@@ -173,7 +268,7 @@ class Result:
             return None
         return {"came_per_s": count / last_s, "started_per_s": (count - waiting) / last_s, "waiting": waiting}
 
-    def lockstep(self) -> dict[str, float] | None:
+    def lockstep(self) -> Lockstep | None:
         """Share of time of passes with prompts, and the share of ranks that have some in them; None for one rank."""
         if self.ranks == self.replicas or not self.prompt_pass_s:
             return None
@@ -182,7 +277,7 @@ class Result:
             "prompt_rank_share": _per(self.prompt_rank_s, self.prompt_pass_s),
         }
 
-    def usd_per_mtok(self, usd_per_s: float, prompt_cost_share: float) -> dict[str, float]:
+    def usd_per_mtok(self, usd_per_s: float, prompt_cost_share: float) -> Costs:
         """What a million input tokens, a million output tokens and those with their prompts cost [USD].
 
         Args:
@@ -193,11 +288,14 @@ class Result:
             float(lengths[self.finished].sum()) for lengths in (self.requests.input_len, self.requests.output_len)
         )
         usd = usd_per_s * self.makespan_s * 1e6
-        parts = {"input": (prompt_cost_share, given), "output": (1.0 - prompt_cost_share, made)}
-        parts["output_all_in"] = (1.0, made)
+
+        def cost(share: float, tokens: float) -> float:
+            return usd * share / tokens if tokens else math.nan
+
         return {
-            f"usd_per_mtok_{name}": usd * part / tokens if tokens else math.nan
-            for name, (part, tokens) in parts.items()
+            "usd_per_mtok_input": cost(prompt_cost_share, given),
+            "usd_per_mtok_output": cost(1.0 - prompt_cost_share, made),
+            "usd_per_mtok_output_all_in": cost(1.0, made),
         }
 
     def occupancy(self) -> dict[str, float]:
@@ -209,7 +307,7 @@ class Result:
             "kv_share": _per(self.used_block_s, span * self.num_blocks),
         }
 
-    def as_dict(self, slo: Slo | None = None, costs: Mapping[str, float] | None = None) -> dict[str, Any]:
+    def as_dict(self, slo: Slo | None = None, costs: Costs | None = None) -> RunData:
         """Plain data in SI units.
 
         Args:
@@ -218,7 +316,8 @@ class Result:
         """
         done = self.finished
         prompt_tokens = float(self.requests.input_len[np.isfinite(self.first_s)].sum())
-        data: dict[str, Any] = {
+        busy, decoding, held = self.occupancy().values()
+        data: RunData = {
             "requests": len(self.requests),
             "finished": int(done.sum()),
             "unfinished": int((~done).sum()),
@@ -233,7 +332,9 @@ class Result:
             "requests_per_s": _per(float(done.sum()), self.makespan_s),
             "output_tokens_per_s": self.output_tokens_per_s,
             "input_tokens_per_s": self.input_tokens_per_s,
-            **self.occupancy(),
+            "busy_share": busy,
+            "decoding_sequences": decoding,
+            "kv_share": held,
             "overload": self.overload(),
             "lockstep": self.lockstep(),
             "preemptions": int(self.preempted.sum()),
@@ -243,20 +344,24 @@ class Result:
         }
         if slo is not None and slo.limits():
             good = self.good(slo)
-            data["slo"] = {**slo.limits(), "percentile": slo.percentile}
+            data["slo"] = slo.as_dict()
             data["holds_slo"] = self.holds(slo)
             data["good_share"] = float(good.mean())
             data["goodput_requests_per_s"] = _per(float(good.sum()), self.makespan_s)
-        return data | dict(costs or {})
+        if costs is not None:
+            data["usd_per_mtok_input"] = costs["usd_per_mtok_input"]
+            data["usd_per_mtok_output"] = costs["usd_per_mtok_output"]
+            data["usd_per_mtok_output_all_in"] = costs["usd_per_mtok_output_all_in"]
+        return data
 
 
-def percentiles(values: Array) -> dict[str, float]:
+def percentiles(values: Array) -> Spread:
     """Mean, p50, p90 and p99 of those that are known."""
     known = values[np.isfinite(values)]
     if not len(known):
-        return dict.fromkeys(("mean", "p50", "p90", "p99"), float("nan"))
-    found = np.percentile(known, PERCENTILES)
-    return {"mean": float(known.mean()), **{f"p{q:g}": float(v) for q, v in zip(PERCENTILES, found, strict=True)}}
+        return _UNKNOWN
+    p50, p90, p99 = (float(value) for value in np.percentile(known, PERCENTILES))
+    return {"mean": float(known.mean()), "p50": p50, "p90": p90, "p99": p99}
 
 
 def gather(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from rackline.errors import PrecisionError, nearest_names
 from rackline.hardware import Chip
@@ -56,10 +56,6 @@ class TrainPrecision:
     def optimizer_bytes(self) -> float:
         """Master weight and moments of one weight [bytes]."""
         return self.master_bytes + self.moment_bytes
-
-    def as_dict(self) -> dict[str, object]:
-        """Plain data."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "notes"}
 
 
 _LABELS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, assert_never
+from typing import Any, TypedDict, assert_never
 
 import numpy as np
 
@@ -63,6 +63,23 @@ class StepParts:
     trained_bytes: FloatLike
 
 
+class StepSeconds(TypedDict):
+    """Parts of one training step [s], see `StepTime`; `shown_s` by kind."""
+
+    forward_s: float
+    input_s: float
+    weight_s: float
+    recompute_s: float
+    host_s: float
+    stage_s: float
+    bubble_s: float
+    data_s: float
+    optimizer_s: float
+    fixed_s: float
+    step_s: float
+    shown_s: dict[str, float]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
     """Time of one step and where it goes; arrays, one value a run [s].
@@ -93,11 +110,19 @@ class StepTime:
     step: Array
     shown: Mapping[str, Array]
 
-    def at(self, index: int) -> dict[str, Any]:
+    def at(self, index: int) -> StepSeconds:
         """One run as plain numbers."""
-        names = ("forward", "input", "weight", "recompute", "host", "stage", "bubble", "data", "optimizer", "fixed")
         return {
-            **{f"{name}_s": float(getattr(self, name)[index]) for name in names},
+            "forward_s": float(self.forward[index]),
+            "input_s": float(self.input[index]),
+            "weight_s": float(self.weight[index]),
+            "recompute_s": float(self.recompute[index]),
+            "host_s": float(self.host[index]),
+            "stage_s": float(self.stage[index]),
+            "bubble_s": float(self.bubble[index]),
+            "data_s": float(self.data[index]),
+            "optimizer_s": float(self.optimizer[index]),
+            "fixed_s": float(self.fixed[index]),
             "step_s": float(self.step[index]),
             "shown_s": {kind: float(value[index]) for kind, value in self.shown.items()},
         }

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
 from rackline.errors import InputError
 from rackline.parallel import Deployment
 from rackline.passes.calibration import UNIT, Calibration, OperationCalibration
-from rackline.plain import plain
 from rackline.serving.stack import Stack
 from rackline.validation.cases import CaseSet
 from rackline.validation.fit_cases import FIRST_TOKEN, prepare, shipped_numbers
@@ -57,6 +56,8 @@ class Effect:
 class Ablated:
     """One effect switched off, and what the scoreboard says then."""
 
+    json_keys: ClassVar = ("effect=name", "without", "numbers=fold.numbers", "metrics")
+
     name: str
     without: str
     fold: Fold
@@ -65,14 +66,10 @@ class Ablated:
         """Errors of one metric."""
         return statistics([one for one in self.fold.scores if one.metric == metric])
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "effect": self.name,
-            "without": self.without,
-            "numbers": plain(self.fold.numbers),
-            "metrics": {metric: plain(self.stats(metric)) for metric in METRICS},
-        }
+    @property
+    def metrics(self) -> dict[str, Stats]:
+        """Errors of each metric."""
+        return {metric: self.stats(metric) for metric in METRICS}
 
 
 def _fused(numbers: Calibration) -> Calibration:
@@ -101,6 +98,10 @@ def _prompts_alone(stack: Stack) -> Stack:
     return replace(stack, admission="prefill_first")
 
 
+def _uniform_experts(stack: Stack) -> Stack:
+    return replace(stack, popular_experts=False)
+
+
 def _one_by_one(stack: Stack) -> Stack:
     return replace(stack, synchrony=0.0)
 
@@ -112,7 +113,7 @@ EFFECTS: Mapping[str, Effect] = {
         Effect(name="rank skew", without="ranks meet at once", fixed={"rank_skew_s": 0.0}),
         Effect(name="prefill slowdown", without="prompts as fast as their kernels", fixed={"prefill_slowdown": 1.0}),
         Effect(name="eager floor", without="all passes in CUDA graphs", fixed={"eager_s_per_layer": 0.0}),
-        Effect(name="routing popularity", without="experts chosen uniformly", fixed={"routing_exponent": 0.0}),
+        Effect(name="routing popularity", without="experts chosen uniformly", scheduler=_uniform_experts),
         Effect(name="separate quantisation", without="always fused", numbers=_fused),
         Effect(name="synchrony", without="prompts arrive one by one", scheduler=_one_by_one),
         Effect(name="burst", without="no request waits for a burst", fixed={"burst_share": 0.0}),

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from rackline.arch import Model
 from rackline.errors import RacklineError
 from rackline.parallel import Deployment
 from rackline.passes import Batch, TimeTable
@@ -44,7 +43,6 @@ class ServingNumbers:
     rank_skew_s: float
     prefill_slowdown: float
     eager_s_per_layer: float
-    routing_exponent: float
     first_token_s: float
     first_token_equal_s: float
     burst_share: Mapping[str, float]
@@ -60,7 +58,6 @@ class ServingNumbers:
             rank_skew_s=self.rank_skew_s,
             prefill_slowdown=self.prefill_slowdown,
             eager_s_per_layer=self.eager_s_per_layer,
-            routing_exponent=self.routing_exponent,
             first_token_s=self.first_token_s,
             first_token_equal_s=self.first_token_equal_s,
             burst_share=self.burst_of(scheduler.admission),
@@ -80,7 +77,7 @@ class ServingNumbers:
 
     def as_dict(self) -> dict[str, float]:
         """Plain data, flat: burst_share.chunked and so on."""
-        found = {name: float(getattr(self, name)) for name in (*COMMON, "routing_exponent", *FIRST_TOKEN)}
+        found = {name: float(getattr(self, name)) for name in (*COMMON, *FIRST_TOKEN)}
         return {**found, **{f"{BURST}.{name}": share for name, share in self.burst_share.items()}}
 
 
@@ -139,7 +136,6 @@ class FitCases:
         unsupported: those that cannot.
         schedulers: of each case, its stack's version on its chip, shape (cases,).
         tpot_s, ttft_s: measured, shape (cases,), NaN where a case has none [s].
-        mixture: whether the model of a case is a mixture of experts, shape (cases,).
     """
 
     cases: tuple[Case, ...]
@@ -147,12 +143,11 @@ class FitCases:
     schedulers: tuple[Stack, ...]
     tpot_s: Array
     ttft_s: Array
-    mixture: Array
     _resolver: Resolver
     _change: Change
     _workloads: list[Workload]
     _engines: dict[int, tuple[Deployment, KeptEngine]] = field(default_factory=dict[int, tuple[Deployment, KeptEngine]])
-    _deployments: dict[tuple[int, float], Deployment] = field(default_factory=dict[tuple[int, float], Deployment])
+    _deployments: dict[int, Deployment] = field(default_factory=dict[int, Deployment])
 
     def predict(self, numbers: ServingNumbers, only: Iterable[int] | None = None) -> Predicted:
         """Predict under these numbers.
@@ -165,7 +160,7 @@ class FitCases:
         stacks = {kept: numbers.stack(kept) for kept in set(self.schedulers)}
         for index in range(shape) if only is None else only:
             around = stacks[self.schedulers[index]]
-            deployment, engine = self._engine(index, numbers.routing_exponent)
+            deployment, engine = self._engine(index)
             found = closed_loop(
                 deployment,
                 self._workloads[index],
@@ -190,13 +185,11 @@ class FitCases:
         admission = name.partition(".")[2]
         return np.array([kept.admission == admission for kept in self.schedulers], dtype=bool)
 
-    def _engine(self, index: int, exponent: float) -> tuple[Deployment, KeptEngine]:
-        key = (index, exponent if self.mixture[index] else 0.0)
-        if key not in self._deployments:
-            name = stack_name(self.cases[index].stack)
-            self._resolver.stacks[name] = replace(self.schedulers[index], routing_exponent=exponent)
-            self._deployments[key] = self._resolver.deployments(self.cases[index])[0]
-        deployment = self._deployments[key]
+    def _engine(self, index: int) -> tuple[Deployment, KeptEngine]:
+        if index not in self._deployments:
+            self._resolver.stacks[stack_name(self.cases[index].stack)] = self.schedulers[index]
+            self._deployments[index] = self._resolver.deployments(self.cases[index])[0]
+        deployment = self._deployments[index]
         same = id(deployment)  # the resolver keeps it alive
         if same not in self._engines:
             changed = self._change(deployment)
@@ -234,14 +227,13 @@ def prepare(
     good: list[Case] = []
     bad: list[Unsupported] = []
     workloads: list[Workload] = []
-    mixture: list[bool] = []
     schedulers: list[Stack] = []
     for case in cases:
         if case.kind != "serve" or "tpot_s" not in case.measured:
             continue
         try:
             around = resolver.stack(case)
-            model = resolver.deployments(case)[0].model
+            resolver.deployments(case)
             workload = workload_of(case)
         except RacklineError as error:
             bad.append(Unsupported.of(case, str(error), bad_input=True))
@@ -249,14 +241,12 @@ def prepare(
         schedulers.append(scheduler(around) if scheduler else around)
         good.append(case)
         workloads.append(workload)
-        mixture.append(isinstance(model, Model) and model.is_moe)
     return FitCases(
         cases=tuple(good),
         unsupported=tuple(bad),
         schedulers=tuple(schedulers),
         tpot_s=np.array([case.measured["tpot_s"] for case in good], dtype=float),
         ttft_s=np.array([case.measured.get("ttft_s", math.nan) for case in good], dtype=float),
-        mixture=np.array(mixture, dtype=bool),
         _resolver=Resolver(calibration_name=calibration_name),
         _change=change,
         _workloads=workloads,
@@ -271,7 +261,6 @@ def shipped_numbers(cases: FitCases) -> ServingNumbers:
         rank_skew_s=first.rank_skew_s,
         prefill_slowdown=first.prefill_slowdown,
         eager_s_per_layer=first.eager_s_per_layer,
-        routing_exponent=first.routing_exponent,
         first_token_s=first.first_token_s,
         first_token_equal_s=first.first_token_s if equal is None else equal,
         burst_share={kept.admission: kept.burst_share for kept in cases.schedulers},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypedDict
 
 from rackline.search.candidate import Candidate
 from rackline.search.choice import Choice
@@ -89,6 +90,13 @@ def of_candidate(candidate: Candidate | Choice, calibration: str) -> list[Interv
     )
 
 
-def as_dict(found: Iterable[Interval]) -> dict[str, dict[str, float]]:
-    """Plain data: metric → low and high."""
+class Ends(TypedDict):
+    """Both ends of an interval."""
+
+    low: float
+    high: float
+
+
+def ends_of(found: Iterable[Interval]) -> dict[str, Ends]:
+    """Metric → both ends."""
     return {one.metric: {"low": one.low, "high": one.high} for one in found}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -44,11 +44,19 @@ class Fold:
         memory_bound: ids of scored cases whose batch the memory bounds, so that requests queue for it.
     """
 
+    json_keys: ClassVar = ("left_out", "cases=num_cases", "numbers", "metrics")
+
     left_out: str
     num_cases: int
     numbers: ServingNumbers
     scores: tuple[Score, ...]
     memory_bound: tuple[str, ...]
+
+    @property
+    def metrics(self) -> dict[str, Stats]:
+        """Errors of each metric on the scored cases."""
+        metrics = dict.fromkeys(one.metric for one in self.scores)
+        return {metric: statistics([one for one in self.scores if one.metric == metric]) for metric in metrics}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +69,19 @@ class Refit:
         whole: the fit that sees every case, scored on them all.
         board: scores of the cases while they were left out.
     """
+
+    json_keys: ClassVar = (
+        "left_out_by=by",
+        "*board",
+        "macro_median=macro_medians",
+        "ttft_s_where_kv_fits.left_out=left_out_where_kv_fits",
+        "ttft_s_where_kv_fits.in_sample=in_sample_where_kv_fits",
+        "memory_bound",
+        "in_sample.numbers=whole.numbers",
+        "in_sample.metrics=in_sample.metrics",
+        "in_sample.groups=in_sample.groups",
+        "folds",
+    )
 
     by: LeftOut
     folds: tuple[Fold, ...]
@@ -100,41 +121,30 @@ class Refit:
             found[name] = (min(known, default=value), max(known, default=value), value)
         return found
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        in_sample = Scoreboard(
+    @property
+    def macro_medians(self) -> dict[str, float]:
+        """Mean over models of their median errors, by metric."""
+        return {metric: self.macro_median(metric) for metric in self.board.metrics}
+
+    @property
+    def left_out_where_kv_fits(self) -> Stats:
+        """Errors of the time to first token while left out, without the cases that wait for memory."""
+        return self.where_kv_fits(self.board.scores)
+
+    @property
+    def in_sample_where_kv_fits(self) -> Stats:
+        """The same of the fit that sees every case."""
+        return self.where_kv_fits(self.whole.scores)
+
+    @property
+    def in_sample(self) -> Scoreboard:
+        """Scores of the fit that sees every case."""
+        return Scoreboard(
             calibration=self.board.calibration,
             num_cases=self.whole.num_cases,
             scores=self.whole.scores,
             unsupported=self.board.unsupported,
         )
-        return {
-            "left_out_by": self.by,
-            **plain(self.board),
-            "macro_median": {metric: self.macro_median(metric) for metric in self.board.metrics},
-            "ttft_s_where_kv_fits": {
-                "left_out": plain(self.where_kv_fits(self.board.scores)),
-                "in_sample": plain(self.where_kv_fits(self.whole.scores)),
-            },
-            "memory_bound": list(self.memory_bound),
-            "in_sample": {
-                "numbers": plain(self.whole.numbers),
-                "metrics": {name: plain(stats) for name, stats in in_sample.metrics.items()},
-                "groups": [plain(group) for group in in_sample.groups],
-            },
-            "folds": [
-                {
-                    "left_out": fold.left_out,
-                    "cases": fold.num_cases,
-                    "numbers": plain(fold.numbers),
-                    "metrics": {
-                        metric: plain(statistics([one for one in fold.scores if one.metric == metric]))
-                        for metric in dict.fromkeys(one.metric for one in fold.scores)
-                    },
-                }
-                for fold in self.folds
-            ],
-        }
 
 
 def fold_name(case: Case, by: LeftOut) -> str:

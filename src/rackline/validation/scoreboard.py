@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar, TypedDict
 
 import numpy as np
 
-from rackline.plain import plain
 from rackline.validation.cases import Case, Unsupported
-from rackline.validation.speculation import BothWays, by_group
+from rackline.validation.speculation import BothWays, Placed, by_group
 
 GROUPED_BY = ("kind", "model", "chip", "stack", "precision", "op")
 WITHIN = 0.2
@@ -84,6 +83,34 @@ class Group:
     stats: Stats
 
 
+class WorstPass(TypedDict):
+    """A pass behind a prediction; times in seconds."""
+
+    seconds: float
+    binds: str
+    calibration: str
+    by_group_s: dict[str, float]
+    by_resource_s: dict[str, float]
+
+
+class WorstCase(TypedDict):
+    """What was measured and predicted of a case, and where the time goes in its passes."""
+
+    id: str
+    where: str
+    metric: str
+    measured: float
+    predicted: float
+    error: float
+    kind: str
+    model: str
+    chip: str
+    stack: str
+    precision: str
+    op: str
+    passes: dict[str, WorstPass]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scoreboard:
     """Everything that `rackline validate` reports.
@@ -97,12 +124,25 @@ class Scoreboard:
         both_ways: cases of unknown speculation, predicted without and with drafts.
     """
 
+    json_keys: ClassVar = (
+        "calibration",
+        "cases=num_cases",
+        "supported=num_supported",
+        "metrics",
+        "groups",
+        "unsupported",
+        "unknown_keys",
+        "worst",
+        "unknown_speculation.groups=placed",
+        "unknown_speculation.cases=both_ways",
+    )
+
     calibration: str
     num_cases: int
     scores: tuple[Score, ...]
     unsupported: tuple[Unsupported, ...]
     unknown_keys: Mapping[str, int] = field(default_factory=dict[str, int])
-    worst: tuple[dict[str, Any], ...] = ()
+    worst: tuple[WorstCase, ...] = ()
     both_ways: tuple[BothWays, ...] = ()
 
     @property
@@ -151,22 +191,15 @@ class Scoreboard:
             found.setdefault((case.kind, case.cause), []).append(case)
         return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "calibration": self.calibration,
-            "cases": self.num_cases,
-            "supported": self.num_cases - len(self.unsupported),
-            "metrics": {name: plain(stats) for name, stats in self.metrics.items()},
-            "groups": [plain(group) for group in self.groups],
-            "unsupported": [plain(case) for case in self.unsupported],
-            "unknown_keys": dict(self.unknown_keys),
-            "worst": list(self.worst),
-            "unknown_speculation": {
-                "groups": [plain(group) for group in by_group(self.both_ways)] if self.both_ways else [],
-                "cases": [plain(row) for row in self.both_ways],
-            },
-        }
+    @property
+    def num_supported(self) -> int:
+        """Cases that were predicted."""
+        return self.num_cases - len(self.unsupported)
+
+    @property
+    def placed(self) -> tuple[Placed, ...]:
+        """Where the cases of unknown speculation lie, by group."""
+        return tuple(by_group(self.both_ways)) if self.both_ways else ()
 
 
 def _metrics_of(case: Unsupported) -> tuple[str, ...]:

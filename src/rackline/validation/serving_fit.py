@@ -1,7 +1,7 @@
 """The few parameters that serving stacks add to their kernels, fitted to measured servers.
 
-Four move the time per output token: how long ranks wait at an all-reduce, how much slower prompt work is than its
-kernels, the least time of an eager layer, the popularity of experts. Three or four move the time to first token: what
+Three move the time per output token: how long ranks wait at an all-reduce, how much slower prompt work is than its
+kernels, the least time of an eager layer. Three or four move the time to first token: what
 it takes beyond the passes, with requests of one length and with spread lengths, and the share of a burst that a
 request waits for, by admission. The first minimise the error of the time per output token, then the others that of the
 time to first token, both as logarithms under soft L1. No number belongs to a model, a stack or a row.
@@ -20,8 +20,6 @@ from rackline.validation.fit_cases import BURST, COMMON, FIRST_TOKEN, FitCases, 
 
 SOFT_L1_SCALE = 0.1
 """Log error beyond which a case counts in proportion instead of squared."""
-EXPONENTS = (0.5, 0.7, 0.85, 1.0, 1.2)
-"""Popularity of experts that a fit tries."""
 FEWEST = 5
 """A number of the time to first token that fewer cases feel takes the value of its like [cases]."""
 _LEAST = {"rank_skew_s": 0.0, "prefill_slowdown": 1.0, "eager_s_per_layer": 0.0}
@@ -53,11 +51,8 @@ def fit_numbers(
     rows = np.flatnonzero(used)
     waits = [name for name in (*FIRST_TOKEN, *(f"{BURST}.{key}" for key in start.burst_share)) if name not in fixed]
     felt = [name for name in waits if np.sum(cases.concerned(name) & used & np.isfinite(cases.ttft_s)) >= FEWEST]
-    mixed = np.any(cases.mixture[rows]) and "routing_exponent" not in fixed
-    for turn in range(_ROUNDS):
-        exponents = EXPONENTS if mixed and turn == 0 else (here.routing_exponent,)
-        found = [_fit_common(cases, replace(here, routing_exponent=z), rows, fixed) for z in exponents]
-        here = _like(_fit_waits(cases, min(found, key=lambda one: one[0])[1], felt, used), waits, felt)
+    for _ in range(_ROUNDS):
+        here = _like(_fit_waits(cases, _fit_common(cases, here, rows, fixed), felt, used), waits, felt)
     return here
 
 
@@ -71,10 +66,8 @@ def _like(here: ServingNumbers, waits: Sequence[str], felt: Sequence[str]) -> Se
     return here.changed(values)
 
 
-def _fit_common(
-    cases: FitCases, start: ServingNumbers, rows: Array, fixed: Mapping[str, float]
-) -> tuple[float, ServingNumbers]:
-    """(cost, numbers) of the best time per output token."""
+def _fit_common(cases: FitCases, start: ServingNumbers, rows: Array, fixed: Mapping[str, float]) -> ServingNumbers:
+    """The best time per output token."""
     free = [name for name in COMMON if name not in fixed]
     measured = cases.tpot_s[rows]
 
@@ -86,17 +79,11 @@ def _fit_common(
         return np.log(cases.predict(numbers(coded), rows).tpot_s[rows] / measured)
 
     if not free:
-        return _soft_l1(errors(np.empty(0))), start
+        return start
     least = np.array([_LEAST[name] / COMMON[name] for name in free])
     at = np.maximum([getattr(start, name) / COMMON[name] for name in free], least + 0.02)
-    cost, coded = _least_squares(
-        errors, at, (least, np.inf), diff_step=0.03, xtol=1e-3, ftol=1e-4, max_nfev=_MOST_STEPS
-    )
-    return cost, numbers(coded)
-
-
-def _soft_l1(errors: Array) -> float:
-    return float(np.sum(SOFT_L1_SCALE**2 * (np.sqrt(1.0 + (errors / SOFT_L1_SCALE) ** 2) - 1.0)))
+    _, coded = _least_squares(errors, at, (least, np.inf), diff_step=0.03, xtol=1e-3, ftol=1e-4, max_nfev=_MOST_STEPS)
+    return numbers(coded)
 
 
 def _fit_waits(cases: FitCases, here: ServingNumbers, felt: Sequence[str], used: Array) -> ServingNumbers:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -83,23 +83,36 @@ class Placed:
         plain_error, speculating_error: median |predicted / measured - 1| of each prediction.
     """
 
+    json_keys: ClassVar = (
+        "group=name",
+        "n=cases",
+        "share_between",
+        "share_faster_than_both=share_faster",
+        "share_slower_than_both=share_slower",
+        "plain_median_abs_error=plain_error",
+        "speculating_median_abs_error=speculating_error",
+    )
+
     name: str
     cases: int
     shares: Mapping[Place, float]
     plain_error: float
     speculating_error: float
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "group": self.name,
-            "n": self.cases,
-            "share_between": self.shares["between"],
-            "share_faster_than_both": self.shares["faster"],
-            "share_slower_than_both": self.shares["slower"],
-            "plain_median_abs_error": self.plain_error,
-            "speculating_median_abs_error": self.speculating_error,
-        }
+    @property
+    def share_between(self) -> float:
+        """Share that lies between both predictions."""
+        return self.shares["between"]
+
+    @property
+    def share_faster(self) -> float:
+        """Share that is faster than both."""
+        return self.shares["faster"]
+
+    @property
+    def share_slower(self) -> float:
+        """Share that is slower than both."""
+        return self.shares["slower"]
 
 
 def both_ways(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import ClassVar, Literal, TypedDict
 
 import numpy as np
 
 from rackline.catalog import names
 from rackline.errors import InputError
 from rackline.passes.features import Array
-from rackline.plain import plain
 from rackline.training.stack import TrainingStack
 from rackline.validation.cases import Case, CaseSet
 from rackline.validation.resolve import Resolver
@@ -39,6 +38,8 @@ FAMILIES = (
 class TrainFold:
     """One refit: what was left out, the numbers, and scores of what was left out."""
 
+    json_keys: ClassVar = ("left_out", "*stats", "numbers")
+
     left_out: str
     numbers: Mapping[str, float]
     scores: tuple[Score, ...]
@@ -47,6 +48,14 @@ class TrainFold:
     def stats(self) -> Stats:
         """Errors on what was left out."""
         return statistics(self.scores)
+
+
+class RepeatSpread(TypedDict):
+    """Cases of one configuration: how many pairs, median and 90th percentile of |a / b - 1|."""
+
+    pairs: int
+    median: float
+    p90: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +69,17 @@ class TrainRefit:
         spread: (pairs, median, 90th percentile) of the difference between cases of one configuration.
         unsupported: cases without a prediction [count].
     """
+
+    json_keys: ClassVar = (
+        "left_out_by=by",
+        "left_out",
+        "median_of_medians",
+        "in_sample=whole.stats",
+        "numbers=whole.numbers",
+        "folds",
+        "repeat_spread",
+        "unsupported",
+    )
 
     by: TrainLeftOut
     folds: tuple[TrainFold, ...]
@@ -77,20 +97,11 @@ class TrainRefit:
         """Median over the folds of their median errors."""
         return float(np.median([fold.stats.median_abs_error for fold in self.folds]))
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "left_out_by": self.by,
-            "left_out": plain(self.left_out),
-            "median_of_medians": self.median_of_medians,
-            "in_sample": plain(self.whole.stats),
-            "numbers": dict(self.whole.numbers),
-            "folds": [
-                {"left_out": fold.left_out, **plain(fold.stats), "numbers": dict(fold.numbers)} for fold in self.folds
-            ],
-            "repeat_spread": dict(zip(("pairs", "median", "p90"), self.spread, strict=True)),
-            "unsupported": self.unsupported,
-        }
+    @property
+    def repeat_spread(self) -> RepeatSpread:
+        """The spread by name."""
+        pairs, median, p90 = self.spread
+        return {"pairs": pairs, "median": median, "p90": p90}
 
 
 def family(case: Case) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rackline.errors import RacklineError
 from rackline.validation.cases import Case
 from rackline.validation.predict import Predictor
-from rackline.validation.scoreboard import Score
+from rackline.validation.scoreboard import Score, WorstCase, WorstPass
 
 MOST = 10
 
@@ -25,22 +24,22 @@ def worst_scores(scores: Sequence[Score], most: int = MOST) -> list[Score]:
 
 def worst_cases(
     predictor: Predictor, cases: Mapping[tuple[str, str], Case], scores: Sequence[Score], most: int = MOST
-) -> tuple[dict[str, Any], ...]:
+) -> tuple[WorstCase, ...]:
     """Plain data of the worst cases: what was measured and predicted, and where the time goes in their passes.
 
     Args:
         cases: by id and place.
     """
-    found: list[dict[str, Any]] = []
+    found: list[WorstCase] = []
     for score in worst_scores(scores, most):
         # a request of a run is named RUN#NUMBER
         case = cases.get((score.case_id, score.where)) or cases[score.case_id.partition("#")[0], score.where]
-        found.append({**_entry(predictor, case, score), "id": score.case_id})
+        found.append(_entry(predictor, case, score))
     return tuple(found)
 
 
-def _entry(predictor: Predictor, case: Case, score: Score) -> dict[str, Any]:
-    passes: dict[str, Any] = {}
+def _entry(predictor: Predictor, case: Case, score: Score) -> WorstCase:
+    passes: dict[str, WorstPass] = {}
     try:
         found = predictor.passes(case)
     except RacklineError:  # the value was predicted, only its breakdown cannot be had
@@ -54,12 +53,17 @@ def _entry(predictor: Predictor, case: Case, score: Score) -> dict[str, Any]:
             "by_resource_s": time.by_resource,
         }
     return {
-        "id": case.case_id,
+        "id": score.case_id,
         "where": case.where,
         "metric": score.metric,
         "measured": score.measured,
         "predicted": score.predicted,
         "error": score.error,
-        **dict(score.groups),
+        "kind": score.groups["kind"],
+        "model": score.groups["model"],
+        "chip": score.groups["chip"],
+        "stack": score.groups["stack"],
+        "precision": score.groups["precision"],
+        "op": score.groups["op"],
         "passes": passes,
     }

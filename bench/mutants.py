@@ -1,0 +1,304 @@
+"""Mutants: small changes of the source at random places, each of which some test should notice.
+
+    uv run --group mutants python bench/mutants.py cover                 # once: which test runs which line (minutes)
+    uv run --group mutants python bench/mutants.py run --seed 16 --count 100
+    uv run --group mutants python bench/mutants.py report --seed 16      # table and survivors, as Markdown
+    uv run --group mutants python bench/mutants.py run --seed 16 --again # those that survived, with the tests of today
+
+Changes are those of cosmic-ray (operators, comparisons, numbers, conditions, loops, decorators, exceptions). A place is
+drawn first, all places of the packages alike, then one of its changes: binary operators, which have eleven, do not
+crowd out the rest. Changes of annotations alone are not drawn. All runs in a copy of the committed tree under
+build/mutants, so the checkout is never changed.
+
+Tests are those that ran the line (slow ones and commands run as processes are left out); for lines that run once at
+import or are compiled by numba, those that ran any line of the file. The quickest of each file of tests go first, until
+`--seconds` of their usual time; the first that fails ends it. What runs three times as long counts as noticed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+_HOME = Path(__file__).resolve().parents[1]
+_WORK = _HOME / "build" / "mutants"
+_TREE = _WORK / "tree"
+_DATA = (_WORK / "coverage.db", _WORK / "interpreted.db")  # the second without numba's compiler
+_TESTS = ("tests/unit", "tests/property", "tests/golden", "tests/validation")
+_COMPILED = (
+    "tests/unit/test_simulate_compiled.py",
+    "tests/unit/test_simulate_server.py",
+    "tests/golden/test_simulate_oracles.py",
+)
+PACKAGES = ("passes", "parallel", "arch", "serving", "training", "pricing", "scaling", "simulation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One change: of which file, by which operator of cosmic-ray, at its how manieth place."""
+
+    path: str
+    operator: str
+    occurrence: int
+    line: int
+    last_line: int
+    column: int
+
+
+def main() -> int:
+    """Collect, run or report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["cover", "run", "report"])
+    parser.add_argument("--seed", type=int, default=16)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=90.0, help="usual time of the tests of one mutant")
+    parser.add_argument("--again", action="store_true", help="only mutants that survived so far")
+    parser.add_argument("--package", choices=PACKAGES, action="append", help="only these packages")
+    given = parser.parse_args()
+    results = _WORK / f"seed-{given.seed}.jsonl"
+    if given.what == "cover":
+        copy_tree()
+        cover()
+        return 0
+    if given.what == "report":
+        print(report(read(results)))
+        return 0
+    copy_tree()
+    before = read(results)
+    tests = Tests()
+    for mutant, source in drawn(given.seed, given.count, tuple(given.package or PACKAGES)):
+        key = json.dumps(asdict(mutant))
+        if key in before and not (given.again and before[key]["outcome"] == "survived"):
+            continue
+        start = time.perf_counter()
+        outcome, by, ran = tests.judge(mutant, source, given.seconds)
+        line = asdict(mutant) | {"outcome": outcome, "by": by, "tests": ran, "diff": difference(mutant, source)}
+        with results.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line | {"seconds": round(time.perf_counter() - start, 1)}) + "\n")
+        print(
+            f"{outcome:9} {mutant.path}:{mutant.line} {mutant.operator} {time.perf_counter() - start:.0f} s", flush=True
+        )
+    print(report(read(results)))
+    return 0
+
+
+def copy_tree() -> None:
+    """The committed tree, where mutants may change it; data beside the checkout stay reachable."""
+    _TREE.mkdir(parents=True, exist_ok=True)
+    archive = subprocess.run(["git", "archive", "HEAD"], cwd=_HOME, check=True, capture_output=True).stdout
+    subprocess.run(["tar", "-x", "-C", str(_TREE)], input=archive, check=True)
+    shared = _WORK / "shared"
+    if not shared.exists() and (_HOME.parent / "shared").exists():
+        shared.symlink_to(_HOME.parent / "shared")
+
+
+def pytest(*words: str, timeout_s: float | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Tests of the copy, by this Python; no bytecode is kept, for a change within a second would not be seen."""
+    command = [
+        sys.executable,
+        "-B",
+        "-m",
+        "pytest",
+        "-p",
+        "chosen_tests",
+        "-p",
+        "no:randomly",
+        "-p",
+        "no:cacheprovider",
+    ]
+    paths = os.pathsep.join([str(_TREE / "src"), str(_HOME / "bench")])
+    inherited = os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(
+        [*command, "--hypothesis-seed=0", "-q", *words],
+        cwd=_TREE, env=inherited | environment, timeout=timeout_s, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def cover() -> None:
+    """Which test runs which line; simulations once more without numba, whose compiled lines are not seen otherwise."""
+    source = json.dumps([str(_TREE / "src" / "rackline" / package) for package in PACKAGES])
+    for data, tests, compiler in ((_DATA[0], _TESTS, "0"), (_DATA[1], _COMPILED, "1")):
+        data.unlink(missing_ok=True)
+        start = time.perf_counter()
+        run = pytest(
+            "-m", "not slow", *tests, MUTANTS_COVERAGE=str(data), MUTANTS_SOURCE=source, NUMBA_DISABLE_JIT=compiler
+        )
+        print(f"{run.stdout[-600:]}{run.stderr[-300:]}\n{data.name}: {time.perf_counter() - start:.0f} s", flush=True)
+
+
+def places(path: Path) -> dict[tuple[int, int, str], list[Mutant]]:
+    """The changes of a file, by place and kind of change."""
+    import cosmic_ray.plugins
+    from cosmic_ray.ast import ast_nodes, get_ast
+
+    tree = get_ast(path.read_text(encoding="utf-8"))
+    nodes = list(ast_nodes(tree))
+    found: dict[tuple[int, int, str], list[Mutant]] = defaultdict(list)
+    for name in cosmic_ray.plugins.operator_names():
+        kind = cosmic_ray.plugins.get_operator(name)
+        if kind.arguments():
+            continue
+        spans = (span for node in nodes for span in kind().mutation_positions(node))
+        family = name.rsplit("/", 1)[-1].split("_")[0]
+        for occurrence, ((line, column), (last, _)) in enumerate(spans):
+            where = {"line": line, "last_line": last, "column": column}
+            mutant = Mutant(path=str(path.relative_to(_TREE)), operator=name, occurrence=occurrence, **where)
+            found[line, column, family].append(mutant)
+    return found
+
+
+def drawn(seed: int, count: int, packages: tuple[str, ...]) -> Iterator[tuple[Mutant, str]]:
+    """That many mutants and their sources: a place at random, then one of its changes."""
+    import cosmic_ray.plugins
+    from cosmic_ray.mutating import mutate_code
+
+    files = sorted(path for package in packages for path in (_TREE / "src" / "rackline" / package).rglob("*.py"))
+    everywhere = [mutants for path in files for _, mutants in sorted(places(path).items())]
+    rng = random.Random(seed)
+    rng.shuffle(everywhere)
+    left = count
+    for mutants in everywhere:
+        mutant = rng.choice(mutants)
+        original = (_TREE / mutant.path).read_text(encoding="utf-8")
+        changed = mutate_code(original, cosmic_ray.plugins.get_operator(mutant.operator)(), mutant.occurrence)
+        if changed is None or not changes_anything(original, changed):
+            continue
+        yield mutant, changed
+        left -= 1
+        if not left:
+            return
+
+
+class _Plain(ast.NodeTransformer):
+    """Without annotations, which are text only, and without docstrings."""
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        return ast.arg(node.arg)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        self.generic_visit(node)
+        node.returns = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        self.generic_visit(node)
+        node.annotation = ast.Constant(None)
+        return node
+
+
+def changes_anything(original: str, changed: str) -> bool:
+    """Whether more differs than annotations and layout; what is no Python any more is no mutant."""
+    try:
+        trees = [ast.dump(_Plain().visit(ast.parse(text))) for text in (original, changed)]
+    except SyntaxError:
+        return False
+    return trees[0] != trees[1]
+
+
+def difference(mutant: Mutant, source: str) -> str:
+    """Lines removed and added."""
+    original = (_TREE / mutant.path).read_text(encoding="utf-8")
+    lines = difflib.unified_diff(original.splitlines(), source.splitlines(), n=0, lineterm="")
+    return "\n".join(line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---"))
+
+
+class Tests:
+    """Which test runs which line, how long it usually takes."""
+
+    def __init__(self) -> None:
+        import coverage
+
+        self._seconds: dict[str, float] = json.loads(_DATA[0].with_suffix(".json").read_text(encoding="utf-8"))
+        self._data: list[coverage.CoverageData] = []
+        for path in _DATA:
+            self._data.append(coverage.CoverageData(basename=str(path)))
+            self._data[-1].read()
+
+    def of(self, mutant: Mutant) -> list[str]:
+        """Tests that ran the lines, else the file; the quickest of each file of tests first."""
+        at_line: set[str] = set()
+        in_file: set[str] = set()
+        for data in self._data:
+            for line, contexts in data.contexts_by_lineno(str(_TREE / mutant.path)).items():
+                in_file.update(contexts)
+                if mutant.line <= line <= mutant.last_line:
+                    at_line.update(contexts)
+        return self._in_order(at_line) + self._in_order(in_file - at_line)
+
+    def _in_order(self, tests: set[str]) -> list[str]:
+        files: dict[str, list[str]] = defaultdict(list)
+        for test in sorted(tests & self._seconds.keys(), key=self._seconds.__getitem__):
+            files[test.split("::")[0]].append(test)
+        ranked = [(at // 3, self._seconds[test], test) for group in files.values() for at, test in enumerate(group)]
+        return [test for _, _, test in sorted(ranked)]
+
+    def judge(self, mutant: Mutant, source: str, limit_s: float) -> tuple[str, str, int]:
+        """Outcome (killed, timeout, survived, untested), the test that noticed, and how many were to run."""
+        rounds: list[list[str]] = [[], []]
+        spent = 0.0
+        for test in self.of(mutant):
+            spent += self._seconds[test] + 0.02
+            if spent > limit_s:
+                break
+            rounds[spent > limit_s / 6].append(test)
+        path = _TREE / mutant.path
+        original = path.read_text(encoding="utf-8")
+        if not rounds[0]:
+            return "untested", "", 0
+        try:
+            path.write_text(source, encoding="utf-8")
+            for tests in filter(None, rounds):
+                chosen = _WORK / "chosen.json"
+                chosen.write_text(json.dumps(tests), encoding="utf-8")
+                files = list(dict.fromkeys(test.split("::")[0] for test in tests))
+                try:
+                    run = pytest("-x", *files, timeout_s=3 * limit_s + 120, MUTANTS_TESTS=str(chosen))
+                except subprocess.TimeoutExpired:
+                    return "timeout", "", len(tests)
+                if run.returncode:
+                    failed = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+                    return "killed", (failed or [run.stdout[-300:] + run.stderr[-300:]])[0], len(tests)
+        finally:
+            path.write_text(original, encoding="utf-8")
+        return "survived", "", sum(map(len, rounds))
+
+
+def read(path: Path) -> dict[str, dict[str, object]]:
+    """The last result of each mutant."""
+    if not path.exists():
+        return {}
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    fields = Mutant.__dataclass_fields__
+    return {json.dumps({key: line[key] for key in fields}): line for line in lines}
+
+
+def report(results: dict[str, dict[str, object]]) -> str:
+    """A table by package, then the survivors."""
+    by_package: dict[str, list[str]] = defaultdict(list)
+    for result in results.values():
+        by_package[str(result["path"]).split("/")[2]].append(str(result["outcome"]))
+    lines = ["| package | mutants | noticed | survived |", "|---|---|---|---|"]
+    for package, outcomes in sorted(by_package.items()):
+        noticed = sum(outcome in ("killed", "timeout") for outcome in outcomes)
+        lines.append(f"| {package} | {len(outcomes)} | {noticed} | {len(outcomes) - noticed} |")
+    for result in results.values():
+        if result["outcome"] not in ("killed", "timeout"):
+            lines.append(
+                f"\n{result['outcome']} {result['path']}:{result['line']} ({result['tests']} tests)\n{result['diff']}"
+            )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Records of launch rules: which layouts, schedulers and data types a serving engine starts with."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from rackline.catalog.base import Count, Record, SourcedRecord, Text
+from rackline.catalog.stacks import Admission
+
+Version = Text
+
+
+class LaunchRule(Record):
+    """One rule; which of the parameters it reads is stated in `rackline.search.launch_rules`.
+
+    Args:
+        says: The rule in one line, as a rejected layout is told.
+        since: From this version on, such as "0.8"; all earlier ones when it is missing.
+        before: Versions below this one; all later ones when it is missing.
+        admissions: Admissions that the engine's scheduler has.
+        sizes: Ranks of an expert exchange within a host [count].
+        groups: Weights that share a scale, by data type; no rank cuts through a group [count].
+        vendors: Vendors of the chips that the engine runs on.
+        lacking: Data types of weights that a generation of chips does not run, by generation.
+    """
+
+    says: Text
+    since: Version | None = Field(default=None, pattern=r"^\d+(\.\d+)*$")
+    before: Version | None = Field(default=None, pattern=r"^\d+(\.\d+)*$")
+    admissions: tuple[Admission, ...] | None = None
+    sizes: tuple[Count, ...] | None = None
+    groups: dict[str, Count] | None = None
+    vendors: tuple[Text, ...] | None = None
+    lacking: dict[str, tuple[Text, ...]] | None = None
+
+
+RuleName = Literal[
+    "same_chips_on_each_host", "expert_group_whole", "experts_equal", "exchange_ranks", "attention_whole_or_split",
+    "decode_pool_unpipelined", "context_whole", "prefill_context_whole", "admissions", "mixed_unpipelined",
+    "overlap_whole_group", "no_overlap", "scale_groups", "vendors", "weights_of_chip",
+]  # fmt: skip
+
+
+class LaunchRulesRecord(SourcedRecord):
+    """What an engine refuses to start with.
+
+    Args:
+        version: Newest version that was read.
+        rules: By name; each is covered by a source.
+    """
+
+    version: Version = Field(pattern=r"^\d+(\.\d+)*$")
+    rules: dict[RuleName, LaunchRule]
+
+    @model_validator(mode="after")
+    def _every_rule_has_a_source(self) -> Self:
+        for name in self.rules:
+            if self.source_of(f"rules.{name}") is None:
+                raise ValueError(f"no [[sources]] entry covers rules.{name}")
+        return self

@@ -1,0 +1,119 @@
+"""The part of a search space that the engine launches, and the better layouts that it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from rackline.parallel import Layout, LayoutGrid
+from rackline.passes.features import Array
+from rackline.search.candidate import Candidate
+from rackline.search.choice import Choice
+from rackline.search.engines import EngineSearch
+from rackline.search.evaluate import Space
+from rackline.search.launch_rules import Asked
+from rackline.search.rejected import Rejected
+from rackline.search.space import Constraints
+from rackline.serving.workload import Mode
+
+
+def launchable(space: Space, options: list[Layout], *, pools: bool) -> tuple[Space, list[Layout]]:
+    """The space without what the engine starts in no combination; unchanged where it starts nothing at all.
+
+    Args:
+        options: layouts of the space.
+        pools: whether layouts that only a prefill or a decode pool may have are kept.
+    """
+    if space.rules is None:
+        return space, options
+    modes: list[Mode] = []
+    kept = np.zeros(len(options), dtype=bool)
+    for mode in space.modes:
+        starts = np.logical_or.reduce([space.launches(one, mode) for one in space.precisions])
+        if starts.any():
+            modes.append(mode)
+        kept |= starts
+    if pools:
+        kept |= _in_pools(space)
+    if not modes or not kept.any():
+        return space, options
+    chosen = [options[row] for row in np.flatnonzero(kept)]
+    return replace(space, modes=modes, grid=LayoutGrid.of(chosen)), chosen
+
+
+def _in_pools(space: Space) -> Array:
+    found = np.zeros(len(space.grid), dtype=bool)
+    for one in space.precisions:
+        for overlap in {mode.two_batch_overlap for mode in space.modes}:
+            mode = replace(space.modes[0], two_batch_overlap=overlap)
+            found |= space.launches(one, mode, "prefill") | space.launches(one, mode, "decode")
+    return found
+
+
+def starts_nothing(space: Space) -> str:
+    """Why the engine starts no engine of the space, in one line; empty where it starts one."""
+    if space.rules is None:
+        return ""
+    if any(np.any(space.launches(one, mode)) for one in space.precisions for mode in space.modes):
+        return ""
+    asked = Asked(
+        model=space.model,
+        cluster=space.cluster,
+        sharding=space.grid,
+        precision=space.precisions[0],
+        mode=space.modes[0],
+        role="both",
+    )
+    says = [rule.says for _, rule, breaks in space.rules.broken(asked) if breaks.any()]
+    return f"{space.rules.engine} {space.rules.version} launches none of these: {'; '.join(says)}"
+
+
+def better_refused(
+    space: Space, options: list[Layout], limits: Constraints, best: Choice | None, *, open_loop: bool
+) -> Rejected | None:
+    """The cheapest single engine that the engine's rules alone keep from being the answer; None without one.
+
+    Args:
+        space: with the rules, before `launchable`.
+        options: its layouts.
+        best: the cheapest that is launched; its precision and scheduler are looked at, all without it.
+        open_loop: by which estimate, as of the best.
+    """
+    rules = space.rules
+    if rules is None:
+        return None
+    if best is not None:
+        space = replace(space, precisions=[best.precision], modes=[best.mode])
+    starts = np.array([space.launches(one, mode) for one in space.precisions for mode in space.modes]).any(axis=0)
+    rows = np.flatnonzero(~starts)
+    if not rows.size:
+        return None
+    others = [options[row] for row in rows]
+    free = replace(space, grid=LayoutGrid.of(others), rules=None)
+    if all(mode.two_batch_overlap for mode in free.modes) and not np.any(free.grid.attention_dp > 1):
+        return None
+    search = EngineSearch.of(free, others, limits, open_loop=open_loop)
+    for part in free.parts():
+        search.look_at(part)
+    found = next(iter(search.answer().contenders), None)
+    if found is None or not isinstance(found.estimate, Candidate):
+        return None
+    if best is not None and not found.usd_per_mtok_output_all_in < best.estimate.usd_per_mtok_output_all_in:
+        return None
+    asked = Asked(
+        model=space.model,
+        cluster=space.cluster,
+        sharding=found.layout,
+        precision=found.precision,
+        mode=found.mode,
+        role="both",
+    )
+    gain = 0.0 if best is None else best.estimate.usd_per_mtok_output_all_in / found.usd_per_mtok_output_all_in - 1.0
+    one = replace(found.layout, dp=1).label()
+    return Rejected(
+        what=f"{one} · {found.precision.short()} · {found.mode.label()} · batch {found.estimate.batch_size:.4g}",
+        reason=f"launch: {rules.refusal(asked)}",
+        excess=gain,
+        candidate=found.estimate,
+    )

@@ -1,0 +1,168 @@
+"""Launch commands: the flags are those of the engines' own parsers, the checkpoint is the one that was asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rackline.api.plan_parts import checkpoints_of as found_checkpoints
+from rackline.api.plan_parts import engine_of
+from rackline.api.resolve import Lookup
+from rackline.api.watch import Watch
+from rackline.arch import Model, model
+from rackline.catalog import names
+from rackline.errors import InputError
+from rackline.hardware import cluster
+from rackline.parallel import Layout, enumerate_layouts, precision
+from rackline.search.launch import Checkpoints, LaunchCommand, Replica, checkpoint, launch_command
+from rackline.search.launch_rules import Asked, Role, launch_rules
+from rackline.search.space import default_modes, default_precisions
+from rackline.serving.workload import Mode, Workload
+
+TABLES = sorted((Path(__file__).parent.parent / "data" / "engine_flags").glob("*.json"))
+
+
+def checkpoints_of(name: str) -> Checkpoints:
+    return found_checkpoints(name, Lookup(watch=Watch(), offline=True))
+
+
+CHAT = Workload(input_len=2048, output_len=512)
+
+
+def flags_of(words: tuple[str, ...]) -> list[tuple[str, str | None]]:
+    """(flag, value or None) of a command."""
+    found: list[tuple[str, str | None]] = []
+    for index, word in enumerate(words):
+        if word.startswith("--"):
+            after = words[index + 1] if index + 1 < len(words) else "--"
+            found.append((word, None if after.startswith("--") else after))
+    return found
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_every_flag_of_random_commands_is_one_of_the_engine(path: Path) -> None:
+    table = json.loads(path.read_text())
+    engine, version, flags = table["engine"], table["version"], table["flags"]
+    draw, rules, checked = np.random.default_rng(7), launch_rules(engine, version), 0
+    known = [name for name in names("models") if isinstance(model(name), Model)]
+    while checked < 150:
+        of, on = model(str(draw.choice(known))), cluster(str(draw.choice(["h100-96", "gb200-nvl72", "mi300x-8"])))
+        options = enumerate_layouts(of, on.num_chips)
+        layout = options[int(draw.integers(len(options)))]
+        chosen = default_precisions(of, on.chip)
+        label = chosen[int(draw.integers(len(chosen)))]
+        modes = default_modes(of)
+        mode, role = modes[int(draw.integers(len(modes)))], str(draw.choice(["both", "prefill", "decode"]))
+        what = Asked(model=of, cluster=on, sharding=layout, precision=label, mode=mode, role=role)  # type: ignore[arg-type]
+        if rules.refusal(what):
+            continue
+        ids = checkpoints_of(of.name)
+        model_id, quantise_to, _ = checkpoint(ids, label, precision("native", of, on.chip))
+        moe = of.moe() if isinstance(of, Model) else None
+        command = launch_command(
+            engine,
+            Replica(
+                model_id=model_id, quantise_to=quantise_to, layout=layout, precision=label, mode=mode, role=role,  # type: ignore[arg-type]
+                sequences_per_rank=int(draw.integers(1, 300)), workload=CHAT, chips_per_host=on.host_chips,
+                num_experts=moe.num_experts if moe else 0,
+            ),
+            version,
+        )  # fmt: skip
+        for flag, value in flags_of(command.words):
+            assert flag in flags, f"{engine} {version} has no {flag}: {' '.join(command.words)}"
+            assert flags[flag]["value"] == (value is not None), flag
+            assert not flags[flag]["choices"] or value in flags[flag]["choices"], (flag, value)
+        checked += 1
+
+
+def command(engine: str, layout: Layout, role: Role = "both", version: str = "", **more: object) -> LaunchCommand:
+    place = cluster("gb200-nvl72")
+    given = {
+        "model_id": "x/y", "layout": layout, "precision": precision("fp8,kv=fp8", model("deepseek-v3"), place.chip),
+        "mode": Mode(admission="chunked", max_batched_tokens=2048), "sequences_per_rank": 64, "workload": CHAT,
+        "role": role, "chips_per_host": 4, "num_experts": 256,
+    } | more  # fmt: skip
+    return launch_command(engine, Replica(**given), version)  # type: ignore[arg-type]
+
+
+def test_redundant_experts_make_the_ranks_equal() -> None:
+    wide = Layout(attention_dp=72, ep=72)
+    vllm, sglang, trtllm = (command(engine, wide) for engine in ("vllm", "sglang", "trtllm"))
+    assert dict(flags_of(vllm.words))["--eplb-config"] == '{"num_redundant_experts": 32}'
+    assert dict(flags_of(sglang.words))["--ep-num-redundant-experts"] == "32"
+    assert "    num_slots: 288" in trtllm.options_file
+    even = command("sglang", Layout(attention_dp=64, ep=64))
+    assert "--ep-num-redundant-experts" not in even.words
+
+
+def test_hosts_of_a_wide_replica() -> None:
+    found = command("vllm", Layout(attention_dp=72, ep=72, dp=2))
+    assert (found.num_hosts, found.chips_per_replica, found.replicas) == (18, 72, 2)
+    assert dict(flags_of(found.words))["--data-parallel-size-local"] == "4"
+    assert "18" in found.notes[0]
+    piped = command("vllm", Layout(tp=4, pp=2), num_experts=0)
+    assert dict(flags_of(piped.words))["--nnodes"] == "2"
+    assert dict(flags_of(command("sglang", Layout(tp=8)).words))["--nnodes"] == "2"
+
+
+def test_pools_name_their_connectors_and_kv_type() -> None:
+    first, then = (command("sglang", Layout(tp=4), role) for role in ("prefill", "decode"))
+    for one, role in ((first, "prefill"), (then, "decode")):
+        flags = dict(flags_of(one.words))
+        assert flags["--disaggregation-mode"] == role
+        assert flags["--disaggregation-transfer-backend"] == "nixl"
+        assert flags["--kv-cache-dtype"] == "fp8_e4m3"
+    staged = command("sglang", Layout(tp=2, pp=2), "prefill")
+    assert dict(flags_of(staged.words))["--disaggregation-transfer-backend"] == "mooncake"
+    assert "NixlConnector" in str(dict(flags_of(command("vllm", Layout(tp=4), "decode").words))["--kv-transfer-config"])
+
+
+def test_attention_dp_is_spelled_by_version() -> None:
+    ranks = Layout(attention_dp=4, ep=4)
+    assert "--enable-dp-attention" in command("sglang", ranks, version="0.5.6").words
+    assert "--attn-dp-size" in command("sglang", ranks, version="0.5.23").words
+
+
+NAMED = [
+    ("llama-3.1-70b", "meta-llama/Llama-3.1-70B-Instruct"),
+    ("llama-3.3-70b", "meta-llama/Llama-3.3-70B-Instruct"),
+    ("deepseek-r1", "deepseek-ai/DeepSeek-R1"),
+    ("deepseek-v3", "deepseek-ai/DeepSeek-V3"),
+    ("deepseek-ai/DeepSeek-R1-0528", "deepseek-ai/DeepSeek-R1-0528"),
+    ("gemma-3-27b", "google/gemma-3-27b-it"),
+    ("gpt-oss-120b", "openai/gpt-oss-120b"),
+]
+
+
+@pytest.mark.parametrize(("given", "loaded"), NAMED)
+def test_the_checkpoint_is_the_one_that_was_named(given: str, loaded: str) -> None:
+    assert checkpoints_of(given).released == loaded
+
+
+def test_the_checkpoint_fits_the_data_type() -> None:
+    chip = cluster("dgx-b200").chip
+
+    def chosen(name: str, label: str) -> tuple[str, str, str]:
+        of = model(name)
+        return checkpoint(checkpoints_of(name), precision(label, of, chip), precision("native", of, chip))
+
+    assert chosen("deepseek-v3", "fp8") == ("deepseek-ai/DeepSeek-V3", "", "")  # released in blocks of fp8
+    assert chosen("qwen3-32b", "fp8")[:2] == ("Qwen/Qwen3-32B-FP8", "")
+    assert chosen("qwen3-235b-a22b", "fp4")[:2] == ("nvidia/Qwen3-235B-A22B-NVFP4", "")
+    assert chosen("llama-3.3-70b", "fp8")[:2] == ("meta-llama/Llama-3.3-70B-Instruct", "fp8")  # of 3.1 there is one
+    assert chosen("deepseek-r1", "fp4")[0] == "deepseek-ai/DeepSeek-R1"
+    loaded, converted, note = chosen("llama-3.1-8b", "fp8")
+    assert (loaded, converted) == ("meta-llama/Llama-3.1-8B-Instruct", "fp8")
+    assert "while loading" in note
+    assert "none is known" in chosen("llama-3.1-8b", "int4")[2]
+    assert chosen("gpt-oss-120b", "native") == ("openai/gpt-oss-120b", "", "")
+
+
+def test_engine_and_version() -> None:
+    assert engine_of("auto") == ("", "")
+    assert engine_of("sglang=0.5.6") == ("sglang", "0.5.6")
+    with pytest.raises(InputError, match="vllm"):
+        engine_of("vlm")

@@ -1,0 +1,154 @@
+"""Launch rules: which layouts an engine starts, alone and in a grid, and what a plan says of better ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rackline.arch import model
+from rackline.catalog import launch_rules_record, names
+from rackline.errors import InputError
+from rackline.hardware import cluster
+from rackline.parallel import Layout, LayoutGrid, enumerate_layouts, precision
+from rackline.passes import calibration
+from rackline.search import Constraints, plan
+from rackline.search.launch_rules import CHECKS, Asked, launch_rules, rules_of
+from rackline.serving.workload import Mode, Workload
+
+CHUNKED = Mode(admission="chunked", max_batched_tokens=2048)
+
+
+def asked(layout: Layout, of: str = "deepseek-v3", on: str = "h100-96", label: str = "native", **more: object) -> Asked:
+    place = cluster(on)
+    found = Asked(
+        model=model(of),
+        cluster=place,
+        sharding=layout,
+        precision=precision(label, model(of), place.chip),
+        mode=CHUNKED,
+        role="both",
+    )
+    return replace(found, **more)  # type: ignore[arg-type]
+
+
+REFUSED = [
+    ("vllm", Layout(tp=1, attention_dp=8, ep=4, moe_tp=2), {}, "over all ranks"),
+    ("vllm", Layout(tp=1, pp=9), {"of": "llama-3.1-70b"}, "same number of chips on each"),
+    ("vllm", Layout(tp=4, pp=2), {"of": "llama-3.1-70b", "role": "decode"}, "NixlConnector"),
+    ("vllm", Layout(tp=1, attention_dp=6, ep=6), {}, "2, 4 or 8 ranks"),
+    ("vllm", Layout(tp=8, attention_dp=2, ep=1, moe_tp=16), {"of": "qwen3-235b-a22b", "label": "fp8_block"}, "scale"),
+    ("vllm", Layout(tp=8), {"of": "llama-3.1-70b", "mode": Mode(admission="prefill_first")}, "prompt chunks"),
+    ("vllm", Layout(tp=8, ep=8), {"mode": replace(CHUNKED, two_batch_overlap=True)}, "--enable-dbo"),
+    ("sglang", Layout(tp=6, ep=6), {}, "redundant"),
+    ("sglang", Layout(tp=8, cp=2), {"of": "llama-3.1-70b", "role": "prefill", "cp": 2}, "--attn-cp-size"),
+    ("trtllm", Layout(tp=2, attention_dp=4, ep=8), {}, "enable_attention_dp"),
+    ("trtllm", Layout(tp=8), {"of": "llama-3.1-70b", "on": "mi300x-8"}, "NVIDIA"),
+    ("trtllm", Layout(tp=8), {"of": "llama-3.1-70b", "label": "fp4"}, "generation"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("engine", "layout", "more", "says"), REFUSED)
+def test_what_an_engine_refuses_names_the_rule(engine: str, layout: Layout, more: dict[str, object], says: str) -> None:
+    reason = launch_rules(engine).refusal(asked(layout, **more))  # type: ignore[arg-type]
+    assert reason is not None
+    assert says in reason
+    assert reason.startswith(engine)
+
+
+STARTED = [
+    ("vllm", Layout(tp=1, attention_dp=16, ep=16), {}),
+    ("vllm", Layout(tp=8, pp=2), {"of": "llama-3.1-70b"}),
+    ("vllm", Layout(tp=1, attention_dp=72, ep=72), {"on": "gb200-nvl72"}),
+    ("sglang", Layout(tp=8), {"of": "llama-3.1-70b", "mode": Mode(admission="prefill_first")}),
+    ("sglang", Layout(tp=1, attention_dp=72, ep=72), {"on": "gb200-nvl72"}),
+    ("trtllm", Layout(tp=1, attention_dp=8, ep=4, moe_tp=2), {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("engine", "layout", "more"), STARTED)
+def test_what_an_engine_starts_is_not_refused(engine: str, layout: Layout, more: dict[str, object]) -> None:
+    assert launch_rules(engine).refusal(asked(layout, **more)) is None  # type: ignore[arg-type]
+
+
+def test_a_grid_is_judged_as_its_layouts_are_one_by_one() -> None:
+    options = enumerate_layouts(model("deepseek-v3"), 32)
+    for engine in ("vllm", "sglang", "trtllm", "generic"):
+        rules = launch_rules(engine)
+        for role in ("both", "prefill", "decode"):
+            whole = rules.launches(asked(options[0], sharding=LayoutGrid.of(options), role=role))
+            alone = [rules.refusal(asked(one, role=role)) is None for one in options[::7]]
+            assert whole[::7].tolist() == alone
+            assert whole.any()
+
+
+def test_rules_follow_the_version() -> None:
+    first = Mode(admission="prefill_first")
+    assert launch_rules("vllm", "0.7.3").refusal(asked(Layout(tp=8), "llama-3.1-70b", mode=first)) is None
+    mixed = asked(Layout(tp=4, pp=2), "llama-3.1-70b")
+    assert "--pp-size" in str(launch_rules("sglang", "0.5.6").refusal(mixed))
+    assert launch_rules("sglang").refusal(mixed) is None
+    with pytest.raises(InputError, match="version"):
+        launch_rules("vllm", "newest")
+
+
+def test_every_rule_of_the_catalogue_is_checked_and_has_a_source() -> None:
+    seen: set[str] = set()
+    for name in names("launch_rules"):
+        record = launch_rules_record(name)
+        assert all(record.source_of(f"rules.{rule}") for rule in record.rules)
+        seen |= set(record.rules)
+    assert seen == set(CHECKS)
+
+
+def test_the_blackboard_has_no_engine() -> None:
+    assert rules_of(calibration("unit")) is None
+    chip = cluster("dgx-h100").chip
+    assert str(rules_of(calibration("sglang", chip))).startswith("LaunchRules(engine='sglang'")
+
+
+def test_a_plan_has_only_layouts_that_the_engine_starts_and_names_a_better_one_that_it_refuses() -> None:
+    place = cluster("h100-96").with_num_chips(24)
+    numbers = calibration("sglang", place.chip)
+    question = {
+        "workload": Workload(input_len=2048, output_len=512),
+        "calibration": numbers,
+        "constraints": Constraints(tpot_s=0.05),
+        "precisions": [precision("fp8", model("deepseek-v3"), place.chip)],
+        "served": False,
+    }
+    found = plan(model("deepseek-v3"), place, **question)  # type: ignore[arg-type]
+    free = plan(model("deepseek-v3"), place, any_layout=True, **question)  # type: ignore[arg-type]
+    rules = rules_of(numbers)
+    assert rules is not None
+    assert found.best is not None
+    assert free.best is not None
+    for one in (found.aggregated, *found.ranked):
+        assert one is not None
+        now = asked(one.layout, label=one.precision.label, mode=one.mode)
+        assert rules.refusal(now) is None
+    assert found.pools is None or found.pools.layout.pp == 1
+    assert found.rules_name == "sglang 0.5.23"
+    assert free.rules_name == ""
+    assert free.best.usd_per_mtok_output_all_in <= found.best.usd_per_mtok_output_all_in
+    named = [one for one in found.rejected if one.reason.startswith("launch: ")]
+    assert named
+    assert "sglang 0.5.23 does not launch it" in named[0].reason
+    assert not any(one.reason.startswith("launch: ") for one in free.rejected)
+
+
+def test_a_layout_that_is_asked_for_and_not_launched_is_an_answer_with_the_reason() -> None:
+    place = cluster("dgx-h100")
+    found = plan(
+        model("llama-3.1-70b"),
+        place,
+        Workload(input_len=1024, output_len=256),
+        calibration=calibration("vllm", place.chip),
+        modes=[Mode(admission="prefill_first", max_batched_tokens=8192)],
+        pools=False,
+        served=False,
+    )
+    assert found.best is None
+    assert "launches none of these" in found.reason
+    assert np.isfinite(found.candidates_evaluated)
