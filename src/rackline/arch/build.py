@@ -56,6 +56,9 @@ def found_model(found: FoundModel) -> AnyModel:
     return replace(built, origin=origin)
 
 
+_NORM_VECTORS = {"rmsnorm": 1, "layernorm": 2, "plain": 0}
+
+
 def build_model(record: ModelRecord) -> AnyModel:
     """Build the object of a validated record.
 
@@ -81,7 +84,7 @@ def build_model(record: ModelRecord) -> AnyModel:
         )
     if isinstance(arch, LayeredRecord):
         groups = _listed_groups(arch, record.name)
-        norms, extra = 2 * arch.norm_sites, arch.extra_params
+        norms, extra = arch.norms_per_layer or 2 * arch.norm_sites, arch.extra_params
     else:
         groups, norms, extra = _patterned_groups(arch), arch.norms_per_layer, 0
     return Model(
@@ -91,7 +94,7 @@ def build_model(record: ModelRecord) -> AnyModel:
         vocab_size=arch.vocab_size,
         tied_embeddings=arch.tied_embeddings,
         learned_positions=arch.learned_positions,
-        norm_params_per_norm=arch.d_model * (2 if arch.norm == "layernorm" else 1),
+        norm_params_per_norm=arch.d_model * _NORM_VECTORS[arch.norm],
         norms_per_layer=norms,
         parallel_block=arch.parallel_block,
         layer_groups=groups,

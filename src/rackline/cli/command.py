@@ -242,19 +242,7 @@ def _path(verb: Verb[Any, Any], key: str, text: str) -> Path:
 
         return check_plot_path(text, what="plot")
     one: SideFile = verb.files[key]
-    return (one.check or file_to_write)(text, key)
-
-
-def file_to_write(text: str, name: str) -> Path:
-    """A file that is going to be written, in a folder that exists.
-
-    Raises:
-        InputError: a folder, or a file in a folder that does not exist.
-    """
-    path = Path(text)
-    if path.is_dir() or not path.parent.is_dir():
-        raise InputError(what=name, given=text, allowed="a file in a folder that exists")
-    return path
+    return one.check(text, key) if one.check is not None else Path(text)
 
 
 def _parameter(name: str, option: Option, usual: Mapping[str, Any]) -> inspect.Parameter:
