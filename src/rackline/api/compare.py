@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, assert_never
 
 from rackline.api.answer import Answer, asks
 from rackline.api.fields import INPUT, OUTPUT, RENT
@@ -176,7 +176,11 @@ def _of_the_catalogue(names: tuple[str, ...], rent: str | None, lookup: Lookup) 
 
     missed: dict[str, UnknownNameError] = {}
     best = ("", -1)
-    finders: dict[str, Callable[[str], object]] = {"chips": chip, "clusters": cluster, "models": lookup.model}
+    finders: dict[Literal["chips", "clusters", "models"], Callable[[str], object]] = {
+        "chips": chip,
+        "clusters": cluster,
+        "models": lookup.model,
+    }
     for what, find in finders.items():
         seen = 0
         try:
@@ -187,12 +191,16 @@ def _of_the_catalogue(names: tuple[str, ...], rent: str | None, lookup: Lookup) 
             missed[what] = error
             best = max(best, (what, seen), key=lambda pair: pair[1])
             continue
-        if what == "chips":
-            return _chips([chip(name) for name in names], rent)
-        if what == "clusters":
-            priced, said = _clusters([cluster(name) for name in names], rent)
-            return Compared(kind=what, sides=tuple(cluster_side(one) for one in priced), prices=said)
-        return Compared(kind=what, sides=tuple(model_side(lookup.model(name)) for name in names))
+        match what:
+            case "chips":
+                return _chips([chip(name) for name in names], rent)
+            case "clusters":
+                priced, said = _clusters([cluster(name) for name in names], rent)
+                return Compared(kind=what, sides=tuple(cluster_side(one) for one in priced), prices=said)
+            case "models":
+                return Compared(kind=what, sides=tuple(model_side(lookup.model(name)) for name in names))
+            case _:
+                assert_never(what)
     if best[1] > 0:  # the first names are of this kind, a later one is not
         raise missed[best[0]]
     raise UnknownNameError(
