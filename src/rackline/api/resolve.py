@@ -331,12 +331,20 @@ def routing_of(text: str | None) -> Routing | None:
             allowed="balanced, uniform, log-normal[=SPREAD][+COPIES] or power-law=EXPONENT[+COPIES]",
             nearest=near[0] if near else None,
         )
-    what = "exponent" if law == "power_law" else "spread"
-    value = parse_count(skew, name=f"routing {what}", maximum=10.0) if equals else None
+    exponent, spread = 0.0, None
+    match law:
+        case "power_law":
+            exponent = parse_count(skew, name="routing exponent", maximum=10.0) if equals else 0.5
+        case "log_normal":
+            spread = parse_count(skew, name="routing spread", maximum=10.0) if equals else None
+        case "balanced" | "uniform":
+            pass
+        case _:
+            assert_never(law)
     return Routing(
         law=law,
-        exponent=(0.5 if value is None else value) if law == "power_law" else 0.0,
-        spread=value if law == "log_normal" else None,
+        exponent=exponent,
+        spread=spread,
         rearranged_from_ep=1 if plus else None,
         redundant_experts=_copies(text, copies) if plus else 0,
     )
