@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rackline.parallel import Deployment, Layout, Precision
     from rackline.serving.speculative import Speculation
     from rackline.serving.stack import Stack
-    from rackline.simulation import Handover, Pool, Requests, Result
+    from rackline.simulation import CacheConfig, Handover, Pool, Requests, Result
     from rackline.simulation.metrics import Costs
 
 COMPARED = (
@@ -185,20 +185,20 @@ def server_of(question: SimulateQuestion, model: AnyModel, cluster: Cluster, has
     front_given = layout_text(question.prefill_layout)
     front_layout = parse_layout(front_given, model) if front_given else layout
     replicas, front, used = _sizes(question, cluster, layout, front_layout)
-    shared = _shared_options(question, deployment, hash_tokens, longest)
+    cache = _cache(question, deployment, hash_tokens, longest)
     pool = pool_of(
         deployment,
         stack,
+        cache=replace(cache, pool_tokens=count(question.kv_tokens)),
+        policy_name=question.policy,
         replicas=replicas,
-        pool_tokens=count(question.kv_tokens),
         speculation=_speculation(question.speculate),
-        **shared,
     )
     return Server(
         deployment=deployment,
         pool=pool,
         router=question.router,
-        prefill=_prefill(question, replace(deployment, layout=front_layout), layout, front, stack, shared)
+        prefill=_prefill(question, replace(deployment, layout=front_layout), layout, front, stack, cache)
         if front
         else None,
         beyond_s=stack.first_token_s,
@@ -236,25 +236,23 @@ def _sizes(question: SimulateQuestion, cluster: Cluster, layout: Layout, front_l
     return replicas, front, used
 
 
-def _shared_options(
-    question: SimulateQuestion, deployment: Deployment, hash_tokens: int, longest: int
-) -> dict[str, Any]:
-    """Options of both pools."""
+def _cache(question: SimulateQuestion, deployment: Deployment, hash_tokens: int, longest: int) -> CacheConfig:
+    """The KV cache of both pools."""
     from rackline.parallel.memory import kv_size
+    from rackline.simulation import CacheConfig
 
     block_size = count(question.block_size)
     size = kv_size(deployment.model, deployment.layout, deployment.precision)
     tiers = texts(question.tier)
-    return {
-        "policy_name": question.policy,
-        "block_size": block_size,
-        "longest": longest,
-        "reserve": next((known for known in RESERVES if known == question.reserve), None),
-        "prefix_caching": question.prefix_caching or bool(tiers),
-        "hash_tokens": hash_tokens,
-        "tiers": tiers_of(tiers, float(size.in_tokens(block_size)[0])),
-        "swap_bytes_per_s": si(question.swap) or 0.0,
-    }
+    return CacheConfig(
+        block_size=block_size,
+        longest=longest,
+        reserve=next((known for known in RESERVES if known == question.reserve), None),
+        prefix_caching=question.prefix_caching or bool(tiers),
+        hash_tokens=hash_tokens,
+        tiers=tiers_of(tiers, float(size.in_tokens(block_size)[0])),
+        swap_bytes_per_s=si(question.swap) or 0.0,
+    )
 
 
 def _prefill(
@@ -263,7 +261,7 @@ def _prefill(
     layout: Layout,
     replicas: int,
     stack: Stack,
-    shared: dict[str, Any],
+    cache: CacheConfig,
 ) -> Handover:
     """The prefill pool, and its KV cache transfer."""
     from rackline.parallel.memory import kv_size
@@ -274,7 +272,7 @@ def _prefill(
     grown = float(size.bytes_per_token)
     hop_s = 0.0 if deployment.calibration.is_unit else deployment.cluster.levels[-1].latency_s
     return Handover(
-        pool=pool_of(deployment, stack, replicas=replicas, **shared),
+        pool=pool_of(deployment, stack, cache=cache, policy_name=question.policy, replicas=replicas),
         tokens_per_s=link / grown if grown else inf,
         latency_s=hop_s + float(size.fixed_bytes) / link,
     )
