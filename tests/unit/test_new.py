@@ -99,7 +99,7 @@ def test_a_wrong_file_names_all_its_faults_with_their_lines(tmp_path: Path) -> N
 def test_all_numbers_without_a_source_are_named(tmp_path: Path) -> None:
     file = tmp_path / "bad.toml"
     file.write_text(template("chip", "bad").text.replace('fields = ["*"]', 'fields = ["cores"]'), encoding="utf-8")
-    with pytest.raises(CatalogError, match=r"covers the number peak_flop_per_s.bf16 \(nor .*hbm_bytes, .*power_w"):
+    with pytest.raises(CatalogError, match=r"covers the number peak_flop_per_s.bf16 \(nor peak_flop_per_s.fp16, .*"):
         chip_record(str(file))
 
 

@@ -136,7 +136,7 @@ class SourcedRecord(Record):
         if not any("*" in source.fields for source in self.sources):
             first, *more = [key for key in self.numbers() if self.source_of(key) is None] or [""]
             if first:
-                others = f" (nor {', '.join(more[:20])})" if more else ""
+                others = f" (nor {', '.join(more[:6])})" if more else ""
                 raise ValueError(f"no [[sources]] entry covers the number {first}{others}")
         named = any("*" not in field for source in self.sources for field in source.fields)
         known = (
