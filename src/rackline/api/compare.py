@@ -174,13 +174,13 @@ def _of_the_catalogue(names: tuple[str, ...], rent: str | None, lookup: Lookup) 
     from rackline.hardware import chip, cluster
     from rackline.report.compare_report import cluster_side, model_side
 
-    def clusters() -> Compared:
+    def of_clusters() -> Compared:
         priced, said = _clusters([cluster(name) for name in names], rent)
         return Compared(kind="clusters", sides=tuple(cluster_side(one) for one in priced), prices=said)
 
-    makers: dict[str, Callable[[], Compared]] = {
+    sides: dict[str, Callable[[], Compared]] = {
         "chips": lambda: _chips([chip(name) for name in names], rent),
-        "clusters": clusters,
+        "clusters": of_clusters,
         "models": lambda: Compared(kind="models", sides=tuple(model_side(lookup.model(name)) for name in names)),
     }
     missed: dict[str, UnknownNameError] = {}
@@ -196,7 +196,7 @@ def _of_the_catalogue(names: tuple[str, ...], rent: str | None, lookup: Lookup) 
             missed[what] = error
             best = max(best, (what, seen), key=lambda pair: pair[1])
             continue
-        return makers[what]()
+        return sides[what]()
     if best[1] > 0:  # the first names are of this kind, a later one is not
         raise missed[best[0]]
     raise UnknownNameError(
