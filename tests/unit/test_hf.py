@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hf_configs import DEEPSEEK, GEMMA3, GPT_OSS, LLAMA, LLAMA4, QWEN3, QWEN3_MOE
+from hf_configs import DEEPSEEK, GEMMA3, GEMMA4, GPT_OSS, LLAMA, LLAMA4, QWEN3, QWEN3_MOE
 
 from rackline.arch import build_model, model, read_hf_config, record_from_hf
-from rackline.catalog import GqaRecord, MlaRecord, ModelRecord, model_record
+from rackline.catalog import GqaRecord, LayeredRecord, MlaRecord, ModelRecord, model_record
 from rackline.errors import ConfigError
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
@@ -172,6 +172,21 @@ def test_gemma_defaults_and_pattern_come_from_its_class() -> None:
     arch = read(GEMMA3).architecture
     assert arch is not None
     assert (arch.tied_embeddings, arch.vocab_size, arch.ffn.kind) == (True, 262_208, "geglu")
+
+
+@pytest.mark.parametrize("shared", [0, 2, 5])
+def test_the_last_layers_of_gemma4_read_the_cache_of_earlier_ones(shared: int) -> None:
+    record = read({**GEMMA4, "num_kv_shared_layers": shared})
+    assert isinstance(record.architecture, LayeredRecord)
+    of_layer = [
+        layer.attention.model_dump().get("shares_kv", False)
+        for layer in record.architecture.layers
+        for _ in range(layer.count)
+    ]
+    assert sum(of_layer) == shared
+    assert float(build_model(record).kv_bytes(8.0)) == pytest.approx(
+        float(build_model(read(GEMMA4)).kv_bytes(8.0)) * (6 - shared) / 6
+    )
 
 
 def test_llama4_dense_and_mixture_layers_alternate() -> None:
