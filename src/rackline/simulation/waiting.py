@@ -1,4 +1,4 @@
-"""Requests that wait: for admission by a rank in the order of its policy, and for their time of arrival."""
+"""Requests that wait: for admission by a rank in the order of its policy, and for their arrival time."""
 
 from __future__ import annotations
 
