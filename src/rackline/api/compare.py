@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, assert_never
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
 from rackline.api.fields import INPUT, OUTPUT, RENT
@@ -174,13 +174,18 @@ def _of_the_catalogue(names: tuple[str, ...], rent: str | None, lookup: Lookup) 
     from rackline.hardware import chip, cluster
     from rackline.report.compare_report import cluster_side, model_side
 
+    def of_clusters() -> Compared:
+        priced, said = _clusters([cluster(name) for name in names], rent)
+        return Compared(kind="clusters", sides=tuple(cluster_side(one) for one in priced), prices=said)
+
+    sides: dict[str, Callable[[], Compared]] = {
+        "chips": lambda: _chips([chip(name) for name in names], rent),
+        "clusters": of_clusters,
+        "models": lambda: Compared(kind="models", sides=tuple(model_side(lookup.model(name)) for name in names)),
+    }
     missed: dict[str, UnknownNameError] = {}
     best = ("", -1)
-    finders: dict[Literal["chips", "clusters", "models"], Callable[[str], object]] = {
-        "chips": chip,
-        "clusters": cluster,
-        "models": lookup.model,
-    }
+    finders: dict[str, Callable[[str], object]] = {"chips": chip, "clusters": cluster, "models": lookup.model}
     for what, find in finders.items():
         seen = 0
         try:
@@ -191,16 +196,7 @@ def _of_the_catalogue(names: tuple[str, ...], rent: str | None, lookup: Lookup) 
             missed[what] = error
             best = max(best, (what, seen), key=lambda pair: pair[1])
             continue
-        match what:
-            case "chips":
-                return _chips([chip(name) for name in names], rent)
-            case "clusters":
-                priced, said = _clusters([cluster(name) for name in names], rent)
-                return Compared(kind=what, sides=tuple(cluster_side(one) for one in priced), prices=said)
-            case "models":
-                return Compared(kind=what, sides=tuple(model_side(lookup.model(name)) for name in names))
-            case _:
-                assert_never(what)
+        return sides[what]()
     if best[1] > 0:  # the first names are of this kind, a later one is not
         raise missed[best[0]]
     raise UnknownNameError(
