@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, assert_never, cast
 
 import numpy as np
 
@@ -190,13 +190,18 @@ def _unit_s(kept: Sequence[Rows], time: Array, file: Path, given: TimeUnit | Non
     if given is not None:
         return {"s": 1.0, "ms": 1e-3}[given]
     gap = float(time[-1] - time[0]) / max(len(time) - 1, 1)
-    if default == "s" and len(time) > 1:
-        whole = bool((time == np.floor(time)).all())
-        if (whole and gap >= _SPARSE_S) or float(time[-1]) >= _EPOCH_MS:
-            raise _ambiguous(file, "seconds", "ms", f"a request each {gap:,.6g} s")
-    if default == "ms" and len(time) > 1 and 0.0 < gap < _DENSE_MS:
-        raise _ambiguous(file, "milliseconds", "s", f"{1e3 / gap:,.4g} requests/s")
-    return {"s": 1.0, "ms": 1e-3}[default]
+    match default:
+        case "s":
+            whole = bool((time == np.floor(time)).all())
+            if len(time) > 1 and ((whole and gap >= _SPARSE_S) or float(time[-1]) >= _EPOCH_MS):
+                raise _ambiguous(file, "seconds", "ms", f"a request each {gap:,.6g} s")
+            return 1.0
+        case "ms":
+            if len(time) > 1 and 0.0 < gap < _DENSE_MS:
+                raise _ambiguous(file, "milliseconds", "s", f"{1e3 / gap:,.4g} requests/s")
+            return 1e-3
+        case _:
+            assert_never(default)
 
 
 def _ambiguous(file: Path, taken: str, other: TimeUnit, means: str) -> InputError:

@@ -15,8 +15,16 @@ from rackline.passes.features import Array
 from rackline.training.memory import cheapest_recompute
 from rackline.training.precision import TrainPrecision, train_precision
 from rackline.training.runs import Runs, TrainLayout, replaced
-from rackline.training.stack import BEFORE_HOPPER, IDEAL, TrainingStack, has_grace, lookup, training_stack
-from rackline.training.step import StepParts, step_parts, step_time
+from rackline.training.stack import (
+    BEFORE_HOPPER,
+    IDEAL,
+    TrainingStack,
+    default_training_stack,
+    has_grace,
+    lookup,
+    training_stack,
+)
+from rackline.training.step import StepParts, Times, step_parts, step_time
 from rackline.training.work import MicroBatch
 from rackline.validation.cases import Case, Unsupported
 from rackline.validation.resolve import Resolver
@@ -106,9 +114,9 @@ def joined(all_parts: Sequence[StepParts]) -> StepParts:
     def column(values: Sequence[Any]) -> Array:
         return np.concatenate([np.broadcast_to(v, (n,)) for v, n in zip(values, lengths, strict=True)])
 
-    def table(name: str) -> dict[tuple[str, str], Array]:
-        keys = dict.fromkeys(key for parts in all_parts for key in getattr(parts, name))
-        return {key: column([getattr(parts, name).get(key, 0.0) for parts in all_parts]) for key in keys}
+    def table(of: Sequence[Times]) -> Times:
+        keys = dict.fromkeys(key for times in of for key in times)
+        return {key: column([times.get(key, 0.0) for times in of]) for key in keys}
 
     runs = Runs(**{f.name: np.concatenate([getattr(p.runs, f.name) for p in all_parts]) for f in fields(Runs)})
     first = all_parts[0]
@@ -118,10 +126,10 @@ def joined(all_parts: Sequence[StepParts]) -> StepParts:
         runs=runs,
         chip=first.chip,
         dtype=first.dtype,
-        seconds=table("seconds"),
-        core=table("core"),
-        modules=table("modules"),
-        ends=table("ends"),
+        seconds=table([p.seconds for p in all_parts]),
+        core=table([p.core for p in all_parts]),
+        modules=table([p.modules for p in all_parts]),
+        ends=table([p.ends for p in all_parts]),
         host_layers=tuple(column([p.host_layers[i] for p in all_parts]) for i in range(4)),  # type: ignore[arg-type]
         **{name: column([getattr(p, name) for p in all_parts]) for name in plain},
     )
@@ -215,10 +223,10 @@ def _ready(resolver: Resolver, case: Case, stacks: dict[str, TrainingStack]) -> 
         raise InputError(what="model", given=case.model, allowed="a model whose layers are known")
     if case.values.get("num_layers"):
         model = truncated(model, int(case.number("num_layers")))
-    name = "unit" if resolver.calibration_name == "unit" else train_stack_name(case)
+    chip = resolver.chip(case.chip)
+    name = "unit" if resolver.calibration_name == "unit" else train_stack_name(case, chip.generation)
     if name not in stacks:
         stacks[name] = find_stack(name)
-    chip = resolver.chip(case.chip)
     precision = train_precision(case.precision, chip, stack=stacks[name])
     layout = train_layout(case, model)
     if case.text("recompute", "unknown").lower() == "unknown":
@@ -268,12 +276,12 @@ def _unknown_recompute(
 
 
 def find_stack(name: str) -> TrainingStack:
-    """A training stack of the catalogue; the most common one where the name is unknown."""
+    """A training stack of the catalogue; the default one where the name is unknown."""
     from rackline.catalog import names
 
     if name == "unit":
         return IDEAL
-    return training_stack(name if name in names("training_stacks") else "megatron-bridge")
+    return training_stack(name if name in names("training_stacks") else default_training_stack())
 
 
 def _group_parts(
