@@ -27,6 +27,7 @@ from rackline.report.axes import Kind, Measure, linear_axis, linear_ticks, log_a
 from rackline.report.figure import ENDINGS, NOTEBOOK_TYPE, Figure, check_plot_path, choose_figure
 from rackline.report.theme import DARK, LIGHT, THEME_NAMES, Theme, ThemeName
 from rackline.report.train_report import layout_text
+from rackline.report.wording import short_count
 
 NAMES = list(made.MAKERS)
 

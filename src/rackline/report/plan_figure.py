@@ -73,7 +73,7 @@ def rejected_figure(plan: Plan) -> Figure:
     cost = _cost(plan)
     rows: list[Row] = [{**_row(plan, one.candidate), "series": one.reason, "what": one.what} for one in plan.rejected]
     title = f"{plan.model.name} on {plan.cluster.name}: what was rejected by the least"
-    best = _row(plan, plan.best.steady) if plan.best else None
+    best = _best_row(plan, plan.best) if plan.best else None
     if not rows:
         return nothing_figure(title, "Nothing was rejected.")
     points = [*rows, *([best] if best else [])]
@@ -92,7 +92,7 @@ def rejected_figure(plan: Plan) -> Figure:
         layers += note(x, y, (best[_SPEED.field], best[cost.field]), "best", below=True)
     return Figure(
         title=title,
-        subtitle=f"numbers of the steady state; {plan.calibration.name} calibration",
+        subtitle=f"estimates; {plan.calibration.name} calibration",
         description="Candidates that break one limit alone, by the least, at their speed for one user and cost: "
         + "; ".join(f"{row['what']} ({row['series']})" for row in rows)
         + ".",
