@@ -235,6 +235,15 @@ def rented_as(rack: Cluster, rent: str | None, price: Quantity | None = None) ->
     return rented(rack, rent_kind(rent))
 
 
+def billed_as(rack: Cluster, bill: str) -> Cluster:
+    """The cluster, rented in whole units or chip by chip.
+
+    Args:
+        bill: "whole" or "used".
+    """
+    return replace(rack, rented_chips=1) if bill == "used" else rack
+
+
 def cluster_of(on: ClusterLike, overrides: dict[str, object] | None = None) -> Cluster:
     """The cluster of a name or file, with values replaced; an object as it is."""
     from rackline.hardware import cluster

@@ -183,6 +183,9 @@ def _field_at(model: type[BaseModel], data: Mapping[str, Any], key: str) -> Fiel
             here = next(element for index, element in enumerate(elements) if _called(element, index) == part)
             continue
         table = cast("Mapping[str, Any]", here)
+        if info is not None and any(typing.get_origin(kind) is dict for kind in _leaf_types(info.annotation)):
+            here, info = table.get(part, {}), None  # a table of tables by name
+            continue
         info = _fields(_fitting(tables, table)[0]).get(part)
         tables, here = _inner_models(info), table.get(part, {})
     return info
