@@ -31,7 +31,7 @@ def keys_of_table(model: type[BaseModel], path: Sequence[str | int]) -> list[str
     for part in path:
         if isinstance(part, int):
             continue
-        tables = [inner for table in tables for inner in _inner_models(_fields(table).get(part))]
+        tables = [inner for table in tables for inner in inner_models(_fields(table).get(part))]
     return [key for table in tables for key in _fields(table)]
 
 
@@ -84,10 +84,10 @@ def _leaf_types(annotation: Any) -> Iterator[Any]:
         yield annotation
 
 
-def _inner_models(info: FieldInfo | None) -> list[type[BaseModel]]:
+def inner_models(field: FieldInfo | None) -> list[type[BaseModel]]:
     """Return the tables that a field may hold, directly or as elements of a list."""
     found: list[type[BaseModel]] = []
-    for kind in _leaf_types(info.annotation) if info else ():
+    for kind in _leaf_types(field.annotation) if field else ():
         origin, inside = typing.get_origin(kind), typing.get_args(kind)
         elements = inside[:1] if origin is tuple else inside[1:] if origin is dict else (kind,)
         for element in elements:
@@ -105,7 +105,7 @@ def _keys(model: type[BaseModel], data: Mapping[str, Any], prefix: str = "") -> 
             continue
         key = f"{prefix}{name}"
         value = data.get(name)
-        tables = _inner_models(info)
+        tables = inner_models(info)
         if not tables:
             yield key
         elif any(typing.get_origin(kind) is dict for kind in _leaf_types(info.annotation)):
@@ -187,5 +187,5 @@ def _field_at(model: type[BaseModel], data: Mapping[str, Any], key: str) -> Fiel
             here, info = table.get(part, {}), None  # a table of tables by name
             continue
         info = _fields(_fitting(tables, table)[0]).get(part)
-        tables, here = _inner_models(info), table.get(part, {})
+        tables, here = inner_models(info), table.get(part, {})
     return info
