@@ -445,7 +445,7 @@ def constraints_of(tpot: Quantity | None, ttft: Quantity | None, memory_fraction
 
 
 def stack_named(text: str | None, numbers: Calibration, chip: Chip) -> Stack:
-    """A stack by "vllm" or "vllm=0.11.1", with its version's defaults on a chip; that of a calibration without a text.
+    """A stack by NAME or NAME=VERSION, with its version's defaults on a chip; that of a calibration without a text.
 
     Raises:
         UnknownNameError, CatalogError: as the catalogue.

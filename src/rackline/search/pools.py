@@ -27,6 +27,8 @@ _PAIRS = 200_000  # looked at a time: bounds the memory
 _IN_TURN = (1, 4)  # prefill replicas for whose load partners are looked for
 _PARTNERS = 2  # for each of them
 _NUMBERS = (1, 2, 4, 8, 16)  # prefill replicas for whose load ratios are looked for
+_FEW_CHIPS = 16  # of a cluster in which every number of prefill replicas is looked at
+_CLOSE = 1e-9  # of a replica: thirds of a host add up to whole ones
 _COUNTS = ("evaluated", "fitting")
 WAITING_PROMPTS = 2.0  # passes' worth of KV on a prefill chip: one being made, one being sent
 
@@ -521,11 +523,17 @@ def _ratios(rate_p: Array, rate_d: Array, limits: list[ChipLimit], budget: Budge
     if not budget.in_units:
         return
     both = limits[0]
+    one, other = both.prefill_chips, both.decode_chips
     with np.errstate(divide="ignore", invalid="ignore"):
-        ideal = both.num_chips * rate_d / (both.prefill_chips * rate_d + both.decode_chips * rate_p)
-    for n in (np.floor(ideal), np.ceil(ideal)):
-        m = np.floor((both.num_chips - n * both.prefill_chips) / both.decode_chips + 1e-9)
-        good = (n >= 1) & (m >= 1) & np.isfinite(n)
+        ideal = both.num_chips / (one * rate_d + other * rate_p)
+        wanted = [(rounded(ideal * rate_d), None) for rounded in (np.floor, np.ceil)]
+        wanted += [(None, rounded(ideal * rate_p)) for rounded in (np.floor, np.ceil)]
+    if both.num_chips <= _FEW_CHIPS:
+        wanted = [(np.full(one.shape, float(count)), None) for count in range(1, int(both.num_chips))]
+    for n, m in wanted:  # one of both is rounded, the other takes what is left
+        n = np.floor((both.num_chips - m * other) / one + _CLOSE) if n is None else n
+        m = np.floor((both.num_chips - n * one) / other + _CLOSE) if m is None else m
+        good = (n >= 1) & (m >= 1) & np.isfinite(n) & np.isfinite(m)
         yield np.where(good, n, 0.0), np.where(good, m, 0.0)
 
 
