@@ -207,7 +207,8 @@ def test_waterfall_adds_up_to_the_pass() -> None:
 def test_curves_are_the_passes_of_their_batches_and_end_with_the_memory() -> None:
     found = made.explained()
     figure = made.figure("batch")
-    ranks = found.deployment.layout.attention_dp * found.deployment.layout.pp
+    layout = found.deployment.layout
+    ranks = layout.attention_dp * layout.pp
     by_context: dict[str, list[float]] = {}
     for row in rows(figure):
         by_context.setdefault(row["series"], []).append(row["batch_size"])
@@ -218,7 +219,7 @@ def test_curves_are_the_passes_of_their_batches_and_end_with_the_memory() -> Non
         context = found.context_len * factor
         most = deployment_fits(found.deployment, context)
         assert sizes[-1] == min(most, 4096.0) * ranks
-        batch = Batch(decode_sequences=sizes[-1] / ranks, context_len=context, group_tokens=sizes[-1])
+        batch = Batch(decode_sequences=sizes[-1] / ranks, context_len=context, group_tokens=sizes[-1] / layout.pp)
         drawn = [row for row in rows(figure) if row["series"] == f"{short_count(context)} tokens"]
         assert drawn[-1]["seconds"] == pytest.approx(found.table.time(batch).seconds, rel=1e-9)
 
