@@ -197,10 +197,12 @@ def server_of(question: SimulateQuestion, model: AnyModel, cluster: Cluster, has
         deployment=deployment,
         pool=pool,
         router=question.router,
-        prefill=_prefill(question, replace(deployment, layout=front_layout), layout, front, stack, shared)
+        prefill=_prefill(
+            question, replace(deployment, layout=front_layout), layout, front, stack.prefill_pool(), shared
+        )
         if front
         else None,
-        beyond_s=stack.first_token_s,
+        beyond_s=(stack.prefill_pool() if front else stack).first_token_s,
         chips=used,
         prefill_chips=front_layout.chips_per_replica,
     )

@@ -239,7 +239,7 @@ class PoolSearch:
         """Time to first token that prompts may take."""
         if self.limits.ttft_s is None:
             return None
-        constant = self.prefill.space.stack.beyond_passes_s(self.decode.space.workload)
+        constant = self.prefill.space.stack.prefill_pool().beyond_passes_s(self.decode.space.workload)
         return self.limits.ttft_s - constant - max(self.prefill.link.latency_s, self.decode.link.latency_s)
 
     @property
@@ -326,7 +326,7 @@ class PoolSearch:
             prefill_link=self.prefill.link,
             decode_link=self.decode.link,
         )
-        constant = self.prefill.space.stack.beyond_passes_s(work)
+        constant = self.prefill.space.stack.prefill_pool().beyond_passes_s(work)
         wait = float(waiting_s(prefill.load, prefill.seconds, float(first.together[partner])))
         first_usd = prefill.num_chips * budget.prefill_usd_per_chip_s / rate
         return PoolPair(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -113,7 +113,8 @@ def prefill_points(part: Part, modes: list[Mode], link: FabricLevel) -> PoolPoin
     Args:
         link: level over which the KV cache leaves.
     """
-    space, precision, engine = part.space, part.precision, part.engine
+    space, precision = part.space, part.precision
+    engine = replace(part.engine, stack=part.engine.stack.prefill_pool())
     grid, work = space.grid, space.workload
     pp = as_array(grid.pp)
     parts: list[PoolPoints] = []
