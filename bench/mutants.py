@@ -25,6 +25,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ _COMPILED = (
     "tests/unit/test_simulate_server.py",
     "tests/golden/test_simulate_oracles.py",
 )
+_KERNEL = ("kernel", "loop_arrays")
 PACKAGES = ("passes", "parallel", "arch", "serving", "training", "pricing", "scaling", "simulation")
 
 
@@ -234,6 +236,12 @@ class Tests:
                 in_file.update(contexts)
                 if mutant.line <= line <= mutant.last_line:
                     at_line.update(contexts)
+        if not in_file:  # nothing but what runs once at import: tests of the package
+            folder = str((_TREE / mutant.path).parent)
+            for data in self._data:
+                for other in data.measured_files():
+                    if other.startswith(folder):
+                        in_file.update(name for names in data.contexts_by_lineno(other).values() for name in names)
         return self._in_order(at_line) + self._in_order(in_file - at_line)
 
     def _in_order(self, tests: set[str]) -> list[str]:
@@ -262,8 +270,11 @@ class Tests:
                 chosen = _WORK / "chosen.json"
                 chosen.write_text(json.dumps(tests), encoding="utf-8")
                 files = list(dict.fromkeys(test.split("::")[0] for test in tests))
+                environment = {"MUTANTS_TESTS": str(chosen)}
+                if path.stem in _KERNEL:  # numba looks at the time of one file only
+                    environment["NUMBA_CACHE_DIR"] = tempfile.mkdtemp(prefix="numba-", dir=_WORK)
                 try:
-                    run = pytest("-x", *files, timeout_s=3 * limit_s + 120, MUTANTS_TESTS=str(chosen))
+                    run = pytest("-x", *files, timeout_s=3 * limit_s + 120, **environment)
                 except subprocess.TimeoutExpired:
                     return "timeout", "", len(tests)
                 if run.returncode:

@@ -2,7 +2,8 @@
 
     python bench/scale.py CASES.jsonl [CASES] [CHIPS] [ROWS]
 
-CASES.jsonl are served cases; they are repeated with other concurrencies until there are CASES of them.
+CASES.jsonl are served cases or static batches; they are repeated with other concurrencies or batch sizes, and prompts,
+until there are CASES of them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 MEASURED = "import sys; from rackline.cli.entry import run; sys.argv[0] = 'rackline'; run()"
 
@@ -28,19 +30,18 @@ def measure(name: str, *arguments: str) -> float:
     return seconds
 
 
+def varied(case: dict[str, Any], name: int, by: int) -> dict[str, Any]:
+    """A case like another with other requests."""
+    counted = {key: case[key] + by for key in ("concurrency", "batch_size", "input_len") if case.get(key)}
+    return {**case, **counted, "id": str(name)}
+
+
 def main(cases: str, num_cases: int = 10_000, num_chips: int = 32_768, num_rows: int = 1_000_000) -> None:
     """Measure all three."""
     known = [json.loads(line) for line in Path(cases).read_text(encoding="utf-8").splitlines() if line.strip()]
     with tempfile.TemporaryDirectory() as folder:
         many, one, trace = (Path(folder) / name for name in ("many.jsonl", "one.jsonl", "trace.csv"))
-        rows = [
-            {
-                **known[i % len(known)],
-                "id": str(i),
-                "concurrency": known[i % len(known)]["concurrency"] + i // len(known),
-            }
-            for i in range(num_cases)
-        ]
+        rows = [varied(known[i % len(known)], i, i // len(known)) for i in range(num_cases)]
         many.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         one.write_text(json.dumps(rows[0]) + "\n", encoding="utf-8")
         start = measure("validate, 1 case", "validate", str(one), "--json")

@@ -8,6 +8,7 @@ complete, so that a full disk or an interruption leaves the old file as it was.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import stat
@@ -20,6 +21,7 @@ from rackline.errors import InputError
 
 MAX_FILE_BYTES = 256 * 2**20
 """Largest file that is read whole [bytes]."""
+_CHUNK_CHARACTERS = 2**16
 MAX_LINE_CHARACTERS = 16 * 2**20
 """Longest line of a file that is read line by line [characters]."""
 _PIPES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
@@ -108,26 +110,37 @@ def read_lines(
         InputError: As `open_file`; a line that is too long; bytes that are not UTF-8.
     """
     number = open_file(path, what=what, allowed=allowed)
+    count, characters = 0, 0
+    unfinished: list[str] = []
     with open(number, encoding="utf-8-sig", newline="") as stream:
-        count = 0
         while True:
             try:
-                line = stream.readline(max_characters + 1)
+                chunk = stream.read(_CHUNK_CHARACTERS)
             except UnicodeDecodeError:
                 raise InputError(
                     what=what, given=os.fspath(path), allowed=f"{allowed} (after line {count} it is not UTF-8)"
                 ) from None
-            if not line:
+            unfinished.append(chunk)
+            characters += len(chunk)
+            lines: list[str] = []
+            if not chunk or "\n" in chunk or "\r" in chunk:
+                lines = list(io.StringIO("".join(unfinished), newline=""))
+                # the last may go on; a return at its end may be half of a line end
+                unfinished = [lines.pop()] if chunk else []
+            if characters > max_characters:
+                for place, line in enumerate((*lines, "".join(unfinished)), start=count + 1):
+                    if len(line) > max_characters:
+                        raise InputError(
+                            what=what,
+                            given=f"a line of more than {max_characters:,} characters",
+                            allowed=allowed,
+                            where=f"{os.fspath(path)}:{place}",
+                        )
+            yield from lines
+            if not chunk:
                 return
-            count += 1
-            if len(line) > max_characters:
-                raise InputError(
-                    what=what,
-                    given=f"a line of more than {max_characters:,} characters",
-                    allowed=allowed,
-                    where=f"{os.fspath(path)}:{count}",
-                )
-            yield line
+            count += len(lines)
+            characters = sum(map(len, unfinished))
 
 
 def parse_json(text: str) -> object:

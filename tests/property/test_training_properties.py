@@ -21,7 +21,7 @@ from rackline.training.precision import train_precision
 from rackline.training.runs import Runs, TrainLayout
 from rackline.training.schedules import SCHEDULE_OF, Durations, Timeline
 from rackline.training.stack import IDEAL, training_stack
-from rackline.training.step import step_parts, step_time
+from rackline.training.step import StepParts, step_parts, step_time
 from rackline.training.work import MicroBatch
 
 LAYOUTS = st.builds(
@@ -84,10 +84,10 @@ def test_no_stage_overlaps_itself_and_memory_returns_to_its_start(found: tuple[s
     assert line.step_s >= max(line.busy_s) - 1e-9
 
 
-def seconds(layout: TrainLayout, on: Cluster, name: str = "llama-3.1-8b", stack: Any = None) -> float:
-    """Time of a step of 64 sequences of 4096 tokens."""
+def parts_of(layout: TrainLayout, on: Cluster, name: str) -> StepParts:
+    """Rows and exchanges of a step of 64 sequences of 4096 tokens."""
     model: Any = arch.model(name)
-    parts = step_parts(
+    return step_parts(
         MicroBatch(
             model=model,
             cluster=on,
@@ -98,7 +98,11 @@ def seconds(layout: TrainLayout, on: Cluster, name: str = "llama-3.1-8b", stack:
         calibration=UNIT,
         global_batch_sequences=64,
     )
-    return float(step_time(parts, stack or training_stack("nemo")).step[0])
+
+
+def seconds(layout: TrainLayout, on: Cluster, name: str = "llama-3.1-8b", stack: Any = None) -> float:
+    """Time of such a step."""
+    return float(step_time(parts_of(layout, on, name), stack or training_stack("nemo")).step[0])
 
 
 @settings(max_examples=40, deadline=None)
@@ -170,3 +174,14 @@ def test_ideal_step_of_one_chip_is_its_flop_over_the_peak() -> None:
     step_s = seconds(TrainLayout(micro_batch=8, zero=0), on, stack=IDEAL)
     least = float(model_flop(model, 4096, 64.0, causal=True)) / on.chip.flop_per_s("bf16")
     assert least < step_s < 1.25 * least
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "deepseek-v3"])
+def test_the_ideal_stack_adds_nothing_of_its_own(name: str) -> None:
+    """No fixed time, no host time: a step is its passes, its bubble and its exchanges."""
+    layout = TrainLayout(tp=2, pp=2, dp=2, ep=2 if name == "deepseek-v3" else 1)
+    on = cluster("dgx-h100").with_num_chips(8)
+    step = step_time(parts_of(layout, on, name), IDEAL)
+    assert np.all(step.fixed == 0.0)
+    assert np.all(step.host == 0.0)
+    assert np.all(step.step > step.data + step.optimizer + step.bubble)

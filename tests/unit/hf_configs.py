@@ -74,3 +74,16 @@ LLAMA4: dict[str, Any] = {
         "attention_chunk_size": 8192,
     },
 }
+GEMMA4: dict[str, Any] = {
+    "model_type": "gemma4_text",
+    "num_hidden_layers": 6,
+    "hidden_size": 256,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "intermediate_size": 512,
+    "sliding_window": 1024,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+    "vocab_size": 1000,
+    "torch_dtype": "bfloat16",
+}

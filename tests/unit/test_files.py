@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rackline import files
 from rackline.errors import InputError
 from rackline.files import check_outputs, read_lines, read_text, replacing, write_text
 
@@ -88,6 +89,19 @@ def test_lines_are_bounded(tmp_path: Path) -> None:
     path.write_text("short\n" + "x" * 100 + "\n")
     with pytest.raises(InputError, match=r"long\.csv:2: trace: got 'a line of more than 50"):
         list(read_lines(path, what="trace", allowed="a trace", max_characters=50))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize("end", ["", "\n", "\r", "\r\n"])
+def test_lines_are_those_of_the_file_however_it_is_cut(
+    tmp_path: Path, size: int, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_CHUNK_CHARACTERS", size)
+    path = tmp_path / "a.csv"
+    path.write_bytes(("one\ntwo é\r\n\r\n\nthree\rfour\u2028still four" + end).encode())
+    with path.open(encoding="utf-8", newline="") as stream:
+        expected = list(stream)
+    assert list(read_lines(path, what="trace", allowed="a trace")) == expected
 
 
 def test_outputs_are_held_against_inputs_and_each_other(tmp_path: Path) -> None:

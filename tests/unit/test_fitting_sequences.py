@@ -15,7 +15,7 @@ from rackline.search.evaluate import Space
 from rackline.serving.capacity import capacity
 from rackline.serving.stack import stack, stack_of
 from rackline.serving.workload import Workload
-from rackline.simulation import pool_of
+from rackline.simulation import CacheConfig, pool_of
 
 ON = ("dgx-h100", "dgx-h200", "gb200-nvl72", "mi355x-8", "tpu-v6e-256", "dgx-a100", "l40s-8")
 MODELS = (
@@ -83,7 +83,7 @@ def answers(d: Deployment, context: int) -> dict[str, int]:
     free = space.free_bytes(d.precision, float(of.max_batched_tokens))[0]
     planned = max((n for n, left in zip(around, free, strict=True) if left >= 0), default=0) * slots
     try:
-        spec = pool_of(d, of, longest=context).spec
+        spec = pool_of(d, of, cache=CacheConfig(longest=context)).spec
         each = (-(-context // spec.block_size) if spec.grows else 0) + -(-spec.fixed_tokens // spec.block_size)
         simulated = spec.pool_tokens // spec.block_size // each * slots
     except InputError:

@@ -8,6 +8,7 @@ import pytest
 from helpers import deploy
 from rackline.errors import InputError
 from rackline.hardware import memory_tier
+from rackline.passes import Batch
 from rackline.pricing import Rent, Terms, TokenCosts, keeping_lines, offer_prices, purchase_usd_per_hour
 from rackline.serving import blackboard
 
@@ -46,6 +47,20 @@ def test_costs_meet_the_blackboard_under_the_unit_calibration() -> None:
     assert float(step[0]) == pytest.approx(ideal, rel=2e-2)  # the table also writes the new token's KV
     assert float(costs.decode_chip_s(context)[0]) == pytest.approx(float(step[0]) * 64 / float(batch[0]))
     assert float(costs.prefill_chip_s(8e3)[0]) == pytest.approx(2 * 100e9 / chip.flop_per_s("fp4"), rel=0.35)
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 5, 16])
+def test_a_long_prompt_costs_what_its_chunks_cost(costs: TokenCosts, chunks: int) -> None:
+    """Oracle: every chunk in a pass of its own, behind those before it."""
+    room = costs.mode.max_batched_tokens
+    times = costs.engine.time_table(costs.mode.two_batch_overlap)
+    passes = [
+        Batch(prefill_sequences=1.0, chunk_tokens=float(room), prefix_tokens=float(number * room))
+        for number in range(chunks)
+    ]
+    seconds = [costs.engine.seconds(one, times, two_batch_overlap=costs.mode.two_batch_overlap) for one in passes]
+    whole = sum(float(costs.engine.with_prompts_s(0.0, one)) for one in seconds)
+    assert float(costs.prefill_chip_s(chunks * room)[0]) * chunks * room == pytest.approx(8 * whole, rel=1e-3)
 
 
 def test_a_context_that_does_not_fit_is_an_answer_with_its_reason(costs: TokenCosts) -> None:

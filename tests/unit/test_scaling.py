@@ -234,3 +234,11 @@ def test_a_frontier_read_both_ways() -> None:
     found = line.at_flop(line.at_params(sizes).train_flop)
     np.testing.assert_allclose(found.params, sizes, rtol=1e-9)
     np.testing.assert_allclose(6.0 * np.asarray(found.params) * np.asarray(found.tokens), found.train_flop, rtol=1e-12)
+
+
+def test_a_run_has_the_evidence_of_its_weaker_source() -> None:
+    """Size from the vendor and tokens from a paper: not better than the paper."""
+    kinds = {run.name: run.evidence for run in sc.known_runs(LAW, 0.3)}
+    assert kinds["llama-3.1-405b"] == "paper"
+    assert kinds["deepseek-v2"] == "assumed"
+    assert kinds["llama-3-70b"] == "vendor"

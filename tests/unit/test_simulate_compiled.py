@@ -12,7 +12,7 @@ from rackline.hardware import cluster
 from rackline.parallel import Deployment, parse_layout, precision
 from rackline.passes import calibration
 from rackline.serving.stack import stack
-from rackline.simulation import Lengths, Pool, open_arrivals, pool_of, simulate
+from rackline.simulation import CacheConfig, Lengths, Pool, open_arrivals, pool_of, simulate
 from rackline.simulation.fast import is_plain_clock
 
 pytest.importorskip("numba")
@@ -28,7 +28,7 @@ def pool(name: str, on: str, layout: str, chips: int, *, seqs: int, tokens: int)
         calibration=calibration("vllm", where.chip),
     )
     around = replace(stack("vllm"), max_num_seqs=seqs, max_batched_tokens=2048)
-    return pool_of(deployment, around, pool_tokens=tokens)
+    return pool_of(deployment, around, cache=CacheConfig(pool_tokens=tokens))
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,31 @@ def test_the_unit_of_times_can_be_given(tmp_path: Path) -> None:
         read_trace(path, time_unit="s")
 
 
+@pytest.mark.parametrize(
+    "stamps",
+    [
+        ("2024-05-10 23:59:59.009930+00:00", "2024-05-11 00:00:00.259930+00:00"),
+        ("2024-05-10T23:59:59.5Z", "2024-05-11T00:00:00.75Z"),
+        ("2024-05-10 23:59:59.50", "2024-05-11 00:00:00.7500000"),
+        ("2024-05-10 23:59:59+02:00", "2024-05-10 22:00:00.25+00:00"),
+    ],
+)
+def test_dates_with_and_without_a_time_zone(tmp_path: Path, stamps: tuple[str, str]) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(f"{stamp},5,2\n" for stamp in stamps))
+    assert np.diff(read_trace(path).arrival_s) == pytest.approx([1.25], abs=1e-6)
+
+
+def test_every_pass_of_a_short_run_is_a_sample() -> None:
+    requests = open_arrivals(np.random.default_rng(0), 20, 10.0, Lengths(input_len=100, output_len=8))
+    found = simulate(requests, POOL)
+    times = found.samples[:, 1]
+    assert len(times) == found.passes
+    assert np.all(np.diff(times) > 0)
+    assert times[-1] > requests.arrival_s[-1]
+    assert found.samples[:, 2].max() > 0
+
+
 def test_pieces_of_a_long_trace_are_joined_in_order(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     rows = [
@@ -157,6 +182,25 @@ def test_pieces_of_a_long_trace_are_joined_in_order(tmp_path: Path) -> None:
     assert [list(row) for row in late.hashes] == [[0, 1, 2], [0, 1, 2, 3]]
     assert found.lines is not None
     assert found.lines[29_999:30_001].tolist() == [30_000, 30_002]
+
+
+@pytest.mark.parametrize("odd", ['"25001.0","7",3', "25001,7,3,", "25001.0 , 7 ,3.0", "", "25001,0_7,3"])
+def test_a_piece_of_csv_that_is_not_plain_numbers_is_read_like_the_others(tmp_path: Path, odd: str) -> None:
+    path = tmp_path / "t.csv"
+    rows = [f"{i}.0,{5 + i % 3},{2 + i % 5}" for i in range(50_000)]
+    rows[25_001] = odd
+    header = "arrived_at,num_prefill_tokens,num_decode_tokens"
+    path.write_text("\n".join([header, *rows]) + "\n")
+    found = read_trace(path, skip_bad=True)
+    good = [i for i in range(50_000) if i != 25_001]
+    if odd.count(",") == 2:
+        good.insert(25_001, 25_001)
+        assert found.input_len[25_001] == 7
+    assert found.skipped == (odd.count(",") == 3)
+    assert found.lines is not None
+    assert found.lines.tolist() == [i + 2 for i in good]
+    assert found.arrival_s.tolist() == [float(i) for i in good]
+    assert found.output_len[-1] == 2 + 49_999 % 5
 
 
 def test_a_truncated_line_of_json_is_named(tmp_path: Path) -> None:

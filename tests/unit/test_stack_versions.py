@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import rackline as rl
 from helpers import deploy, numbers
 from rackline.passes import Batch
 from rackline.serving.closed_loop import engine_of
@@ -90,3 +91,18 @@ def test_the_longer_of_host_and_chip_counts() -> None:
     assert float(behind(1.0, 10.0)) == pytest.approx(10.0, rel=1e-4)
     engine = engine_of(deploy("llama-3.1-8b", "tp=1", on="dgx-h100"), replace(IDEAL, host_s_per_sequence=1e-4))
     assert float(engine.without_host_s(behind(0.02, 64 * 1e-4), 64.0)) == pytest.approx(0.02)
+
+
+def test_explain_and_simulate_take_a_version_and_a_way_of_drawing_tokens() -> None:
+    known = {"on": "dgx-h100", "layout": "tp=1", "calibration": "vllm", "stack": "vllm=0.11.1"}
+    drawn = rl.explain("llama-3.1-8b", batch=128, context=1000, sampling="top-p", **known).result.explanation
+    greedy = rl.explain("llama-3.1-8b", batch=128, context=1000, **known).result.explanation
+    assert drawn.time.host_s == greedy.time.host_s == OLD.host_s_per_step
+    sampling = {row.name: row.seconds for row in drawn.time.rows}["sampling"]
+    assert drawn.time.seconds - greedy.time.seconds == pytest.approx(sampling)
+    traffic = {"rate": 2, "requests": 40, "input": 100, "output": 50, "sampling": "top-p"}
+    served = {
+        stack: rl.simulate("llama-3.1-8b", **{**known, "stack": stack}, **traffic).result.run.result.tpot_s.mean()
+        for stack in ("vllm=0.11.1", "vllm")
+    }
+    assert served["vllm=0.11.1"] > served["vllm"] + OLD.host_s_per_step

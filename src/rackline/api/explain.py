@@ -13,12 +13,13 @@ from rackline.api import fields as shared
 from rackline.api.answer import Answer, SideFile, asks
 from rackline.api.model_question import ModelQuestion
 from rackline.api.option import Option, Quantity, count, layout_text, option, si, tokens, whole
-from rackline.api.resolve import calibration_of, lookup_of, model_and_cluster, routing_of
+from rackline.api.resolve import calibration_of, lookup_of, model_and_cluster, routing_of, sample_bytes, stack_named
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import write_text
 
 if TYPE_CHECKING:
+    from rackline.api.fields import Sampling
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Settings
     from rackline.parallel import Deployment, Layout, ServerMemory
     from rackline.passes import Batch, StepPolicy
@@ -63,6 +64,15 @@ class ExplainQuestion(ModelQuestion):
         ),
     )
     routing: str | None = field(default=None, metadata=shared.ROUTING)
+    stack: str | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "serving stack whose host and kernels run the pass, such as vllm or vllm=0.11.1; that of the calibration "
+            "by default",
+        ),
+    )
+    sampling: Sampling = field(default="greedy", metadata=shared.SAMPLING)
     memory_fraction: Quantity = field(default="0.9", metadata=shared.MEMORY_FRACTION)
     set: Settings | None = field(default=None, metadata=shared.SET)
 
@@ -180,17 +190,17 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
     from rackline.parallel import Deployment, Layout, parse_layout
     from rackline.parallel import precision as find_precision
     from rackline.report.explain_report import Explanation
-    from rackline.serving.stack import stack_of
 
     numbers = calibration_of(question.calibration, cluster.chip)
-    stack = stack_of(numbers, cluster.chip.hbm_bytes)
+    stack = stack_named(question.stack, numbers, cluster.chip)
     start = Deployment(
         model=model,
         cluster=cluster,
         layout=Layout(),
         precision=find_precision(question.precision, model, cluster.chip),
-        calibration=numbers,
+        calibration=stack.calibrated(numbers, cluster.chip.generation),
         routing=routing_of(question.routing) or stack.routing,
+        sample_bytes_per_logit=sample_bytes(question.sampling, stack),
     )
     asked = _Pass(sequences=sequences, context_len=context_len, new_tokens=new_tokens)
     given = layout_text(question.layout)
@@ -212,6 +222,7 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
         ),
         layout_choice=how,
         policy=question.policy,
+        stack=stack,
     )
     return Explained(explanation=explanation, interval=_interval(explanation, asked))
 

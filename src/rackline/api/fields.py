@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 from rackline.api.option import MOST_CHIPS, MOST_USD, option, tokens, whole
+
+Sampling = Literal["greedy", "top-p"]
+SAMPLINGS: tuple[Sampling, ...] = get_args(Sampling)
 
 MODEL = option(
     "object",
@@ -21,6 +26,11 @@ ROUTING = option(
     "text",
     "how evenly tokens are routed to experts: uniform, balanced, log-normal[=SPREAD] or power-law=EXPONENT, with "
     "+COPIES where experts are rearranged; by default as measured, rearranged where the stack does",
+)
+SAMPLING = option(
+    "text",
+    "how tokens are drawn: greedy, or top-p, for which some versions of a stack sort all logits",
+    choices=SAMPLINGS,
 )
 FREE_LAYOUT = option("text", "parallel degrees to fix, such as tp=8; the others are searched")
 MEMORY_FRACTION = option("fraction", "fraction of HBM that the server may use", unit="1")

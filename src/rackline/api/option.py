@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, assert_never, cast, overload
 
 from rackline.errors import InputError, nearest_names
 from rackline.units import (
@@ -129,11 +129,17 @@ class Option:
 
     def parse(self, text: str) -> Any:
         """The value of a text that `write` wrote, for `read`."""
-        if (self.several or self.kind == "settings") and not self.is_quantity:
-            return _split(text)
-        if self.kind == "switch":
-            return text == "true"
-        return text
+        match self.kind:
+            case "switch":
+                return text == "true"
+            case "settings":
+                return _split(text)
+            case "text" | "object" | "limit":
+                return _split(text) if self.several else text
+            case "seconds" | "count" | "whole" | "fraction" | "rate" | "bytes" | "usd_per_hour":
+                return text
+            case _:
+                assert_never(self.kind)
 
     def _parts(self, value: Any) -> list[Any]:
         if isinstance(value, str):
@@ -163,6 +169,8 @@ class Option:
                 return (_whole(value, self._quantity(value, name), name, self.minimum),)
             case "seconds" | "count" | "fraction" | "rate" | "bytes" | "usd_per_hour":
                 return (self._quantity(value, name),)
+            case _:
+                assert_never(self.kind)
 
     def _quantity(self, value: Any, name: str) -> float:
         bounds: Bounds = {"zero_allowed": self.zero}

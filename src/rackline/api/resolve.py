@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from rackline.api.option import latency_limit, texts
 from rackline.errors import CatalogError, InputError, LayoutError, UnknownNameError, nearest_names
 from rackline.units import Quantity, parse_count
 
 if TYPE_CHECKING:
+    from rackline.api.fields import Sampling
     from rackline.api.model_question import ModelQuestion
     from rackline.api.option import CalibrationLike, ClusterLike, ModelLike, Settings
     from rackline.api.watch import Watch
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from rackline.parallel import Layout, Precision, Routing
     from rackline.passes import Calibration
     from rackline.search import Constraints
+    from rackline.serving.stack import Stack
     from rackline.serving.workload import Mode
 
 _MOST_COPIES = 4096
@@ -329,12 +331,20 @@ def routing_of(text: str | None) -> Routing | None:
             allowed="balanced, uniform, log-normal[=SPREAD][+COPIES] or power-law=EXPONENT[+COPIES]",
             nearest=near[0] if near else None,
         )
-    what = "exponent" if law == "power_law" else "spread"
-    value = parse_count(skew, name=f"routing {what}", maximum=10.0) if equals else None
+    exponent, spread = 0.0, None
+    match law:
+        case "power_law":
+            exponent = parse_count(skew, name="routing exponent", maximum=10.0) if equals else 0.5
+        case "log_normal":
+            spread = parse_count(skew, name="routing spread", maximum=10.0) if equals else None
+        case "balanced" | "uniform":
+            pass
+        case _:
+            assert_never(law)
     return Routing(
         law=law,
-        exponent=(0.5 if value is None else value) if law == "power_law" else 0.0,
-        spread=value if law == "log_normal" else None,
+        exponent=exponent,
+        spread=spread,
         rearranged_from_ep=1 if plus else None,
         redundant_experts=_copies(text, copies) if plus else 0,
     )
@@ -390,3 +400,28 @@ def constraints_of(tpot: Quantity | None, ttft: Quantity | None, memory_fraction
         ttft_percentile=ttft_percentile,
         memory_fraction=memory_fraction,
     )
+
+
+def stack_named(text: str | None, numbers: Calibration, chip: Chip) -> Stack:
+    """A stack by "vllm" or "vllm=0.11.1", with its version's defaults on a chip; that of a calibration without a text.
+
+    Raises:
+        UnknownNameError, CatalogError: as the catalogue.
+    """
+    from rackline.serving.stack import stack, stack_of
+
+    if text is None:
+        return stack_of(numbers, chip.hbm_bytes)
+    name, _, version = text.partition("=")
+    return stack(name, version=version, hbm_bytes=chip.hbm_bytes)
+
+
+def sample_bytes(sampling: Sampling, stack: Stack) -> float:
+    """Memory traffic of a logit while tokens are drawn in this way under a stack [bytes]."""
+    match sampling:
+        case "greedy":
+            return 0.0
+        case "top-p":
+            return stack.sample_bytes_per_logit
+        case _:
+            assert_never(sampling)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, assert_never
 
 from rackline.api.answer import SCHEMA_VERSION, Answer, Verbatim, asks, find_verb
 from rackline.api.answer_schema import Schemas, answer_type, hints
@@ -114,18 +114,28 @@ def question_schema(kind: type[Question]) -> dict[str, Any]:
 
 def _option_schema(one: Option, *, nullable: bool) -> dict[str, Any]:
     """The JSON Schema of one option: numbers are SI, texts carry their units."""
-    if one.kind == "switch":
-        return {"type": "boolean", "description": one.help}
-    if one.kind == "settings":
-        texts = {"type": "array", "items": {"type": "string"}}
-        return {"anyOf": [texts, {"type": "object"}, {"type": "string"}], "description": one.help}
-    number: dict[str, Any] = {"type": "integer" if one.kind == "whole" else "number"}
+    number: dict[str, Any] = {"type": "number"}
+    most = one.maximum
+    match one.kind:
+        case "switch":
+            return {"type": "boolean", "description": one.help}
+        case "settings":
+            texts = {"type": "array", "items": {"type": "string"}}
+            return {"anyOf": [texts, {"type": "object"}, {"type": "string"}], "description": one.help}
+        case "whole":
+            number["type"] = "integer"
+        case "fraction":
+            most = 1.0 if most is None else most
+        case "text" | "object" | "limit" | "seconds" | "count" | "rate" | "bytes" | "usd_per_hour":
+            pass
+        case _:
+            assert_never(one.kind)
     if one.minimum is not None:
         number["minimum"] = one.minimum
     elif one.is_quantity:
         number["minimum" if one.zero else "exclusiveMinimum"] = 0
-    if one.maximum is not None or one.kind == "fraction":
-        number["maximum"] = one.maximum if one.maximum is not None else 1.0
+    if most is not None:
+        number["maximum"] = most
     forms: list[dict[str, Any]] = [number, {"type": "string"}] if one.is_quantity else [{"type": "string"}]
     if one.unit != "-" and not one.is_quantity:
         forms.insert(0, {"type": "number"})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.option import count, layout_text, si, texts
 from rackline.api.question import options
-from rackline.api.resolve import calibration_of, cluster_of, routing_of, whole_count
+from rackline.api.resolve import calibration_of, cluster_of, routing_of, sample_bytes, stack_named, whole_count
 from rackline.api.simulate_question import RESERVES, SimulateQuestion
 from rackline.api.traffic import tiers_of
 from rackline.errors import InputError, nearest_names
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rackline.parallel import Deployment, Layout, Precision
     from rackline.serving.speculative import Speculation
     from rackline.serving.stack import Stack
-    from rackline.simulation import Handover, Pool, Requests, Result
+    from rackline.simulation import CacheConfig, Handover, Pool, Requests, Result
     from rackline.simulation.metrics import Costs
 
 COMPARED = (
@@ -178,28 +178,27 @@ def server_of(question: SimulateQuestion, model: AnyModel, cluster: Cluster, has
         cluster=cluster,
         layout=layout,
         precision=precision,
-        calibration=calibration,
+        calibration=stack.calibrated(calibration, chip.generation),
         routing=routing_of(question.routing) or stack.routing,
+        sample_bytes_per_logit=sample_bytes(question.sampling, stack),
     )
     front_given = layout_text(question.prefill_layout)
     front_layout = parse_layout(front_given, model) if front_given else layout
     replicas, front, used = _sizes(question, cluster, layout, front_layout)
-    shared = _shared_options(question, deployment, hash_tokens, longest)
+    cache = _cache(question, deployment, hash_tokens, longest)
     pool = pool_of(
         deployment,
         stack,
+        cache=replace(cache, pool_tokens=count(question.kv_tokens)),
+        policy_name=question.policy,
         replicas=replicas,
-        pool_tokens=count(question.kv_tokens),
         speculation=_speculation(question.speculate),
-        **shared,
     )
     return Server(
         deployment=deployment,
         pool=pool,
         router=question.router,
-        prefill=_prefill(
-            question, replace(deployment, layout=front_layout), layout, front, stack.prefill_pool(), shared
-        )
+        prefill=_prefill(question, replace(deployment, layout=front_layout), layout, front, stack.prefill_pool(), cache)
         if front
         else None,
         beyond_s=(stack.prefill_pool() if front else stack).first_token_s,
@@ -210,14 +209,7 @@ def server_of(question: SimulateQuestion, model: AnyModel, cluster: Cluster, has
 
 def _stack(question: SimulateQuestion, cluster: Cluster, calibration: Any) -> Stack:
     """What runs around the kernels, with the numbers that were given."""
-    from rackline.serving.stack import stack as find_stack
-    from rackline.serving.stack import stack_of
-
-    if question.stack is not None:
-        name, _, version = question.stack.partition("=")
-        found = find_stack(name, version=version, hbm_bytes=cluster.chip.hbm_bytes)
-    else:
-        found = stack_of(calibration, cluster.chip.hbm_bytes)
+    found = stack_named(question.stack, calibration, cluster.chip)
     numbers: dict[str, Any] = {}
     for key in ("max_batched_tokens", "max_num_seqs"):
         if getattr(question, key) is not None:
@@ -244,25 +236,23 @@ def _sizes(question: SimulateQuestion, cluster: Cluster, layout: Layout, front_l
     return replicas, front, used
 
 
-def _shared_options(
-    question: SimulateQuestion, deployment: Deployment, hash_tokens: int, longest: int
-) -> dict[str, Any]:
-    """Options of both pools."""
+def _cache(question: SimulateQuestion, deployment: Deployment, hash_tokens: int, longest: int) -> CacheConfig:
+    """The KV cache of both pools."""
     from rackline.parallel.memory import kv_size
+    from rackline.simulation import CacheConfig
 
     block_size = count(question.block_size)
     size = kv_size(deployment.model, deployment.layout, deployment.precision)
     tiers = texts(question.tier)
-    return {
-        "policy_name": question.policy,
-        "block_size": block_size,
-        "longest": longest,
-        "reserve": next((known for known in RESERVES if known == question.reserve), None),
-        "prefix_caching": question.prefix_caching or bool(tiers),
-        "hash_tokens": hash_tokens,
-        "tiers": tiers_of(tiers, float(size.in_tokens(block_size)[0])),
-        "swap_bytes_per_s": si(question.swap) or 0.0,
-    }
+    return CacheConfig(
+        block_size=block_size,
+        longest=longest,
+        reserve=next((known for known in RESERVES if known == question.reserve), None),
+        prefix_caching=question.prefix_caching or bool(tiers),
+        hash_tokens=hash_tokens,
+        tiers=tiers_of(tiers, float(size.in_tokens(block_size)[0])),
+        swap_bytes_per_s=si(question.swap) or 0.0,
+    )
 
 
 def _prefill(
@@ -271,7 +261,7 @@ def _prefill(
     layout: Layout,
     replicas: int,
     stack: Stack,
-    shared: dict[str, Any],
+    cache: CacheConfig,
 ) -> Handover:
     """The prefill pool, and its KV cache transfer."""
     from rackline.parallel.memory import kv_size
@@ -282,7 +272,7 @@ def _prefill(
     grown = float(size.bytes_per_token)
     hop_s = 0.0 if deployment.calibration.is_unit else deployment.cluster.levels[-1].latency_s
     return Handover(
-        pool=pool_of(deployment, stack, replicas=replicas, **shared),
+        pool=pool_of(deployment, stack, cache=cache, policy_name=question.policy, replicas=replicas),
         tokens_per_s=link / grown if grown else inf,
         latency_s=hop_s + float(size.fixed_bytes) / link,
     )

@@ -10,6 +10,7 @@ from rackline.api.model_question import ModelQuestion
 from rackline.api.option import MOST_CHIPS, MOST_TOKENS, Quantity, option, tokens, whole
 
 if TYPE_CHECKING:
+    from rackline.api.fields import Sampling
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Settings, Texts
 
 SPREADS = ("fixed", "uniform", "exponential", "lognormal")
@@ -293,6 +294,7 @@ class SimulateQuestion(ModelQuestion):
         ),
     )
     routing: str | None = field(default=None, metadata=shared.ROUTING)
+    sampling: Sampling = field(default="greedy", metadata=shared.SAMPLING)
     price: Quantity | None = field(default=None, metadata=shared.PRICE)
     set: Settings | None = field(default=None, metadata=shared.SET)
     keep_passes: bool = field(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import assert_never
 
 from rackline.arch.attention import Attention
 from rackline.arch.counts import count_warnings
@@ -56,6 +57,9 @@ def found_model(found: FoundModel) -> AnyModel:
     return replace(built, origin=origin)
 
 
+_NORM_VECTORS = {"rmsnorm": 1, "layernorm": 2, "plain": 0}
+
+
 def build_model(record: ModelRecord) -> AnyModel:
     """Build the object of a validated record.
 
@@ -81,7 +85,7 @@ def build_model(record: ModelRecord) -> AnyModel:
         )
     if isinstance(arch, LayeredRecord):
         groups = _listed_groups(arch, record.name)
-        norms, extra = 2 * arch.norm_sites, arch.extra_params
+        norms, extra = arch.norms_per_layer or 2 * arch.norm_sites, arch.extra_params
     else:
         groups, norms, extra = _patterned_groups(arch), arch.norms_per_layer, 0
     return Model(
@@ -91,7 +95,7 @@ def build_model(record: ModelRecord) -> AnyModel:
         vocab_size=arch.vocab_size,
         tied_embeddings=arch.tied_embeddings,
         learned_positions=arch.learned_positions,
-        norm_params_per_norm=arch.d_model * (2 if arch.norm == "layernorm" else 1),
+        norm_params_per_norm=arch.d_model * _NORM_VECTORS[arch.norm],
         norms_per_layer=norms,
         parallel_block=arch.parallel_block,
         layer_groups=groups,
@@ -145,20 +149,29 @@ def _attention(arch: ArchitectureRecord, index: int) -> Attention:
             qk_rope_head_dim=spec.qk_rope_head_dim,
             v_head_dim=spec.v_head_dim,
         )
-    if spec.pattern and arch.linear and spec.pattern[index % len(spec.pattern)] == "linear":
-        return GatedDeltaAttention(
-            num_key_heads=arch.linear.num_key_heads,
-            num_value_heads=arch.linear.num_value_heads,
-            key_head_dim=arch.linear.key_head_dim,
-            value_head_dim=arch.linear.value_head_dim,
-            conv_kernel=arch.linear.conv_kernel,
-        )
-    windowed = spec.pattern[index % len(spec.pattern)] == "window" if spec.pattern else spec.window is not None
+    layer = spec.pattern[index % len(spec.pattern)] if spec.pattern else "window"
+    match layer:
+        case "linear":
+            if arch.linear:
+                return GatedDeltaAttention(
+                    num_key_heads=arch.linear.num_key_heads,
+                    num_value_heads=arch.linear.num_value_heads,
+                    key_head_dim=arch.linear.key_head_dim,
+                    value_head_dim=arch.linear.value_head_dim,
+                    conv_kernel=arch.linear.conv_kernel,
+                )
+            window = None
+        case "window":
+            window = spec.window
+        case "full":
+            window = None
+        case _:
+            assert_never(layer)
     return GroupedQueryAttention(
         num_q_heads=spec.num_q_heads,
         num_kv_heads=spec.num_kv_heads,
         head_dim=spec.head_dim,
-        window=spec.window if windowed else None,
+        window=window,
         bias=spec.bias,
         output_bias=spec.output_bias,
         qk_norm=spec.qk_norm,

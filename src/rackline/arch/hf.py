@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import cast
 
 from rackline.arch.hf_config import HfConfig, ReadKeys, Table
-from rackline.arch.hf_families import FAMILIES, UNNAMED, WRAPPERS
+from rackline.arch.hf_families import FAMILIES, INNER, UNNAMED, WRAPPERS
 from rackline.arch.hf_ignored import TOWERS, shaping_keys, unread_keys
 from rackline.arch.hf_positions import context_limits
 from rackline.arch.hf_quantization import native_precision
@@ -175,11 +175,11 @@ def read_config(
 
 def _language_model(top: HfConfig, family: str) -> tuple[HfConfig, str]:
     """The part that describes the language model, and the family that reads it."""
-    inner = top.values.get("text_config")
+    inner = next((key for key in INNER if isinstance(top.values.get(key), dict)), "")
     given = top.values.get("model_type")
     said = given if isinstance(given, str) else ""
-    if isinstance(inner, dict) and (family or said in WRAPPERS):
-        section = top.section("text_config")
+    if inner and (family or said in WRAPPERS):
+        section = top.section(inner)
         text = HfConfig(values=ReadKeys(section.values), where=top.where, prefix=section.prefix)
         if family:
             return text, family

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rackline.arch.hf_config import HfConfig, Table
-from rackline.arch.hf_layers import layer_count, layered
+from rackline.arch.hf_layers import MOST_LAYERS, Layer, layer_count, layered
 from rackline.arch.hf_parts import experts, ffn, stack
 
 
@@ -25,9 +25,11 @@ def latent_attention(c: HfConfig) -> Table:
     }
 
 
-def routed_experts(c: HfConfig, number_key: str = "n_routed_experts") -> Table:
+def routed_experts(c: HfConfig, number_key: str = "n_routed_experts", *, corrected: bool = True) -> Table:
     """Routed and shared experts of one layer, with a correction per expert beside the router."""
-    c.choice("topk_method", {"noaux_tc": ""}, default="")  # without it there would be no router bias
+    # DeepSeek-V2 balances with an auxiliary loss; later families keep one correction per expert beside the router
+    methods = {"noaux_tc": "bias", "greedy": "", "group_limited_greedy": ""}
+    corrected = c.choice("topk_method", methods, default="bias" if corrected else "") == "bias"
     if c.count("moe_layer_freq", default=1) != 1:
         raise c.fail("moe_layer_freq", "1")
     c.same_as("num_experts", number_key)
@@ -37,16 +39,27 @@ def routed_experts(c: HfConfig, number_key: str = "n_routed_experts") -> Table:
         **experts(c, number_key, width),
         "num_shared_experts": shared,
         "d_shared": shared * width,
-        # Balancing without an auxiliary loss keeps one correction per expert beside the router.
-        "router_bias": True,
+        "router_bias": corrected,
         "num_groups": c.count("n_group", default=1),
         "groups_per_token": c.count("topk_group", default=1),
     }
 
 
+_BLOCKS: dict[object, str] = {"dense": "dense", "sparse": "sparse"}
+
+
 def first_dense(c: HfConfig) -> int:
-    """Leading layers with a dense block."""
-    dense = c.count("first_k_dense_replace", minimum=0)
+    """Leading layers with a dense block, by their number or by mlp_layer_types."""
+    layers = c.count("num_hidden_layers")
+    kinds = c.items("mlp_layer_types", _BLOCKS, layers) if layers <= MOST_LAYERS else None
+    listed = None
+    if kinds is not None:
+        listed = kinds.count("dense")
+        if kinds != ["dense"] * listed + ["sparse"] * (layers - listed):
+            raise c.fail("mlp_layer_types", "dense layers first, then sparse ones")
+    dense = c.count("first_k_dense_replace", default=listed, minimum=0)
+    if listed not in (None, dense):
+        raise c.fail("mlp_layer_types", f"dense {dense} times as first_k_dense_replace says, then sparse")
     if dense > c.count("num_hidden_layers"):
         raise c.fail("first_k_dense_replace", f"at most num_hidden_layers {c.count('num_hidden_layers')}")
     return dense
@@ -63,6 +76,68 @@ def deepseek_v3(c: HfConfig) -> Table:
     }
 
 
+def deepseek_v2(c: HfConfig) -> Table:
+    """Latent attention with experts that an auxiliary loss balances; without experts a dense stack."""
+    c.leave("seq_aux", "aux_loss_alpha")
+    if c.optional("n_routed_experts", minimum=0):
+        c = c.with_defaults({"first_k_dense_replace": 0})
+        return {
+            **stack(c),
+            "attention": latent_attention(c),
+            "ffn": ffn(c, c.count("intermediate_size")),
+            "moe": {**routed_experts(c, corrected=False), "first_dense_layers": first_dense(c)},
+        }
+    return latent_dense(c)
+
+
+def latent_dense(c: HfConfig) -> Table:
+    """Latent attention with dense blocks (MiniCPM3, Youtu)."""
+    c.leave("scale_emb", "scale_depth", "dim_model_base", "embedding_initializer_range")
+    return {
+        **stack(c, tied=True),
+        "attention": latent_attention(c),
+        "ffn": ffn(c, c.count("intermediate_size"), bias=c.flag("mlp_bias", default=False)),
+    }
+
+
+def axk1(c: HfConfig) -> Table:
+    """A.X K1: as DeepSeek-V3, without a correction beside the router, with one norm more behind the experts."""
+    layers, dense = layer_count(c), first_dense(c)
+    attention, block = latent_attention(c), ffn(c, c.count("intermediate_size"))
+    moe = {**routed_experts(c, corrected=False), "extra_params": c.count("hidden_size")}
+    return layered(
+        c,
+        [{"attention": attention, **({"ffn": block} if index < dense else {"moe": moe})} for index in range(layers)],
+    )
+
+
+def longcat(c: HfConfig) -> Table:
+    """LongCat-Flash: a layer is two latent attentions with dense blocks, and experts beside them.
+
+    Experts that do nothing (zero_expert_num) are chosen among the others; the experts per token are the expected ones.
+    """
+    layers = c.count("num_layers")
+    attention = latent_attention(c)
+    block: Table = {"kind": "swiglu", "d_ff": c.count("ffn_hidden_size")}
+    real, empty = c.count("n_routed_experts"), c.count("zero_expert_num", default=0, minimum=0)
+    chosen = c.count("moe_topk")
+    c.leave(
+        "zero_expert_type", "router_bias", "attention_method", "mla_scale_q_lora", "mla_scale_kv_lora", "hidden_act"
+    )
+    d_model = c.count("hidden_size")
+    moe: Table = {
+        "num_experts": real,
+        "experts_per_token": max(1, round(chosen * real / (real + empty))),
+        "d_expert": c.count("expert_ffn_hidden_size"),
+        "extra_params": empty * d_model,  # rows of the router for experts that do nothing
+    }
+    if layers > MOST_LAYERS // 3:
+        raise c.fail("num_layers", f"a whole number from 1 to {MOST_LAYERS // 3}")
+    pair: Layer = {"attention": attention, "ffn": block}
+    found: list[Layer] = [pair, pair, {"moe": moe}] * layers
+    return layered(c, found, mtp_layers=c.count("num_nextn_predict_layers", default=0, minimum=0))
+
+
 def deepseek_sparse(c: HfConfig) -> Table:
     """DeepSeek-V3.2 and GLM-5: latent attention over the tokens that an indexer picks.
 
@@ -72,10 +147,7 @@ def deepseek_sparse(c: HfConfig) -> Table:
     sparse = {**latent_attention(c), "kind": "mla_sparse", "top_k": c.count("index_topk")}
     own = {"index_heads": c.count("index_n_heads"), "index_head_dim": c.count("index_head_dim")}
     indexers = c.items("indexer_types", {"full": "full", "shared": "shared"}, layers) or ["full"] * layers
-    c.items("layer_types", {"deepseek_sparse_attention": ""}, layers)
-    kinds = c.items("mlp_layer_types", {"dense": "dense", "sparse": "sparse"}, layers)
-    if kinds is not None and kinds != ["dense"] * dense + ["sparse"] * (layers - dense):
-        raise c.fail("mlp_layer_types", f"dense {dense} times as first_k_dense_replace says, then sparse")
+    c.items("layer_types", {"deepseek_sparse_attention": "", "indexed_attention": ""}, layers)
     block, mixture = ffn(c, c.count("intermediate_size")), routed_experts(c)
     return layered(
         c,

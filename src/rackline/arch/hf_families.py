@@ -12,7 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rackline.arch.hf_config import HfConfig, Table
-from rackline.arch.hf_deepseek import deepseek_sparse, deepseek_v3, deepseek_v4
+from rackline.arch.hf_deepseek import (
+    axk1,
+    deepseek_sparse,
+    deepseek_v2,
+    deepseek_v3,
+    deepseek_v4,
+    latent_dense,
+    longcat,
+)
 from rackline.arch.hf_hybrid import kimi_linear, minimax_text, nemotron_h, qwen3_5, qwen3_5_moe
 from rackline.arch.hf_parts import (
     GELU,
@@ -26,6 +34,9 @@ from rackline.arch.hf_parts import (
     window_everywhere,
     windows,
 )
+from rackline.arch.hf_rows import ROWS, SAME
+from rackline.arch.hf_state import bamba, falcon_h1, granite_hybrid, laguna, mamba2, minimax, olmo_hybrid, qwen3_next
+from rackline.arch.hf_tables import NUM_EXPERTS, named, reader, uniform
 from rackline.arch.hf_windowed import (
     gemma4_text,
     mimo,
@@ -69,11 +80,9 @@ def _qwen3(c: HfConfig) -> Table:
 
 
 def _qwen3_moe(c: HfConfig) -> Table:
-    if not c.flag("use_qk_norm", default=True):
-        raise c.fail("use_qk_norm", "true")
-    if c.values.get("mlp_only_layers"):
-        raise c.fail("mlp_only_layers", "an empty list (dense layers at free places are not supported)")
-    moe = experts(c, "num_experts", c.count("moe_intermediate_size"))
+    if c.values.get("mlp_only_layers") or c.values.get("mlp_layer_types") or not c.flag("use_qk_norm", default=True):
+        return uniform(c, ROWS["qwen3_moe"])  # dense layers at free places, or no norms of queries and keys
+    moe = experts(c, named(c, NUM_EXPERTS), c.count("moe_intermediate_size"))
     return {**_qwen3(c), "moe": {**moe, **every(c, c.count("decoder_sparse_step", default=1))}}
 
 
@@ -96,6 +105,7 @@ def _gemma3_text(c: HfConfig) -> Table:
     # Defaults of Gemma3TextConfig, on which published files rely.
     layers, bias = c.count("num_hidden_layers"), c.flag("attention_bias", default=False)
     kinds = c.items("layer_types", LAYER_TYPES, layers)
+    c.leave("_sliding_window_pattern")
     if kinds is None:
         period = c.count("sliding_window_pattern", default=6)
         kinds = ["window" if (i + 1) % period else "full" for i in range(layers)]
@@ -118,8 +128,8 @@ def _llama4_text(c: HfConfig) -> Table:
     interval = c.count("no_rope_layer_interval", default=4)
     table: dict[object, str] = {"chunked_attention": "window", "full_attention": "full"}
     kinds = c.items("layer_types", table, layers)
-    if kinds is None and c.values.get("no_rope_layers"):
-        kinds = c.items("no_rope_layers", {1: "window", 0: "full"}, layers)
+    rotary = c.items("no_rope_layers", {1: "window", 0: "full"}, layers) if c.values.get("no_rope_layers") else None
+    kinds = kinds or rotary
     if kinds is None:
         kinds = ["window" if (i + 1) % interval else "full" for i in range(layers)]
     step = c.count("interleave_moe_layer_step", default=1)
@@ -143,14 +153,36 @@ def _llama4_text(c: HfConfig) -> Table:
 
 
 FAMILIES: dict[str, Callable[[HfConfig], Table]] = {
+    **{name: reader(row) for name, row in ROWS.items()},
+    **{name: reader(ROWS[same]) for name, same in SAME.items()},
     "llama": _llama,
+    **dict.fromkeys(("qwen3_moe", "qwen3_vl_moe_text", "qwen3_omni_moe_text"), _qwen3_moe),
+    "axk1": axk1,
+    "bamba": bamba,
+    "deepseek_v2": deepseek_v2,
+    "falcon_h1": falcon_h1,
+    "gemma4_unified_text": gemma4_text,
+    "glm4_moe_lite": deepseek_v3,
+    "granitemoehybrid": granite_hybrid,
+    "laguna": laguna,
+    "longcat_flash": longcat,
+    "mamba2": mamba2,
+    "minicpm3": latent_dense,
+    "minimax": minimax,
+    "minimax_m3_vl_text": minimax_m3,
+    "olmo_hybrid": olmo_hybrid,
+    "qwen2_vl": _qwen2,
+    "qwen2_vl_text": _qwen2,
+    "qwen2_5_vl": _qwen2,
+    "qwen2_5_vl_text": _qwen2,
+    "qwen2_5_omni_text": _qwen2,
+    "qwen3_next": qwen3_next,
+    "youtu": latent_dense,
     "mistral": _mistral,
     "mixtral": _mixtral,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3_vl_text": _qwen3,
-    "qwen3_moe": _qwen3_moe,
-    "qwen3_vl_moe_text": _qwen3_moe,
     "qwen3_5_text": qwen3_5,
     "qwen3_5_moe_text": qwen3_5_moe,
     "deepseek_v3": deepseek_v3,
@@ -180,16 +212,66 @@ FAMILIES: dict[str, Callable[[HfConfig], Table]] = {
 WRAPPERS: dict[str, tuple[str, ...]] = {
     "kimi_k25": ("kimi_k2", "deepseek_v3"),
     "kimi_k3": ("kimi_linear",),
+    "kimi_vl": ("deepseek_v3",),
     "gemma3": ("gemma3_text",),
     "gemma4": ("gemma4_text",),
+    "gemma4_unified": ("gemma4_unified_text",),
     "llama4": ("llama4_text",),
+    "qwen2_vl": ("qwen2_vl_text", "qwen2"),
+    "qwen2_5_vl": ("qwen2_5_vl_text", "qwen2"),
     "qwen3_5": ("qwen3_5_text",),
     "qwen3_5_moe": ("qwen3_5_moe_text",),
     "qwen3_vl": ("qwen3_vl_text",),
     "qwen3_vl_moe": ("qwen3_vl_moe_text",),
-    "minimax_m3_vl": ("minimax_m3", "minimax_m3_text"),
+    "glm4v": ("glm4v_text",),
+    "glm46v": ("glm4v_text",),
+    "glm4v_moe": ("glm4v_moe_text",),
+    "minimax_m3_vl": ("minimax_m3", "minimax_m3_text", "minimax_m3_vl_text"),
+    **dict.fromkeys(
+        [
+            "aria",
+            "aya_vision",
+            "cohere2_vision",
+            "deepseek_vl",
+            "exaone4_5",
+            "fast_vlm",
+            "got_ocr2",
+            "hyperclovax_vision_v2",
+            "idefics2",
+            "idefics3",
+            "internvl",
+            "internvl_chat",
+            "janus",
+            "lighton_ocr",
+            "llava",
+            "llava_next",
+            "llava_next_video",
+            "llava_onevision",
+            "minicpmv4_6",
+            "minicpmv4_7",
+            "mistral3",
+            "nemotron_h_omni",
+            "ovis2",
+            "paligemma",
+            "perception_lm",
+            "pixtral",
+            "qianfan_ocr",
+            "qwen2_5_omni_thinker",
+            "qwen3_omni_moe_thinker",
+            "shieldgemma2",
+            "smolvlm",
+            "video_llama_3",
+            "video_llava",
+            "vipllava",
+            "voxtral",
+        ],
+        (),
+    ),
 }
-"""Families that keep their language model in text_config, and what it may be."""
+"""Families that keep their language model in text_config, and what it may be; () for any."""
+
+INNER = ("text_config", "llm_config", "language_config")
+"""Where a wrapper keeps its language model."""
 
 UNNAMED: dict[str, str] = {"minimax_m3_vl": "minimax_m3"}
 """Wrappers whose text_config has no model_type of its own."""

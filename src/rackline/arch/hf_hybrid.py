@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from rackline.arch.hf_config import HfConfig, Table
 from rackline.arch.hf_deepseek import first_dense, latent_attention
@@ -10,7 +11,11 @@ from rackline.arch.hf_layers import Layer, layer_count, layered
 from rackline.arch.hf_parts import experts, ffn, gqa, stack
 
 _LETTERS = {"M": "mamba", "E": "moe", "-": "mlp", "*": "attention"}
-_BLOCKS: dict[object, str] = {name: name for name in _LETTERS.values()}
+_BLOCKS: dict[object, str] = {
+    **{name: name for name in _LETTERS.values()},
+    "linear_attention": "mamba",
+    "full_attention": "attention",
+}
 _RELU2 = {"relu2": "relu2", "silu": "swiglu"}
 
 
@@ -90,23 +95,36 @@ def _numbered(c: HfConfig, key: str, layers: int) -> set[int]:
     return set(value)  # pyright: ignore[reportUnknownArgumentType]
 
 
-def kimi_linear(c: HfConfig) -> Table:
-    """Kimi Linear and Kimi K3: Kimi delta attention with latent attention in between; (latent) mixtures.
-
-    K3's attention residuals add two vectors a block, which are left out.
-    """
-    layers, dense = layer_count(c), first_dense(c)
+def _kimi_delta(c: HfConfig, layers: int) -> tuple[set[int], Table]:
+    """Numbers from 1 of the layers with full attention, and the delta layers, in either naming."""
+    kinds = c.items("layer_types", {"linear_attention": "linear", "full_attention": "full"}, layers)
+    if c.values.get("linear_attn_config") is None and kinds is not None:
+        return {index + 1 for index, kind in enumerate(kinds) if kind == "full"}, {
+            "kind": "kda",
+            "num_heads": c.count("linear_num_heads"),
+            "head_dim": c.count("linear_head_dim"),
+            "conv_kernel": c.count("linear_conv_kernel_dim"),
+        }
     linear = c.section("linear_attn_config")
     full, delta = _numbered(linear, "full_attn_layers", layers), _numbered(linear, "kda_layers", layers)
     if full & delta or full | delta != set(range(1, layers + 1)):
         raise linear.fail("kda_layers", "every layer that full_attn_layers does not name, and no other")
-    kda: Table = {
+    return full, {
         "kind": "kda",
         "num_heads": linear.count("num_heads"),
         "head_dim": linear.count("head_dim"),
         "conv_kernel": linear.count("short_conv_kernel_size"),
         "full_rank_gate": linear.flag("use_full_rank_gate", default=False),
     }
+
+
+def kimi_linear(c: HfConfig) -> Table:
+    """Kimi Linear and Kimi K3: Kimi delta attention with latent attention in between; (latent) mixtures.
+
+    K3's attention residuals add two vectors a block, which are left out.
+    """
+    layers, dense = layer_count(c), first_dense(c)
+    full, kda = _kimi_delta(c, layers)
     latent = {**latent_attention(c), "output_gate": c.flag("mla_use_output_gate", default=False)}
     if c.count("moe_layer_freq", default=1) != 1:
         raise c.fail("moe_layer_freq", "1")
@@ -138,8 +156,10 @@ def kimi_linear(c: HfConfig) -> Table:
 
 
 def _gated_delta_stack(c: HfConfig) -> Table:
-    step, layers = c.count("full_attention_interval"), c.count("num_hidden_layers")
-    given = c.values.get("layer_types")
+    layers, given = c.count("num_hidden_layers"), c.values.get("layer_types")
+    listed = cast("list[object]", given) if isinstance(given, list) else []
+    usual = listed.index("full_attention") + 1 if "full_attention" in listed else None
+    step = c.count("full_attention_interval", default=usual)
     pattern = ["full" if (index + 1) % step == 0 else "linear" for index in range(step)]
     if given is not None:
         named = ["full_attention" if kind == "full" else "linear_attention" for kind in pattern]
@@ -149,7 +169,7 @@ def _gated_delta_stack(c: HfConfig) -> Table:
     mtp = c.count("mtp_num_hidden_layers", default=0, minimum=0)
     return {
         **stack(c),
-        "attention": {**attention, "pattern": pattern, "output_gate": c.flag("attn_output_gate", default=False)},
+        "attention": {**attention, "pattern": pattern, "output_gate": c.flag("attn_output_gate", default=True)},
         "linear": {
             "num_key_heads": c.count("linear_num_key_heads"),
             "num_value_heads": c.count("linear_num_value_heads"),

@@ -33,7 +33,8 @@ _NAMES = frozenset(
     no_repeat_ngram_size num_beams num_beam_groups num_return_sequences diversity_penalty repetition_penalty
     bad_words_ids forced_bos_token_id forced_eos_token_id suppress_tokens begin_suppress_tokens
     encoder_no_repeat_ngram_size exponential_decay_length_penalty remove_invalid_values output_attentions
-    output_hidden_states output_scores tf_legacy_loss
+    output_hidden_states output_scores tf_legacy_loss attn_pdrop embd_pdrop resid_pdrop emb_pdrop init_std eps
+    router_scaling_factor route_scale per_layer_config decoder_start_token_id norm_type
     """.split()  # noqa: SIM905
 )
 _PATTERNS = re.compile(
@@ -62,7 +63,9 @@ def unread_keys(text: HfConfig) -> list[str]:
     if not isinstance(values, ReadKeys):
         return []
     return [
-        key for key in values.unread() if not (key in _NAMES or _PATTERNS.search(key) or _says_nothing(key, values))
+        key
+        for key in values.unread()
+        if not (key in _NAMES or key in TOWERS or _PATTERNS.search(key) or _says_nothing(key, values))
     ]
 
 

@@ -11,13 +11,16 @@ Layer = Mapping[str, Table | None]
 """attention, ffn, moe of one layer; None or absent where the layer has none."""
 
 
-def layered(c: HfConfig, layers: Sequence[Layer], *, tied: bool = False, **more: object) -> Table:
+def layered(
+    c: HfConfig, layers: Sequence[Layer], *, tied: bool = False, d_model: int | None = None, **more: object
+) -> Table:
     """Architecture table of a list of layers, first to last; equal ones are counted together.
 
     Args:
         c: the configuration, for width, vocabulary and tying.
         layers: one entry a layer.
         tied: default of tie_word_embeddings.
+        d_model: where it is not called hidden_size.
         more: further keys of the table.
     """
     counts: dict[str, int] = {}
@@ -32,7 +35,7 @@ def layered(c: HfConfig, layers: Sequence[Layer], *, tied: bool = False, **more:
         groups.append({"name": f"group-{number}", "count": counts[key], **parts})
     return {
         "num_layers": len(layers),
-        "d_model": c.count("hidden_size"),
+        "d_model": d_model or c.count("hidden_size"),
         "vocab_size": c.count("vocab_size"),
         "tied_embeddings": c.flag("tie_word_embeddings", default=tied),
         "layers": groups,
@@ -40,11 +43,11 @@ def layered(c: HfConfig, layers: Sequence[Layer], *, tied: bool = False, **more:
     }
 
 
-def layer_count(c: HfConfig) -> int:
-    """num_hidden_layers, bounded so that a list of layers stays small."""
-    layers = c.count("num_hidden_layers")
+def layer_count(c: HfConfig, key: str = "num_hidden_layers") -> int:
+    """Number of layers, bounded so that a list of layers stays small."""
+    layers = c.count(key)
     if layers > MOST_LAYERS:
-        raise c.fail("num_hidden_layers", f"a whole number from 1 to {MOST_LAYERS}")
+        raise c.fail(key, f"a whole number from 1 to {MOST_LAYERS}")
     return layers
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from rackline.arch.hf_config import HfConfig, Table
 from rackline.arch.hf_layers import layer_count, layered
 from rackline.arch.hf_parts import GELU, LAYER_TYPES, experts, ffn, gqa
 
 _FLAGS: dict[object, str] = {0: "0", 1: "1"}
+_WINDOW_FLAGS: dict[object, str] = {"full_attention": "0", "sliding_attention": "1"}
+_BLOCK_FLAGS: dict[object, str] = {"dense": "0", "sparse": "1"}
 
 
 def mimo_v2(c: HfConfig) -> Table:
     """MiMo-V2: window layers (1 in hybrid_layer_pattern) with more KV heads and sinks; leading dense layer."""
     layers = layer_count(c)
-    windows = c.items("hybrid_layer_pattern", _FLAGS, layers)
-    mixtures = c.items("moe_layer_freq", _FLAGS, layers)
+    windows = c.items("hybrid_layer_pattern", _FLAGS, layers) or c.items("layer_types", _WINDOW_FLAGS, layers)
+    mixtures = c.items("moe_layer_freq", _FLAGS, layers) or c.items("mlp_layer_types", _BLOCK_FLAGS, layers)
     if windows is None or mixtures is None:
         raise c.fail("hybrid_layer_pattern" if windows is None else "moe_layer_freq", f"a list of {layers} entries")
     if c.flag("attention_bias", default=False):
@@ -96,6 +100,17 @@ def step_flash(c: HfConfig) -> Table:
     )
 
 
+def _full_width(c: HfConfig, kinds: list[str]) -> int:
+    """Width of the heads of full layers where transformers 5 keeps it in per_layer_config; else that of all layers."""
+    table = c.values.get("per_layer_config")
+    if isinstance(table, dict) and "full" in kinds:
+        layer = kinds.index("full")
+        found = next((key for key in cast("Table", table) if key.isdigit() and int(key) == layer), None)
+        if found is not None:
+            return c.section("per_layer_config").section(found).count("head_dim", default=c.count("head_dim"))
+    return c.count("head_dim")
+
+
 def gemma4_text(c: HfConfig) -> Table:
     """Gemma 4: windows, and full layers of another head width where one projection serves as key and value.
 
@@ -116,7 +131,7 @@ def gemma4_text(c: HfConfig) -> Table:
     sliding = {**gqa(c, bias=bias, output_bias=bias, qk_norm=True), "window": c.count("sliding_window")}
     full = {
         **gqa(c, bias=bias, output_bias=bias, qk_norm=True),
-        "head_dim": c.count("global_head_dim", default=c.count("head_dim")),
+        "head_dim": c.count("global_head_dim", default=_full_width(c, kinds)),
         "keys_are_values": same,
     }
     if same:

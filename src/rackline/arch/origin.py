@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, assert_never
 
 OriginKind = Literal["catalogue", "file", "hub", "cache", "object"]
-
-_WORDS = {"catalogue": "catalogue", "file": "file", "hub": "Hugging Face Hub", "cache": "cache of the Hugging Face Hub"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +31,21 @@ class Origin:
     @property
     def line(self) -> str:
         """One line for readers; empty where the name says it all."""
-        if self.kind == "object" or (self.kind == "catalogue" and self.name == self.used):
-            return ""
+        match self.kind:
+            case "object":
+                return ""
+            case "catalogue":
+                if self.name == self.used:
+                    return ""
+                where = "catalogue"
+            case "file":
+                where = "file"
+            case "hub":
+                where = "Hugging Face Hub"
+            case "cache":
+                where = "cache of the Hugging Face Hub"
+            case _:
+                assert_never(self.kind)
         at = f" at {self.revision[:12]}" if self.revision else ""
         types = f", weights in {self.native_precision}" if self.native_precision else ""
-        return f"{self.name}: {self.used}{at} ({_WORDS[self.kind]}{types})"
+        return f"{self.name}: {self.used}{at} ({where}{types})"

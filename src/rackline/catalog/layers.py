@@ -60,12 +60,14 @@ class LayeredRecord(ShapeRecord):
     Args:
         num_layers: All layers; the sum of the groups' counts [count].
         norm_sites: Norms around each block (attention, feed-forward): 1 before it, 2 with one behind it (Gemma).
+        norms_per_layer: Norms of a layer where they are not twice that: 1 for a parallel block [count].
         extra_params: Parameters that belong to no product, such as hyper-connections [count].
         layers: Groups of equal layers.
         mtp_layers: Layers for multi-token prediction beside the stack [count].
     """
 
     norm_sites: Count = 1
+    norms_per_layer: Count | None = None
     extra_params: CountOrZero = 0
     layers: Annotated[tuple[LayerRecord, ...], Field(min_length=1)]
 

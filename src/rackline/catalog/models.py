@@ -153,7 +153,8 @@ class MoeRecord(Record):
 class ShapeRecord(Record):
     """What every description of a stack of layers says.
 
-    max_context_len: positions that the model was made for, stretched ones included [tokens]; rope_scaling says how.
+    norm: "plain" has no weights. max_context_len: positions that the model was made for, stretched ones included
+    [tokens]; rope_scaling says how.
     """
 
     num_layers: LayerCount
@@ -161,7 +162,7 @@ class ShapeRecord(Record):
     vocab_size: Count
     tied_embeddings: bool = False
     learned_positions: CountOrZero = 0
-    norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
+    norm: Literal["rmsnorm", "layernorm", "plain"] = "rmsnorm"
     parallel_block: bool = False
     mtp_layers: CountOrZero = 0
     max_context_len: Count | None = None

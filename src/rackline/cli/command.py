@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, assert_never, cast
 
 from cyclopts import Group, Parameter
 
@@ -242,19 +242,7 @@ def _path(verb: Verb[Any, Any], key: str, text: str) -> Path:
 
         return check_plot_path(text, what="plot")
     one: SideFile = verb.files[key]
-    return (one.check or file_to_write)(text, key)
-
-
-def file_to_write(text: str, name: str) -> Path:
-    """A file that is going to be written, in a folder that exists.
-
-    Raises:
-        InputError: a folder, or a file in a folder that does not exist.
-    """
-    path = Path(text)
-    if path.is_dir() or not path.parent.is_dir():
-        raise InputError(what=name, given=text, allowed="a file in a folder that exists")
-    return path
+    return one.check(text, key) if one.check is not None else Path(text)
 
 
 def _parameter(name: str, option: Option, usual: Mapping[str, Any]) -> inspect.Parameter:
@@ -262,12 +250,22 @@ def _parameter(name: str, option: Option, usual: Mapping[str, Any]) -> inspect.P
     default = usual.get(name, inspect.Parameter.empty)
     more: dict[str, Any] = {"help": option.help, "allow_leading_hyphen": True}
     kind: Any = str
-    if option.kind == "switch":
-        kind = bool
-        more = {"help": option.help, "negative": ()}
-        if default is False:
-            more["show_default"] = False
-    elif option.kind == "settings" or (option.several and (option.repeated or option.positional)):
+    listed = option.several and (option.repeated or option.positional)
+    match option.kind:
+        case "switch":
+            kind = bool
+            more = {"help": option.help, "negative": ()}
+            if default is False:
+                more["show_default"] = False
+        case "settings":
+            listed = True
+        case "text" | "object" | "limit":
+            pass
+        case "seconds" | "count" | "whole" | "fraction" | "rate" | "bytes" | "usd_per_hour":
+            pass
+        case _:
+            assert_never(option.kind)
+    if listed:
         kind = list[str]
         more["negative"] = ()
         if default is None or isinstance(default, str):

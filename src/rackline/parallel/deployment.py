@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, assert_never
 
 import numpy as np
 
@@ -55,9 +55,15 @@ class Routing:
 
     def skew(self, num_experts: int) -> float:
         """Exponent or spread of the law, for a router with this number of experts."""
-        if self.law == "log_normal":
-            return expert_spread(num_experts) if self.spread is None else self.spread
-        return self.exponent if self.law == "power_law" else 0.0
+        match self.law:
+            case "log_normal":
+                return expert_spread(num_experts) if self.spread is None else self.spread
+            case "power_law":
+                return self.exponent
+            case "balanced" | "uniform":
+                return 0.0
+            case _:
+                assert_never(self.law)
 
     def copies(self, ep: int) -> int | None:
         """Redundant experts with this number of ranks; None where experts lie as they are numbered."""

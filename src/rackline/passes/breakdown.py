@@ -235,7 +235,13 @@ class Breakdown:
                 if one.row.choice and one.known:
                     jobs.setdefault(one.row.choice, []).append(index)
         fabric = np.array([float(one.row.is_fabric) for one in rows])
-        streams = sorted({one.row.stream for one in rows}) if policy == "overlap" else []
+        match policy:
+            case "overlap":
+                streams = sorted({one.row.stream for one in rows})
+            case "serial" | "blackboard":
+                streams = []
+            case _:
+                assert_never(policy)
         columns = [1.0 - fabric, fabric, *(np.array([one.row.stream == name for one in rows]) for name in streams)]
         return cls(
             numbers=numbers,

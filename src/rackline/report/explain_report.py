@@ -18,7 +18,7 @@ from rackline.passes import UNIT, Batch, PassTable, PassTime, Row, RowTime, Step
 from rackline.report.breakdown import comparison, plain_table, resources_line, spaced
 from rackline.report.wording import flop, percent, short_count, size, trust
 from rackline.serving.closed_loop import engine_of
-from rackline.serving.stack import stack_of
+from rackline.serving.stack import Stack, stack_of
 from rackline.units import format_bytes, format_seconds
 
 _SHOWN = 0.01  # share of a pass from which on what a server adds to it is printed
@@ -136,9 +136,14 @@ class Explanation:
         memory: MemoryUse,
         layout_choice: str = "given",
         policy: StepPolicy | None = None,
+        stack: Stack | None = None,
     ) -> Explanation:
-        """Evaluate the pass both ways."""
-        stack = stack_of(deployment.calibration, deployment.cluster.chip.hbm_bytes)
+        """Evaluate the pass both ways.
+
+        Args:
+            stack: whose host runs the pass; that of the calibration by default.
+        """
+        stack = stack or stack_of(deployment.calibration, deployment.cluster.chip.hbm_bytes)
         engine = engine_of(deployment, stack)
         table = engine.table
         return cls(

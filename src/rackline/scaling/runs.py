@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rackline.catalog import RunRecord, names, run_record
+from rackline.catalog import Evidence, RunRecord, names, run_record
 from rackline.checked import Num, checked, plain
 from rackline.errors import InputError, UnknownNameError
 from rackline.hardware import chip
@@ -169,7 +169,7 @@ def known_run(
         mfu_published=record.mfu,
         mfu_of_hours=of_hours,
         goodput=of_hours / record.mfu if of_hours is not None and record.mfu is not None else None,
-        evidence="assumed" if "assumed" in kinds else str(kinds[0]),
+        evidence=str(max(kinds, key=list(Evidence).index)),
     )
 
 

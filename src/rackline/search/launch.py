@@ -90,6 +90,21 @@ class Replica:
     quantise_to: str = ""
 
     @property
+    def prefills(self) -> bool:
+        """Whether it takes prompts."""
+        return self.role in ("both", "prefill")
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it generates tokens beyond the first."""
+        return self.role in ("both", "decode")
+
+    @property
+    def is_pool(self) -> bool:
+        """Whether another replica does the other half."""
+        return not (self.prefills and self.decodes)
+
+    @property
     def max_tokens(self) -> int:
         """Longest request [tokens]."""
         return math.ceil(self.workload.input_len + self.workload.output_len)
@@ -189,7 +204,7 @@ def _vllm(replica: Replica, version: str) -> LaunchCommand:
         words += ["--pipeline-parallel-size", str(layout.pp)]
     if layout.attention_dp > 1:
         words += ["--data-parallel-size", str(layout.attention_dp)]
-    if layout.cp > 1 and replica.role == "prefill":
+    if layout.cp > 1 and not replica.decodes:
         words += ["--prefill-context-parallel-size", str(layout.cp)]
     elif layout.cp > 1:
         notes.append(f"cp={layout.cp} adds chips that share a context; --decode-context-parallel-size cannot")
@@ -198,7 +213,7 @@ def _vllm(replica: Replica, version: str) -> LaunchCommand:
         if layout.moe_tp > 1:
             notes.append(f"ep={layout.ep} with moe_tp={layout.moe_tp} cannot be set: experts go to all chips or none")
         if layout.attention_dp > 1:
-            kind = "high_throughput" if replica.role == "prefill" else "low_latency"
+            kind = "high_throughput" if not replica.decodes else "low_latency"
             words += ["--all2all-backend", f"deepep_{kind}"]
         if replica.redundant_experts and layout.attention_dp > 1:
             words += ["--enable-eplb", "--eplb-config", _json({"num_redundant_experts": replica.redundant_experts})]
@@ -209,10 +224,10 @@ def _vllm(replica: Replica, version: str) -> LaunchCommand:
     words += _conversion("vllm", replica, version, notes)
     if replica.precision.kv_cache == "fp8":
         words += ["--kv-cache-dtype", "fp8"]
-    if replica.role != "both":
+    if replica.is_pool:
         words += ["--kv-transfer-config", _json({"kv_connector": "NixlConnector", "kv_role": "kv_both"})]
     words += _vllm_hosts(replica, notes)
-    if replica.mode.admission != "chunked" and replica.role == "both":
+    if replica.mode.admission != "chunked" and not replica.is_pool:
         notes.append("prompts are mixed with decodes: vLLM has no passes of prompts alone")
     return LaunchCommand(stack="vllm", role=replica.role, words=tuple(words), notes=tuple(notes))
 
@@ -262,17 +277,17 @@ def _sglang(replica: Replica, version: str) -> LaunchCommand:
             words += ["--ep-num-redundant-experts", str(replica.redundant_experts), "--enable-eplb"]
     if replica.mode.two_batch_overlap:
         words.append("--enable-two-batch-overlap")
-    if replica.role != "decode":
+    if replica.prefills:
         # the option counts the tokens of all attention-dp ranks together
         words += ["--chunked-prefill-size", str(replica.mode.max_batched_tokens * ranks)]
-        if replica.mode.admission == "chunked" and replica.role == "both":
+        if replica.mode.admission == "chunked" and replica.decodes:
             words.append("--enable-mixed-chunk")
     words += ["--max-running-requests", str(replica.running * ranks)]
     words += ["--context-length", str(replica.max_tokens), "--mem-fraction-static", f"{replica.memory_fraction:g}"]
     words += _conversion("sglang", replica, version, notes)
     if replica.precision.kv_cache == "fp8":
         words += ["--kv-cache-dtype", "fp8_e4m3"]
-    if replica.role != "both":
+    if replica.is_pool:
         backend = "mooncake" if layout.pp > 1 else "nixl"  # stages of a prefill pool: mooncake only
         words += ["--disaggregation-mode", replica.role, "--disaggregation-transfer-backend", backend]
     if replica.num_hosts > 1:
@@ -296,7 +311,7 @@ def _trtllm(replica: Replica) -> LaunchCommand:
     options: list[str] = []
     if layout.attention_dp > 1:
         options.append("enable_attention_dp: true")
-    if replica.mode.admission == "chunked" and replica.role == "both":
+    if replica.mode.admission == "chunked" and not replica.is_pool:
         options.append("enable_chunked_prefill: true")
     if replica.redundant_experts:
         slots = replica.num_experts + replica.redundant_experts
@@ -305,7 +320,7 @@ def _trtllm(replica: Replica) -> LaunchCommand:
         options += ["kv_cache_config:", "  dtype: fp8"]
     if replica.quantise_to:
         options += ["quant_config:", f"  quant_algo: {'FP8' if replica.quantise_to == 'fp8' else 'NVFP4'}"]
-    if replica.role != "both":
+    if replica.is_pool:
         options += ["cache_transceiver_config:", "  backend: NIXL"]
     if options:
         words += ["--extra_llm_api_options", "options.yaml"]

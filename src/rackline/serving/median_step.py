@@ -33,7 +33,7 @@ def median_prompts(arrivals: Array) -> Array:
     Assumes: prompts arrive at random and their lengths are exponential.
 
     >>> median_prompts(np.array([0.5, 1.0, 4.0])).round(2).tolist()
-    [0.0, 0.5, 3.38]
+    [0.0, 0.4, 3.49]
     """
     rates, medians = _tabulated()
     r = as_array(arrivals)

@@ -187,8 +187,11 @@ class Engine:
             return self.decode_s(batch, times, two_batch_overlap=False)
         alone: FloatLike = 0.0
         if np.any(as_array(batch.decode_sequences)):
-            alone = self.seconds(replace(batch, prefill_sequences=0.0), times, two_batch_overlap=False)
-        return self.with_prompts_s(alone, self.seconds(batch, times, two_batch_overlap=False))
+            alone = self.decode_s(replace(batch, prefill_sequences=0.0), times, two_batch_overlap=False)
+        decoded = as_array(batch.decode_sequences)
+        pushed = decoded * batch.decode_tokens + as_array(batch.prefill_sequences) * batch.chunk_tokens
+        device = self.seconds(batch, times, two_batch_overlap=False)
+        return self.with_prompts_s(alone, device, tokens=pushed, sequences=decoded)
 
     def drafts_s(self, sequences: FloatLike, context_len: FloatLike) -> FloatLike:
         """All drafts of a step, one after another, with a given number of sequences on a rank [s]."""

@@ -9,12 +9,13 @@ from rackline.simulation.rank_spec import RankSpec
 from rackline.simulation.requests import Requests
 from rackline.simulation.router import ROUTERS
 from rackline.simulation.run import Handover, Pool, simulate
-from rackline.simulation.server import pool_of
+from rackline.simulation.server import CacheConfig, pool_of
 from rackline.simulation.traces import read_trace
 from rackline.simulation.workloads import Lengths, closed_loop_of, conversations, open_arrivals
 
 __all__ = [
     "ROUTERS",
+    "CacheConfig",
     "Clock",
     "Handover",
     "Lengths",

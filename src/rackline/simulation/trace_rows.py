@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from math import isfinite
 from typing import Any, NamedTuple, cast
@@ -137,12 +138,12 @@ def _time(value: Any) -> tuple[float, bool]:
     try:
         return float(value), False
     except ValueError:
-        # Azure writes 2023-11-16 18:17:03.9799600, with seven digits of a second
+        # Azure writes 2023-11-16 18:17:03.9799600, with seven digits of a second, and 2024-05-10 00:00:00.009930+00:00
         text = str(value).strip()
-        head, dot, digits = text.partition(".")
-        whole = datetime.fromisoformat(head)
-        seconds = (whole - datetime(2000, 1, 1, tzinfo=whole.tzinfo)).total_seconds()
-        return seconds + (float(f"0.{digits}") if dot else 0.0), True
+        fraction = re.search(r"\.\d+", text)
+        whole = datetime.fromisoformat(text.replace(fraction[0], "", 1) if fraction else text)
+        start = datetime(2000, 1, 1, tzinfo=None if whole.tzinfo is None else UTC)
+        return (whole - start).total_seconds() + (float(fraction[0]) if fraction else 0.0), True
 
 
 def rows_from_lines(lines: Sequence[Line], numbers: Sequence[int], unit_s: float | None) -> Rows:
@@ -167,7 +168,7 @@ def rows_from_lines(lines: Sequence[Line], numbers: Sequence[int], unit_s: float
 
 
 def rows_at_once(
-    columns: Columns, values: Mapping[str, Sequence[Any]], hashes: Sequence[Any] | None, numbers: Sequence[int]
+    columns: Columns, values: Mapping[str, Sequence[Any] | Array], hashes: Sequence[Any] | None, numbers: Sequence[int]
 ) -> Rows | None:
     """Thousands of rows as arrays.
 
@@ -206,11 +207,13 @@ def rows_at_once(
     )
 
 
-def _numbers(cells: Sequence[Any]) -> Array:
+def _numbers(cells: Sequence[Any] | Array) -> Array:
+    if isinstance(cells, np.ndarray):
+        return cells
     return np.fromiter(map(float, cells), dtype=np.float64, count=len(cells))
 
 
-def _times_at_once(cells: Sequence[Any]) -> tuple[Array, bool]:
+def _times_at_once(cells: Sequence[Any] | Array) -> tuple[Array, bool]:
     first = cells[0]
     if isinstance(first, str) and len(first) > 10 and first[4:5] == "-" and first[7:8] == "-":
         if any("+" in cell or "Z" in cell or cell.count("-") != 2 for cell in cells):

@@ -9,10 +9,10 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, assert_never, cast
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from rackline.simulation.trace_rows import (
     ARRIVAL,
     INPUT,
     OUTPUT,
+    Columns,
     Line,
     Rows,
     columns_of,
@@ -189,13 +190,18 @@ def _unit_s(kept: Sequence[Rows], time: Array, file: Path, given: TimeUnit | Non
     if given is not None:
         return {"s": 1.0, "ms": 1e-3}[given]
     gap = float(time[-1] - time[0]) / max(len(time) - 1, 1)
-    if default == "s" and len(time) > 1:
-        whole = bool((time == np.floor(time)).all())
-        if (whole and gap >= _SPARSE_S) or float(time[-1]) >= _EPOCH_MS:
-            raise _ambiguous(file, "seconds", "ms", f"a request each {gap:,.6g} s")
-    if default == "ms" and len(time) > 1 and 0.0 < gap < _DENSE_MS:
-        raise _ambiguous(file, "milliseconds", "s", f"{1e3 / gap:,.4g} requests/s")
-    return {"s": 1.0, "ms": 1e-3}[default]
+    match default:
+        case "s":
+            whole = bool((time == np.floor(time)).all())
+            if len(time) > 1 and ((whole and gap >= _SPARSE_S) or float(time[-1]) >= _EPOCH_MS):
+                raise _ambiguous(file, "seconds", "ms", f"a request each {gap:,.6g} s")
+            return 1.0
+        case "ms":
+            if len(time) > 1 and 0.0 < gap < _DENSE_MS:
+                raise _ambiguous(file, "milliseconds", "s", f"{1e3 / gap:,.4g} requests/s")
+            return 1e-3
+        case _:
+            assert_never(default)
 
 
 def _ambiguous(file: Path, taken: str, other: TimeUnit, means: str) -> InputError:
@@ -266,13 +272,21 @@ def _csv_pieces(reader: _Reader, lines: Iterator[str]) -> Iterator[Rows | None]:
             where=f"{reader.path}:1",
         )
     places = [(name, header.index(name)) for name in columns[:4] if name is not None]
+    before = table.line_num
+    while piece := list(itertools.islice(lines, _PIECE)):
+        rows = _plain_numbers(piece, columns, dict(places), len(header), before + 1)
+        if rows is None:
+            break  # the rest may have cells in quotes, which go beyond a line
+        yield rows
+        before += len(piece)
+    table = csv.reader(itertools.chain(piece, lines))
     while True:
         cells: list[list[str]] = []
         numbers: list[int] = []
-        while len(cells) < _PIECE and (row := _next(table, reader)) is not None:
+        while len(cells) < _PIECE and (row := _next(table, reader, before)) is not None:
             if row:
                 cells.append(row)
-                numbers.append(table.line_num)
+                numbers.append(before + table.line_num)
         if not cells:
             return
         rows = None
@@ -282,13 +296,32 @@ def _csv_pieces(reader: _Reader, lines: Iterator[str]) -> Iterator[Rows | None]:
         yield rows if rows is not None else reader.one_by_one(_named(header, cells, numbers))
 
 
-def _next(table: Any, reader: _Reader) -> list[str] | None:
+def _plain_numbers(
+    lines: list[str], columns: Columns, places: Mapping[str, int], width: int, first: int
+) -> Rows | None:
+    """Lines that hold nothing but numbers; None when one of them needs a closer look.
+
+    Args:
+        places: of the columns in a line.
+        width: cells of a line [count].
+        first: number of the first line.
+    """
+    if {line.count(",") for line in lines} != {width - 1}:
+        return None
+    try:
+        cells = np.loadtxt(lines, delimiter=",", comments=None, usecols=list(places.values()), ndmin=2)
+    except ValueError:
+        return None
+    return rows_at_once(columns, dict(zip(places, cells.T, strict=True)), None, range(first, first + len(lines)))
+
+
+def _next(table: Any, reader: _Reader, before: int = 0) -> list[str] | None:
     try:
         return next(table, None)
     except csv.Error as error:
         raise InputError(
             what="line", given=str(error), allowed="cells of at most 131,072 characters without line breaks",
-            where=f"{reader.path}:{table.line_num}",
+            where=f"{reader.path}:{before + table.line_num}",
         ) from None  # fmt: skip
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal, assert_never
+
 import numpy as np
 
 from rackline.arch import DenseFfn, MoeFfn
 from rackline.passes.features import Array, FloatLike, as_array
+from rackline.training.runs import Recompute
 from rackline.training.work import MicroBatch, from_latent
 
 
@@ -17,7 +20,7 @@ def korthikanti_layer_bytes(
     num_heads: FloatLike,
     tp: FloatLike = 1.0,
     sequence_parallel: bool = False,
-    recompute: str = "none",
+    recompute: Literal["none", "selective", "full"] = "none",
 ) -> FloatLike:
     """Activations of one GPT layer with dropout, before fused attention.
 
@@ -46,15 +49,21 @@ def korthikanti_layer_bytes(
     0.7
     """
     tokens = as_array(seq_len) * micro_batch * d_model
-    if recompute == "full":
-        return 2.0 * tokens
-    scores = 0.0 if recompute == "selective" else 5.0 * as_array(num_heads) * seq_len / d_model
+    match recompute:
+        case "full":
+            return 2.0 * tokens
+        case "selective":
+            scores = as_array(0.0)
+        case "none":
+            scores = 5.0 * as_array(num_heads) * seq_len / d_model
+        case _:
+            assert_never(recompute)
     if sequence_parallel:
         return tokens / tp * (34.0 + scores)
     return tokens * (10.0 + 24.0 / as_array(tp) + scores / tp)
 
 
-def stack_bytes(batch: MicroBatch, recompute: str, *, dropout: bool = False) -> Array:
+def stack_bytes(batch: MicroBatch, recompute: Recompute, *, dropout: bool = False) -> Array:
     """Activations that one micro-batch stores in all layers of a chip for the backward pass [bytes].
 
     Inputs of products are kept as they are multiplied; queries, keys and values for attention; gate and up for the
@@ -66,10 +75,15 @@ def stack_bytes(batch: MicroBatch, recompute: str, *, dropout: bool = False) -> 
     model = batch.model
     spread = as_array(batch.runs.tp) if batch.sequence_parallel else np.ones(len(batch.runs))
     residual = 2.0 * model.d_model / spread
-    if recompute == "reversible":
-        return batch.tokens * 2.0 * residual * as_array(batch.runs.pp)
-    if recompute == "full":
-        return batch.tokens * residual * (model.num_layers + batch.mtp_layers)
+    match recompute:
+        case "reversible":
+            return batch.tokens * 2.0 * residual * as_array(batch.runs.pp)
+        case "full":
+            return batch.tokens * residual * (model.num_layers + batch.mtp_layers)
+        case "none" | "selective" | "modules":
+            pass
+        case _:
+            assert_never(recompute)
     total = np.zeros(len(batch.runs))
     for index in range(len(model.layer_groups)):
         total = total + layer_bytes(batch, index, recompute, dropout=dropout) * _layers(batch, index)
@@ -81,7 +95,7 @@ def _layers(batch: MicroBatch, index: int) -> int:
     return batch.model.layer_groups[index].count + (batch.mtp_layers if last else 0)
 
 
-def layer_bytes(batch: MicroBatch, index: int, recompute: str = "none", *, dropout: bool = False) -> Array:
+def layer_bytes(batch: MicroBatch, index: int, recompute: Recompute = "none", *, dropout: bool = False) -> Array:
     """Activations that one micro-batch stores in one layer of a group [bytes]."""
     group = batch.model.layer_groups[index]
     kept = _attention(batch, index, recompute, dropout) if group.attention.cores() else np.zeros(len(batch.runs))
@@ -90,11 +104,24 @@ def layer_bytes(batch: MicroBatch, index: int, recompute: str = "none", *, dropo
     return kept + (_dense(batch, group.ffn, recompute, dropout) if group.ffn.d_ff else 0.0)
 
 
-def _attention(batch: MicroBatch, index: int, recompute: str, dropout: bool) -> Array:
+def _run_again(recompute: Recompute) -> tuple[bool, bool]:
+    """Whether (the core of attention, the cheap modules of a layer) are run again, so that nothing of them is kept."""
+    match recompute:
+        case "none":
+            return False, False
+        case "selective":
+            return True, False
+        case "modules" | "full" | "reversible":
+            return True, True
+        case _:
+            assert_never(recompute)
+
+
+def _attention(batch: MicroBatch, index: int, recompute: Recompute, dropout: bool) -> Array:
     model, attention = batch.model, batch.model.layer_groups[index].attention
     tp = as_array(batch.runs.tp)
     spread = tp if batch.sequence_parallel else np.ones(len(batch.runs))
-    again = recompute == "modules"
+    core_again, again = _run_again(recompute)
     narrow = 0.0 if again else batch.precision.gemm_bytes  # what norms, and nothing else, put out
     d = model.d_model
     per_token = (2.0 + narrow) * d / spread  # input of the norm, input of the first product
@@ -114,17 +141,17 @@ def _attention(batch: MicroBatch, index: int, recompute: str, dropout: bool) -> 
     for core in attention.cores():
         heads = np.ceil(core.num_q_heads / tp)
         per_token = per_token + 4.0 * heads  # log-sum-exp of each row
-        if not batch.flash and recompute == "none":
+        if not batch.flash and not core_again:
             scores = scores + (5.0 if dropout else 2.0) * heads * batch.seq_len
         if core.chunk_flop_per_token:
             per_token = per_token + 2.0 * heads * core.decode_io_elements
     return batch.tokens * (per_token + scores)
 
 
-def _dense(batch: MicroBatch, ffn: DenseFfn, recompute: str, dropout: bool, *, norm: bool = True) -> Array:
+def _dense(batch: MicroBatch, ffn: DenseFfn, recompute: Recompute, dropout: bool, *, norm: bool = True) -> Array:
     tp = as_array(batch.runs.tp)
     spread = tp if batch.sequence_parallel else np.ones(len(batch.runs))
-    narrow = 0.0 if recompute == "modules" else batch.precision.gemm_bytes
+    narrow = 0.0 if _run_again(recompute)[1] else batch.precision.gemm_bytes
     d = batch.model.d_model
     up = ffn.projections(d)[0].shard_out(tp)
     per_token = (2.0 * norm + narrow) * d / spread + batch.precision.activation_input_bytes * up
@@ -134,9 +161,9 @@ def _dense(batch: MicroBatch, ffn: DenseFfn, recompute: str, dropout: bool, *, n
     return batch.tokens * per_token
 
 
-def _mixture(batch: MicroBatch, ffn: MoeFfn, recompute: str) -> Array:
+def _mixture(batch: MicroBatch, ffn: MoeFfn, recompute: Recompute) -> Array:
     spread = as_array(batch.runs.tp) if batch.sequence_parallel else np.ones(len(batch.runs))
-    again = recompute == "modules"
+    _, again = _run_again(recompute)
     narrow, start = batch.precision.gemm_bytes, batch.precision.activation_input_bytes
     d = float(batch.model.d_model)
     width = float(ffn.expert_d_in(batch.model.d_model))

@@ -10,6 +10,7 @@ import numpy as np
 
 from rackline.passes.features import Array, as_array
 from rackline.training.runs import SCHEDULES, Runs
+from rackline.training.work import Phase
 
 CORNER = 6.0
 """Sharpness of max(device, host): the p-norm of the two, rounded where they are equal."""
@@ -88,7 +89,7 @@ def hide_exchange(runs: Runs, micro_batches: Array, shown: Mapping[str, Array], 
 
 
 def bubble_seconds(
-    runs: Runs, phases: Mapping[str, Array], host: Array, stage: Array, hop: Array, *, pair: Array
+    runs: Runs, phases: Mapping[Phase, Array], host: Array, stage: Array, hop: Array, *, pair: Array
 ) -> Array:
     """Time that the stages wait for each other in a step, by the closed form of each schedule [s].
 

@@ -20,7 +20,10 @@ from rackline.training.pipeline import CORNER, bubble_seconds, hide_exchange
 from rackline.training.runs import RECOMPUTE, Runs
 from rackline.training.shards import shards
 from rackline.training.stack import TrainingStack
-from rackline.training.work import PHASES, MicroBatch, Work
+from rackline.training.work import PHASES, Kind, MicroBatch, Phase, Work
+
+Times = Mapping[tuple[Kind, Phase], Array]
+"""(kind, phase) → seconds."""
 
 OPTIMIZER_BYTES = 34.0
 """Traffic of an optimiser step per parameter besides its moments, which are read and written: a gradient read, a master
@@ -47,10 +50,10 @@ class StepParts:
     runs: Runs
     chip: Chip
     dtype: str
-    seconds: Mapping[tuple[str, str], Array]
-    core: Mapping[tuple[str, str], Array]
-    modules: Mapping[tuple[str, str], Array]
-    ends: Mapping[tuple[str, str], Array]
+    seconds: Times
+    core: Times
+    modules: Times
+    ends: Times
     host_layers: tuple[Array, Array, Array, Array]
     scatter: Array
     gather: Array
@@ -161,15 +164,24 @@ def _assemble(
     batch: MicroBatch, table: PassTable, timed: Sequence[tuple[Work, Array]], *, global_batch_sequences: int
 ) -> StepParts:
     model, runs, cluster = batch.model, batch.runs, batch.cluster
-    seconds: dict[tuple[str, str], Array] = {}
-    again: dict[str, dict[tuple[str, str], Array]] = {"selective": {}, "modules": {}}
-    ends: dict[tuple[str, str], Array] = {}
+    seconds: dict[tuple[Kind, Phase], Array] = {}
+    core: dict[tuple[Kind, Phase], Array] = {}
+    modules: dict[tuple[Kind, Phase], Array] = {}
+    ends: dict[tuple[Kind, Phase], Array] = {}
     for one, value in timed:
         target = seconds if one.layer else ends
         key = (one.kind, one.phase)
         target[key] = target.get(key, 0.0) + value
-        if one.again and one.phase == "forward":
-            again[one.again][key] = again[one.again].get(key, 0.0) + value
+        if one.phase == "forward":
+            match one.again:
+                case "selective":
+                    core[key] = core.get(key, 0.0) + value
+                case "modules":
+                    modules[key] = modules.get(key, 0.0) + value
+                case "":
+                    pass
+                case _:
+                    assert_never(one.again)
     held = shards(model, runs, batch.mtp_layers, batch.lora_rank)
     shard_gather = exchange_seconds(table, runs, held.dense + held.ends, held.experts)[1]
     trained = (held.adapters, 0.0 * held.experts) if batch.lora_rank else (held.dense + held.ends, held.experts)
@@ -182,8 +194,8 @@ def _assemble(
         chip=cluster.chip,
         dtype=batch.precision.gemm,
         seconds=seconds,
-        core=again["selective"],
-        modules=again["modules"],
+        core=core,
+        modules=modules,
         ends=ends,
         host_layers=_host_layers(model, runs, batch.mtp_layers),
         scatter=scatter,
@@ -268,10 +280,11 @@ def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
         scale: per run, in place of the stack's own: "gemm", "experts", "host" (for fits over many chips at once).
     """
     runs = parts.runs
-    times = multipliers(parts, stack, scale or {})
+    scale = scale or {}
+    times = multipliers(parts, stack, scale)
     pp, m = as_array(runs.pp), parts.micro_batches
     shown: dict[str, Array] = {}
-    phases = {"forward": np.zeros(len(runs)), "input": np.zeros(len(runs)), "weight": np.zeros(len(runs))}
+    phases: dict[Phase, Array] = {phase: np.zeros(len(runs)) for phase in PHASES}
     for (kind, phase), value in parts.seconds.items():
         seconds = value * times[kind, phase] / pp
         phases[phase] = phases[phase] + seconds
@@ -285,7 +298,7 @@ def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
     device = hidden.mean
     dense, mixtures, experts, states = parts.host_layers
     host = dense * stack.host_dense_s + mixtures * stack.host_moe_s + experts * stack.host_expert_s
-    host = (host + states * stack.host_state_s) * times["host", ""] / pp
+    host = (host + states * stack.host_state_s) * scale.get("host", stack.host(parts.chip)) / pp
     layers = (device**CORNER + host**CORNER) ** (1.0 / CORNER)
     # the slowest stage sets the pace: one with the most layers, or the last, which has the head and what is left
     most = np.ceil(parts.layers / pp)
@@ -328,35 +341,41 @@ def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
     )
 
 
-def multipliers(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]) -> dict[tuple[str, str], Any]:
+def multipliers(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]) -> dict[tuple[Kind, Phase], Any]:
     """(kind, phase) → factor on the time of single kernels."""
-    gemm = scale.get("gemm", stack.gemm(parts.chip, parts.dtype))
-    bf16 = scale.get("head", stack.gemm(parts.chip, "bf16"))
-    experts = gemm * scale.get("experts", stack.experts(parts.chip))
-    of_kind: dict[str, Any] = {
-        "gemm": gemm,
-        "experts": experts,
-        "state": stack.state,
-        "elementwise": stack.elementwise,
-        "quantise": stack.quantise,
-        "permute": stack.permute,
-        "unfused": stack.unfused,
-        "head": bf16,
-        "logits": 1.0,
-        "tensor": stack.tensor_exposed,
-        "context": stack.context_exposed,
-        "expert_inside": stack.expert_inside,
-        "expert_outside": stack.expert_outside,
-    }
-    found = {(kind, phase): value for kind, value in of_kind.items() for phase in PHASES}
-    flash = stack.flash_forward * scale.get("flash", stack.flash(parts.chip))
-    found["attention", "forward"] = flash
-    found["attention", "input"] = flash * stack.flash_backward
-    found["host", ""] = scale.get("host", stack.host(parts.chip))
+    found: dict[tuple[Kind, Phase], Any] = {}
+    for kind, phase in {**parts.seconds, **parts.ends}:
+        found[kind, phase] = _multiplier(kind, phase, parts, stack, scale)
     return found
 
 
-def recompute_seconds(parts: StepParts, times: Mapping[tuple[str, str], Any], forward: Array) -> Array:
+def _multiplier(
+    kind: Kind, phase: Phase, parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
+) -> FloatLike:
+    match kind:
+        case "gemm":
+            return scale.get("gemm", stack.gemm(parts.chip, parts.dtype))
+        case "experts":
+            dense = scale.get("gemm", stack.gemm(parts.chip, parts.dtype))
+            return dense * scale.get("experts", stack.experts(parts.chip))
+        case "attention":
+            flash = stack.flash_forward * scale.get("flash", stack.flash(parts.chip))
+            return flash if phase == "forward" else flash * stack.flash_backward
+        case "head":
+            return scale.get("head", stack.gemm(parts.chip, "bf16"))
+        case "state" | "elementwise" | "quantise" | "permute" | "unfused":
+            return float(getattr(stack, kind))
+        case "tensor" | "context":
+            return float(getattr(stack, f"{kind}_exposed"))
+        case "expert_inside" | "expert_outside":
+            return float(getattr(stack, kind))
+        case "logits":
+            return 1.0
+        case _:
+            assert_never(kind)
+
+
+def recompute_seconds(parts: StepParts, times: Mapping[tuple[Kind, Phase], Any], forward: Array) -> Array:
     """What the backward pass runs again, of one micro-batch on the mean stage [s]."""
     runs = parts.runs
     found = np.zeros(len(runs))
@@ -364,12 +383,17 @@ def recompute_seconds(parts: StepParts, times: Mapping[tuple[str, str], Any], fo
         match name:
             case "none":
                 value = found
-            case "selective" | "modules":
-                rows = parts.core if name == "selective" else parts.modules
-                value = sum((one * times[key] / as_array(runs.pp) for key, one in rows.items()), np.zeros(len(runs)))
+            case "selective":
+                value = _run_again(parts.core, times, runs)
+            case "modules":
+                value = _run_again(parts.modules, times, runs)
             case "full" | "reversible":  # a reversible block rebuilds its inputs from its outputs: a forward pass
                 value = forward
             case _:
                 assert_never(name)
         found = np.where(runs.recompute == number, value, found)
     return found
+
+
+def _run_again(rows: Times, times: Mapping[tuple[Kind, Phase], Any], runs: Runs) -> Array:
+    return sum((one * times[key] / as_array(runs.pp) for key, one in rows.items()), np.zeros(len(runs)))

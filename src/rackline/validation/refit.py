@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, assert_never
 from zlib import crc32
 
 import numpy as np
@@ -152,13 +152,19 @@ class Refit:
 
 def fold_name(case: Case, by: LeftOut) -> str:
     """The fold that a case belongs to."""
-    if by == "half":
-        pools = (case.values.get("prefill"), case.values.get("decode"))
-        parts = repr((case.model, case.chip, case.stack, case.precision, case.layout, *pools))
-        return ("first half", "second half")[crc32(parts.encode()) % 2]
-    if by == "stack":
-        return stack_name(case.stack) or "-"
-    return case.model or "-" if by == "model" else case.chip or "-"
+    match by:
+        case "stack":
+            return stack_name(case.stack) or "-"
+        case "model":
+            return case.model or "-"
+        case "chip":
+            return case.chip or "-"
+        case "half":
+            pools = (case.values.get("prefill"), case.values.get("decode"))
+            parts = repr((case.model, case.chip, case.stack, case.precision, case.layout, *pools))
+            return ("first half", "second half")[crc32(parts.encode()) % 2]
+        case _:
+            assert_never(by)
 
 
 def refit(

@@ -20,7 +20,7 @@ from rackline.errors import InputError
 from rackline.files import parse_json, read_lines
 from rackline.passes.features import Array
 from rackline.serving.speculative import PLAIN, usual_speculation
-from rackline.simulation import Requests, Result, pool_of, simulate
+from rackline.simulation import CacheConfig, Requests, Result, pool_of, simulate
 from rackline.validation.cases import Case, Unsupported
 from rackline.validation.forms import LARGEST, is_number
 from rackline.validation.resolve import Resolver
@@ -184,10 +184,12 @@ def serve_run(resolver: Resolver, case: Case) -> tuple[Result, dict[str, Array]]
     pool = pool_of(
         deployment,
         around,
-        pool_tokens=tokens or None,
-        block_size=_whole(cache, "block_size") or _whole(engine, "block_size") or 16,
+        cache=CacheConfig(
+            pool_tokens=tokens or None,
+            block_size=_whole(cache, "block_size") or _whole(engine, "block_size") or 16,
+            prefix_caching=around.admission == "chunked" if caching is None else bool(caching),
+        ),
         speculation=usual_speculation(drafts) if drafts else PLAIN,
-        prefix_caching=around.admission == "chunked" if caching is None else bool(caching),
     )
     return simulate(requests, pool, beyond_s=around.first_token_s), measured
 

@@ -16,7 +16,7 @@ from rackline.training.memory import cheapest_recompute
 from rackline.training.precision import TrainPrecision, train_precision
 from rackline.training.runs import Runs, TrainLayout, replaced
 from rackline.training.stack import BEFORE_HOPPER, IDEAL, TrainingStack, has_grace, lookup, training_stack
-from rackline.training.step import StepParts, step_parts, step_time
+from rackline.training.step import StepParts, Times, step_parts, step_time
 from rackline.training.work import MicroBatch
 from rackline.validation.cases import Case, Unsupported
 from rackline.validation.resolve import Resolver
@@ -106,9 +106,9 @@ def joined(all_parts: Sequence[StepParts]) -> StepParts:
     def column(values: Sequence[Any]) -> Array:
         return np.concatenate([np.broadcast_to(v, (n,)) for v, n in zip(values, lengths, strict=True)])
 
-    def table(name: str) -> dict[tuple[str, str], Array]:
-        keys = dict.fromkeys(key for parts in all_parts for key in getattr(parts, name))
-        return {key: column([getattr(parts, name).get(key, 0.0) for parts in all_parts]) for key in keys}
+    def table(of: Sequence[Times]) -> Times:
+        keys = dict.fromkeys(key for times in of for key in times)
+        return {key: column([times.get(key, 0.0) for times in of]) for key in keys}
 
     runs = Runs(**{f.name: np.concatenate([getattr(p.runs, f.name) for p in all_parts]) for f in fields(Runs)})
     first = all_parts[0]
@@ -118,10 +118,10 @@ def joined(all_parts: Sequence[StepParts]) -> StepParts:
         runs=runs,
         chip=first.chip,
         dtype=first.dtype,
-        seconds=table("seconds"),
-        core=table("core"),
-        modules=table("modules"),
-        ends=table("ends"),
+        seconds=table([p.seconds for p in all_parts]),
+        core=table([p.core for p in all_parts]),
+        modules=table([p.modules for p in all_parts]),
+        ends=table([p.ends for p in all_parts]),
         host_layers=tuple(column([p.host_layers[i] for p in all_parts]) for i in range(4)),  # type: ignore[arg-type]
         **{name: column([getattr(p, name) for p in all_parts]) for name in plain},
     )
