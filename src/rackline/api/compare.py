@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
-from rackline.api.fields import INPUT, OUTPUT
+from rackline.api.fields import INPUT, OUTPUT, RENT
 from rackline.api.model_question import ModelQuestion
 from rackline.api.option import Quantity, limit, option, si, texts
-from rackline.api.resolve import Lookup, calibration_of, constraints_of, lookup_of, model_and_cluster
+from rackline.api.resolve import (
+    Lookup,
+    calibration_of,
+    constraints_of,
+    lookup_of,
+    model_and_cluster,
+    rent_kind,
+)
 from rackline.api.watch import Watch
 from rackline.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, Texts
+    from rackline.arch import AnyModel
+    from rackline.catalog import RentKind
+    from rackline.hardware import Chip, Cluster
     from rackline.report.compare_report import Comparison, Side
     from rackline.report.figure import Figure
 
@@ -39,6 +49,7 @@ class CompareQuestion(ModelQuestion):
     output: Quantity = field(default="1k", metadata=OUTPUT)
     tpot: Quantity | None = field(default=None, metadata=limit("time per output token of deployments", "30ms"))
     ttft: Quantity | None = field(default=None, metadata=limit("time to first token of deployments", "2s"))
+    rent: str | None = field(default=None, metadata=RENT)
     calibration: CalibrationLike = field(
         default="auto",
         metadata=option(
@@ -54,22 +65,24 @@ class Compared:
     Args:
         kind: chips, clusters, models or deployments.
         sides: in the order of the names.
+        prices: of which kind the prices are, and which are estimated; empty without prices.
     """
 
     kind: str
     sides: tuple[Side, ...]
+    prices: str = ""
 
 
 def _text(answer: Answer[CompareQuestion, Compared], width: int) -> Iterable[Any]:
     from rackline.report.compare_report import compare_table
 
-    yield compare_table(answer.result.sides, what=answer.result.kind)
+    yield compare_table(answer.result.sides, what=answer.result.kind, prices=answer.result.prices)
 
 
 def _data(answer: Answer[CompareQuestion, Compared]) -> Comparison:
     from rackline.report.compare_report import compare_data
 
-    return compare_data(answer.result.sides, what=answer.result.kind)
+    return compare_data(answer.result.sides, what=answer.result.kind, prices=answer.result.prices)
 
 
 def _summary(answer: Answer[CompareQuestion, Compared]) -> str:
@@ -99,31 +112,87 @@ def compare(question: CompareQuestion, watch: Watch) -> Compared:
     if len(names) < 2:
         raise InputError(what="names", given=" ".join(names), allowed="two or more of one kind")
     if any("@" in name for name in names):
-        return Compared(kind="deployments", sides=tuple(_deployment(name, question, watch) for name in names))
-    return _of_the_catalogue(names, lookup_of(question, watch))
+        return _deployments(names, question, watch)
+    return _of_the_catalogue(names, question.rent, lookup_of(question, watch))
 
 
-def _of_the_catalogue(names: tuple[str, ...], lookup: Lookup) -> Compared:
+def _kind_of_prices(chips: Sequence[Chip], rent: str | None) -> RentKind | None:
+    """The kind of price that is asked for; else the one that most chips have, None where all have it.
+
+    Raises:
+        InputError: an unknown kind.
+    """
+    if rent is not None:
+        return rent_kind(rent)
+    kinds: list[RentKind] = [chip.rent_kind for chip in chips if chip.rent_kind is not None]
+    return max(kinds, key=kinds.count) if len(set(kinds)) > 1 else None
+
+
+def _said(kind: RentKind | None, chips: Sequence[Chip], rents: Sequence[tuple[str, str]]) -> str:
+    """Of which kind the prices are, and which are estimated or missing.
+
+    Args:
+        rents: (name, price in words) of each side.
+    """
+    from rackline.hardware.chip import RENT_KINDS
+
+    usual: RentKind | None = next((chip.rent_kind for chip in chips if chip.rent_kind is not None), None)
+    shown = kind or usual
+    if shown is None:
+        return ""
+    notes = [f"{name}: {words}" for name, words in rents if "estimated" in words or words.startswith("no price")]
+    return "; ".join([f"prices: {RENT_KINDS[shown]}", *notes])
+
+
+def _chips(chips: Sequence[Chip], rent: str | None) -> Compared:
+    from rackline.hardware import rent_of
+    from rackline.report.compare_report import chip_side
+
+    kind, words = _kind_of_prices(chips, rent), list[tuple[str, str]]()
+    sides: list[Side] = []
+    for chip in chips:
+        if kind is not None:
+            found = rent_of(chip.name, kind)
+            words.append((chip.name, found.how if found else "no price is known"))
+            chip = replace(chip, usd_per_chip_hour=found.usd_per_chip_hour if found else None)
+        sides.append(chip_side(chip))
+    return Compared(kind="chips", sides=tuple(sides), prices=_said(kind, chips, words))
+
+
+def _clusters(clusters: Sequence[Cluster], rent: str | None) -> tuple[list[Cluster], str]:
+    """The clusters at prices of one kind, and what is said of them."""
+    from rackline.hardware import rented
+
+    chips = [one.chip for one in clusters]
+    kind = _kind_of_prices(chips, rent)
+    found = list(clusters) if kind is None else [rented(one, kind) for one in clusters]
+    return found, _said(kind, chips, [(one.name, one.rent) for one in found])
+
+
+def _of_the_catalogue(names: tuple[str, ...], rent: str | None, lookup: Lookup) -> Compared:
     """The kind of which all names are, and their sides."""
     from rackline.hardware import chip, cluster
-    from rackline.report.compare_report import chip_side, cluster_side, model_side
+    from rackline.report.compare_report import cluster_side, model_side
 
-    kinds: dict[str, Callable[[str], Side]] = {
-        "chips": lambda name: chip_side(chip(name)),
-        "clusters": lambda name: cluster_side(cluster(name)),
-        "models": lambda name: model_side(lookup.model(name)),
-    }
     missed: dict[str, UnknownNameError] = {}
     best = ("", -1)
-    for what, build in kinds.items():
-        sides: list[Side] = []
+    finders: dict[str, Callable[[str], object]] = {"chips": chip, "clusters": cluster, "models": lookup.model}
+    for what, find in finders.items():
+        seen = 0
         try:
             for name in names:
-                sides.append(build(name))
-            return Compared(kind=what, sides=tuple(sides))
+                find(name)
+                seen += 1
         except UnknownNameError as error:
             missed[what] = error
-            best = max(best, (what, len(sides)), key=lambda pair: pair[1])
+            best = max(best, (what, seen), key=lambda pair: pair[1])
+            continue
+        if what == "chips":
+            return _chips([chip(name) for name in names], rent)
+        if what == "clusters":
+            priced, said = _clusters([cluster(name) for name in names], rent)
+            return Compared(kind=what, sides=tuple(cluster_side(one) for one in priced), prices=said)
+        return Compared(kind=what, sides=tuple(model_side(lookup.model(name)) for name in names))
     if best[1] > 0:  # the first names are of this kind, a later one is not
         raise missed[best[0]]
     raise UnknownNameError(
@@ -134,21 +203,28 @@ def _of_the_catalogue(names: tuple[str, ...], lookup: Lookup) -> Compared:
     )
 
 
-def _deployment(name: str, question: CompareQuestion, watch: Watch) -> Side:
+def _deployments(names: tuple[str, ...], question: CompareQuestion, watch: Watch) -> Compared:
+    """Plans of MODEL@CLUSTER, at prices of one kind."""
     from rackline.report.compare_report import deployment_side
     from rackline.search import plan
     from rackline.serving.workload import Workload
 
-    model_name, separator, cluster_name = name.rpartition("@")
-    if not separator or not model_name or not cluster_name:
-        raise InputError(what="deployment", given=name, allowed="MODEL@CLUSTER, for all names")
-    model, cluster = model_and_cluster(model_name, cluster_name, lookup=lookup_of(question, watch))
-    with watch.moving(f"planning {name}"):
-        answer = plan(
-            model,
-            cluster,
-            Workload(input_len=si(question.input), output_len=si(question.output)),
-            calibration=calibration_of(question.calibration, cluster.chip),
-            constraints=constraints_of(question.tpot, question.ttft),
-        )
-    return deployment_side(name, answer)
+    pairs: list[tuple[AnyModel, Cluster]] = []
+    for name in names:
+        model_name, separator, cluster_name = name.rpartition("@")
+        if not separator or not model_name or not cluster_name:
+            raise InputError(what="deployment", given=name, allowed="MODEL@CLUSTER, for all names")
+        pairs.append(model_and_cluster(model_name, cluster_name, lookup=lookup_of(question, watch)))
+    priced, said = _clusters([cluster for _, cluster in pairs], question.rent)
+    sides: list[Side] = []
+    for name, (model, _), cluster in zip(names, pairs, priced, strict=True):
+        with watch.moving(f"planning {name}"):
+            answer = plan(
+                model,
+                cluster,
+                Workload(input_len=si(question.input), output_len=si(question.output)),
+                calibration=calibration_of(question.calibration, cluster.chip),
+                constraints=constraints_of(question.tpot, question.ttft),
+            )
+        sides.append(deployment_side(name, answer))
+    return Compared(kind="deployments", sides=tuple(sides), prices=said)

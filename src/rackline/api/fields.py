@@ -35,6 +35,12 @@ SAMPLING = option(
 FREE_LAYOUT = option("text", "parallel degrees to fix, such as tp=8; the others are searched")
 MEMORY_FRACTION = option("fraction", "fraction of HBM that the server may use", unit="1")
 PRICE = option("usd_per_hour", "chip price in USD per hour", unit="USD/h", maximum=MOST_USD)
+RENT = option(
+    "text",
+    "kind of price of a chip-hour: on-demand, reserved-1y, reserved-3y, contract or owned; estimated and said where "
+    "none is published",
+    choices=("on-demand", "reserved-1y", "reserved-3y", "contract", "owned"),
+)
 SET = option(
     "settings",
     "KEY=VALUE overrides a number of the model, cluster or chip, such as hbm_bytes_per_s=20TB/s; may be repeated",

@@ -278,6 +278,7 @@ def _search(question: PlanQuestion, watch: Watch) -> tuple[Plan, Cluster | None]
         question.on,
         chips=question.chips,
         price=question.price,
+        rent=question.rent,
         settings=question.set,
         lookup=lookup_of(question, watch),
     )

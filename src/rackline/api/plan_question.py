@@ -73,6 +73,7 @@ class PlanQuestion(ModelQuestion):
     )
     routing: str | None = field(default=None, metadata=shared.ROUTING)
     price: Quantity | None = field(default=None, metadata=shared.PRICE)
+    rent: str | None = field(default=None, metadata=shared.RENT)
     serving: str = field(
         default="both",
         metadata=option(

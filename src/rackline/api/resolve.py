@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, ClusterLike, ModelLike, Settings
     from rackline.api.watch import Watch
     from rackline.arch import AnyModel, FoundModel
+    from rackline.catalog import RentKind
     from rackline.hardware import Chip, Cluster
     from rackline.parallel import Layout, Precision, Routing
     from rackline.passes import Calibration
@@ -157,6 +158,7 @@ def model_and_cluster(
     *,
     chips: Quantity | None = None,
     price: Quantity | None = None,
+    rent: str | None = None,
     settings: Settings | None = None,
     lookup: Lookup,
 ) -> tuple[AnyModel, Cluster]:
@@ -190,9 +192,9 @@ def model_and_cluster(
         on_model = found.get("model", {})
     if price is not None and isinstance(on, str):
         on_cluster["usd_per_chip_hour"] = float(price)
-    rack = cluster_of(on, on_cluster)
+    rack = rented_as(cluster_of(on, on_cluster), rent, price)
     if price is not None and not isinstance(on, str):
-        rack = replace(rack, usd_per_chip_hour=float(price))
+        rack = replace(rack, usd_per_chip_hour=float(price), rent="")
     if chips is not None:
         rack = rack.with_num_chips(int(chips))
     if isinstance(model, str):
@@ -200,6 +202,37 @@ def model_and_cluster(
     built = cast("AnyModel", model)
     lookup.watch.uses(built)
     return built, rack
+
+
+def rent_kind(text: str) -> RentKind:
+    """A kind of price of a chip-hour.
+
+    Raises:
+        InputError: an unknown one.
+    """
+    from rackline.hardware.chip import RENT_KINDS
+
+    kind: RentKind | None = next((known for known in RENT_KINDS if known == text.replace("-", "_")), None)
+    if kind is None:
+        known = [one.replace("_", "-") for one in RENT_KINDS]
+        near = nearest_names(text, known, 1)
+        raise InputError(what="rent", given=text, allowed=", ".join(known), nearest=near[0] if near else None)
+    return kind
+
+
+def rented_as(rack: Cluster, rent: str | None, price: Quantity | None = None) -> Cluster:
+    """The cluster at a kind of price.
+
+    Raises:
+        InputError: a kind beside a price, or an unknown one.
+    """
+    if rent is None:
+        return rack
+    if price is not None:
+        raise InputError(what="rent", given=rent, allowed="either a kind of rent or `price`")
+    from rackline.hardware import rented
+
+    return rented(rack, rent_kind(rent))
 
 
 def cluster_of(on: ClusterLike, overrides: dict[str, object] | None = None) -> Cluster:

@@ -44,6 +44,8 @@ from rackline.catalog.schema import (
     OperationRecord,
     PeakRates,
     PublishedRecord,
+    RentKind,
+    RentRecord,
     Source,
 )
 from rackline.catalog.stacks import StackRecord
@@ -81,6 +83,8 @@ __all__ = [
     "PriceSheetRecord",
     "PriceTierRecord",
     "PublishedRecord",
+    "RentKind",
+    "RentRecord",
     "RoutedRecord",
     "RunRecord",
     "Source",

@@ -68,6 +68,21 @@ class PeakRates(Record):
         return self
 
 
+RentKind = Literal["on_demand", "reserved_1y", "reserved_3y", "contract", "owned"]
+
+
+class RentRecord(Record):
+    """A dated price of a chip-hour.
+
+    Args:
+        usd_per_chip_hour: With its share of host and network [USD/hour].
+        date: When it was asked, as YYYY[-MM[-DD]].
+    """
+
+    usd_per_chip_hour: Positive
+    date: Date
+
+
 class ChipRecord(SourcedRecord):
     """One accelerator.
 
@@ -83,7 +98,10 @@ class ChipRecord(SourcedRecord):
         l2_bytes: Last-level cache [bytes].
         power_w: Rated power of the chip alone [W].
         inline_ecc: Whether check bits are kept in and moved through the memory itself, a sixteenth of it.
-        usd_per_chip_hour: A dated rental price [USD/hour].
+        usd_per_chip_hour: The price that is used unless another kind is asked for [USD/hour].
+        rent_kind: Of which kind that price is.
+        rents: Dated prices by kind: on demand, reserved for one or three years, an index of contracts, or what owning
+            costs.
     """
 
     vendor: Text
@@ -98,6 +116,8 @@ class ChipRecord(SourcedRecord):
     power_w: Positive | None = None
     inline_ecc: bool = False
     usd_per_chip_hour: Positive | None = None
+    rent_kind: RentKind | None = None
+    rents: dict[RentKind, RentRecord] = Field(default_factory=dict[RentKind, RentRecord])
 
 
 class LevelRecord(Record):

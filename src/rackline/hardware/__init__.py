@@ -5,6 +5,7 @@ from rackline.hardware.fabric import Cluster, FabricLevel, cluster, cluster_from
 from rackline.hardware.memory import MemoryTier, hbm_of, memory_tier, tier_from_record
 from rackline.hardware.paths import FatTree, Path, fat_tree, path_between, scale_out_path, scale_up_path, torus_hops
 from rackline.hardware.racks import RackBill, rack_bill, scale_up_cables, scale_up_switches
+from rackline.hardware.rents import Rent, rent_of, rented
 
 __all__ = [
     "Chip",
@@ -14,6 +15,7 @@ __all__ = [
     "MemoryTier",
     "Path",
     "RackBill",
+    "Rent",
     "chip",
     "chip_from_record",
     "cluster",
@@ -23,6 +25,8 @@ __all__ = [
     "memory_tier",
     "path_between",
     "rack_bill",
+    "rent_of",
+    "rented",
     "scale_out_path",
     "scale_up_cables",
     "scale_up_path",

@@ -6,8 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from rackline.catalog import ChipRecord, Source, chip_record
+from rackline.catalog import ChipRecord, RentKind, Source, chip_record
 from rackline.errors import PrecisionError, nearest_names
+
+RENT_KINDS: dict[RentKind, str] = {
+    "on_demand": "on demand",
+    "reserved_1y": "reserved for a year",
+    "reserved_3y": "reserved for three years",
+    "contract": "contract index",
+    "owned": "owned",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +37,7 @@ class Chip:
         power_w: Rated power of the chip alone, or None [W].
         inline_ecc: Whether check bits are kept in and moved through the memory itself.
         usd_per_chip_hour: Dated rental price, or None [USD/hour].
+        rent_kind: Kind of that price, or None where it is not known.
         sources: Where the numbers come from.
     """
 
@@ -46,6 +55,7 @@ class Chip:
     power_w: float | None = None
     inline_ecc: bool = False
     usd_per_chip_hour: float | None = None
+    rent_kind: RentKind | None = None
     sources: tuple[Source, ...] = field(default=(), repr=False, hash=False)
 
     def __post_init__(self) -> None:
@@ -132,6 +142,7 @@ def chip_from_record(record: ChipRecord) -> Chip:
         power_w=record.power_w,
         inline_ecc=record.inline_ecc,
         usd_per_chip_hour=record.usd_per_chip_hour,
+        rent_kind=record.rent_kind,
         sources=record.sources,
     )
 

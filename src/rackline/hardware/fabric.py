@@ -16,7 +16,7 @@ from rackline.catalog import (
     settable_keys,
 )
 from rackline.errors import CatalogError, LayoutError, nearest_names
-from rackline.hardware.chip import Chip, chip_from_record
+from rackline.hardware.chip import RENT_KINDS, Chip, chip_from_record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,7 @@ class Cluster:
         chips_per_rack: Chips in one rack; None where a rack holds one scale-up domain [count].
         host_chips: Chips that one operating system holds [count].
         rented_chips: Chips of the smallest unit that one rents [count].
+        rent: Kind and date of the price in words; empty where it was given.
         sources: Where the numbers come from.
     """
 
@@ -76,6 +77,7 @@ class Cluster:
     chips_per_rack: int | None = None
     host_chips: int = 8
     rented_chips: int = 1
+    rent: str = ""
     sources: tuple[Source, ...] = field(default=(), repr=False, hash=False)
 
     @property
@@ -155,6 +157,8 @@ class Cluster:
 
 def cluster_from_record(record: ClusterRecord, of: Chip) -> Cluster:
     """Build the cluster that a catalogue record describes, made of the given chip."""
+    usd = record.usd_per_chip_hour if record.usd_per_chip_hour is not None else of.usd_per_chip_hour
+    known = of.rent_kind is not None and usd is not None and usd == of.usd_per_chip_hour
     domain = record.levels[0].size
     host = record.chips_per_host or (domain if domain <= 8 else 4)
     return Cluster(
@@ -177,7 +181,8 @@ def cluster_from_record(record: ClusterRecord, of: Chip) -> Cluster:
             )
             for level in record.levels
         ),
-        usd_per_chip_hour=record.usd_per_chip_hour if record.usd_per_chip_hour is not None else of.usd_per_chip_hour,
+        usd_per_chip_hour=usd,
+        rent=RENT_KINDS[of.rent_kind] if known and of.rent_kind is not None else "",
         power_w_per_chip=record.power_w_per_chip,
         chips_per_rack=record.chips_per_rack,
         host_chips=host,

@@ -127,7 +127,7 @@ def _price(plan: Plan) -> Text:
     price = plan.cluster.usd_per_chip_hour
     if price is None:
         return Text("none: costs are chip-hours, see --price", style="yellow")
-    return Text(f"{money(price)} an hour")
+    return Text(f"{money(price)} an hour" + (f", {plan.cluster.rent}" if plan.cluster.rent else ""))
 
 
 def _chips(plan: Plan, choice: Choice) -> str:

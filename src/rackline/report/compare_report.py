@@ -165,9 +165,10 @@ def written(key: str, value: float | None) -> tuple[str, str]:
     return label, "-" if value is None else show(value)
 
 
-def compare_table(sides: Sequence[Side], *, what: str) -> Table:
+def compare_table(sides: Sequence[Side], *, what: str, prices: str = "") -> Table:
     """One line a number; behind each value but the first its ratio to the first."""
-    table = plain_table(f"{what} side by side", caption=f"×: over {sides[0].name}")
+    caption = f"×: over {sides[0].name}" + (f"; {prices}" if prices else "")
+    table = plain_table(f"{what} side by side", caption=caption)
     table.add_column("", no_wrap=True)
     for number, side in enumerate(sides):
         table.add_column(side.name, justify="right", no_wrap=True)
@@ -199,13 +200,15 @@ class Comparison(TypedDict):
     """Things of one kind side by side, SI units."""
 
     kind: str
+    prices: str
     sides: list[SideData]
 
 
-def compare_data(sides: Sequence[Side], *, what: str) -> Comparison:
+def compare_data(sides: Sequence[Side], *, what: str, prices: str = "") -> Comparison:
     """The same as data."""
     return {
         "kind": what,
+        "prices": prices,
         "sides": [
             {
                 "name": side.name,

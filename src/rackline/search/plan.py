@@ -69,6 +69,8 @@ class Plan:
         "combinations",
         "launch_rules=rules_name",
         "priced",
+        "usd_per_chip_hour=cluster.usd_per_chip_hour",
+        "rent=cluster.rent",
         "best",
         "runner_up",
         "disaggregated",
