@@ -112,7 +112,7 @@ class Asked:
     @cached_property
     def step(self) -> dict[str, Any]:
         """The plan's decode step."""
-        return self.explain(self.engine.steady.batch_size, self.given + self.made / 2)
+        return self.explain(self.engine.estimate.batch_size, self.given + self.made / 2)
 
     @cached_property
     def row(self) -> Any:
@@ -255,7 +255,7 @@ def _same(values: Mapping[str, float]) -> bool:
 def test_nothing_is_sold_below_its_cost(asked: Asked) -> None:
     """A price is that of a tier's longest prompt, without waiting: a little more than a plan's cost at saturation."""
     tier = asked.sold["tiers"][0]
-    ratio = tier["usd_per_mtok_output_all_in"] / asked.engine.steady.usd_per_mtok_output_all_in
+    ratio = tier["usd_per_mtok_output_all_in"] / asked.engine.estimate.usd_per_mtok_output_all_in
     assert LEAST_OVER_COST < ratio < MOST_OVER_COST
 
 

@@ -121,8 +121,8 @@ def test_best_is_the_cheapest_of_brute_force(tpot_s: float | None, ttft_s: float
     assert found.aggregated.usd_per_mtok_output_all_in == pytest.approx(cheapest["cost"], rel=1e-9)
     assert found.aggregated.tpot_s == pytest.approx(cheapest["tpot_s"], rel=1e-9)
     assert found.aggregated.ttft_s == pytest.approx(cheapest["ttft_s"], rel=1e-9)
-    assert isinstance(found.aggregated.steady, Candidate)
-    assert found.aggregated.steady.free_bytes == pytest.approx(cheapest["free"], rel=1e-9)
+    assert isinstance(found.aggregated.estimate, Candidate)
+    assert found.aggregated.estimate.free_bytes == pytest.approx(cheapest["free"], rel=1e-9)
     assert found.aggregated.sequences_per_rank == cheapest["batch"]
     assert found.aggregated.precision.label == cheapest["label"]
     assert found.aggregated.mode == cheapest["mode"]
@@ -182,7 +182,7 @@ def test_the_main_job_is_exhaustive() -> None:
 def test_the_best_keeps_every_limit_and_fills_the_rack() -> None:
     found = full_plan()
     assert found.aggregated is not None
-    best = found.aggregated.steady
+    best = found.aggregated.estimate
     assert isinstance(best, Candidate)
     assert best.tpot_s <= 0.03
     assert best.ttft_s <= 2.0
@@ -213,11 +213,11 @@ def test_details_belong_to_the_best() -> None:
     found = full_plan()
     alone = found.aggregated
     assert alone is not None
-    assert isinstance(alone.steady, Candidate)
+    assert isinstance(alone.estimate, Candidate)
     inside = alone.inside
     assert inside.floors is not None
     assert inside.decode.seconds <= alone.tpot_s
-    assert float(inside.memory.free) == pytest.approx(alone.steady.free_bytes)
+    assert float(inside.memory.free) == pytest.approx(alone.estimate.free_bytes)
     assert inside.floors.latency_ratio > 1
     assert inside.floors.cost_ratio > 1
     assert inside.floors.latency_ratio * inside.floors.latency_s == pytest.approx(alone.tpot_s)

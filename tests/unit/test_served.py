@@ -75,7 +75,6 @@ def test_the_limits_hold_at_the_promised_rate(which: str, pools: bool) -> None:
     assert promised is not None
     assert promised.simulated.requests >= 3000
     assert all(over <= 1.0 for over in promised.simulated.over_limits(LIMITS[which]).values())
-    assert choice.requests_per_s <= choice.steady.requests_per_s * (1 + 1e-12)
     assert 0.0 < choice.utilisation <= MOST_LOAD + 1e-12
     assert choice.batch_size <= choice.max_num_seqs * choice.layout.attention_dp * choice.layout.pp
     # Little's law: what is in flight is what arrives times how long it stays
@@ -96,7 +95,7 @@ def test_other_arrivals_hold_them_too(which: str, pools: bool) -> None:
     choice = answer(which, pools=pools)
     promised = choice.promise
     assert promised is not None
-    group = group_of(choice.steady, site(LIMITS[which]), choice.max_num_seqs)
+    group = group_of(choice.estimate, site(LIMITS[which]), choice.max_num_seqs)
     again = group.serve(choice.requests_per_s, choice.tpot_s, seed=11)
     for first, second in ((promised.simulated.ttft_s, again.ttft_s), (promised.simulated.tpot_s, again.tpot_s)):
         assert second.mean == pytest.approx(first.mean, rel=0.15)
@@ -109,7 +108,7 @@ def test_other_arrivals_hold_them_too(which: str, pools: bool) -> None:
 def test_a_higher_rate_breaks_a_limit() -> None:
     choice = answer("mean", pools=False)
     assert choice.promise is not None
-    group = group_of(choice.steady, site(LIMITS["mean"]), choice.max_num_seqs)
+    group = group_of(choice.estimate, site(LIMITS["mean"]), choice.max_num_seqs)
     over = group.serve(1.06 * choice.requests_per_s, choice.tpot_s).over_limits(LIMITS["mean"])
     assert max(over.values()) > 1.0
 
@@ -120,7 +119,7 @@ def test_one_replica_with_every_nth_arrival_is_all_of_them_behind_a_router() -> 
     assert choice.promise is not None
     layout = choice.layout
     assert layout.dp > 1
-    group = group_of(choice.steady, site(LIMITS["mean"]), choice.max_num_seqs)
+    group = group_of(choice.estimate, site(LIMITS["mean"]), choice.max_num_seqs)
     traffic = open_arrivals(
         np.random.default_rng(3), 16_000, choice.requests_per_s, Lengths(input_len=1000, output_len=200, spread="fixed")
     )
@@ -150,7 +149,7 @@ def test_a_percentile_costs_more_than_the_mean() -> None:
 
 
 def test_what_cannot_be_served_says_so() -> None:
-    steady = answer("mean", pools=True).steady
+    steady = answer("mean", pools=True).estimate
     assert hasattr(steady, "decode")
     shared = replace(steady, decode=replace(steady.decode, layout=replace(steady.decode.layout, cp=2)))  # type: ignore[union-attr, call-arg]
     found = promise(shared, site(LIMITS["mean"]))
@@ -162,7 +161,7 @@ def test_what_cannot_be_served_says_so() -> None:
 def test_a_group_of_pools_too_large_to_simulate_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     found = answer("mean", pools=True)
     monkeypatch.setattr("rackline.search.promise.MOST_IN_GROUP", 1)
-    none = promise(found.steady, site(LIMITS["mean"]))
+    none = promise(found.estimate, site(LIMITS["mean"]))
     assert isinstance(none, NoPromise)
     assert not none.simulated
     assert "in flight on a group of both pools, more than 1" in none.reason

@@ -31,7 +31,7 @@ def keys_of_table(model: type[BaseModel], path: Sequence[str | int]) -> list[str
     for part in path:
         if isinstance(part, int):
             continue
-        tables = [inner for table in tables for inner in _inner_models(_fields(table).get(part))]
+        tables = [inner for table in tables for inner in inner_models(_fields(table).get(part))]
     return [key for table in tables for key in _fields(table)]
 
 
@@ -84,10 +84,10 @@ def _leaf_types(annotation: Any) -> Iterator[Any]:
         yield annotation
 
 
-def _inner_models(info: FieldInfo | None) -> list[type[BaseModel]]:
+def inner_models(field: FieldInfo | None) -> list[type[BaseModel]]:
     """Return the tables that a field may hold, directly or as elements of a list."""
     found: list[type[BaseModel]] = []
-    for kind in _leaf_types(info.annotation) if info else ():
+    for kind in _leaf_types(field.annotation) if field else ():
         elements = typing.get_args(kind)[:1] if typing.get_origin(kind) is tuple else (kind,)
         for element in elements:
             for inner in _leaf_types(element):
@@ -104,7 +104,7 @@ def _keys(model: type[BaseModel], data: Mapping[str, Any], prefix: str = "") -> 
             continue
         key = f"{prefix}{name}"
         value = data.get(name)
-        tables = _inner_models(info)
+        tables = inner_models(info)
         if not tables:
             yield key
         elif isinstance(value, Mapping):
@@ -180,5 +180,5 @@ def _field_at(model: type[BaseModel], data: Mapping[str, Any], key: str) -> Fiel
             continue
         table = cast("Mapping[str, Any]", here)
         info = _fields(_fitting(tables, table)[0]).get(part)
-        tables, here = _inner_models(info), table.get(part, {})
+        tables, here = inner_models(info), table.get(part, {})
     return info

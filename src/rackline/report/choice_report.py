@@ -12,8 +12,19 @@ from rich.text import Text
 from rackline.parallel import Layout
 from rackline.report.breakdown import plain_table
 from rackline.report.wording import money, money_name, percent, share, short_count
-from rackline.search import Choice, Plan, Pool
+from rackline.search import Basis, Choice, Plan, Pool
 from rackline.units import format_count, format_seconds
+
+BASIS: dict[Basis, str] = {
+    "closed_loop_estimate": "closed-loop estimates, with every slot always taken",
+    "open_loop_estimate": "open-loop estimates, with arrivals at random",
+    "simulated": "simulated, with arrivals at random",
+}
+BASIS_OF_ONE: dict[Basis, str] = {
+    "closed_loop_estimate": "closed-loop estimate",
+    "open_loop_estimate": "open-loop estimate",
+    "simulated": "simulated",
+}
 
 
 def request_text(plan: Plan) -> str:
@@ -143,7 +154,8 @@ def served_table(choice: Choice) -> RenderableType:
     promise = choice.promise
     if promise is None:
         why = choice.not_simulated or "not asked for"
-        return Text(f"not served by the simulator ({why}): the numbers are those of the steady state", style="yellow")
+        text = f"not simulated ({why}): the numbers are {BASIS[choice.basis]}"
+        return Text(f"{text}; {choice.caveat}" if choice.caveat else text, style="yellow")
     found = promise.simulated
     table = plain_table(
         f"served: {found.requests:,} requests that arrive at random, {promise.requests_per_s:.3g} a second",
@@ -177,23 +189,26 @@ def other_kind(plan: Plan) -> list[RenderableType]:
     )
     text += f" output tokens, {ratio:.3g} times as much"
     if other.promise is None:
-        text += " even with every slot taken, so it was not served"
+        return [Text(f"{text} by {BASIS[other.basis]}; not simulated: {other.not_simulated}", style="dim")]
+    found = other.promise.simulated
+    times = [
+        f"{name} {format_seconds(one.mean)} (p99 {format_seconds(one.p99)})"
+        for name, one in (("time to first token", found.ttft_s), ("per output token", found.tpot_s))
+    ]
+    text += f"; simulated at {other.requests_per_s:.3g} requests/s: {', '.join(times)}"
     return [Text(text, style="dim")]
 
 
-def steady_line(choice: Choice) -> list[RenderableType]:
-    """What the search had expected of it, where the served rate is lower."""
-    if choice.promise is None or choice.promise.requests_per_s >= 0.999 * choice.steady.requests_per_s:
+def estimate_line(choice: Choice) -> list[RenderableType]:
+    """What the search had expected of it, where another rate is promised."""
+    found = choice.estimate
+    if choice.promise is None or abs(choice.promise.requests_per_s / found.requests_per_s - 1.0) < 1e-3:
         return []
-    steady = choice.steady
-    return [
-        Text(
-            f"in the steady state with {choice.engine.batch_size:,} in flight a replica it would be "
-            f"{steady.requests_per_s:.3g} requests/s at {format_seconds(steady.tpot_s)} a token; arrivals at random "
-            "take the rest",
-            style="dim",
-        )
-    ]
+    text = (
+        f"the search had expected {found.requests_per_s:.3g} requests/s, {format_seconds(found.ttft_s)} to the first "
+        f"token and {format_seconds(found.tpot_s)} per output token ({BASIS_OF_ONE[found.basis]})"
+    )
+    return [Text(f"{text}; {found.caveat}" if found.caveat else text, style="dim")]
 
 
 def nothing_panel(plan: Plan) -> Group:

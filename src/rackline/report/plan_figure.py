@@ -11,7 +11,7 @@ from rackline.report.axes import Measure, log_axis
 from rackline.report.figure import Figure
 from rackline.report.layers import Layer, Row, colour, hovered, limit, note
 from rackline.report.wording import money, money_name
-from rackline.search import Candidate, Plan, PoolPair
+from rackline.search import Candidate, Choice, Plan, PoolPair
 from rackline.search.what_if import WhatIfPoint, leading_number
 from rackline.units import format_seconds
 
@@ -50,7 +50,7 @@ def pareto_figure(plan: Plan) -> Figure:
         layers += limit("x", x, 1.0 / limits.tpot_s, text)
     words = "Nothing keeps the limits."
     if best is not None:
-        row = _row(plan, best.steady)
+        row = _best_row(plan, best)
         text = f"best: {money(row[cost.field], plan.priced)} at {row[_SPEED.field]:.3g} tokens/s"
         layers.append(
             hovered({"type": "point", "style": "best"}, place, _shown(plan), data={"values": [row]}),
@@ -60,7 +60,8 @@ def pareto_figure(plan: Plan) -> Figure:
     broken = any(not row["keeps_limits"] for row in rows)
     return Figure(
         title=f"{plan.model.name} on {plan.cluster.name}: speed against cost",
-        subtitle=f"{plan.calibration.name} calibration" + ("; hollow: breaks a limit" if broken else ""),
+        subtitle=f"estimates, the best {'simulated' if best is not None and best.promise else 'too'}; "
+        f"{plan.calibration.name} calibration" + ("; hollow: breaks a limit" if broken else ""),
         description=f"Pareto front of tokens per second for one user against cost on log axes. {words}",
         spec={"data": {"values": rows}, "layer": layers},
     )
@@ -86,7 +87,7 @@ def what_if_figure(name: str, points: Sequence[WhatIfPoint]) -> Figure:
         chosen = point.plan.best
         if chosen is None:
             continue
-        rows.append({"given": point.value, "value": leading_number(point.value), **_row(point.plan, chosen.steady)})
+        rows.append({"given": point.value, "value": leading_number(point.value), **_best_row(point.plan, chosen)})
     x = log_axis(varied, [row["value"] for row in rows])
     x["axis"]["values"] = [row["value"] for row in rows]
     x["axis"]["labelExpr"] = _chosen_labels(rows)
@@ -154,6 +155,19 @@ def _row(plan: Plan, candidate: Candidate | PoolPair) -> Row:
         "batch_size": batch,
         "precision": precision,
         "keeps_limits": keeps,
+    }
+
+
+def _best_row(plan: Plan, choice: Choice) -> Row:
+    """The answer with its own numbers, simulated where it was served."""
+    return {
+        **_row(plan, choice.estimate),
+        _SPEED.field: choice.tokens_per_s_per_user,
+        _cost(plan).field: choice.usd_per_mtok_output_all_in,
+        "tpot_s": choice.tpot_s,
+        "ttft_s": choice.ttft_s if math.isfinite(choice.ttft_s) else None,
+        "batch_size": choice.batch_size,
+        "keeps_limits": True,
     }
 
 

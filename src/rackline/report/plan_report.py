@@ -13,12 +13,13 @@ from rich.text import Text
 from rackline.parallel import MemoryUse
 from rackline.report.breakdown import pass_table, plain_table, resources_line, spaced
 from rackline.report.choice_report import (
+    BASIS_OF_ONE,
     choice_panel,
+    estimate_line,
     key_numbers,
     nothing_panel,
     other_kind,
     served_table,
-    steady_line,
 )
 from rackline.report.pool_report import pool_table
 from rackline.report.terminal_plot import Series, log_plot
@@ -43,7 +44,7 @@ def plan_report(plan: Plan, *, width: int, elapsed_s: float) -> Group:
     else:
         pools = [pool_table(best)] if best.serving == "disaggregated" else []
         parts += [choice_panel(plan, best), key_numbers(plan, best, width)]
-        parts += [Group(served_table(best), *steady_line(best), *other_kind(plan)), *pools]
+        parts += [Group(served_table(best), *estimate_line(best), *other_kind(plan)), *pools]
         parts += [memory_table(best.memory, "memory of the fullest chip"), *_passes(plan, best, width)]
         parts += _floors(plan, best)
     if plan.pareto:
@@ -141,7 +142,7 @@ def front_with_best(plan: Plan, count: int) -> list[tuple[Candidate, bool]]:
     """
     logs = [math.log(candidate.tokens_per_s_per_user) for candidate in plan.pareto]
     picked = [(plan.pareto[index], False) for index in spread_over(logs, count)]
-    best = plan.aggregated.steady if plan.aggregated is not None else None
+    best = plan.aggregated.estimate if plan.aggregated is not None else None
     if isinstance(best, Candidate):
         picked = [(c, mark) for c, mark in picked if c.tokens_per_s_per_user != best.tokens_per_s_per_user]
         picked.append((best, True))
@@ -149,20 +150,24 @@ def front_with_best(plan: Plan, count: int) -> list[tuple[Candidate, bool]]:
 
 
 def _front_table(plan: Plan, width: int) -> Table:
+    caption = f"{len(plan.pareto)} points on the front; ◆ the best, ✗ breaks a limit of this request"
+    shown = front_with_best(plan, FRONT_ROWS)
+    if any(candidate.caveat for candidate, _ in shown):
+        caption += "; ~ uncertain: near saturation, or many attention-dp ranks"
     table = plain_table(
-        "Pareto front: speed for one user against cost",
-        caption=f"{len(plan.pareto)} points on the front; ◆ the best, ✗ breaks a limit of this request",
+        f"Pareto front of one engine ({BASIS_OF_ONE[plan.pareto[0].basis]}s): speed against cost",
+        caption=caption,
     )
     table.add_column("", no_wrap=True)
     table.add_column("tok/s/user", justify="right", no_wrap=True)
     for name in (f"{money_name(plan.priced)}/Mtok", "ttft", "batch", "chips"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("layout · precision · mode" if width >= 110 else "layout")
-    for candidate, is_best in front_with_best(plan, FRONT_ROWS):
+    for candidate, is_best in shown:
         keeps = is_best or _keeps(plan, candidate)
         table.add_row(
             "◆" if is_best else "" if keeps else "✗",
-            format_count(candidate.tokens_per_s_per_user),
+            f"{'~' if candidate.caveat else ''}{format_count(candidate.tokens_per_s_per_user)}",
             *_candidate_cells(plan, candidate),
             _what(candidate, width) if width >= 110 else replica_label(candidate),
             style="bold green" if is_best else "" if keeps else "dim",
@@ -180,7 +185,7 @@ def _candidate_cells(plan: Plan, candidate: Candidate) -> list[str]:
     return [
         money(candidate.usd_per_mtok_output_all_in, plan.priced).removesuffix(" chip-h"),
         format_seconds(candidate.ttft_s),
-        f"{candidate.batch_size:,}",
+        f"{candidate.batch_size:,.0f}" if candidate.batch_size >= 1 else f"{candidate.batch_size:.2g}",
         f"{candidate.layout.chips_per_replica}×{candidate.layout.dp}",
     ]
 
@@ -238,7 +243,8 @@ def front_plot(plan: Plan, width: int) -> Text:
 
 
 def _ranked(plan: Plan, width: int) -> Table:
-    table = plain_table("other layouts and precisions that keep the limits, cheapest first")
+    basis = BASIS_OF_ONE[plan.ranked[0].basis]
+    table = plain_table(f"other layouts within the limits, cheapest first ({basis}s)")
     for name in ("tpot", f"{money_name(plan.priced)}/Mtok", "ttft", "batch", "chips"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("layout · precision · mode" if width >= 110 else "layout · precision")
@@ -248,7 +254,7 @@ def _ranked(plan: Plan, width: int) -> Table:
 
 
 def _rejected(plan: Plan) -> Group:
-    lines: list[RenderableType] = [Text("nearest rejected candidates", style="bold italic")]
+    lines: list[RenderableType] = [Text("nearest rejected candidates, by estimates", style="bold italic")]
     for item in plan.rejected:
         lines.append(Padding(Text.assemble(("✗ ", "red"), item.reason), (0, 0, 0, 1)))
         lines.append(Padding(Text(item.what, style="dim"), (0, 0, 0, 3)))

@@ -15,7 +15,7 @@ LEVELS = {"scale_up": "the scale-up domain", "scale_out": "the network"}
 
 def pool_table(choice: Choice) -> RenderableType:
     """Chips, load and memory of each pool, and the cache that moves between them."""
-    pair = choice.steady
+    pair = choice.estimate
     if not isinstance(pair, PoolPair):
         return Text("")
     table = plain_table("the two pools")

@@ -1,6 +1,6 @@
 """Search over layouts, precisions, modes and batches under constraints."""
 
-from rackline.search.candidate import Candidate
+from rackline.search.candidate import Basis, Candidate
 from rackline.search.choice import Choice, Inside, Serving
 from rackline.search.disaggregated import Disaggregated
 from rackline.search.pareto import pareto_front
@@ -11,6 +11,7 @@ from rackline.search.space import BATCH_GRID, Constraints, default_modes, defaul
 
 __all__ = [
     "BATCH_GRID",
+    "Basis",
     "Candidate",
     "Choice",
     "Constraints",

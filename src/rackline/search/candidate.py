@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from rackline.hardware import Cluster
 from rackline.parallel import Deployment, Layout, Precision, ServerMemory
@@ -13,6 +13,12 @@ from rackline.serving.stack import stack_of
 from rackline.serving.steady import steady_state
 from rackline.serving.workload import Mode, Workload
 
+Basis = Literal["closed_loop_estimate", "open_loop_estimate", "simulated"]
+"""What numbers rest on: formulas with every slot taken, formulas with arrivals at random, or a simulation."""
+
+_STEEP = 5.0  # growth of the time per output token with the rate, about that at 90 % of saturation
+_MANY_RANKS = 8
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
@@ -21,12 +27,15 @@ class Candidate:
     Args:
         layout: with dp filled up to the chips of the cluster.
         batch_size: sequences in flight on one replica, over all its ranks and micro-batches [sequences].
-        tpot_s, ttft_s: means of the steady state [s].
-        requests_per_s: of all replicas, as many as keep the batch full [requests/s].
+        sequences_per_rank: of one rank and micro-batch, at least 1 [sequences].
+        tpot_s, ttft_s: means [s].
+        requests_per_s: of all replicas, as many as keep this batch in flight [requests/s].
         output_tokens_per_s_per_chip: over the chips in use [tokens/s].
         usd_per_mtok_output_all_in: all cost over output tokens [USD per million]; chip-hours without a price.
         usd_per_mtok_input, usd_per_mtok_output: the same cost, split by the time that prompts and outputs take.
         free_bytes: left on the fullest chip [bytes].
+        basis: closed_loop_estimate: every slot taken all the time; open_loop_estimate: arrivals at random.
+        caveat: where the estimate is known to be off, and by how much; empty elsewhere.
     """
 
     json_keys: ClassVar = (
@@ -45,6 +54,8 @@ class Candidate:
         "usd_per_mtok_output",
         "prefill_utilisation",
         "free_bytes",
+        "basis",
+        "caveat",
         "prefill_pool",
         "decode_pool",
         "kv_transfer",
@@ -53,7 +64,7 @@ class Candidate:
     layout: Layout
     precision: Precision
     mode: Mode
-    batch_size: int
+    batch_size: float
     sequences_per_rank: int
     tpot_s: float
     ttft_s: float
@@ -64,6 +75,8 @@ class Candidate:
     usd_per_mtok_output: float
     prefill_utilisation: float
     free_bytes: float
+    basis: Basis = "closed_loop_estimate"
+    caveat: str = ""
 
     @property
     def num_chips(self) -> int:
@@ -80,6 +93,24 @@ class Candidate:
         """One engine has no pools: the keys of a pair of pools stand empty."""
 
     decode_pool = kv_transfer = prefill_pool
+
+
+def open_loop_caveat(layout: Layout, steepness: float) -> str:
+    """Where an open-loop estimate of an engine is known to be off against the simulator; empty elsewhere.
+
+    Args:
+        layout: of a replica.
+        steepness: growth of the time per output token with the rate, d ln tpot / d ln rate.
+    """
+    if steepness > _STEEP:
+        return (
+            f"near saturation: 1 % more requests/s are {min(steepness, 99.0):.0f} % more time, known to tens of percent"
+        )
+    if layout.attention_dp > 1 and layout.pp > 1:
+        return "attention-dp ranks and pipeline stages together: times up to 15 % low"
+    if layout.attention_dp >= _MANY_RANKS:
+        return f"{layout.attention_dp} attention-dp ranks: time to first token about 10 % low, per output token 5 % low"
+    return ""
 
 
 def price_per_chip_s(cluster: Cluster) -> tuple[float, bool]:

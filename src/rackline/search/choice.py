@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from rackline.parallel import Layout, MemoryUse, Precision
 from rackline.passes import PassTime
-from rackline.search.candidate import Candidate
+from rackline.search.candidate import Basis, Candidate
 from rackline.search.floors import Floors
 from rackline.search.pool_pair import Pool, PoolPair
 from rackline.search.promise import Promise
@@ -52,18 +52,20 @@ class Choice:
     """The cheapest way to serve of one kind: an engine that prefills and decodes, or a pool for each.
 
     Layout, precision, mode and batch are those of what decodes. Once it was served, rate, latencies and costs are those
-    at which its limits hold; before, those of the steady state with every slot taken.
+    at which its limits hold; before, those of the estimate.
 
     Args:
         workload: request lengths.
-        steady: the numbers of the steady state, by which it was found.
-        inside: passes, memory and floors, at the batch of the steady state.
+        estimate: the numbers by which it was found; `basis` says of what kind they are.
+        inside: passes, memory and floors, at the batch of the estimate.
         promise: the rate at which the limits hold when it is served; None where it was not.
-        not_simulated: why it was not served; then the numbers are those of the steady state.
+        not_simulated: why it was not served; then the numbers are those of the estimate.
     """
 
     json_keys: ClassVar = (
         "serving",
+        "basis",
+        "caveat",
         "layout",
         "precision",
         "mode",
@@ -82,18 +84,20 @@ class Choice:
         "usd_per_mtok_output_all_in",
         "simulated=promise.simulated",
         "not_simulated",
-        "steady.batch_size=engine.batch_size",
-        "steady.num_chips=steady.num_chips",
-        "steady.tpot_s=steady.tpot_s",
-        "steady.ttft_s=steady.ttft_s",
-        "steady.tokens_per_s_per_user=steady.tokens_per_s_per_user",
-        "steady.requests_per_s=steady.requests_per_s",
-        "steady.output_tokens_per_s_per_chip=steady.output_tokens_per_s_per_chip",
-        "steady.usd_per_mtok_output_all_in=steady.usd_per_mtok_output_all_in",
-        "steady.usd_per_mtok_input=steady.usd_per_mtok_input",
-        "steady.usd_per_mtok_output=steady.usd_per_mtok_output",
-        "steady.prefill_utilisation=steady.prefill_utilisation",
-        "steady.free_bytes=free_bytes",
+        "estimate.basis=estimate.basis",
+        "estimate.caveat=estimate.caveat",
+        "estimate.batch_size=engine.batch_size",
+        "estimate.num_chips=estimate.num_chips",
+        "estimate.tpot_s=estimate.tpot_s",
+        "estimate.ttft_s=estimate.ttft_s",
+        "estimate.tokens_per_s_per_user=estimate.tokens_per_s_per_user",
+        "estimate.requests_per_s=estimate.requests_per_s",
+        "estimate.output_tokens_per_s_per_chip=estimate.output_tokens_per_s_per_chip",
+        "estimate.usd_per_mtok_output_all_in=estimate.usd_per_mtok_output_all_in",
+        "estimate.usd_per_mtok_input=estimate.usd_per_mtok_input",
+        "estimate.usd_per_mtok_output=estimate.usd_per_mtok_output",
+        "estimate.prefill_utilisation=estimate.prefill_utilisation",
+        "estimate.free_bytes=free_bytes",
         "prefill_pool=prefill_inside",
         "decode_pool=decode_inside",
         "kv_transfer",
@@ -105,7 +109,7 @@ class Choice:
     )
 
     workload: Workload
-    steady: Candidate | PoolPair
+    estimate: Candidate | PoolPair
     inside: Inside
     promise: Promise | None = None
     not_simulated: str = ""
@@ -113,22 +117,32 @@ class Choice:
     @property
     def serving(self) -> Serving:
         """One engine, or two pools."""
-        return "disaggregated" if isinstance(self.steady, PoolPair) else "aggregated"
+        return "disaggregated" if isinstance(self.estimate, PoolPair) else "aggregated"
+
+    @property
+    def basis(self) -> Basis:
+        """What rate, latencies and costs rest on."""
+        return "simulated" if self.promise else self.estimate.basis
+
+    @property
+    def caveat(self) -> str:
+        """Where the numbers are known to be off; empty for those that are simulated."""
+        return "" if self.promise else self.estimate.caveat
 
     @property
     def prefill_pool(self) -> Pool | None:
         """The pool for prompts; None for one engine."""
-        return self.steady.prefill if isinstance(self.steady, PoolPair) else None
+        return self.estimate.prefill if isinstance(self.estimate, PoolPair) else None
 
     @property
     def decode_pool(self) -> Pool | None:
         """The pool that decodes; None for one engine."""
-        return self.steady.decode if isinstance(self.steady, PoolPair) else None
+        return self.estimate.decode if isinstance(self.estimate, PoolPair) else None
 
     @property
     def engine(self) -> Candidate | Pool:
         """What decodes."""
-        return self.steady.decode if isinstance(self.steady, PoolPair) else self.steady
+        return self.estimate.decode if isinstance(self.estimate, PoolPair) else self.estimate
 
     @property
     def layout(self) -> Layout:
@@ -147,13 +161,13 @@ class Choice:
 
     @property
     def sequences_per_rank(self) -> int:
-        """Of one rank and micro-batch, in the steady state [sequences]."""
+        """Of one rank and micro-batch, in the estimate [sequences]."""
         return self.engine.sequences_per_rank
 
     @property
     def num_chips(self) -> int:
         """Chips of all replicas."""
-        return self.steady.num_chips
+        return self.estimate.num_chips
 
     @property
     def batch_size(self) -> float:
@@ -168,12 +182,12 @@ class Choice:
     @property
     def tpot_s(self) -> float:
         """Mean time per output token [s]."""
-        return self.promise.simulated.tpot_s.mean if self.promise else self.steady.tpot_s
+        return self.promise.simulated.tpot_s.mean if self.promise else self.estimate.tpot_s
 
     @property
     def ttft_s(self) -> float:
         """Mean time to first token [s]."""
-        return self.promise.simulated.ttft_s.mean if self.promise else self.steady.ttft_s
+        return self.promise.simulated.ttft_s.mean if self.promise else self.estimate.ttft_s
 
     @property
     def tokens_per_s_per_user(self) -> float:
@@ -183,12 +197,12 @@ class Choice:
     @property
     def requests_per_s(self) -> float:
         """Arrivals at which the limits hold, of all replicas [requests/s]."""
-        return self.promise.requests_per_s if self.promise else self.steady.requests_per_s
+        return self.promise.requests_per_s if self.promise else self.estimate.requests_per_s
 
     @property
     def saturation_requests_per_s(self) -> float:
         """What the engines reach with all slots taken [requests/s]."""
-        return self.promise.saturation_requests_per_s if self.promise else self.steady.requests_per_s
+        return self.promise.saturation_requests_per_s if self.promise else self.estimate.requests_per_s
 
     @property
     def utilisation(self) -> float:
@@ -203,14 +217,14 @@ class Choice:
     @property
     def usd_per_mtok_output_all_in(self) -> float:
         """All cost over output tokens [USD per million]; chip-hours per million without a price."""
-        return self.steady.usd_per_mtok_output_all_in * self.steady.requests_per_s / self.requests_per_s
+        return self.estimate.usd_per_mtok_output_all_in * self.estimate.requests_per_s / self.requests_per_s
 
     @property
     def prompt_cost_share(self) -> float:
         """Share of the cost that prompts take."""
-        if self.promise is not None and isinstance(self.steady, Candidate):
+        if self.promise is not None and isinstance(self.estimate, Candidate):
             return self.promise.simulated.prompt_cost_share
-        return 1.0 - self.steady.usd_per_mtok_output / self.steady.usd_per_mtok_output_all_in
+        return 1.0 - self.estimate.usd_per_mtok_output / self.estimate.usd_per_mtok_output_all_in
 
     @property
     def usd_per_mtok_input(self) -> float:
@@ -261,9 +275,9 @@ class Choice:
     @property
     def kv_transfer(self) -> KvTransfer | None:
         """Of a prompt's KV cache between the pools; None for one engine."""
-        return self.steady.transfer if isinstance(self.steady, PoolPair) else None
+        return self.estimate.transfer if isinstance(self.estimate, PoolPair) else None
 
     @property
     def free_bytes(self) -> float | None:
-        """Left on the fullest chip in the steady state [bytes]; None for pools."""
-        return None if isinstance(self.steady, PoolPair) else self.steady.free_bytes
+        """Left on the fullest chip in the estimate [bytes]; None for pools."""
+        return None if isinstance(self.estimate, PoolPair) else self.estimate.free_bytes

@@ -14,6 +14,7 @@ from rackline.parallel import Deployment, Layout, LayoutGrid
 from rackline.passes.features import Array
 from rackline.search.candidate import price_per_chip_s
 from rackline.search.choice import Choice, Inside
+from rackline.search.cost import least_between
 from rackline.search.evaluate import Part, Space
 from rackline.search.finalists import CONTENDERS
 from rackline.search.floors import floors
@@ -33,8 +34,10 @@ from rackline.search.pools import (
     undominated,
 )
 from rackline.search.space import Constraints
-from rackline.serving.disaggregated import kv_transfer, shared_level, waiting_s
+from rackline.serving.disaggregated import kv_transfer, shared_level
 from rackline.serving.workload import Mode
+
+_MANY_RANKS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +46,10 @@ class Disaggregated:
 
     Args:
         best: cheapest pair that keeps the limits, None when there is none, see `reason`.
-        contenders: the cheapest pairs in the steady state, cheapest first.
+        contenders: the cheapest pairs by their estimates, cheapest first.
         pareto: front of tokens/s/user against cost among the pairs that keep the time to first token.
+        usd_at_least: cost that no pair within the time per output token can be below, with both pools always full
+            [USD per million output tokens].
         candidates_evaluated: points of both pools whose times were computed.
         pairs_compared: combinations of both pools that were compared.
     """
@@ -61,6 +66,7 @@ class Disaggregated:
     candidates_evaluated: int
     pairs_compared: int
     contenders: tuple[Choice, ...] = ()
+    usd_at_least: float = 0.0
     reason: str = ""
 
 
@@ -107,6 +113,15 @@ def _with_context(side: Side, row: int, cp: int, replicas: int) -> Layout:
     return replace(layout, attention_dp=ranks, cp=cp)
 
 
+def _caveat(prefill: Layout, decode: Layout) -> str:
+    """Where the estimate of a pair is known to be off against the simulator; empty elsewhere."""
+    if prefill.cp > 1 or decode.cp > 1:
+        return "context parallelism is not checked against a simulation"
+    if prefill.attention_dp >= _MANY_RANKS:
+        return f"prompts of equal length; spread ones wait up to a third longer on {prefill.attention_dp} ranks"
+    return ""
+
+
 def without_context(layout: Layout, model: AnyModel) -> Layout:
     """The layout whose tables a context-parallel one uses: its ranks hold different sequences."""
     if layout.cp == 1:
@@ -128,6 +143,7 @@ class PoolSearch:
     limits: Constraints
     _prefill_points: list[PoolPoints] = field(default_factory=list[PoolPoints], init=False, repr=False)
     _decode_points: list[PoolPoints] = field(default_factory=list[PoolPoints], init=False, repr=False)
+    _least: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float], init=False, repr=False)
 
     @classmethod
     def of(
@@ -157,13 +173,42 @@ class PoolSearch:
 
     def look_at(self, part: Part) -> None:
         """Evaluate some layouts of the decode pool in one precision, and of the prefill pool where it has the same."""
-        self._decode_points.append(undominated(decode_points(part, self.decode.modes, self.decode.link)))
+        points = decode_points(part, self.decode.modes, self.decode.link)
+        self._bound("decode", part.label, self._least_decode(points))
+        self._decode_points.append(undominated(points))
         if self.prefill.space is self.decode.space:
             self._prefill(part)
 
     def _prefill(self, part: Part) -> None:
         points = prefill_points(part, self.prefill.modes, self.prefill.link)
+        self._bound("prefill", part.label, points.chips / points.requests_per_s * self.budget.prefill_usd_per_chip_s)
         self._prefill_points.append(best_loaded(points, self.slack_s))
+
+    def _bound(self, pool: str, label: int, usd: Array) -> None:
+        """Keep what a request costs at least in a pool of this precision [USD]."""
+        least = float(np.min(usd, initial=np.inf))
+        self._least[pool, label] = min(self._least.get((pool, label), np.inf), least)
+
+    def _least_decode(self, points: PoolPoints) -> Array:
+        """What a request costs at least in decode pools that are always full, (points,) [USD]."""
+        limit = np.inf if self.limits.tpot_s is None else self.limits.tpot_s
+        batches, usd = self.decode.space.batches, points.chips / points.requests_per_s
+        after = np.append(batches[1:], batches[-1])[np.searchsorted(batches, points.per_rank)]
+        # the points of one engine stand one behind the other, as far as memory holds them
+        same = np.ones(max(points.chips.size - 1, 0), dtype=bool)
+        for kind in (points.mode, points.row, points.cp):
+            same &= kind[1:] == kind[:-1]
+        after_s = np.append(np.where(same, points.seconds[1:], np.inf), np.inf)[: points.chips.size]
+        kept = points.seconds <= limit
+        least = least_between(usd[kept], points.seconds[kept], points.per_rank[kept], after[kept], after_s[kept], limit)
+        return least * self.budget.decode_usd_per_chip_s
+
+    @property
+    def usd_at_least(self) -> float:
+        """Cost with the cheapest of each pool always full, without a limit to the first token [USD per million]."""
+        labels = {label for _, label in self._least}
+        found = [self._least.get(("decode", one), np.inf) + self._least.get(("prefill", one), np.inf) for one in labels]
+        return min(found, default=np.inf) / self.decode.space.workload.output_len * 1e6
 
     def answer(self) -> Disaggregated:
         """Pair all that was looked at."""
@@ -189,13 +234,19 @@ class PoolSearch:
         options = [self._refined(first, then, pairs, int(index)) for index in near]
         options.sort(key=lambda option: option.usd_per_mtok_output_all_in)
         contenders = tuple(
-            Choice(workload=self.decode.space.workload, steady=one, inside=self._inside(one))
+            Choice(workload=self.decode.space.workload, estimate=one, inside=self._inside(one))
             for one in options[:CONTENDERS]
+        )
+        shown = [self._pair(first, then, pairs, int(index)) for index in front]
+        again = pareto_front(
+            np.array([one.tokens_per_s_per_user for one in shown]),
+            np.array([one.usd_per_mtok_output_all_in for one in shown]),
         )
         return Disaggregated(
             best=contenders[0] if contenders else None,
             contenders=contenders,
-            pareto=tuple(self._pair(first, then, pairs, int(index)) for index in front),
+            usd_at_least=self.usd_at_least,
+            pareto=tuple(shown[int(index)] for index in again),
             candidates_evaluated=evaluated,
             pairs_compared=pairs.evaluated,
             reason="" if contenders else self._why_nothing(first, then, cost),
@@ -260,7 +311,7 @@ class PoolSearch:
         at = int(then.per_rank[index])
         above = batches[batches > at]
         stop = int(above[0]) if above.size else at + 1
-        tries = np.unique(np.linspace(at, stop - 1, num=min(stop - at, 32)).astype(int)).astype(float)
+        tries = np.unique(np.linspace(at, stop, num=min(stop - at + 1, 33)).astype(int)).astype(float)
         row, label = int(then.row[index]), int(then.label[index])
         space = replace(
             self.decode.space,
@@ -274,7 +325,13 @@ class PoolSearch:
         finer = decode_points(part, [mode], self.decode.link)
         finer = finer.take(np.flatnonzero(finer.cp == then.cp[index]))
         size = finer.row.size
-        finer = replace(finer, label=np.full(size, label), row=np.full(size, row), mode=np.full(size, then.mode[index]))
+        finer = replace(
+            finer,
+            label=np.full(size, label),
+            row=np.full(size, row),
+            mode=np.full(size, then.mode[index]),
+            alone_s=np.full(size, then.alone_s[index]),
+        )
         if self.limits.tpot_s is not None:
             finer = finer.take(np.flatnonzero(finer.seconds <= self.limits.tpot_s))
         if finer.chips.size == 0:
@@ -327,14 +384,16 @@ class PoolSearch:
             decode_link=self.decode.link,
         )
         constant = self.prefill.space.stack.prefill_pool().beyond_passes_s(work)
-        wait = float(waiting_s(prefill.load, prefill.seconds, float(first.together[partner])))
+        prompt_s = float(first.passes(partner).prompt_s(prefill.load, n_first))
         first_usd = prefill.num_chips * budget.prefill_usd_per_chip_s / rate
         return PoolPair(
             prefill=prefill,
             decode=decode,
             transfer=transfer,
-            tpot_s=decode.seconds,
-            ttft_s=constant + prefill.seconds + wait + transfer.seconds,
+            tpot_s=then.tpot_s(index, rate / n_then),
+            ttft_s=constant + prompt_s + transfer.seconds,
+            ttft_alone_s=constant + float(first.alone_s[partner]) + transfer.seconds,
+            caveat=_caveat(prefill_layout, decode_layout),
             requests_per_s=rate,
             output_tokens_per_s_per_chip=rate * work.output_len / (prefill.num_chips + decode.num_chips),
             usd_per_mtok_output_all_in=cost / work.output_len * 1e6,

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rackline.errors import InputError
-from rackline.parallel import Deployment, Layout
+from rackline.parallel import Deployment, Layout, Precision
 from rackline.passes import Batch
 from rackline.passes.features import Array
 from rackline.search.candidate import Candidate, plan_points, price_per_chip_s
 from rackline.search.choice import Choice, Inside
+from rackline.search.cost import least_between
 from rackline.search.evaluate import Part, Space
 from rackline.search.finalists import CONTENDERS
 from rackline.search.fits import ClusterNeed, smallest_cluster
 from rackline.search.floors import floors
+from rackline.search.open_engines import Found, OpenEngines, OpenSearch, Pick
 from rackline.search.pareto import pareto_front
 from rackline.search.points import Block, Numbering, Place, Points
 from rackline.search.rejected import Rejected, nearest_rejected
-from rackline.search.shortlist import MOST_RANKED, Shortlist
+from rackline.search.shortlist import MOST_RANKED, NEAR, Shortlist
 from rackline.search.space import Constraints
 from rackline.units import format_bytes
+
+MOST_NEAR = 250  # engines near the front with every slot taken that are looked at in an open loop
+MOST_CHEAP = 60  # of those within the limits, for each limit that is tried
+LATE = 1.5  # times the limit to the first token, up to which an engine is looked at in an open loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +36,9 @@ class Engines:
     """What the search over single engines found.
 
     Args:
-        contenders: the cheapest in the steady state that keep the limits, cheapest first.
+        contenders: the cheapest by their estimates that keep the limits, cheapest first.
+        usd_at_least: cost of the cheapest within the time per output token with every slot taken all the time
+            [USD per million output tokens]; infinite where there is none.
         pareto: front of tokens/s/user against cost, of all that fit, fastest first.
         ranked: cheapest of each tp, pp, moe_tp and precision that keeps the limits, cheapest first.
         rejected: nearest candidate for each reason of rejection.
@@ -40,6 +48,7 @@ class Engines:
     """
 
     contenders: tuple[Choice, ...]
+    usd_at_least: float
     pareto: tuple[Candidate, ...]
     ranked: tuple[Candidate, ...]
     rejected: tuple[Rejected, ...]
@@ -54,17 +63,26 @@ class Engines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSearch:
-    """The search over layouts × precisions × modes × batches of one engine: look at all parts, then answer."""
+    """The search over layouts × precisions × modes × batches of one engine: look at all parts, then answer.
+
+    Args:
+        open_loop: rank by arrivals at random; else by every slot taken all the time.
+    """
 
     space: Space
     options: list[Layout]
     limits: Constraints
     shortlist: Shortlist
+    open_loop: bool
 
     @classmethod
-    def of(cls, space: Space, options: list[Layout], limits: Constraints) -> EngineSearch:
+    def of(cls, space: Space, options: list[Layout], limits: Constraints, *, open_loop: bool) -> EngineSearch:
         """Nothing looked at yet."""
-        return cls(space=space, options=options, limits=limits, shortlist=Shortlist(limits=limits))
+        wanted = limits
+        if open_loop and limits.ttft_s is not None:
+            wanted = replace(limits, ttft_s=LATE * limits.ttft_s)
+        shortlist = Shortlist(limits=wanted, near=NEAR if open_loop else 1.0)
+        return cls(space=space, options=options, limits=limits, shortlist=shortlist, open_loop=open_loop)
 
     @property
     def usd_per_chip_s(self) -> float:
@@ -105,36 +123,128 @@ class EngineSearch:
                 allowed="a mode without two-batch overlap, or a layout whose attention-dp ranks exchange tokens",
             )
         points = self.shortlist.points()
-        serves = points.serves
-        front = pareto_front(np.where(serves, 1.0 / points.tpot_s, np.nan), points.cost)
-        kept = np.flatnonzero(serves & points.meets(self.limits))
-        order = kept[np.argsort(points.cost[kept], kind="stable")]
-        ranked = self._distinct(points, order, self._style, 10)
-        # the grid of batches is coarse: each of the cheapest combinations may be the best between its points
-        near = self._distinct(points, order, lambda place: (place.label, place.mode, place.row), 12)
-        refined = [self._refined(candidate) for candidate in near]
-        refined.sort(key=lambda option: option.usd_per_mtok_output_all_in)
-        best = refined[0] if refined else None
-        rejected = nearest_rejected(
-            points,
-            self.limits,
-            best_cost=best.usd_per_mtok_output_all_in if best else np.inf,
-            describe=lambda at: self._candidate(points, at),
-            short=lambda at: self._short(points, at),
-        )
-        reason, need = ("", None) if best else self._why_nothing(points)
+        found = self._open(points) if self.open_loop else None
+        found = found or self._closed(points)
+        reason, need = ("", None) if found.refined else self._why_nothing(points, found)
         contenders = [
-            Choice(workload=self.space.workload, steady=one, inside=self._inside(one)) for one in refined[:CONTENDERS]
+            Choice(workload=self.space.workload, estimate=one, inside=self._inside(one))
+            for one in found.refined[:CONTENDERS]
         ]
         return Engines(
             contenders=tuple(contenders),
-            pareto=tuple(self._candidate(points, int(at)) for at in front),
-            ranked=tuple(ranked),
-            rejected=tuple(rejected),
+            usd_at_least=self._usd_at_least(points),
+            pareto=tuple(found.pareto),
+            ranked=tuple(found.ranked),
+            rejected=tuple(found.rejected),
             candidates_evaluated=self.shortlist.looked_at,
             reason=reason,
             need=need,
         )
+
+    def _usd_at_least(self, points: Points) -> float:
+        """What no engine within the time per output token can be below, with every slot taken [USD per million]."""
+        limit = np.inf if self.limits.tpot_s is None else self.limits.tpot_s
+        batches, serves = self.space.batches, np.append(points.serves, False)
+        place = np.searchsorted(points.index, points.index + 1)
+        column = points.index % len(batches)
+        known = np.append(points.index, -1)[place] == points.index + 1
+        known &= serves[place] & (column + 1 < len(batches))
+        after_s = np.where(known, np.append(points.tpot_s, np.inf)[place], np.inf)
+        after = np.append(batches[1:], batches[-1])[column]
+        kept = points.serves & (points.tpot_s <= limit)
+        least = least_between(
+            points.cost[kept], points.tpot_s[kept], batches[column[kept]], after[kept], after_s[kept], limit
+        )
+        return float(np.min(least, initial=np.inf))
+
+    def _closed(self, points: Points) -> Found:
+        """The best with every slot taken all the time."""
+        serves = points.serves
+        front = pareto_front(np.where(serves, 1.0 / points.tpot_s, np.nan), points.cost)
+        kept = np.flatnonzero(serves & points.meets(self.limits))
+        order = kept[np.argsort(points.cost[kept], kind="stable")]
+        ranked = self._distinct(
+            points, order, lambda place: _style(self.options[place.row], self.space.precisions[place.label]), 10
+        )
+        # the grid of batches is coarse: each of the cheapest combinations may be the best between its points
+        near = self._distinct(points, order, lambda place: (place.label, place.mode, place.row), 12)
+        refined = [self._refined(candidate) for candidate in near]
+        refined.sort(key=lambda option: option.usd_per_mtok_output_all_in)
+        best_cost = refined[0].usd_per_mtok_output_all_in if refined else np.inf
+        return Found(
+            refined=refined,
+            pareto=[self._candidate(points, int(at)) for at in front],
+            ranked=ranked,
+            rejected=self._rejected(points, best_cost, ("memory", "prefill", "tpot", "ttft")),
+            fastest=self._least(points, points.tpot_s),
+            soonest=self._least(points, points.ttft_s),
+        )
+
+    def _open(self, points: Points) -> Found | None:
+        """The best under arrivals at random among the engines that are promising; None where there are none."""
+        picks: list[Pick] = []
+        for engine in self._promising(points):
+            place = self.numbering.place(engine * len(self.space.batches))
+            picks.append(Pick(self.space.precisions[place.label], self.space.modes[place.mode], place.row))
+        if not picks:
+            return None
+        found = OpenSearch(
+            engines=OpenEngines(space=self.space, options=self.options, usd_per_chip_s=self.usd_per_chip_s),
+            picks=picks,
+            limits=self.limits,
+            style=lambda one: _style(one.layout, one.precision),
+            short=_short,
+        ).answer()
+        cost = found.refined[0].usd_per_mtok_output_all_in if found.refined else np.inf
+        unfit = self._rejected(points, cost, ("memory", "prefill"))
+        return replace(found, rejected=[*unfit, *found.rejected])
+
+    def _promising(self, points: Points) -> list[int]:
+        """Engines that are near the front with every slot taken, or the cheapest within the limits.
+
+        The closed loop is often too early with the first token, seldom too late: the cheapest within the limit, within
+        half of it, and within one and a half of it are looked at.
+
+        Returns:
+            Indices of engines: those of their points over the number of batches.
+        """
+        serves = np.flatnonzero(points.serves)
+        engines, engine = np.unique(points.index[serves] // len(self.space.batches), return_inverse=True)
+        tpot_s, ttft_s, cost = (column[serves] for column in (points.tpot_s, points.ttft_s, points.cost))
+        found: dict[int, None] = {}
+
+        def take(values: Array, most: int, below: float) -> None:
+            best = np.full(engines.size, np.inf)
+            np.minimum.at(best, engine, values)
+            order = np.argsort(best, kind="stable")[:most]
+            found.update(dict.fromkeys(engines[order[best[order] < below]].tolist()))
+
+        if serves.size:
+            order = np.lexsort((cost, tpot_s))
+            cheapest = np.minimum.accumulate(cost[order])  # of all that are as fast
+            take(cost / cheapest[np.searchsorted(tpot_s[order], tpot_s, side="right") - 1], MOST_NEAR, NEAR)
+            within = np.ones(serves.size, dtype=bool) if self.limits.tpot_s is None else tpot_s <= self.limits.tpot_s
+            late = (LATE, 1.0, 0.5) if self.limits.ttft_s is not None else (np.inf,)
+            for part in late:
+                kept = within & (ttft_s <= part * (self.limits.ttft_s or 1.0))
+                take(np.where(kept, cost, np.inf), MOST_CHEAP, np.inf)
+        return list(found)
+
+    def _rejected(self, points: Points, best_cost: float, names: Collection[str]) -> list[Rejected]:
+        return nearest_rejected(
+            points,
+            self.limits,
+            best_cost=best_cost,
+            describe=lambda at: self._candidate(points, at),
+            short=lambda at: _short(self._candidate(points, at)),
+            names=names,
+        )
+
+    def _least(self, points: Points, values: Array) -> Candidate | None:
+        """The one that serves with the smallest value; None where none serves."""
+        if not np.any(points.serves):
+            return None
+        return self._candidate(points, int(np.nanargmin(np.where(points.serves, values, np.nan))))
 
     def _candidate(self, points: Points, at: int) -> Candidate:
         place = self.numbering.place(int(points.index[at]))
@@ -160,13 +270,6 @@ class EngineSearch:
             free_bytes=float(points.free_bytes[at]),
         )
 
-    def _short(self, points: Points, at: int) -> str:
-        found = self._candidate(points, at)
-        return (
-            f"{replace(found.layout, dp=1).label()} · {found.precision.short()} · {found.mode.label()} · "
-            f"batch {found.batch_size}"
-        )
-
     def _distinct(self, points: Points, order: Array, key: Callable[[Place], object], most: int) -> list[Candidate]:
         """The first candidate of each kind, in this order; `key` names the kind."""
         found: dict[object, Candidate] = {}
@@ -177,11 +280,6 @@ class EngineSearch:
             if len(found) == most:
                 break
         return list(found.values())
-
-    def _style(self, place: Place) -> object:
-        """What makes a layout another style: tp, pp, moe_tp and precision."""
-        layout = self.options[place.row]
-        return layout.tp, layout.pp, layout.moe_tp, self.space.precisions[place.label].label
 
     def _deployment(self, candidate: Candidate) -> Deployment:
         return Deployment(
@@ -249,28 +347,33 @@ class EngineSearch:
             floors=floors(deployment, workload, best.tpot_s, best.usd_per_mtok_output, self.usd_per_chip_s),
         )
 
-    def _why_nothing(self, points: Points) -> tuple[str, ClusterNeed | None]:
+    def _why_nothing(self, points: Points, found: Found) -> tuple[str, ClusterNeed | None]:
         space = self.space
         if not np.any(points.free_bytes >= 0):
-            tightest = int(np.argmax(points.free_bytes))
-            candidate = self._candidate(points, tightest)
+            candidate = self._candidate(points, int(np.argmax(points.free_bytes)))
             has = space.cluster.chip.program_bytes * self.limits.memory_fraction
             needs = has - candidate.free_bytes
             need = smallest_cluster(space.model, space.workload, self.limits.memory_fraction)
             return (
                 f"{space.model.name} fits nowhere on {space.cluster.name}: at best "
-                f"({self._short(points, tightest)}) a chip needs {format_bytes(needs)}, "
-                f"has {format_bytes(has)}"
+                f"({_short(candidate)}) a chip needs {format_bytes(needs)}, has {format_bytes(has)}"
             ), need
-        serves = points.serves
-        if not np.any(serves):
+        if found.fastest is None or found.soonest is None:
             return "no batch that fits can be kept full: prefill is slower than decoding frees slots", None
-        fastest = int(np.nanargmin(np.where(serves, points.tpot_s, np.nan)))
-        parts = [
-            f"nothing that fits keeps the limits; fastest tpot {points.tpot_s[fastest] * 1e3:.3g} ms "
-            f"({self._short(points, fastest)})"
-        ]
+        fastest, soonest = found.fastest, found.soonest
+        parts = [f"nothing that fits keeps the limits; fastest tpot {fastest.tpot_s * 1e3:.3g} ms ({_short(fastest)})"]
         if self.limits.ttft_s is not None:
-            soonest = int(np.nanargmin(np.where(serves, points.ttft_s, np.nan)))
-            parts.append(f"soonest ttft {points.ttft_s[soonest] * 1e3:.3g} ms ({self._short(points, soonest)})")
+            parts.append(f"soonest ttft {soonest.ttft_s * 1e3:.3g} ms ({_short(soonest)})")
         return "; ".join(parts), None
+
+
+def _style(layout: Layout, precision: Precision) -> object:
+    """What makes a layout another style: tp, pp, moe_tp and precision."""
+    return layout.tp, layout.pp, layout.moe_tp, precision.label
+
+
+def _short(found: Candidate) -> str:
+    return (
+        f"{replace(found.layout, dp=1).label()} · {found.precision.short()} · {found.mode.label()} · "
+        f"batch {found.batch_size:.4g}"
+    )

@@ -25,18 +25,30 @@ class Finalist:
     reason: str = ""
 
 
-def serve_kinds(site: Site, kinds: Sequence[Sequence[Choice]]) -> list[Finalist]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One engine, or pools.
+
+    Args:
+        choices: the cheapest by their estimates, cheapest first; may be empty.
+        usd_at_least: what none of the kind can be below [USD per million output tokens].
+    """
+
+    choices: Sequence[Choice]
+    usd_at_least: float
+
+
+def serve_kinds(site: Site, kinds: Sequence[Kind]) -> list[Finalist]:
     """Serve the cheapest of each kind, the cheapest kind first.
 
-    Nothing gets cheaper by being served: its rate only falls. So a kind that costs more than the answer with every
-    slot taken need not be served.
+    A kind is not served only where it cannot win: its lower bound, with every slot taken all the time and no limit to
+    the first token, is above what the other costs when it is served.
 
     Args:
         site: what all share.
-        kinds: by kind the cheapest in the steady state, cheapest first; some may be empty.
     """
     found = [Finalist() for _ in kinds]
-    costs = [kind[0].usd_per_mtok_output_all_in if kind else float("inf") for kind in kinds]
+    costs = [kind.choices[0].usd_per_mtok_output_all_in if kind.choices else float("inf") for kind in kinds]
     least = float("inf")
     for index in sorted(range(len(kinds)), key=lambda place: costs[place]):
         finalist = _first_that_holds(site, kinds[index], least)
@@ -46,13 +58,16 @@ def serve_kinds(site: Site, kinds: Sequence[Sequence[Choice]]) -> list[Finalist]
     return found
 
 
-def _first_that_holds(site: Site, kind: Sequence[Choice], least: float) -> Finalist:
+def _first_that_holds(site: Site, kind: Kind, least: float) -> Finalist:
     reason = ""
-    for choice in kind:
-        if choice.usd_per_mtok_output_all_in >= least:
-            why = "it costs more than the answer even with every slot taken"
+    for choice in kind.choices:
+        if kind.usd_at_least >= least:
+            why = (
+                "it cannot be cheaper: even with every slot always taken and no limit to the first token "
+                f"it costs {kind.usd_at_least / least:.3g} times the answer"
+            )
             return Finalist(choice=replace(choice, not_simulated=why))
-        found = promise(choice.steady, site)
+        found = promise(choice.estimate, site)
         if isinstance(found, Promise):
             return Finalist(choice=choice.with_promise(found))
         if not found.simulated:

@@ -8,7 +8,6 @@ import numpy as np
 
 from rackline.parallel import Layout, LayoutGrid
 from rackline.passes.features import Array
-from rackline.plain import plain
 from rackline.search.candidate import Candidate
 from rackline.search.choice import Choice
 from rackline.search.engines import EngineSearch
@@ -70,13 +69,16 @@ def starts_nothing(space: Space) -> str:
     return f"{space.rules.engine} {space.rules.version} launches none of these: {'; '.join(says)}"
 
 
-def better_refused(space: Space, options: list[Layout], limits: Constraints, best: Choice | None) -> Rejected | None:
+def better_refused(
+    space: Space, options: list[Layout], limits: Constraints, best: Choice | None, *, open_loop: bool
+) -> Rejected | None:
     """The cheapest single engine that the engine's rules alone keep from being the answer; None without one.
 
     Args:
         space: with the rules, before `launchable`.
         options: its layouts.
         best: the cheapest that is launched; its precision and scheduler are looked at, all without it.
+        open_loop: by which estimate, as of the best.
     """
     rules = space.rules
     if rules is None:
@@ -91,13 +93,13 @@ def better_refused(space: Space, options: list[Layout], limits: Constraints, bes
     free = replace(space, grid=LayoutGrid.of(others), rules=None)
     if all(mode.two_batch_overlap for mode in free.modes) and not np.any(free.grid.attention_dp > 1):
         return None
-    search = EngineSearch.of(free, others, limits)
+    search = EngineSearch.of(free, others, limits, open_loop=open_loop)
     for part in free.parts():
         search.look_at(part)
     found = next(iter(search.answer().contenders), None)
-    if found is None or not isinstance(found.steady, Candidate):
+    if found is None or not isinstance(found.estimate, Candidate):
         return None
-    if best is not None and not found.usd_per_mtok_output_all_in < best.steady.usd_per_mtok_output_all_in:
+    if best is not None and not found.usd_per_mtok_output_all_in < best.estimate.usd_per_mtok_output_all_in:
         return None
     asked = Asked(
         model=space.model,
@@ -107,11 +109,11 @@ def better_refused(space: Space, options: list[Layout], limits: Constraints, bes
         mode=found.mode,
         role="both",
     )
-    gain = 0.0 if best is None else best.steady.usd_per_mtok_output_all_in / found.usd_per_mtok_output_all_in - 1.0
+    gain = 0.0 if best is None else best.estimate.usd_per_mtok_output_all_in / found.usd_per_mtok_output_all_in - 1.0
     one = replace(found.layout, dp=1).label()
     return Rejected(
-        what=f"{one} · {found.precision.short()} · {found.mode.label()} · batch {found.steady.batch_size}",
+        what=f"{one} · {found.precision.short()} · {found.mode.label()} · batch {found.estimate.batch_size:.4g}",
         reason=f"launch: {rules.refusal(asked)}",
         excess=gain,
-        candidate=plain(found.steady),
+        candidate=found.estimate,
     )

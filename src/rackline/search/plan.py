@@ -25,7 +25,7 @@ from rackline.search.choice import Choice
 from rackline.search.disaggregated import Disaggregated, PoolSearch
 from rackline.search.engines import Engines, EngineSearch
 from rackline.search.evaluate import Space
-from rackline.search.finalists import serve_kinds
+from rackline.search.finalists import Kind, serve_kinds
 from rackline.search.fits import ClusterNeed
 from rackline.search.launch_rules import LaunchRules, rules_of
 from rackline.search.launchable import better_refused, launchable, starts_nothing
@@ -121,22 +121,26 @@ class Plan:
         """The cheapest of the other kind; None when only one kind keeps the limits."""
         return self.choices[1] if len(self.choices) > 1 else None
 
-    def served(self, site: Site, engines: Sequence[Choice]) -> Plan:
+    def served(self, site: Site, engines: Engines) -> Plan:
         """The same with the cheapest of each kind served.
 
         Args:
             site: what they share.
-            engines: the cheapest single engines, cheapest first.
+            engines: what the search over single engines found.
         """
-        pairs = self.disaggregated.contenders if self.disaggregated else ()
-        alone, apart = serve_kinds(site, (engines, pairs))
         both = self.disaggregated
+        pairs = both.contenders if both else ()
+        kinds = (
+            Kind(choices=engines.contenders, usd_at_least=engines.usd_at_least),
+            Kind(choices=pairs, usd_at_least=both.usd_at_least if both else 0.0),
+        )
+        alone, apart = serve_kinds(site, kinds)
         if both is not None and pairs:
             both = replace(both, best=apart.choice, reason=apart.reason)
         return replace(
             self,
             aggregated=alone.choice,
-            reason=alone.reason if engines else self.reason,
+            reason=alone.reason if engines.contenders else self.reason,
             disaggregated=both,
         )
 
@@ -173,8 +177,8 @@ def plan(  # noqa: PLR0913 public keyword interface
         prefill_on: cluster of the prefill pool; chips of `cluster` by default.
         prefill_layouts: restrict the layouts of the prefill pool; all by default.
         prefill_calibration: numbers of the chip of `prefill_on`.
-        served: serve the cheapest in the simulator and lower its rate until the limits hold; without, the numbers are
-            those of the steady state with every slot taken.
+        served: rank engines by arrivals at random, serve the cheapest in the simulator and find the rate at which the
+            limits hold; without, engines are those of a closed loop, with every slot taken all the time.
         rules: what the engine launches; those of the calibration's stack by default.
         any_layout: also layouts that the engine does not launch.
 
@@ -207,8 +211,8 @@ def plan(  # noqa: PLR0913 public keyword interface
     if two:
         own = prefill_space(space, prefill_on, prefill_layouts, prefill_calibration)
         apart = PoolSearch.of(space, options, limits, own)
-    engines = _looked_at(space, options, limits, apart)
-    better = better_refused(whole, everything, limits, next(iter(engines.contenders), None))
+    engines = _looked_at(space, options, limits, apart, open_loop=served)
+    better = better_refused(whole, everything, limits, next(iter(engines.contenders), None), open_loop=served)
     found = Plan(
         model=model,
         cluster=cluster,
@@ -227,7 +231,7 @@ def plan(  # noqa: PLR0913 public keyword interface
         need=engines.need,
         assumptions=(
             "one request length; arrivals at random",
-            "the space is searched in the steady state, KV of every sequence reserved at its final context",
+            "KV of every sequence reserved at its final context",
             f"chips that no replica uses are not paid; experts chosen by {space.routing.label()}",
             f"calibration {calibration.name} ({calibration.evidence})",
         ),
@@ -245,14 +249,16 @@ def plan(  # noqa: PLR0913 public keyword interface
         prefill_cluster=prefill_on or cluster,
         prefill_calibration=prefill_calibration or calibration,
     )
-    return found.served(site, engines.contenders)
+    return found.served(site, engines)
 
 
-def _looked_at(space: Space, options: list[Layout], limits: Constraints, apart: PoolSearch | None) -> Engines:
+def _looked_at(
+    space: Space, options: list[Layout], limits: Constraints, apart: PoolSearch | None, *, open_loop: bool
+) -> Engines:
     """Every part of the space, given to both searches; where the engine starts none of it, points without an answer."""
     refused = starts_nothing(space)
     free = replace(space, rules=None) if refused else space
-    search = EngineSearch.of(free, options, limits)
+    search = EngineSearch.of(free, options, limits, open_loop=open_loop)
     for part in space.parts():
         search.look_at(replace(part, space=replace(part.space, rules=None)) if refused else part)
         if apart is not None:

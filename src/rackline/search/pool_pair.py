@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rackline.parallel import Layout, Precision
+from rackline.search.candidate import Basis
 from rackline.serving.disaggregated import KvTransfer
 from rackline.serving.workload import Mode
 
@@ -59,12 +60,15 @@ class PoolPair:
     Args:
         prefill, decode: the pools.
         transfer: of a prompt's KV cache between them.
-        tpot_s, ttft_s: means [s].
+        tpot_s, ttft_s: means under arrivals at random [s].
         requests_per_s: that both pools serve together [requests/s].
         output_tokens_per_s_per_chip: over the chips of both pools [tokens/s].
         usd_per_mtok_output_all_in: all cost over output tokens [USD per million]; chip-hours without a price.
         usd_per_mtok_input, usd_per_mtok_output: cost of the prefill pool over input tokens, of the decode pool over
             output tokens [USD per million].
+        ttft_alone_s: time to first token of a request that is alone [s].
+        basis: what the numbers rest on.
+        caveat: where the estimate is known to be off, and by how much; empty elsewhere.
     """
 
     json_keys: ClassVar = (
@@ -82,6 +86,8 @@ class PoolPair:
         "usd_per_mtok_input",
         "usd_per_mtok_output",
         "prefill_utilisation",
+        "basis",
+        "caveat",
         "prefill_pool=prefill",
         "decode_pool=decode",
         "kv_transfer=transfer",
@@ -97,6 +103,9 @@ class PoolPair:
     usd_per_mtok_output_all_in: float
     usd_per_mtok_input: float
     usd_per_mtok_output: float
+    ttft_alone_s: float = 0.0
+    basis: Basis = "open_loop_estimate"
+    caveat: str = ""
 
     @property
     def prefill_utilisation(self) -> float:

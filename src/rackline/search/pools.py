@@ -16,12 +16,16 @@ from rackline.search.evaluate import Part, Space
 from rackline.search.pareto import pareto_front
 from rackline.search.pool_ratios import ChipLimit, nearest_ratios
 from rackline.serving.context import ContextGroup, context_decode_s, exchange_s, kv_exchange_bytes
-from rackline.serving.disaggregated import MOST_LOAD, prefill_load, prefill_rate
+from rackline.serving.disaggregated import MOST_LOAD, PrefillPasses, prefill_rate
+from rackline.serving.open_loop import UNEVEN
 from rackline.serving.workload import Mode, Workload
 
 PREFILL_BUDGETS = (2048, 4096, 8192, 16384, 32768)  # new tokens of a pass on one rank
 LONG_PROMPT = 16384  # tokens from which on context parallelism is looked at
 _PAIRS = 200_000  # looked at a time: bounds the memory
+_IN_TURN = (1, 4)  # prefill replicas for whose load partners are looked for
+_PARTNERS = 2  # for each of them
+_NUMBERS = (1, 2, 4, 8, 16)  # prefill replicas for whose load ratios are looked for
 _COUNTS = ("evaluated", "fitting")
 WAITING_PROMPTS = 2.0  # passes' worth of KV on a prefill chip: one being made, one being sent
 
@@ -36,10 +40,12 @@ class PoolPoints:
         row: layout of each, as an index into the list of layouts.
         per_rank: sequences of a rank and micro-batch; 0 in a prefill pool [sequences].
         chips: of one replica [count].
-        seconds: time per output token of a decode replica, service time of a prefill replica [s].
+        seconds: time per output token of a decode replica, service time of a prefill replica in full passes [s].
+        alone_s: the same with one sequence on a rank, or in passes of one prompt a rank [s].
         requests_per_s: of one replica, no more than its links can send or receive [requests/s].
         link_s: time to send or to receive the KV cache of one prompt [s].
         together: prompts that a prefill replica serves at a time; 1 in a decode pool [requests].
+        peers: ranks and micro-batches of a prefill replica among which they are spread; 1 in a decode pool [count].
         cp: ranks that share one context [count].
         evaluated: points whose times were computed [count].
         fitting: points among them that fit, whichever are left of them [count].
@@ -51,12 +57,32 @@ class PoolPoints:
     per_rank: Array
     chips: Array
     seconds: Array
+    alone_s: Array
     requests_per_s: Array
     link_s: Array
     together: Array
+    peers: Array
     cp: Array
     evaluated: int
     fitting: int
+
+    def passes(self, index: Array | int) -> PrefillPasses:
+        """What prompts find at the prefill replicas of an index."""
+        return PrefillPasses(
+            alone_s=self.alone_s[index],
+            full_s=self.seconds[index],
+            together=self.together[index],
+            peers=self.peers[index],
+        )
+
+    def tpot_s(self, index: int, requests_per_s: float) -> float:
+        """Time per output token of a decode replica at a rate, which may be less than it could serve [s].
+
+        Assumes: it grows in proportion to the sequences in flight.
+        """
+        full_s, share = float(self.seconds[index]), min(requests_per_s / float(self.requests_per_s[index]), 1.0)
+        alone_s = min(float(self.alone_s[index]), full_s)
+        return alone_s / (1.0 - share * (1.0 - alone_s / full_s))
 
     def take(self, index: Array) -> PoolPoints:
         """The points of an index."""
@@ -160,9 +186,11 @@ def prefill_points(part: Part, modes: list[Mode], link: FabricLevel) -> PoolPoin
                 per_rank=np.zeros(rows.size),
                 chips=grid.chips_per_replica[rows] * replicated,
                 seconds=np.broadcast_to(rate.service_s, (len(grid),))[rows],
+                alone_s=np.broadcast_to(rate.alone_s, (len(grid),))[rows],
                 requests_per_s=np.minimum(rate.prompts_per_s, as_array(grid.attention_dp) * replicated / link_s)[rows],
                 link_s=link_s[rows] / cp,
                 together=np.broadcast_to(rate.together, (len(grid),))[rows],
+                peers=np.broadcast_to(rate.peers, (len(grid),))[rows],
                 cp=np.full(rows.size, cp),
                 evaluated=int(np.sum((grid.attention_dp > 1) & shares if mode.two_batch_overlap else shares)),
                 fitting=rows.size,
@@ -196,8 +224,8 @@ def decode_points(part: Part, modes: list[Mode], link: FabricLevel) -> PoolPoint
             step = context_decode_s(engine, space.model, space.cluster, work, b, group, threads=space.threads)
         else:
             step = part.decode_s(overlap)
-        tpot = np.broadcast_to(step, fits.shape)
         groups = ranks * replicated / cp
+        tpot = seen_s(np.broadcast_to(step, fits.shape), b, groups * pp, work)
         rate = np.minimum(b * groups * pp / (tpot * (work.output_len - 1.0)), ranks * replicated / link_s[:, None])
         usable = fits & (grid.attention_dp > 1)[:, None] & (b >= 2) if overlap else fits
         rows, columns = np.nonzero(usable)
@@ -209,15 +237,36 @@ def decode_points(part: Part, modes: list[Mode], link: FabricLevel) -> PoolPoint
                 per_rank=space.batches[columns],
                 chips=grid.chips_per_replica[rows] * replicated,
                 seconds=tpot[rows, columns],
+                alone_s=tpot[rows, 0],
                 requests_per_s=rate[rows, columns],
                 link_s=link_s[rows] / cp,
                 together=np.ones(rows.size),
+                peers=np.ones(rows.size),
                 cp=np.full(rows.size, cp),
                 evaluated=int(np.sum((grid.attention_dp > 1) & shares if overlap else shares)) * b.size,
                 fitting=rows.size,
             )
         )
     return PoolPoints.join(parts)
+
+
+def seen_s(step_s: Array, batch: Array, peers: Array, workload: Workload) -> Array:
+    """Time per output token where requests arrive at random and `batch` of them decode in the mean [s].
+
+    A request sees itself beside the others, waits for the busiest of the peers, and for half a step until it joins;
+    see `rackline.serving.pool_queue`.
+
+    Args:
+        step_s: at each batch, (layouts, batches) [s].
+        batch: sequences of a rank and micro-batch, (1, batches) [sequences].
+        peers: ranks and micro-batches, (layouts, 1) [count].
+    """
+    growth = np.zeros(step_s.shape)
+    if batch.size > 1:
+        growth[:, :-1] = np.diff(step_s, axis=1) / np.diff(batch, axis=1)
+        growth[:, -1] = growth[:, -2]
+    beside = 1.0 / peers + UNEVEN * (1.0 - 1.0 / peers)
+    return (step_s + np.maximum(growth, 0.0) * beside) * (1.0 + 0.5 / (workload.output_len - 1.0))
 
 
 def undominated(points: PoolPoints, limit_s: float | None = None) -> PoolPoints:
@@ -244,7 +293,7 @@ def best_loaded(points: PoolPoints, slack_s: float | None, most: int = 2) -> Poo
         slack_s: time to first token less its constant part; None for no limit [s].
         most: how many of each to keep [count].
     """
-    rate = points.requests_per_s * effective_load(points.seconds, points.link_s, points.together, slack_s)
+    rate = points.requests_per_s * _load(points, np.arange(points.chips.size), points.link_s, slack_s)
     kind = points.label * (int(points.chips.max(initial=0)) + 1) + points.chips
     order = np.lexsort((-rate, kind))
     order = order[rate[order] > 0]
@@ -252,11 +301,18 @@ def best_loaded(points: PoolPoints, slack_s: float | None, most: int = 2) -> Poo
     return points.take(order[np.arange(order.size) - first < most])
 
 
-def effective_load(service_s: Array, transfer_s: Array, together: Array, slack_s: float | None) -> Array:
-    """Load at which a prefill replica keeps the time to first token; MOST_LOAD without a limit."""
+def _load(
+    prefill: PoolPoints, index: Array, transfer_s: Array, slack_s: float | None, in_turn: FloatLike = 1.0
+) -> Array:
+    """Load at which prefill replicas of an index keep the time to first token; MOST_LOAD without a limit.
+
+    Args:
+        transfer_s: of the cache [s]; broadcasts with the index.
+        in_turn: replicas of the pool, which get the arrivals in turn [count].
+    """
     if slack_s is None:
-        return np.full(np.broadcast_shapes(service_s.shape, transfer_s.shape), MOST_LOAD)
-    return prefill_load(slack_s - service_s - transfer_s, service_s, together)
+        return np.full(np.broadcast_shapes(index.shape, transfer_s.shape), MOST_LOAD)
+    return prefill.passes(index).highest_load(slack_s - transfer_s, in_turn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +356,9 @@ def pair(prefill: PoolPoints, decode: PoolPoints, budget: Budget, slack_s: float
     """The cheapest prefill pool and the best ratio for each decode point, in whole replicas.
 
     A request costs (n a + m c) / min(n f, m r): least where m / n is nearest to f / r, from below or from above, so
-    that these two are all that is looked at, however many replicas there are; see `nearest_ratios`.
+    that these two are all that is looked at, however many replicas there are; see `nearest_ratios`. Under a limit to
+    the first token f grows with n, since arrivals in turn are more regular: partners are found with the f of
+    one replica and of four, ratios with the f of several numbers, and the cheapest at its own f counts.
 
     Args:
         slack_s: time to first token less its constant part; None for no limit [s].
@@ -323,49 +381,130 @@ def pair(prefill: PoolPoints, decode: PoolPoints, budget: Budget, slack_s: float
         step = max(1, _PAIRS // others.size)
         for start in range(0, mine.size, step):
             part = mine[start : start + step]
-            cost, rate, counts = _costs(prefill, decode, part, others, budget, slack_s)
-            evaluated += cost.size
-            best = np.argmin(cost, axis=1)
-            row = np.arange(part.size)
-            found.usd_per_request[part] = cost[row, best]
-            found.requests_per_s[part] = rate[row, best]
-            found.partner[part] = others[best]
-            found.prefill_replicas[part], found.decode_replicas[part] = counts[:, row, best]
+            shape = (part.size, others.size)
+            transfer = _transfer_s(prefill, decode, part[:, None], others[None, :])
+            first, then = (np.broadcast_to(index, shape).ravel() for index in (others[None, :], part[:, None]))
+            links, place = np.unique(transfer, return_inverse=True)
+            row, ways = np.arange(part.size), list[_Ways]()
+            for in_turn in _IN_TURN if slack_s is not None else (0,):
+                load = _load(
+                    prefill, others[None, :], links[:, None], slack_s, max(in_turn, 1)
+                )  # few links: each load once
+                load = load[place.reshape(shape), np.arange(others.size)[None, :]].ravel()
+                every = _costs(prefill, decode, first, then, budget, load)
+                best = np.argsort(every.usd.reshape(shape), axis=1, kind="stable")[:, : _PARTNERS if in_turn else 1]
+                ways.extend(every.take(row * others.size + one) for one in best.T)
+                evaluated += load.size
+            if slack_s is not None:
+                ways = _in_turn(prefill, decode, ways, budget, slack_s)
+            which = np.argmin(np.array([one.usd for one in ways]), axis=0)
+            found.partner[part] = _chosen(which, [one.first for one in ways])
+            found.usd_per_request[part] = _chosen(which, [one.usd for one in ways])
+            found.requests_per_s[part] = _chosen(which, [one.requests_per_s for one in ways])
+            found.prefill_replicas[part] = _chosen(which, [one.prefill_replicas for one in ways])
+            found.decode_replicas[part] = _chosen(which, [one.decode_replicas for one in ways])
     return Pairs(
         **{name: getattr(found, name) for name in Pairs.__slots__ if name != "evaluated"},
         evaluated=evaluated,
     )
 
 
-def _costs(
-    prefill: PoolPoints, decode: PoolPoints, part: Array, others: Array, budget: Budget, slack_s: float | None
-) -> tuple[Array, Array, Array]:
-    """Cost of a request, requests/s, and prefill and decode replicas: (decode points, prefill points) each."""
-    shape = (part.size, others.size)
-    rate_d, chips_d = decode.requests_per_s[part][:, None], decode.chips[part][:, None]
-    transfer = np.maximum(prefill.link_s[others][None, :], decode.link_s[part][:, None])
-    load = effective_load(prefill.seconds[others][None, :], transfer, prefill.together[others][None, :], slack_s)
-    rate_p, chips_p = prefill.requests_per_s[others][None, :] * load, prefill.chips[others][None, :]
-    first = np.broadcast_to(as_array(chips_p), shape).ravel()
-    then = np.broadcast_to(as_array(chips_d), shape).ravel()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ways:
+    """Pairs of replicas in their best ratio; arrays (pairs,).
+
+    Args:
+        first, then: indices of the prefill and of the decode point.
+        usd: of a request [USD].
+        requests_per_s: of both pools together [requests/s].
+        prefill_replicas, decode_replicas: [count].
+    """
+
+    first: Array
+    then: Array
+    usd: Array
+    requests_per_s: Array
+    prefill_replicas: Array
+    decode_replicas: Array
+
+    def take(self, index: Array) -> _Ways:
+        """The pairs of an index."""
+        return _Ways(**{name: getattr(self, name)[index] for name in self.__slots__})
+
+
+def _chosen(which: Array, arrays: list[Array]) -> Array:
+    return np.array(arrays)[which, np.arange(which.size)]
+
+
+def _in_turn(prefill: PoolPoints, decode: PoolPoints, ways: list[_Ways], budget: Budget, slack_s: float) -> list[_Ways]:
+    """The same pairs in the ratios that several numbers of prefill replicas allow, each at its own load."""
+    count, size = len(ways) * len(_NUMBERS), ways[0].usd.size
+    first = np.concatenate([way.first for way in ways for _ in _NUMBERS])
+    then = np.concatenate([way.then for way in ways for _ in _NUMBERS])
+    numbers = np.tile(np.repeat(_NUMBERS, size), len(ways))
+    transfer = _transfer_s(prefill, decode, then, first)
+    found = _costs(prefill, decode, first, then, budget, _load(prefill, first, transfer, slack_s, numbers))
+    # as often as it fits: more replicas in turn, each with a higher load
+    used = np.array([found.prefill_replicas, found.decode_replicas])
+    limits = _chip_limits(prefill, decode, first, then, budget)
+    often = np.minimum.reduce([limit.steps(0 * used, used) for limit in limits])
+    n, m = used * np.where(np.isfinite(often), np.maximum(often, 1.0), 1.0).astype(np.int64)
+    load = _load(prefill, first, transfer, slack_s, np.maximum(n, 1))
+    rate = np.minimum(n * prefill.requests_per_s[first] * load, m * decode.requests_per_s[then])
+    usd = _usd(prefill, decode, first, then, budget, n, m, rate)
+    found = replace(found, usd=usd, requests_per_s=rate, prefill_replicas=n, decode_replicas=m)
+    return [found.take(np.arange(at * size, (at + 1) * size)) for at in range(count)]
+
+
+def _transfer_s(prefill: PoolPoints, decode: PoolPoints, then: Array, first: Array) -> Array:
+    return np.maximum(prefill.link_s[first], decode.link_s[then])
+
+
+def _usd(
+    prefill: PoolPoints, decode: PoolPoints, first: Array, then: Array, budget: Budget, n: Array, m: Array, rate: Array
+) -> Array:
+    spent = n * prefill.chips[first] * budget.prefill_usd_per_chip_s
+    spent = spent + m * decode.chips[then] * budget.decode_usd_per_chip_s
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(rate > 0, spent / rate, np.inf)
+
+
+def _chip_limits(prefill: PoolPoints, decode: PoolPoints, first: Array, then: Array, budget: Budget) -> list[ChipLimit]:
+    chips_p, chips_d = as_array(prefill.chips[first]), as_array(decode.chips[then])
     if budget.shared_chips is not None:
-        limits = [ChipLimit(prefill_chips=first, decode_chips=then, num_chips=budget.shared_chips)]
-    else:
-        none = np.zeros(first.shape)
-        limits = [
-            ChipLimit(prefill_chips=first, decode_chips=none, num_chips=budget.prefill_chips),
-            ChipLimit(prefill_chips=none, decode_chips=then, num_chips=budget.decode_chips),
-        ]
-    best_cost = np.full(shape, np.inf)
-    best_rate, best_counts = np.zeros(shape), np.zeros((2, *shape), dtype=np.int64)
-    for counts in nearest_ratios(np.broadcast_to(rate_p / rate_d, shape).ravel(), limits):
-        n, m = counts.reshape(2, *shape)
+        return [ChipLimit(prefill_chips=chips_p, decode_chips=chips_d, num_chips=budget.shared_chips)]
+    none = np.zeros(first.shape)
+    return [
+        ChipLimit(prefill_chips=chips_p, decode_chips=none, num_chips=budget.prefill_chips),
+        ChipLimit(prefill_chips=none, decode_chips=chips_d, num_chips=budget.decode_chips),
+    ]
+
+
+def _costs(prefill: PoolPoints, decode: PoolPoints, first: Array, then: Array, budget: Budget, load: Array) -> _Ways:
+    """Prefill replicas `first` beside decode replicas `then` in their best ratio.
+
+    Args:
+        load: of the prefill replicas, (pairs,).
+    """
+    rate_p, rate_d = prefill.requests_per_s[first] * load, decode.requests_per_s[then]
+    limits = _chip_limits(prefill, decode, first, then, budget)
+    best = _Ways(
+        first=first,
+        then=then,
+        usd=np.full(first.shape, np.inf),
+        requests_per_s=np.zeros(first.shape),
+        prefill_replicas=np.zeros(first.shape, dtype=np.int64),
+        decode_replicas=np.zeros(first.shape, dtype=np.int64),
+    )
+    for n, m in nearest_ratios(rate_p / rate_d, limits):
         rate = np.minimum(n * rate_p, m * rate_d)
-        spent = n * chips_p * budget.prefill_usd_per_chip_s + m * chips_d * budget.decode_usd_per_chip_s
-        with np.errstate(divide="ignore", invalid="ignore"):
-            cost = np.where(rate > 0, spent / rate, np.inf)
-        better = cost < best_cost
-        best_cost = np.where(better, cost, best_cost)
-        best_rate = np.where(better, rate, best_rate)
-        best_counts = np.where(better, counts.reshape(2, *shape).astype(np.int64), best_counts)
-    return best_cost, best_rate, best_counts
+        cost = _usd(prefill, decode, first, then, budget, n, m, rate)
+        better = cost < best.usd
+        best = replace(
+            best,
+            usd=np.where(better, cost, best.usd),
+            requests_per_s=np.where(better, rate, best.requests_per_s),
+            prefill_replicas=np.where(better, n.astype(np.int64), best.prefill_replicas),
+            decode_replicas=np.where(better, m.astype(np.int64), best.decode_replicas),
+        )
+    return best

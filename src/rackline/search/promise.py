@@ -1,8 +1,8 @@
 """What a deployment can promise: the highest request rate at which its limits hold in simulation.
 
-The steady state says about which rate that is, and how latency grows with it: as A / (1 - r / s), which both a queue
-and a batch do whose size follows the rate. So 1 / latency is about a line in the rate, and where it crosses a limit
-is the next rate to try. All rates see the same inter-arrival times, scaled.
+The estimate of the search says about which rate that is. Latency grows with the rate as A / (1 - r / s), which both a
+queue and a batch do whose size follows the rate. So 1 / latency is about a line in the rate, and where it crosses a
+limit is the next rate to try, above as below. All rates see the same inter-arrival times, scaled.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ MOST_IN_GROUP = 100_000  # on all replicas of a group of two pools
 MOST_IN_FLIGHT = 10_000  # on a replica: beyond, chance hardly matters and a run would take many seconds
 _CLOSE = 0.02  # a rate this near to one that does not hold is not raised any more
 _SLACK = 0.02  # nor one that leaves a limit only so much
+_ROOM = 0.05  # share of a limit that is left: from there on a higher rate is tried
+_AIM = 0.98  # of a limit, where the rate is raised
+_MOST_RAISE = 2.0  # of the rate at a time
 _MOST_RUNS = 7
 _LEAST_RATE = 0.02  # of the first one
 
@@ -83,24 +86,24 @@ class NoPromise:
     simulated: bool
 
 
-def promise(steady: Candidate | PoolPair, site: Site) -> Promise | NoPromise:
+def promise(estimate: Candidate | PoolPair, site: Site) -> Promise | NoPromise:
     """Find the rate, or say why there is none."""
-    if isinstance(steady, PoolPair) and (steady.prefill.layout.cp > 1 or steady.decode.layout.cp > 1):
+    if isinstance(estimate, PoolPair) and (estimate.prefill.layout.cp > 1 or estimate.decode.layout.cp > 1):
         return NoPromise(reason="context parallelism is not simulated", simulated=False)
-    span = span_of(steady, site)
-    engine = steady.decode if isinstance(steady, PoolPair) else steady
+    span = span_of(estimate, site)
+    engine = estimate.decode if isinstance(estimate, PoolPair) else estimate
     if engine.batch_size > MOST_IN_FLIGHT:
         reason = f"{engine.batch_size:,} requests are in flight on a replica, more than {MOST_IN_FLIGHT:,}"
         return NoPromise(reason=reason, simulated=False)
     try:
-        group = group_of(steady, site, span.max_num_seqs)
+        group = group_of(estimate, site, span.max_num_seqs)
     except RacklineError as error:
         return NoPromise(reason=str(error), simulated=False)
     in_group = engine.batch_size * group.pool.replicas
     if in_group > MOST_IN_GROUP:
         reason = f"{in_group:,} requests are in flight on a group of both pools, more than {MOST_IN_GROUP:,}"
         return NoPromise(reason=reason, simulated=False)
-    return _Search(steady=steady, span=span, group=group, limits=site.limits).answer()
+    return _Search(estimate=estimate, span=span, group=group, limits=site.limits).answer()
 
 
 def _server(site: Site, batched_tokens: float) -> ServerMemory:
@@ -109,30 +112,30 @@ def _server(site: Site, batched_tokens: float) -> ServerMemory:
     return stack.memory(batched_tokens, site.limits.memory_fraction)
 
 
-def span_of(steady: Candidate | PoolPair, site: Site) -> Span:
+def span_of(estimate: Candidate | PoolPair, site: Site) -> Span:
     """Slots for bursts, twice the mean batch and 8 more, as far as memory holds them; and what they reach."""
-    engine = steady.decode if isinstance(steady, PoolPair) else steady
+    engine = estimate.decode if isinstance(estimate, PoolPair) else estimate
     batch = engine.sequences_per_rank
     most = 2 * batch + 8
-    if isinstance(steady, Candidate):
-        tries = np.unique(np.linspace(batch, most, 9).astype(int))
+    if isinstance(estimate, Candidate):
+        tries = np.unique(np.linspace(max(batch // 2, 1), most, 13).astype(int))
         points = plan_points(
-            site.deployment(steady.layout, steady.precision),
-            steady,
+            site.deployment(estimate.layout, estimate.precision),
+            estimate,
             np.array([1, *tries], dtype=float),
             site.workload,
-            _server(site, float(steady.mode.max_batched_tokens)),
+            _server(site, float(estimate.mode.max_batched_tokens)),
             1.0,
         )
         good = [
             point
             for point in points[1:]
-            if point.free_bytes >= 0 and point.sequences_per_rank < steady.mode.max_batched_tokens
+            if point.free_bytes >= 0 and point.sequences_per_rank < estimate.mode.max_batched_tokens
         ]
         busy = [point.requests_per_s for point in good if point.prefill_utilisation < 1.0]
         return Span(
             max_num_seqs=max((point.sequences_per_rank for point in good), default=batch),
-            saturation_requests_per_s=max([*busy, steady.requests_per_s]),
+            saturation_requests_per_s=max([*busy, estimate.requests_per_s]),
             alone={"tpot_s": points[0].tpot_s, "ttft_s": points[0].ttft_s},
         )
     deployment = site.deployment(engine.layout, engine.precision)
@@ -150,23 +153,23 @@ def span_of(steady: Candidate | PoolPair, site: Site) -> Span:
     decodes = most * ranks * layout.dp / (float(step[1]) * (work.output_len - 1.0))
     return Span(
         max_num_seqs=most,
-        saturation_requests_per_s=min(steady.prefill.requests_per_s, max(decodes, steady.requests_per_s)),
-        alone={"tpot_s": float(step[0]), "ttft_s": steady.ttft_s - steady.prefill.seconds * 0.5},
+        saturation_requests_per_s=min(estimate.prefill.requests_per_s, max(decodes, estimate.requests_per_s)),
+        alone={"tpot_s": float(step[0]), "ttft_s": estimate.ttft_alone_s},
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
-    steady: Candidate | PoolPair
+    estimate: Candidate | PoolPair
     span: Span
     group: Group
     limits: Constraints
 
     def answer(self) -> Promise | NoPromise:
-        first = min(self.steady.requests_per_s, MOST_LOAD * self.span.saturation_requests_per_s)
+        first = min(self.estimate.requests_per_s, MOST_LOAD * self.span.saturation_requests_per_s)
         held: Simulated | None = None
         broken: Simulated | None = None
-        tpot_s, rate = self.steady.tpot_s, first
+        tpot_s, rate = self.estimate.tpot_s, first
         for run in range(1, _MOST_RUNS + 1):
             found = self.group.serve(rate, tpot_s)
             tpot_s = found.tpot_s.mean
@@ -174,7 +177,13 @@ class _Search:
                 held = found
             else:
                 broken = found
-            if held is not None and (broken is None or self._is_near(held, broken)):
+            if held is not None and broken is None:
+                more = self._raised(held)
+                if more <= held.requests_per_s * (1.0 + _CLOSE):
+                    return self._promise(held, run)
+                rate = more
+                continue
+            if held is not None and broken is not None and self._is_near(held, broken):
                 return self._promise(held, run)
             rate = self._next(held, broken) if broken is not None else rate
             if rate < _LEAST_RATE * first:
@@ -199,6 +208,18 @@ class _Search:
 
     def _is_near(self, held: Simulated, broken: Simulated) -> bool:
         return broken.requests_per_s <= held.requests_per_s * (1.0 + _CLOSE) or self._excess(held) >= 1.0 - _SLACK
+
+    def _raised(self, held: Simulated) -> float:
+        """A rate at which the nearest limit is about reached, below saturation; that of `held` where it is near."""
+        most = MOST_LOAD * self.span.saturation_requests_per_s
+        over = held.over_limits(self.limits)
+        if max(over.values(), default=0.0) > 1.0 - _ROOM:
+            return held.requests_per_s
+        for name, limit, _ in self.limits.latencies():
+            # through the latency of a request alone and the one that was measured
+            alone = min(self.span.alone[name] / limit, 0.95 * over[name])
+            most = min(most, held.requests_per_s * (1.0 / alone - 1.0 / _AIM) / (1.0 / alone - 1.0 / over[name]))
+        return min(most, _MOST_RAISE * held.requests_per_s)
 
     def _next(self, held: Simulated | None, broken: Simulated) -> float:
         """The next rate to try."""

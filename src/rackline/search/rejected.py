@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,16 +62,18 @@ def nearest_rejected(
     best_cost: float,
     describe: Callable[[int], Candidate],
     short: Callable[[int], str],
+    names: Collection[str] = ("memory", "prefill", "tpot", "ttft"),
 ) -> list[Rejected]:
     """One rejected candidate a reason: cheaper than the best, breaking only that limit, by the least.
 
     Args:
         best_cost: cost of the answer; infinite when there is none.
         describe, short: a point by its position, as data and as text.
+        names: reasons that are looked at.
     """
     found: list[Rejected] = []
     for name, (where, excess) in violations(points, limits).items():
-        if not where.size:
+        if not where.size or name not in names:
             continue
         cheaper = points.cost[where] < best_cost
         nearest = int(np.argmin(np.where(cheaper, excess, np.inf) if np.any(cheaper) else excess))

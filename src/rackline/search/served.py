@@ -156,7 +156,7 @@ class Group:
         )
 
 
-def group_of(steady: Candidate | PoolPair, site: Site, max_num_seqs: int) -> Group:
+def group_of(estimate: Candidate | PoolPair, site: Site, max_num_seqs: int) -> Group:
     """Build the group of a way to serve.
 
     Args:
@@ -167,16 +167,16 @@ def group_of(steady: Candidate | PoolPair, site: Site, max_num_seqs: int) -> Gro
     """
     work, limits = site.workload, site.limits
     base = replace(stack_of(site.calibration, site.cluster.chip.hbm_bytes), max_num_seqs=max_num_seqs)
-    if isinstance(steady, Candidate):
+    if isinstance(estimate, Candidate):
         return Group(
-            pool=_pool(site.deployment(steady.layout, steady.precision), base, steady.mode, limits, 1),
+            pool=_pool(site.deployment(estimate.layout, estimate.precision), base, estimate.mode, limits, 1),
             prefill=None,
-            copies=steady.layout.dp,
+            copies=estimate.layout.dp,
             prefill_chips_share=0.0,
             beyond_s=base.beyond_passes_s(work),
             workload=work,
         )
-    first, then = steady.prefill, steady.decode
+    first, then = estimate.prefill, estimate.decode
     copies = gcd(first.layout.dp, then.layout.dp)
     front = stack_of(site.prefill_calibration, site.prefill_cluster.chip.hbm_bytes).prefill_pool()
     return Group(
@@ -195,10 +195,10 @@ def group_of(steady: Candidate | PoolPair, site: Site, max_num_seqs: int) -> Gro
                 limits,
                 first.layout.dp // copies,
             ),
-            tokens_per_s=work.input_len / steady.transfer.seconds if steady.transfer.seconds > 0 else float("inf"),
+            tokens_per_s=work.input_len / estimate.transfer.seconds if estimate.transfer.seconds > 0 else float("inf"),
         ),
         copies=copies,
-        prefill_chips_share=first.num_chips / steady.num_chips,
+        prefill_chips_share=first.num_chips / estimate.num_chips,
         beyond_s=front.beyond_passes_s(work),
         workload=work,
     )

@@ -12,6 +12,7 @@ from rackline.search.rejected import excesses, violations
 from rackline.search.space import Constraints
 
 MOST_WAITING = 2**18  # points that are held before they are sorted out
+NEAR = 1.1  # times a front: points up to there are kept where they are ranked by another estimate afterwards
 MOST_RANKED = 20_000  # cheapest points among which the best of each style are looked for
 
 
@@ -54,15 +55,19 @@ class Standard:
     dearest: float
 
     @classmethod
-    def of(cls, points: Points, limits: Constraints) -> Standard | None:
-        """The standard that some points set; None where none keeps the limits, as then more is asked for."""
+    def of(cls, points: Points, limits: Constraints, near: float) -> Standard | None:
+        """The standard that some points set; None where none keeps the limits, as then more is asked for.
+
+        Args:
+            near: times the front up to which points are kept.
+        """
         serves = points.serves
         costs = np.sort(points.cost[serves & points.meets(limits)])
         if not costs.size:
             return None
         broken = violations(points, limits)
         return cls(
-            front=Stairs.of(-1.0 / points.tpot_s[serves], points.cost[serves]),
+            front=Stairs.of(-1.0 / points.tpot_s[serves], near * points.cost[serves]),
             broken={name: Stairs.of(excess, points.cost[where]) for name, (where, excess) in broken.items()},
             dearest=float(costs[MOST_RANKED - 1]) if costs.size >= MOST_RANKED else np.inf,
         )
@@ -74,10 +79,12 @@ class Shortlist:
 
     Args:
         limits: of the plan.
+        near: times the front of speed against cost up to which points are kept.
         looked_at: points so far, with those whose bounds were enough [count].
     """
 
     limits: Constraints
+    near: float = 1.0
     looked_at: int = 0
     _held: list[Points] = field(default_factory=list[Points])
     _waiting: int = 0
@@ -105,23 +112,23 @@ class Shortlist:
         self._held.append(points)
         self._waiting += len(points)
         if self._waiting > MOST_WAITING:
-            self._held = [worth_keeping(self.points(), self.limits)]
+            self._held = [worth_keeping(self.points(), self.limits, self.near)]
             self._waiting = 0
-            self._standard = Standard.of(self._held[0], self.limits)
+            self._standard = Standard.of(self._held[0], self.limits, self.near)
 
     def points(self) -> Points:
         """What is left, in the order of the index."""
         return Points.join(self._held)
 
 
-def worth_keeping(points: Points, limits: Constraints) -> Points:
+def worth_keeping(points: Points, limits: Constraints, near: float = 1.0) -> Points:
     """The points without which the answer could change when others are added.
 
     Those are the fronts of tokens/s/user and of each broken limit against cost, the cheapest that keep the limits, the
     one with most memory left, and the fastest and the soonest that fit.
     """
     serves = np.flatnonzero(points.serves)
-    kept = [_front(serves, -1.0 / points.tpot_s[serves], points.cost)]
+    kept = [_front(serves, -1.0 / points.tpot_s[serves], points.cost, near)]
     kept += [_front(where, excess, points.cost) for where, excess in violations(points, limits).values()]
     good = serves[points.meets(limits)[serves]]
     kept.append(good[np.argsort(points.cost[good], kind="stable")[:MOST_RANKED]])
@@ -131,9 +138,9 @@ def worth_keeping(points: Points, limits: Constraints) -> Points:
     return points.take(np.unique(np.concatenate(kept)))
 
 
-def _front(positions: Array, key: Array, cost: Array) -> Array:
-    """Positions that no other of a smaller key, or of the same key and before it, is as cheap as."""
+def _front(positions: Array, key: Array, cost: Array, near: float = 1.0) -> Array:
+    """Positions that no other of a smaller key, or of the same key and before it, is as cheap as, times `near`."""
     order = np.argsort(key, kind="stable")
     costs = cost[positions[order]]
     before = np.concatenate(([np.inf], np.minimum.accumulate(costs)[:-1]))
-    return positions[order[costs < before]]
+    return positions[order[costs < near * before]]

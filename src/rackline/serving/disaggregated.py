@@ -6,9 +6,7 @@ prompts. With n prompt tokens to prefill, B tokens a pass, t the time of such a 
 
     prompts/s of a prefill replica    R · pp · B / (n · t)
     requests/s of a decode replica    sequences / ((output_len - 1) · tpot)
-    ttft = constant + s · (1 + rho / 2 · (1 + rho / ((1 - rho) m))) + transfer        s = ceil(n / B) · t
-
-with m prompts served together, at least 1.
+    ttft = constant + wait and passes of the prompt (see `PrefillPasses`) + transfer
 
 The first token is made by the prefill pool; it is counted as seen when the cache has arrived.
 """
@@ -29,6 +27,7 @@ from rackline.serving.steady import Engine
 from rackline.serving.workload import Workload
 
 MOST_LOAD = 0.95  # of the prefill pool: beyond, waiting grows without bound
+_HALVINGS = 10  # of the load: to a thousandth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +36,19 @@ class PrefillRate:
 
     Args:
         pass_s: time of a full pass, all pipeline stages [s].
-        service_s: time from the start of a prompt to its first token [s].
+        service_s: time from the start of a prompt to its first token, in full passes [s].
+        alone_s: the same in passes with one prompt a rank [s].
         prompts_per_s: of one replica [requests/s].
         together: prompts that one replica serves at a time, at least 1 [requests].
+        peers: ranks and pipeline stages among which they are spread [count].
     """
 
     pass_s: Array
     service_s: Array
+    alone_s: Array
     prompts_per_s: Array
     together: Array
+    peers: Array
 
 
 def prefill_rate(
@@ -71,66 +74,107 @@ def prefill_rate(
     Returns:
         Arrays of shape () or (layouts,).
     """
-    new = workload.new_tokens
-    batch = prefill_chunk(workload, float(max_batched_tokens), cp)
+    new, most = workload.new_tokens, float(max_batched_tokens)
     times = engine.time_table(two_batch_overlap)
-    device = engine.seconds(batch, times, two_batch_overlap=two_batch_overlap)
-    device = device + np.reshape(exchange_seconds, (-1, 1) if np.ndim(exchange_seconds) else ())
-    pass_s = engine.with_prompts_s(0.0, device)
+    beyond = np.reshape(exchange_seconds, (-1, 1) if np.ndim(exchange_seconds) else ())
+
+    def seconds(tokens: float) -> Array:
+        batch = prefill_chunk(workload, tokens, cp)
+        device = engine.seconds(batch, times, two_batch_overlap=two_batch_overlap)
+        found = engine.with_prompts_s(0.0, device + beyond)
+        return found[:, 0] if found.ndim > 1 else found  # (layouts, 1)
+
+    pass_s = seconds(most)
+    one_s = seconds(new / cp) if new < most * cp else pass_s
     ranks = as_array(engine.attention_dp)
-    if pass_s.ndim > 1:  # (layouts, 1)
-        pass_s, ranks = pass_s[:, 0], ranks[:, 0]
-    rate = ranks * replicated * as_array(pp) * max_batched_tokens / (new * pass_s)
-    service_s = pass_s * np.ceil(new / (max_batched_tokens * cp))
+    ranks = ranks[:, 0] if ranks.ndim > 1 else ranks
+    rate = ranks * replicated * as_array(pp) * most / (new * pass_s)
+    pieces = np.ceil(new / (most * cp))
+    service_s = pass_s * pieces
     return PrefillRate(
         pass_s=pass_s,
         service_s=service_s,
+        alone_s=np.minimum(one_s, pass_s) * pieces,
         prompts_per_s=rate,
         together=np.maximum(rate * service_s, 1.0),
+        peers=ranks * replicated / cp * as_array(pp),
     )
 
 
-def prefill_load(slack_s: FloatLike, service_s: FloatLike, together: FloatLike = 1.0) -> Array:
-    """Highest load of a prefill pool whose mean wait stays within `slack_s`: `waiting_s` solved for the load.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillPasses:
+    """What prompts that come at random find at a prefill replica; arrays that broadcast.
 
-    rho = 4 m x / (m + 2 m x + sqrt((m + 2 m x)² - 8 m (m - 1) x)),   x = slack / service
+    A pass of x prompts a rank takes T(x) = alone + (full - alone) (x - 1) / (m / peers - 1). While passes follow one
+    another each takes what came during the one before, so that with lambda prompts/s of a replica
 
-    Args:
-        slack_s: time to first token that is left for waiting; negative when there is none [s].
-        service_s: time of a prompt's own passes [s].
-        together: m, prompts served at a time [requests].
+        tau = T(lambda tau)    from alone to full, the usual pass
+        time = own pass + busy · tau / 2 · (1 + c) · regular + rho² full / (2 m (1 - rho) k) · near
 
-    Returns:
-        Load, 0 to MOST_LOAD.
-
-    >>> float(prefill_load(0.5, 1.0)), round(float(prefill_load(waiting_s(0.8, 1.0, 16.0), 1.0, 16.0)), 6)
-    (0.5, 0.8)
-    """
-    x, m = np.maximum(as_array(slack_s), 0.0) / service_s, as_array(together)
-    linear = m + 2.0 * m * x
-    rho = 4.0 * m * x / (linear + np.sqrt(np.maximum(linear * linear - 8.0 * m * (m - 1.0) * x, 0.0)))
-    return np.where(as_array(slack_s) < 0.0, 0.0, np.minimum(rho, MOST_LOAD))
-
-
-def waiting_s(load: FloatLike, service_s: FloatLike, together: FloatLike = 1.0) -> Array:
-    """Mean wait for a pass that serves several prompts at a time [s].
-
-    wait = service · rho / 2 · (1 + rho / ((1 - rho) m)),   for m = 1 the M/D/1 queue
+    busy = x / (x + exp(-x)), x = lambda tau; c, the variance of passes, grows their mean as a request sees it. Arrivals
+    that k replicas get in turn are nearly regular: they wait for the rest of a pass only where more than one comes in
+    it, and for room in it 1 / k as long. Within 15 % of the chain of `rackline.serving.pool_queue` for eight of ten
+    random replicas and loads, 31 % low and 48 % high at worst, for the search, which has 10^5 pairs.
 
     Args:
-        load: rho.
-        service_s: time of a prompt's own passes [s].
-        together: m, prompts served at a time [requests].
+        alone_s: T(1) of all passes of a prompt [s].
+        full_s: the same in full passes [s].
+        together: m, prompts of a full pass [requests].
+        peers: ranks and micro-batches among which they are spread [count].
 
-    Assumes: prompts arrive at random; passes that are not full are shorter in proportion.
-
-    Sources: Pollaczek 1930 for m = 1; the second part falls with the spread of arrivals in one pass, 1/m.
-
-    >>> float(waiting_s(0.5, 1.0)), float(waiting_s(0.8, 1.0, 16.0))
-    (0.5, 0.5)
+    Sources: Pollaczek 1930 for m = 1; Krämer and Langenbach-Belz 1976 for arrivals in turn.
     """
-    rho = as_array(load)
-    return service_s * rho / 2.0 * (1.0 + rho / ((1.0 - rho) * together))
+
+    alone_s: FloatLike
+    full_s: FloatLike
+    together: FloatLike
+    peers: FloatLike
+
+    def prompt_s(self, load: FloatLike, in_turn: FloatLike = 1.0) -> Array:
+        """Mean time from the arrival of a prompt to the end of its last pass [s].
+
+        Args:
+            load: rho, share of the rate of full passes, below 1.
+            in_turn: k, replicas that get the arrivals in turn [count].
+
+        >>> one = PrefillPasses(alone_s=1.0, full_s=1.0, together=1.0, peers=1.0)
+        >>> [round(float(one.prompt_s(load)), 2) for load in (0.01, 0.5, 0.9)]
+        [1.01, 1.48, 5.39]
+        """
+        rho, m, peers = as_array(load), as_array(self.together), as_array(self.peers)
+        alone, full, k = as_array(self.alone_s), as_array(self.full_s), as_array(in_turn)
+        each = np.maximum(m / peers, 1.0)
+        rate = rho * m / full
+        slope = np.where(each > 1.0, (full - alone) / np.maximum(each - 1.0, 1e-9), 0.0) / peers
+        grown = rate * slope
+        rounded = 0.5 * (peers - 1.0)  # a rank with one prompt more makes all wait
+        rest = np.maximum(1.0 - grown, 1e-9)
+        tau = np.clip((alone + slope * (rounded - peers)) / rest, alone, full)
+        come = rate * tau
+        busy = come / (come + np.exp(-come))
+        variance = slope * slope * come / k / np.maximum(1.0 - grown * grown, 1e-9) / (tau * tau)
+        variance = np.where((come > 1.0) & (tau < full), np.minimum(variance, full / tau - 1.0), 0.0)
+        own = np.minimum(tau * (1.0 + grown * variance), full)
+        regular = 1.0 / k + (1.0 - 1.0 / k) * come**4 / (1.0 + come**4)
+        near = np.exp(-2.0 * (1.0 - rho) / (3.0 * np.maximum(rho, 1e-9)) * (1.0 - 1.0 / k) ** 2)
+        room = rho * rho * full / (2.0 * m * (1.0 - rho) * k) * near
+        return own + busy * tau / 2.0 * (1.0 + variance) * regular + room
+
+    def highest_load(self, limit_s: FloatLike, in_turn: FloatLike = 1.0) -> Array:
+        """Highest load, up to MOST_LOAD, at which prompts are done within `limit_s` in the mean; 0 where none is.
+
+        Args:
+            limit_s: time to first token that is left for waiting and passes [s].
+        """
+        limit = as_array(limit_s)
+        low, high = np.zeros(np.broadcast(limit, self.full_s, in_turn).shape), MOST_LOAD
+        low = np.where(self.prompt_s(low + high, in_turn) <= limit, high, low)
+        step = 0.5 * high
+        for _ in range(_HALVINGS):
+            tried = np.minimum(low + step, high)
+            low = np.where(self.prompt_s(tried, in_turn) <= limit, tried, low)
+            step *= 0.5
+        return low
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,7 @@ def open_loop(
     *,
     decode_s: Array | None = None,
     growth_s: Array | None = None,
+    max_batched_tokens: FloatLike | None = None,
     threads: int = 1,
     iterations: int = _ITERATIONS,
 ) -> SteadyState:
@@ -49,6 +50,7 @@ def open_loop(
             rising along the points.
         decode_s: the decode step at this concurrency if it is known already, without drafts [s].
         growth_s: what one more sequence adds to it if that is known [s].
+        max_batched_tokens: of each layout, (layouts, 1), in place of the mode's [tokens].
         iterations: of the rate that keeps n [count].
 
     Returns:
@@ -63,6 +65,7 @@ def open_loop(
         found = open_loop(engine, workload, mode, one, decode_s=decode_s, threads=threads, iterations=iterations)
         return SteadyState(**{name: np.asarray(getattr(found, name))[..., 0] for name in SteadyState.__slots__})
     n = as_array(sequences_per_rank)
+    budget = as_array(float(mode.max_batched_tokens) if max_batched_tokens is None else max_batched_tokens)
     times = engine.time_table(mode.two_batch_overlap)
     step_s = _step(engine, workload, mode, n, times, decode_s, threads)
     steps = (workload.output_len - 1.0) / engine.speculation.tokens_per_step
@@ -70,7 +73,7 @@ def open_loop(
     if growth_s is None:
         growth_s = _step(engine, workload, mode, np.maximum(n, 1.0) + 1.0, times, None, threads) - step_s
     busiest_s = step_s + growth_s * UNEVEN * (1.0 - 1.0 / peers)
-    passes = _passes(engine, workload, mode, n, times, step_s, busiest_s, threads)
+    passes = _passes(engine, workload, mode, budget, n, times, step_s, busiest_s, threads)
     if mode.is_batch_by_batch:
         return _batch_after_batch(engine, workload, n, steps, step_s, growth_s, passes)
     chunked = mode.is_mixed
@@ -180,6 +183,7 @@ def _passes(
     engine: Engine,
     workload: Workload,
     mode: Mode,
+    budget: Array,
     n: Array,
     times: TimeTable,
     step_s: Array,
@@ -189,7 +193,7 @@ def _passes(
     """What prompts add to a pass: one of them, and each further token at a usual load."""
     chunked = mode.is_mixed
     verified, new = engine.speculation.verified_tokens, workload.new_tokens
-    room = np.maximum(float(mode.max_batched_tokens) - (n * verified if chunked else 0.0 * n), 1.0)
+    room = np.maximum(budget - (n * verified if chunked else 0.0 * n), 1.0)
     ranks = as_array(engine.attention_dp)
     peers = ranks * as_array(engine.micro_batches)
     first = np.minimum(new, room)

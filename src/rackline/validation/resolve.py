@@ -288,7 +288,9 @@ def _as_started(found: Stack, case: Case) -> Stack:
 def layouts_of(case: Case, model: AnyModel) -> tuple[Layout, ...]:
     """Layouts that a case may mean, on all of its chips; missing parts are 1, replicas fill up the chips.
 
-    A dense model has no experts to cut, and its attention-dp ranks are replicas. moe_tp follows from the other parts.
+    A dense model has no experts to cut, and its attention-dp ranks are replicas. moe_tp follows from the other parts,
+    and so does attention_dp where experts are cut over more chips than attention (attention_dp = moe_tp · ep / tp), as
+    by vLLM with data parallel ranks, with expert parallelism or without.
     For max-throughput a missing ep leaves all of its values open.
 
     Raises:
@@ -305,7 +307,11 @@ def layouts_of(case: Case, model: AnyModel) -> tuple[Layout, ...]:
             parts[key] = int(value)
     tp, pp, cp = parts.get("tp", 1), parts.get("pp", 1), parts.get("cp", 1)
     mixture = isinstance(model, Model) and model.is_moe
-    attention_dp = parts.get("attention_dp", 1) if mixture else 1
+    # experts over more chips than attention: each of these holds the attention of other sequences
+    wide, left = divmod(parts.get("moe_tp", 1) * parts.get("ep", 1), tp)
+    attention_dp = parts.get("attention_dp", 1 if left else max(wide, 1)) if mixture else 1
+    if mixture and attention_dp == 1 and source_of(case).attention_dp_of_mixtures:
+        tp, attention_dp = 1, tp
     per_replica = tp * pp * cp * attention_dp
     if case.num_chips % per_replica:
         raise LayoutError(

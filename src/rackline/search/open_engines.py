@@ -1,0 +1,324 @@
+"""Engines in an open loop: rate and latencies of the most promising ones of a search under arrivals at random.
+
+The search over all points is one of closed loops: every slot decodes all the time. That bounds what an engine can cost
+from below, and says which may be worth more work. Those are evaluated here at mean numbers in flight, from a part of a
+sequence on a rank to what memory holds, each at the request rate that keeps it there (`rackline.serving.open_loop`),
+with the wait for a slot (`rackline.serving.slots`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rackline.parallel import Layout, LayoutGrid, Precision, expert_law
+from rackline.passes.features import Array, as_array
+from rackline.search.candidate import Candidate, open_loop_caveat
+from rackline.search.evaluate import Space
+from rackline.search.pareto import pareto_front
+from rackline.search.points import Points
+from rackline.search.rejected import Rejected, nearest_rejected
+from rackline.search.space import Constraints
+from rackline.serving.open_loop import open_loop
+from rackline.serving.slots import slot_wait_s
+from rackline.serving.workload import Mode
+
+SLOTS_PER_SEQUENCE, MORE_SLOTS = 2, 8  # slots for bursts: twice the mean number in flight, and some
+FEW = (0.125, 0.25, 0.5)  # sequences on a rank in the mean, where even one is too many for a limit
+_FULL = 0.99  # of the slots: beyond, the wait for one has no use
+_STEPS = 17  # of the number in flight between two points of the grid
+_REFINED, _RANKED = 8, 10  # engines looked at between the points, and shown beside the best
+_TPOT_ERROR, _TTFT_ERROR = 1.05, 1.1  # of the estimate; where nothing keeps the limits, the simulation decides
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """One engine: precision, mode and layout.
+
+    Args:
+        precision: its types.
+        mode: its scheduler.
+        row: index of its layout.
+    """
+
+    precision: Precision
+    mode: Mode
+    row: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a search over engines found, by one kind of estimate.
+
+    Args:
+        refined: the cheapest that keep the limits, between the points of the grid, cheapest first.
+        pareto: front of tokens/s/user against cost, fastest first.
+        ranked: cheapest of each style that keeps the limits, cheapest first.
+        rejected: nearest candidate for each reason of rejection.
+        fastest, soonest: with the least time per output token and to first token; None where nothing serves.
+    """
+
+    refined: Sequence[Candidate]
+    pareto: Sequence[Candidate]
+    ranked: Sequence[Candidate]
+    rejected: Sequence[Rejected]
+    fastest: Candidate | None
+    soonest: Candidate | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenPoints:
+    """Engines at mean numbers in flight; arrays (picks, points).
+
+    Args:
+        in_flight: sequences of a rank and micro-batch, in the mean [sequences].
+        tpot_s, ttft_s: means; ttft_s is infinite where the state does not exist [s].
+        cost: all cost over output tokens [USD per million].
+        rate: output tokens of a chip [tokens/s].
+        free_bytes: on the fullest chip at this number [bytes].
+        prompt_cost_share: share of the time that prompts cost.
+        utilisation: load of the path of prompts.
+        steepness: growth of the time per output token with the rate, d ln tpot / d ln rate.
+        serves: whether it is a steady state that memory holds.
+    """
+
+    in_flight: Array
+    tpot_s: Array
+    ttft_s: Array
+    cost: Array
+    rate: Array
+    free_bytes: Array
+    prompt_cost_share: Array
+    utilisation: Array
+    steepness: Array
+    serves: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenEngines:
+    """Some engines of a space, to be looked at in an open loop.
+
+    Args:
+        options: layouts of the space.
+        usd_per_chip_s: [USD/s].
+    """
+
+    space: Space
+    options: Sequence[Layout]
+    usd_per_chip_s: float
+
+    def grid(self, picks: Sequence[Pick]) -> OpenPoints:
+        """At the batches of the space, and below one."""
+        batches = np.concatenate([FEW, self.space.batches])
+        return self.at(picks, np.broadcast_to(batches, (len(picks), batches.size)))
+
+    def between(self, picks: Sequence[Pick], low: Array, high: Array) -> OpenPoints:
+        """Between two numbers of each, (picks,), in whole numbers where they are above one."""
+        found = low[:, None] + (high - low)[:, None] * np.linspace(0.0, 1.0, _STEPS)
+        return self.at(picks, np.where(found > 1.0, np.floor(found), found))
+
+    def at(self, picks: Sequence[Pick], in_flight: Array) -> OpenPoints:
+        """Each engine at numbers of its own.
+
+        Args:
+            in_flight: rising along each row, (picks, points) [sequences].
+        """
+        names = OpenPoints.__slots__
+        found = {name: np.empty(in_flight.shape) for name in names}
+        groups: dict[object, list[int]] = {}
+        for index, pick in enumerate(picks):
+            mode = pick.mode
+            groups.setdefault((pick.precision.label, mode.admission, mode.two_batch_overlap), []).append(index)
+        for group in groups.values():
+            part = self._group([picks[index] for index in group], in_flight[group])
+            for name in names:
+                found[name][group] = getattr(part, name)
+        return OpenPoints(**{**found, "serves": found["serves"] > 0})
+
+    def _group(self, picks: Sequence[Pick], n: Array) -> OpenPoints:
+        """Engines of one precision and kind of scheduler."""
+        space, work, first = self.space, self.space.workload, picks[0]
+        part = replace(space, grid=LayoutGrid.of([self.options[pick.row] for pick in picks]), threads=1)
+        law = expert_law(space.model, part.grid, space.routing)
+        budgets = np.array([[float(pick.mode.max_batched_tokens)] for pick in picks])
+        state = open_loop(part.engine(first.precision, law), work, first.mode, n, max_batched_tokens=budgets)
+        empty, one = self._free_bytes(part, first.precision, budgets[:, 0])
+        used = empty - one  # by one sequence
+        fits = np.where(used > 0, np.floor(np.maximum(empty, 0.0) / np.where(used > 0, used, 1.0)), np.inf)
+        slots = np.minimum(SLOTS_PER_SEQUENCE * np.ceil(n) + MORE_SLOTS, fits[:, None])
+        slots = np.minimum(slots, budgets - 1.0)
+        peers = as_array(part.grid.attention_dp * part.grid.pp)[:, None]
+        stay_s = state.tpot_s * (work.output_len - 1.0) + state.prompt_s
+        held = state.requests_per_s * stay_s
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            ttft_s = state.ttft_s + slot_wait_s(held, slots * peers, stay_s)
+            rate = state.requests_per_s * work.output_len / as_array(part.grid.chips_per_replica)[:, None]
+            if first.mode.two_batch_overlap:
+                halves = (as_array(part.grid.attention_dp)[:, None] > 1) & (n >= 2.0)
+                rate = np.where(halves, rate, np.nan)  # one sequence has no halves
+            serves = np.isfinite(rate) & (slots >= 1.0) & (held < _FULL * slots * peers)
+            serves &= np.isfinite(ttft_s) & (state.prefill_utilisation < 1.0)
+            steepness = _steepness(state.tpot_s, state.requests_per_s)
+            cost = self.usd_per_chip_s / rate * 1e6
+        return OpenPoints(
+            in_flight=n,
+            tpot_s=state.tpot_s,
+            ttft_s=np.where(serves, ttft_s, np.inf),
+            cost=cost,
+            rate=rate,
+            free_bytes=empty[:, None] - used[:, None] * np.maximum(n, 1.0),
+            prompt_cost_share=state.prefill_cost_share,
+            utilisation=state.prefill_utilisation,
+            steepness=steepness,
+            serves=serves,
+        )
+
+    def _free_bytes(self, part: Space, precision: Precision, budgets: Array) -> tuple[Array, Array]:
+        """Bytes left on the fullest chip without a sequence and with one on each rank and micro-batch [bytes]."""
+        both = replace(part, batches=np.array([0.0, 1.0]))
+        found = np.empty((budgets.size, 2))
+        for budget in np.unique(budgets):
+            mine = budgets == budget
+            found[mine] = both.free_bytes(precision, float(budget))[mine]
+        return found[:, 0], found[:, 1]
+
+    def candidate(self, picks: Sequence[Pick], points: OpenPoints, at: tuple[int, int]) -> Candidate:
+        """One point with its numbers."""
+        pick, work = picks[at[0]], self.space.workload
+        layout, chips = self.options[pick.row], self.space.cluster.num_chips
+        placed = replace(layout, dp=max(1, chips // layout.chips_per_replica))
+        n, rate, cost = (float(array[at]) for array in (points.in_flight, points.rate, points.cost))
+        share = float(points.prompt_cost_share[at])
+        batch = n * layout.attention_dp * layout.pp
+        return Candidate(
+            layout=placed,
+            precision=pick.precision,
+            mode=pick.mode,
+            batch_size=int(batch) if batch.is_integer() else batch,
+            sequences_per_rank=max(1, round(n)),
+            tpot_s=float(points.tpot_s[at]),
+            ttft_s=float(points.ttft_s[at]),
+            requests_per_s=rate * placed.num_chips / work.output_len,
+            output_tokens_per_s_per_chip=rate,
+            usd_per_mtok_output_all_in=cost,
+            usd_per_mtok_input=cost * share * work.output_len / work.input_len,
+            usd_per_mtok_output=cost * (1.0 - share),
+            prefill_utilisation=float(points.utilisation[at]),
+            free_bytes=float(points.free_bytes[at]),
+            basis="open_loop_estimate",
+            caveat=open_loop_caveat(layout, float(points.steepness[at])),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSearch:
+    """The best of some engines under arrivals at random.
+
+    Args:
+        picks: the engines.
+        style: what makes a candidate another style, of which only the cheapest is shown.
+        short: a candidate as text.
+    """
+
+    engines: OpenEngines
+    picks: Sequence[Pick]
+    limits: Constraints
+    style: Callable[[Candidate], object]
+    short: Callable[[Candidate], str]
+
+    def answer(self) -> Found:
+        """Evaluate the engines and pick."""
+        points = self.engines.grid(self.picks)
+        shape = points.cost.shape
+        serves = points.serves
+        whole = serves & (points.in_flight >= 1.0)
+        front = pareto_front(np.where(whole, 1.0 / points.tpot_s, np.nan).ravel(), points.cost.ravel())
+        kept, error = serves & self._meets(points, 1.0), 0.0
+        if not np.any(kept):
+            kept, error = serves & self._meets(points, 0.0), 1.0
+        flat = np.flatnonzero(kept)
+        order = flat[np.argsort(points.cost.ravel()[flat], kind="stable")]
+        best: dict[int, int] = {}
+        styles: dict[object, Candidate] = {}
+        for index in order:
+            best.setdefault(int(index) // shape[1], int(index) % shape[1])
+        for row, column in best.items():
+            found = self.engines.candidate(self.picks, points, (row, column))
+            styles.setdefault(self.style(found), found)
+            if len(styles) == _RANKED:
+                break
+        refined = self._refined(points, dict(list(best.items())[:_REFINED]), error)
+        cost = refined[0].usd_per_mtok_output_all_in if refined else np.inf
+        return Found(
+            refined=refined,
+            pareto=[self._at(points, int(index)) for index in front],
+            ranked=list(styles.values()),
+            rejected=self._rejected(points, cost),
+            fastest=self._least(points, points.tpot_s),
+            soonest=self._least(points, points.ttft_s),
+        )
+
+    def _rejected(self, points: OpenPoints, best_cost: float) -> list[Rejected]:
+        """The nearest that break a limit of latency."""
+        index = np.flatnonzero(np.isfinite(points.cost))
+        flat = Points(
+            index=index,
+            tpot_s=points.tpot_s.ravel()[index],
+            ttft_s=points.ttft_s.ravel()[index],
+            cost=points.cost.ravel()[index],
+            rate=points.rate.ravel()[index],
+            free_bytes=points.free_bytes.ravel()[index],
+            utilisation=np.where(points.serves, points.utilisation, 1.0).ravel()[index],
+            prefill_cost_share=points.prompt_cost_share.ravel()[index],
+        )
+        return nearest_rejected(
+            flat,
+            self.limits,
+            best_cost=best_cost,
+            describe=lambda at: self._at(points, int(index[at])),
+            short=lambda at: self.short(self._at(points, int(index[at]))),
+            names=("tpot", "ttft"),
+        )
+
+    def _at(self, points: OpenPoints, index: int) -> Candidate:
+        return self.engines.candidate(self.picks, points, divmod(index, points.cost.shape[1]))
+
+    def _least(self, points: OpenPoints, values: Array) -> Candidate | None:
+        if not np.any(points.serves):
+            return None
+        return self._at(points, int(np.argmin(np.where(points.serves, values, np.inf))))
+
+    def _meets(self, points: OpenPoints, strict: float) -> Array:
+        """Which keep the limits; within the error of the estimate where `strict` is 0."""
+        found = np.ones(points.cost.shape, dtype=bool)
+        if self.limits.tpot_s is not None:
+            found &= points.tpot_s <= self.limits.tpot_s * (1.0 if strict else _TPOT_ERROR)
+        if self.limits.ttft_s is not None:
+            found &= points.ttft_s <= self.limits.ttft_s * (1.0 if strict else _TTFT_ERROR)
+        return found
+
+    def _refined(self, points: OpenPoints, best: dict[int, int], error: float) -> list[Candidate]:
+        """The cheapest of each engine between its best point and the next."""
+        if not best:
+            return []
+        rows, columns = np.array(list(best)), np.array(list(best.values()))
+        after = np.minimum(columns + 1, points.in_flight.shape[1] - 1)
+        picks = [self.picks[row] for row in best]
+        finer = self.engines.between(picks, points.in_flight[rows, columns], points.in_flight[rows, after])
+        good = finer.serves & self._meets(finer, 1.0 - error)
+        cost = np.where(good, finer.cost, np.inf)
+        found = [
+            self.engines.candidate(picks, finer, (place, int(np.argmin(cost[place]))))
+            if np.any(good[place])
+            else self.engines.candidate(self.picks, points, (int(rows[place]), int(columns[place])))
+            for place in range(len(picks))
+        ]
+        return sorted(found, key=lambda one: one.usd_per_mtok_output_all_in)
+
+
+def _steepness(tpot_s: Array, requests_per_s: Array) -> Array:
+    if tpot_s.shape[1] < 2:
+        return np.zeros(tpot_s.shape)
+    return np.gradient(np.log(tpot_s), axis=1) / np.gradient(np.log(requests_per_s), axis=1)
