@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, assert_never
 
 from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
@@ -154,10 +154,13 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
     towers = find_towers(question.model, offline=question.offline)
     wanted: list[tuple[Tower, View, int]] = []
     for tower in towers:
-        if tower.kind == "vision" and images:
-            wanted.append((tower, tower.image(wide, high), images))
-        elif tower.kind == "audio" and sound_s is not None:
-            wanted.append((tower, tower.sound(sound_s), 1))
+        match tower.kind:
+            case "vision":
+                wanted += [(tower, tower.image(wide, high), images)] if images else []
+            case "audio":
+                wanted += [(tower, tower.sound(sound_s), 1)] if sound_s is not None else []
+            case _:
+                assert_never(tower.kind)
     if not wanted:
         kinds = " and ".join(tower.kind for tower in towers) or "no"
         allowed = f"images or `sound` for its {kinds} tower" if towers else "a model with a tower that is known"

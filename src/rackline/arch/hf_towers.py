@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, assert_never, cast
 
 from rackline.arch.ffn import DenseFfn
 from rackline.arch.hf_config import HfConfig, ReadKeys, Table
@@ -263,6 +263,8 @@ def _projector(
         case "kimi":
             products = [(wide, wide), (wide, text)]
             return tuple(products), 2 * d_model + sum(a * b + b for a, b in products)
+        case _:
+            assert_never(row.projector)
 
 
 def _audio(top: HfConfig, family: str) -> Tower:

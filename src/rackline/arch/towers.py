@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, assert_never
 
 from rackline.arch.ffn import DenseFfn
 from rackline.arch.model import Model
@@ -89,35 +89,43 @@ class Tower:
             >>> tower_of(qwen, "vision").image(224, 224).tokens
             66
         """
-        side = self.patch_size * self.merge
-        if self.resize in ("tiles", "fit_tiles"):
-            columns, rows = _tiles(width, height, self.image_size, self.max_tiles, fit=self.resize == "fit_tiles")
-            count = columns * rows + (1 if columns * rows > 1 else 0)
-            grid = self.image_size // self.patch_size
-            each = self.fixed_tokens or (grid // self.merge) ** 2
-            return View(
-                sequences=count,
-                patches=grid * grid + self.class_tokens,
-                tokens=count * each + self.markers,
-                width=columns * self.image_size,
-                height=rows * self.image_size,
-            )
-        if self.resize == "fixed":
-            grid = self.image_size // self.patch_size
-            each = self.fixed_tokens or (grid // self.merge) ** 2
-            return View(sequences=1, patches=grid * grid + self.class_tokens, tokens=each + self.markers,
-                        width=self.image_size, height=self.image_size)  # fmt: skip
-        scale = 1.0
+        match self.resize:
+            case "native":
+                return self._whole(width, height)
+            case "tiles":
+                return self._tiled(*_nearest_tiles(width, height, self.image_size, self.max_tiles))
+            case "fit_tiles":
+                return self._tiled(*_canvas(width, height, self.image_size, self.max_tiles))
+            case "fixed":
+                return self._tiled(1, 1)
+            case _:
+                assert_never(self.resize)
+
+    def _tiled(self, columns: int, rows: int) -> View:
+        """An image cut into tiles, with the whole of it as one more where there are several."""
+        count = columns * rows + (1 if columns * rows > 1 else 0)
+        grid = self.image_size // self.patch_size
+        each = self.fixed_tokens or (grid // self.merge) ** 2
+        return View(
+            sequences=count,
+            patches=grid * grid + self.class_tokens,
+            tokens=count * each + self.markers,
+            width=columns * self.image_size,
+            height=rows * self.image_size,
+        )
+
+    def _whole(self, width: int, height: int) -> View:
+        """An image that keeps its size, rounded to whole tokens and shrunk where it is too large."""
+        side, scale = self.patch_size * self.merge, 1.0
         if self.image_size:
             scale = min(1.0, self.image_size / max(width, height))
         if self.max_patches:
             scale = min(scale, math.sqrt(self.max_patches * self.patch_size**2 / (width * height)))
         columns, rows = (max(1, round(length * scale / side)) for length in (width, height))
-        tokens = columns * rows + (rows if self.row_markers else 0) + self.markers
         return View(
             sequences=1,
             patches=columns * rows * self.merge**2 + self.class_tokens,
-            tokens=tokens,
+            tokens=columns * rows + (rows if self.row_markers else 0) + self.markers,
             width=columns * side,
             height=rows * side,
         )
@@ -153,22 +161,30 @@ class Tower:
         return stem + 2.0 * sum(d_in * d_out for d_in, d_out in self.projector) * view.tokens
 
 
-def _tiles(width: int, height: int, side: int, most: int, *, fit: bool) -> tuple[int, int]:
-    """Columns and rows of the tiles of an image.
+def _splits(most: int) -> list[tuple[int, int]]:
+    """Columns and rows of all canvases of up to `most` tiles."""
+    return [(i, j) for i in range(1, most + 1) for j in range(1, most + 1) if i * j <= most]
 
-    InternVL (dynamic_preprocess of its model code): the nearest aspect ratio; of equal ones the larger canvas if the
-    image fills more than half of it. Llama 4 (get_best_fit of its image processor): the canvas with the least
-    enlargement, else with the least shrinking; of equal ones the smallest.
+
+def _canvas(width: int, height: int, side: int, most: int) -> tuple[int, int]:
+    """The canvas with the least enlargement, else with the least shrinking; of equal ones the smallest.
+
+    Source: Llama 4, get_best_fit of its image processor.
     """
-    options = [(i, j) for i in range(1, most + 1) for j in range(1, most + 1) if i * j <= most]
-    if fit:
-        scales = {(i, j): min(i * side / width, j * side / height) for i, j in options}
-        larger = [pair for pair in options if scales[pair] >= 1.0]
-        best = min(scales[pair] for pair in larger) if larger else max(scales.values())
-        return min((pair for pair in options if scales[pair] == best), key=lambda pair: pair[0] * pair[1])
-    options.sort(key=lambda pair: pair[0] * pair[1])
+    options = _splits(most)
+    scales = {(i, j): min(i * side / width, j * side / height) for i, j in options}
+    larger = [pair for pair in options if scales[pair] >= 1.0]
+    best = min(scales[pair] for pair in larger) if larger else max(scales.values())
+    return min((pair for pair in options if scales[pair] == best), key=lambda pair: pair[0] * pair[1])
+
+
+def _nearest_tiles(width: int, height: int, side: int, most: int) -> tuple[int, int]:
+    """The nearest aspect ratio; of equal ones the larger canvas if the image fills more than half of it.
+
+    Source: InternVL, dynamic_preprocess of its model code.
+    """
     chosen, nearest = (1, 1), math.inf
-    for i, j in options:
+    for i, j in sorted(_splits(most), key=lambda pair: pair[0] * pair[1]):
         off = abs(width / height - i / j)
         if off < nearest:
             chosen, nearest = (i, j), off
