@@ -36,7 +36,10 @@ class Vision:
         projector: how tokens come into the language model.
         resize, max_tiles, class_tokens, row_markers, markers, max_patches: as in `Tower`.
         positions: whether it has learned positions.
+        grid_positions: whether these are a grid of its own size.
         scales: vectors of each layer that scale its branches (LayerScale).
+        end_vectors: vectors of norms before and behind the layers.
+        sized: whether image_size of the configuration bounds an image or its tiles.
     """
 
     bias: bool = True
@@ -54,12 +57,15 @@ class Vision:
     row_markers: bool = False
     markers: int = 2
     positions: bool = True
+    grid_positions: bool = False
     scales: int = 0
+    end_vectors: int = 0
+    sized: bool = False
 
 
 _QWEN2 = Vision(frames=2, stem_bias=False, positions=False, max_patches=4 * 16384)
 _QWEN3 = Vision(frames=2, projector="deepstack", max_patches=4 * 16384)
-_KIMI = Vision(projector="kimi", max_patches=16384)
+_KIMI = Vision(projector="kimi", max_patches=16384, grid_positions=True, end_vectors=2)
 VISION: dict[str, Vision] = {
     "qwen2_vl": _QWEN2,
     "qwen2_5_vl": Vision(frames=2, stem_bias=False, positions=False, gated=True, norm=1, max_patches=4 * 16384),
@@ -67,15 +73,29 @@ VISION: dict[str, Vision] = {
     "qwen3_vl_moe": _QWEN3,
     "qwen3_5": _QWEN3,
     "qwen3_5_moe": _QWEN3,
-    "gemma3": Vision(projector="linear", resize="fixed"),
-    "mistral3": Vision(bias=False, output_bias=False, mlp_bias=False, gated=True, norm=1, stem_bias=False,
-                       positions=False, projector="pixtral", row_markers=True, markers=0),
-    "internvl": Vision(projector="shuffle", resize="tiles", max_tiles=12, class_tokens=1, scales=2),
-    "internvl_chat": Vision(projector="shuffle", resize="tiles", max_tiles=12, class_tokens=1, scales=2),
-    "llama4": Vision(projector="llama4", resize="fit_tiles", max_tiles=16, class_tokens=1, stem_bias=False),
+    "gemma3": Vision(projector="linear", resize="fixed", end_vectors=2, sized=True),
+    "mistral3": Vision(
+        bias=False,
+        output_bias=False,
+        mlp_bias=False,
+        gated=True,
+        norm=1,
+        stem_bias=False,
+        positions=False,
+        projector="pixtral",
+        end_vectors=1,
+        sized=True,
+        row_markers=True,
+        markers=0,
+    ),
+    "internvl": Vision(projector="shuffle", resize="tiles", max_tiles=12, class_tokens=1, scales=2, sized=True),
+    "internvl_chat": Vision(projector="shuffle", resize="tiles", max_tiles=12, class_tokens=1, scales=2, sized=True),
+    "llama4": Vision(
+        projector="llama4", resize="fit_tiles", max_tiles=16, class_tokens=1, stem_bias=False, end_vectors=4, sized=True
+    ),
     "kimi_vl": _KIMI,
     "kimi_k25": _KIMI,
-}  # fmt: skip
+}
 """Vision towers by the model_type of the whole configuration."""
 
 AUDIO = ("whisper", "qwen2_audio", "voxtral", "qwen2_audio_encoder", "voxtral_encoder")
@@ -143,8 +163,6 @@ def _vision(top: HfConfig, family: str, row: Vision) -> Tower:
     positions = _positions(c, row, image, patch)
     patch_dim = c.count(named(c, ("in_channels", "num_channels", "in_chans")), default=3) * patch * patch * row.frames
     stem = patch_dim * d_model + (d_model if row.stem_bias else 0) + row.class_tokens * d_model
-    last = row.norm * d_model if row.projector in ("linear", "kimi") else d_model if row.projector == "pixtral" else 0
-    outer = 2 * row.norm * d_model if row.projector == "llama4" else 0
     scales = row.scales * layers * d_model
     fixed = top.optional("mm_tokens_per_image") or 0
     model = Model(
@@ -156,7 +174,7 @@ def _vision(top: HfConfig, family: str, row: Vision) -> Tower:
         learned_positions=positions,
         layer_groups=tuple(groups),
         norm_params_per_norm=row.norm * d_model,
-        other_params=stem + extra + last + outer + scales - row.norm * d_model,  # the stack has no last norm of its own
+        other_params=stem + extra + row.end_vectors * d_model + scales - row.norm * d_model,  # no last norm
     )
     return Tower(
         kind="vision",
@@ -167,7 +185,7 @@ def _vision(top: HfConfig, family: str, row: Vision) -> Tower:
         patch_size=patch,
         merge=merge,
         resize=row.resize,
-        image_size=image if row.resize != "native" or row.projector == "pixtral" else 0,
+        image_size=image if row.sized else 0,
         max_tiles=row.max_tiles,
         max_patches=row.max_patches,
         class_tokens=row.class_tokens,
@@ -187,17 +205,22 @@ def _side(c: HfConfig, key: str) -> int:
 
 def _merge(top: HfConfig, c: HfConfig, row: Vision) -> int:
     """Patches along each side of a token."""
-    if row.projector in ("shuffle", "llama4"):
-        ratio = top.values.get("downsample_ratio", c.values.get("pixel_shuffle_ratio", 0.5))
-        if not isinstance(ratio, (int, float)) or isinstance(ratio, bool) or not 0.05 <= ratio <= 1:
-            raise top.fail("downsample_ratio", "a number from 0.05 to 1")
-        return round(1 / ratio)
-    if row.projector == "linear":
-        return 1
-    if row.projector == "kimi":
-        return _side(c, "merge_kernel_size")
-    holder = c if c.values.get("spatial_merge_size") is not None else top
-    return holder.count("spatial_merge_size", default=2 if row.projector != "pixtral" else 1)
+    match row.projector:
+        case "shuffle" | "llama4":
+            ratio = top.values.get("downsample_ratio", c.values.get("pixel_shuffle_ratio", 0.5))
+            if not isinstance(ratio, (int, float)) or isinstance(ratio, bool) or not 0.05 <= ratio <= 1:
+                raise top.fail("downsample_ratio", "a number from 0.05 to 1")
+            return round(1 / ratio)
+        case "linear":
+            return 1
+        case "kimi":
+            return _side(c, "merge_kernel_size")
+        case "merger" | "deepstack":
+            return c.count("spatial_merge_size", default=2)
+        case "pixtral":
+            return top.count("spatial_merge_size", default=1)
+        case _:
+            assert_never(row.projector)
 
 
 def _full_layers(c: HfConfig, layers: int) -> int | None:
@@ -223,7 +246,7 @@ def _positions(c: HfConfig, row: Vision, image: int, patch: int) -> int:
     """Rows of learned positions [count]."""
     if not row.positions:
         return 0
-    if row.projector == "kimi":
+    if row.grid_positions:
         return c.count("pos_emb_height", default=c.count("init_pos_emb_height", default=64)) * c.count(
             "pos_emb_width", default=c.count("init_pos_emb_width", default=64)
         )
@@ -242,7 +265,7 @@ def _projector(
             products = [(wide, wide), (wide, out)]
             norms = row.norm * d_model
             taps = c.values.get("deepstack_visual_indexes")
-            if row.projector == "deepstack" and isinstance(taps, list):
+            if isinstance(taps, list):
                 more = len(cast("list[object]", taps))
                 products += [(wide, wide), (wide, out)] * more
                 norms += more * row.norm * wide
