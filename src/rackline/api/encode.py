@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, assert_never
+from typing import TYPE_CHECKING, Any, ClassVar, assert_never
 
 from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, Settings
     from rackline.arch import Tower, View
     from rackline.parallel import Deployment
+    from rackline.report.encode_report import Encoded, Encoding
 
 MOST_PIXELS = 100_000
 TOWER_BYTES = 2.0  # bf16: quantised checkpoints keep their towers
@@ -48,65 +49,6 @@ class EncodeQuestion(ModelQuestion):
     calibration: CalibrationLike = field(default="auto", metadata=shared.CALIBRATION)
     memory_fraction: Quantity = field(default="0.9", metadata=shared.MEMORY_FRACTION)
     set: Settings | None = field(default=None, metadata=shared.SET)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Encoded:
-    """The pass of one tower for one request.
-
-    Args:
-        kind: "vision" or "audio".
-        items: images or clips [count].
-        width, height: of an image after resizing [pixels].
-        sequences: parts of each that attend to themselves alone [count].
-        patches: tokens of the encoder in each part [tokens].
-        tokens_per_item: tokens of the prompt for each [tokens].
-        total_params: of the tower [count].
-        weight_bytes: of the tower on all chips of a replica [B].
-        activation_bytes: largest of the pass: inputs and outputs of the widest product [B].
-        flop: of all of them [FLOP].
-        seconds: of the pass [s].
-        binds: what it is limited by.
-    """
-
-    kind: Literal["vision", "audio"]
-    items: int
-    width: int
-    height: int
-    sequences: int
-    patches: int
-    tokens_per_item: int
-    total_params: int
-    weight_bytes: float
-    activation_bytes: float
-    flop: float
-    seconds: float
-    binds: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Encoding:
-    """A request with images or sound, alone on a server.
-
-    Args:
-        model: its name.
-        cluster: its name.
-        layout: parallel degrees of the language model, which the tower shares.
-        towers: passes of the encoders.
-        prompt_tokens: text and encoded tokens together [tokens].
-        prefill_s: of the language model on them [s].
-        ttft_s: encoders and prefill, without waiting [s].
-        text_ttft_s: the same prompt without images and sound [s].
-    """
-
-    model: str
-    cluster: str
-    layout: str
-    towers: tuple[Encoded, ...]
-    prompt_tokens: int
-    prefill_s: float
-    ttft_s: float
-    text_ttft_s: float
 
 
 def _text(answer: Answer[EncodeQuestion, Encoding], width: int) -> Iterable[Any]:
@@ -148,6 +90,7 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
         >>> Path("config.json").unlink()
     """
     from rackline.arch import find_towers
+    from rackline.report.encode_report import Encoding
 
     images, sound_s = count(question.images), si(question.sound)
     wide, high = _size(question.size)
@@ -227,6 +170,7 @@ def _pass(tower: Tower, view: View, many: int, deployment: Deployment) -> Encode
     from rackline.parallel import Deployment, Layout
     from rackline.parallel import precision as find_precision
     from rackline.passes import Batch
+    from rackline.report.encode_report import Encoded
 
     def on(tp: int) -> Deployment:
         return Deployment(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Literal
 
 from rich.console import Group
 from rich.text import Text
@@ -11,8 +12,64 @@ from rackline.report.breakdown import plain_table
 from rackline.report.wording import flop, percent
 from rackline.units import format_bytes, format_seconds
 
-if TYPE_CHECKING:
-    from rackline.api.encode import Encoding
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """The pass of one tower for one request.
+
+    Args:
+        kind: "vision" or "audio".
+        items: images or clips [count].
+        width, height: of an image after resizing [pixels].
+        sequences: parts of each that attend to themselves alone [count].
+        patches: tokens of the encoder in each part [tokens].
+        tokens_per_item: tokens of the prompt for each [tokens].
+        total_params: of the tower [count].
+        weight_bytes: of the tower on all chips of a replica [B].
+        activation_bytes: largest of the pass: inputs and outputs of the widest product [B].
+        flop: of all of them [FLOP].
+        seconds: of the pass [s].
+        binds: what it is limited by.
+    """
+
+    kind: Literal["vision", "audio"]
+    items: int
+    width: int
+    height: int
+    sequences: int
+    patches: int
+    tokens_per_item: int
+    total_params: int
+    weight_bytes: float
+    activation_bytes: float
+    flop: float
+    seconds: float
+    binds: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoding:
+    """A request with images or sound, alone on a server.
+
+    Args:
+        model: its name.
+        cluster: its name.
+        layout: parallel degrees of the language model, which the tower shares.
+        towers: passes of the encoders.
+        prompt_tokens: text and encoded tokens together [tokens].
+        prefill_s: of the language model on them [s].
+        ttft_s: encoders and prefill, without waiting [s].
+        text_ttft_s: the same prompt without images and sound [s].
+    """
+
+    model: str
+    cluster: str
+    layout: str
+    towers: tuple[Encoded, ...]
+    prompt_tokens: int
+    prefill_s: float
+    ttft_s: float
+    text_ttft_s: float
 
 
 def encode_report(found: Encoding) -> Group:
