@@ -265,7 +265,7 @@ def predict_serve(
                 continue
             whole = request_s(cases[index], loop.tpot_s, loop.ttft_s)
             tpot, rate = loop.tpot_s, loop.output_tokens_per_s
-            if medians[place]:  # these requests ran, whatever our count of the memory says
+            if medians[place]:  # they ran, also where our count of the memory says otherwise
                 tpot, rate = float(steps[place]), concurrency[place] / float(means[place])
             found[index] = {
                 "tpot_s": tpot,
