@@ -6,9 +6,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from helpers import call
 
 import rackline as rl
+from helpers import call
 from rackline.catalog import chip_record, cluster_record, memory_record, model_record, names, price_sheet_record
 from rackline.catalog.template import KINDS, template
 from rackline.errors import CatalogError, InputError
