@@ -124,7 +124,7 @@ def timeline(name: str = "zb-v") -> Timeline:
 
 @cache
 def board() -> Scoreboard:
-    groups = {"kind": "serve", "model": "m", "chip": "c", "stack": "s", "precision": "p", "op": ""}
+    groups = {"kind": "serve", "model": "m", "chip": "c", "stack": "s", "version": "s 1", "precision": "p", "op": ""}
     rows = [
         ("tpot_s", 0.02, 0.022),
         ("tpot_s", 0.03, 0.027),

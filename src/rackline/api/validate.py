@@ -139,4 +139,5 @@ def _write_stacks(files: tuple[str, ...], folder: str, watch: Watch) -> StacksWr
         raise InputError(what="write_stacks", given=folder, allowed="a folder that exists")
     with watch.moving("fitting the training parameters"):
         stacks = fitted_stacks(read_cases(files))
-    return StacksWritten(files=tuple(str(path) for path in write_stacks(stacks, target)))
+    written, failed = write_stacks(stacks, target)
+    return StacksWritten(files=tuple(str(path) for path in written), not_written=tuple(failed))

@@ -99,6 +99,8 @@ class StackRecord(SourcedRecord):
             tables name it; empty without one.
         separate_quantise: Data types of products whose activations the stack quantises in a kernel of its own; the
             other stacks fuse it into the kernel before.
+        static_batch_version: Version that drove single batches step by step where a source states none; empty for the
+            newest.
         defaults: What differs in some versions or on some chips; later entries win.
     """
 
@@ -132,4 +134,5 @@ class StackRecord(SourcedRecord):
     fallback_rank: Count | None = None
     graph_all_reduce: str = ""
     separate_quantise: tuple[Text, ...] = ()
+    static_batch_version: str = ""
     defaults: tuple[StackDefaults, ...] = ()

@@ -140,9 +140,9 @@ def stack(name: str, *, version: str = "", hbm_bytes: float | None = None) -> St
     """
     record = stack_record(name)
     found = stack_from_record(record)
-    given = _numbers(version)
+    given = version_numbers(version)
     for entry in record.defaults:
-        if entry.before is not None and not (given and given < _numbers(entry.before)):
+        if entry.before is not None and not (given and given < version_numbers(entry.before)):
             continue
         if entry.hbm_from_bytes is not None and not (hbm_bytes is not None and hbm_bytes >= entry.hbm_from_bytes):
             continue
@@ -153,7 +153,7 @@ def stack(name: str, *, version: str = "", hbm_bytes: float | None = None) -> St
     return found
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def version_numbers(version: str) -> tuple[int, ...]:
     """The numbers that a version starts with: "0.5.6.post2" is (0, 5, 6)."""
     found = re.match(r"v?(\d+(?:\.\d+)*)", version.strip())
     return tuple(int(part) for part in found.group(1).split(".")) if found else ()
