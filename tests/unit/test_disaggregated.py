@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rackline as rl
+from rackline.hardware import billed_chips, cluster, taken_chips
 from rackline.parallel import LayoutGrid, Precision
 from rackline.plain import plain
 from rackline.search import Constraints, PrefillPool, SearchSpace, plan
@@ -320,6 +321,36 @@ def test_pairing_is_that_of_brute_force(seed: int, slack_s: float | None, shared
             assert best * (1 - 1e-9) <= found.usd_per_request[d] <= best * 1.15
             costs.append(found.usd_per_request[d] / best)
     assert np.mean(costs or [1.0]) < 1.03
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_pairs_that_fill_whole_hosts_are_nearly_those_of_brute_force(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    first, then = _points(rng, 5), _points(rng, 6)
+    for chips in (8, 24):
+        on = cluster("dgx-h100").with_num_chips(chips)
+        budget = Budget(
+            prefill_chips=chips,
+            decode_chips=chips,
+            shared_chips=chips,
+            prefill_usd_per_chip_s=1.0,
+            decode_usd_per_chip_s=1.0,
+            prefill_on=on,
+            decode_on=on,
+        )
+        found, excess = pair(first, then, budget, None), list[float]()
+        for d in range(then.chips.size):
+            best = math.inf
+            for p, n, m in itertools.product(range(first.chips.size), range(1, chips + 1), range(1, chips + 1)):
+                taken = n * float(taken_chips(on, first.chips[p])) + m * float(taken_chips(on, then.chips[d]))
+                if taken <= chips:
+                    rate = min(n * first.requests_per_s[p] * MOST_LOAD, m * then.requests_per_s[d])
+                    best = min(best, float(billed_chips(on, taken)) / rate)
+            if math.isfinite(best):
+                assert best * (1 - 1e-9) <= found.usd_per_request[d]
+                excess.append(found.usd_per_request[d] / best)
+        assert max(excess) < 1.15
+        assert np.mean(excess) < 1.03  # fewer hosts than all of them are not looked at
 
 
 def test_precisions_of_both_pools_are_the_same(rack_plan) -> None:

@@ -27,7 +27,7 @@ from rackline.simulation.open_loop import OpenLoop, grows, latency
 
 WORK = Workload(input_len=1000, output_len=200)
 LIMITS = {
-    "mean": Constraints(tpot_s=0.03, ttft_s=0.5),
+    "mean": Constraints(tpot_s=0.03, ttft_s=0.8),
     "percentiles": Constraints(tpot_s=0.04, tpot_percentile=90.0, ttft_s=1.0, ttft_percentile=99.0),
     "none": Constraints(),
 }

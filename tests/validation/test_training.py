@@ -95,7 +95,7 @@ def test_a_run_that_ran_out_of_memory_does_not_fit(facts: Any) -> None:
     assert all(held > 80e9 for _, held in facts.ran_out())
 
 
-# Recipes without recompute: model, cluster, chips, layout, stack, data types, sequences, their length [tokens], step [s]
+# Recipes without recompute: model, cluster, chips, layout, stack, types, sequences, tokens of each, step [s]
 # (dgxc-benchmarking 24.11.1; Megatron-Bridge 26.04.01).
 WITHOUT_RECOMPUTE = (
     ("nemotron-4-340b", "dgx-h100", 512, "tp=8,pp=8,virtual_pp=12,micro_batch=1", "nemo", "bf16", 128, 4096, 4.7),

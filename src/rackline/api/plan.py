@@ -11,6 +11,7 @@ from rackline.api.option import layout_text, si, texts
 from rackline.api.plan_parts import checkpoints_of, engine_of, prefill_pool, rules_asked, speculations_of, traffic_of
 from rackline.api.plan_question import PlanQuestion
 from rackline.api.resolve import (
+    billed_as,
     calibration_of,
     check_context,
     check_overlap,
@@ -282,6 +283,7 @@ def _search(question: PlanQuestion, watch: Watch) -> tuple[Plan, Cluster | None]
         settings=question.set,
         lookup=lookup_of(question, watch),
     )
+    cluster = billed_as(cluster, question.bill)
     check_context(model, si(question.input) + si(question.output), watch)
 
     from rackline.search import SearchSpace

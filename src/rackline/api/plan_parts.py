@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rackline.api.option import count, layout_text, si
 from rackline.api.plan_question import PlanQuestion
-from rackline.api.resolve import calibration_of, cluster_of, layouts_of
+from rackline.api.resolve import billed_as, calibration_of, cluster_of, layouts_of, rented_as
 from rackline.errors import InputError, nearest_names
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def prefill_pool(question: PlanQuestion, model: AnyModel, cluster: Cluster) -> P
             allowed = "together with `prefill_on` CLUSTER"
             raise InputError(what="prefill_chips", given=question.prefill_chips, allowed=allowed)
         return PrefillPool(layouts=layouts_of(layout, model, cluster))
-    other = cluster_of(question.prefill_on)
+    other = billed_as(rented_as(cluster_of(question.prefill_on), question.rent), question.bill)
     if question.prefill_chips is not None:
         other = other.with_num_chips(count(question.prefill_chips))
     return PrefillPool(

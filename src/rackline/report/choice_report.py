@@ -143,10 +143,12 @@ def _price(plan: Plan) -> Text:
 
 def _chips(plan: Plan, choice: Choice) -> str:
     first, then = choice.prefill_pool, choice.decode_pool
+    left = choice.billed_chips - choice.num_chips
+    paid = f"; {choice.billed_chips} paid, {left} left over" if left else f"; {choice.billed_chips} paid"
     if first is None or then is None:
-        return f"{choice.num_chips} of {plan.cluster.num_chips}"
+        return f"{choice.num_chips} of {plan.cluster.num_chips}{paid}"
     used = f"{then.num_chips} decode + {first.num_chips} prefill"
-    return f"{used} of {plan.cluster.num_chips}" if then.cluster == first.cluster else used
+    return (f"{used} of {plan.cluster.num_chips}" if then.cluster == first.cluster else used) + paid
 
 
 def served_table(choice: Choice) -> RenderableType:

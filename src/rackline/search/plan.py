@@ -214,7 +214,7 @@ def plan(
         assumptions=(
             "one request length; arrivals at random",
             "KV of every sequence reserved at its final context",
-            f"chips that no replica uses are not paid; experts chosen by {space.routing.label()}",
+            f"{_bill(cluster)}; experts chosen by {space.routing.label()}",
             f"calibration {calibration.name} ({calibration.evidence})",
         ),
         disaggregated=None if apart is None else apart.answer(),
@@ -246,3 +246,8 @@ def _looked_at(
         if apart is not None:
             apart.look_at(part)
     return search.answer().without_answer(refused) if refused else search.answer()
+
+
+def _bill(cluster: Cluster) -> str:
+    unit = cluster.rented_chips
+    return "chips that no replica uses are not paid" if unit == 1 else f"paid in whole units of {unit} chips"

@@ -58,7 +58,7 @@ class Predictor:
         """The prefill and the decode pool of a case, built once a deployment."""
         prefill, decode = self.resolver.pools(case)
         stack, how = self.resolver.stack(case), speculation_of(case)
-        first, then = self.engine(prefill, stack), self.engine(decode, stack, how)
+        first, then = self.engine(prefill, stack.prefill_pool()), self.engine(decode, stack, how)
         key = (id(first), id(then))
         if key not in self._pools:
             self._pools[key] = TwoPools(prefill=prefill, decode=decode, first=first, then=then)
