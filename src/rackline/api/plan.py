@@ -86,13 +86,15 @@ if TYPE_CHECKING:
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
     from rackline.report.plan_report import plan_report
+    from rackline.report.plan_summary import plan_summary
     from rackline.report.what_if_report import what_if_report
 
     found = answer.result
     if isinstance(found, WhatIf):
         yield what_if_report(found.what_if, found.points)
         return
-    yield plan_report(found.plan, width=width, elapsed_s=answer.elapsed_s)
+    report = plan_report if answer.question.full else plan_summary
+    yield report(found.plan, width=width, elapsed_s=answer.elapsed_s)
     yield from _interval_text(found.plan)
     yield from _more_text(answer.question, found)
 
@@ -226,7 +228,23 @@ def _figure(answer: Answered) -> Figure:
     return what_if_figure(found.what_if, found.points) if isinstance(found, WhatIf) else pareto_figure(found.plan)
 
 
-@asks(PlanQuestion, text=_text, summary=_summary, rows=_rows, data=_data, figures={"front": _figure})
+def _rejected(answer: Answered) -> Figure:
+    from rackline.report.plan_figure import rejected_figure
+
+    found = answer.result
+    if isinstance(found, WhatIf):
+        raise InputError(what="plot_kind", given="rejected", allowed="front, for one plan", nearest="front")
+    return rejected_figure(found.plan)
+
+
+@asks(
+    PlanQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    data=_data,
+    figures={"front": _figure, "rejected": _rejected},
+)
 def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
     """The cheapest way to serve a model on a cluster under latency limits.
 
