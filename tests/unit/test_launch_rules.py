@@ -109,17 +109,17 @@ def test_the_blackboard_has_no_engine() -> None:
 
 
 def test_a_plan_has_only_layouts_that_the_engine_starts_and_names_a_better_one_that_it_refuses() -> None:
-    place = cluster("h100-96").with_num_chips(24)
+    place = cluster("h100-96").with_num_chips(6)
     numbers = calibration("sglang", place.chip)
     question = {
         "workload": Workload(input_len=2048, output_len=512),
         "calibration": numbers,
         "constraints": Constraints(tpot_s=0.05),
-        "precisions": [precision("fp8", model("deepseek-v3"), place.chip)],
+        "precisions": [precision("fp8", model("qwen3-235b-a22b"), place.chip)],
         "served": False,
     }
-    found = plan(model("deepseek-v3"), place, **question)  # type: ignore[arg-type]
-    free = plan(model("deepseek-v3"), place, any_layout=True, **question)  # type: ignore[arg-type]
+    found = plan(model("qwen3-235b-a22b"), place, **question)  # type: ignore[arg-type]
+    free = plan(model("qwen3-235b-a22b"), place, any_layout=True, **question)  # type: ignore[arg-type]
     rules = rules_of(numbers)
     assert rules is not None
     assert found.best is not None
