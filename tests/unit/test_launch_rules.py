@@ -126,7 +126,7 @@ def test_a_plan_has_only_layouts_that_the_engine_starts_and_names_a_better_one_t
     assert free.best is not None
     for one in (found.aggregated, *found.ranked):
         assert one is not None
-        now = asked(one.layout, label=one.precision.label, mode=one.mode)
+        now = asked(one.layout, of="qwen3-235b-a22b", label=one.precision.label, mode=one.mode)
         assert rules.refusal(now) is None
     assert found.pools is None or found.pools.layout.pp == 1
     assert found.rules_name == "sglang 0.5.23"
