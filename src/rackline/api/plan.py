@@ -86,13 +86,15 @@ if TYPE_CHECKING:
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
     from rackline.report.plan_report import plan_report
+    from rackline.report.plan_summary import plan_summary
     from rackline.report.what_if_report import what_if_report
 
     found = answer.result
     if isinstance(found, WhatIf):
         yield what_if_report(found.what_if, found.points)
         return
-    yield plan_report(found.plan, width=width, elapsed_s=answer.elapsed_s)
+    report = plan_report if answer.question.full else plan_summary
+    yield report(found.plan, width=width, elapsed_s=answer.elapsed_s)
     yield from _interval_text(found.plan)
     yield from _more_text(answer.question, found)
 
