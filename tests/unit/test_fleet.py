@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import rackline as rl
 from rackline.cli.main import run
 from rackline.hardware import rack_bill
-from rackline.search.launch import Replica, launch_command
+from rackline.search.launch import Checkpoints, Replica, checkpoint, launch_command
 from rackline.search.what_if import read_sweep, setting
 from rackline.serving import Workload
 from rackline.serving.fleet import Part, Traffic, fleet, packed_racks
@@ -87,7 +87,7 @@ def _replica(**changes: object) -> Replica:
         mode=Mode(admission="chunked", max_batched_tokens=2048, two_batch_overlap=True),
         sequences_per_rank=64,
         workload=Workload(input_len=4000, output_len=1000),
-        chips_per_host=4,
+        chips_per_host=8,
         num_experts=256,
     )
     return replace(base, **changes)
@@ -122,7 +122,7 @@ class TestLaunch:
             f"--chunked-prefill-size {2048 * 16}",
             f"--max-running-requests {64 * 16}",
             "--enable-two-batch-overlap",
-            "--nnodes 16",
+            "--nnodes 8",
         ):
             assert part in text, part
 
@@ -146,6 +146,10 @@ class TestLaunch:
     def test_what_a_stack_cannot_do_is_said(self) -> None:
         mixed = _replica(layout=rl.Layout(attention_dp=16, ep=4, moe_tp=4))
         assert any("moe_tp=4" in note for note in launch_command("vllm", mixed).notes)
+        model, on = rl.model("deepseek-v3"), rl.cluster("gb200-nvl72")
+        ids = Checkpoints(released="deepseek-ai/DeepSeek-V3")
+        chosen, native = (rl.precision(label, model, on.chip) for label in ("fp4", "native"))
+        assert "none is known" in checkpoint(ids, chosen, native)[2]
 
 
 class TestWhatIf:
