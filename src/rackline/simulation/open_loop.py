@@ -108,14 +108,17 @@ class OpenLoop:
 
 
 def grows(queue_s: Array, rate_per_s: float) -> bool:
-    """Whether a queue keeps growing: the last quarter waits half as much again as the second, for many requests.
+    """Whether a queue keeps growing.
+
+    The last quarter waits half as much again as the second, for many requests; or more requests wait than were measured.
 
     Args:
         queue_s: wait before the first pass, in the order of arrival [s], (n,).
         rate_per_s: of arrivals [requests/s].
     """
     quarters = [float(part.mean()) for part in np.array_split(queue_s, 4)]
-    return quarters[3] > 1.5 * quarters[1] and quarters[3] * rate_per_s > 0.1 * len(queue_s)
+    waiting = quarters[3] * rate_per_s
+    return waiting > len(queue_s) or (quarters[3] > 1.5 * quarters[1] and waiting > 0.1 * len(queue_s))
 
 
 def latency(values: Array, seed: int = 0) -> Latency:
