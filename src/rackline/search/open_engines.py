@@ -23,6 +23,7 @@ from rackline.search.rejected import Rejected, nearest_rejected
 from rackline.search.space import Constraints
 from rackline.serving.open_loop import open_loop
 from rackline.serving.slots import slot_wait_s
+from rackline.serving.steady import SteadyState
 from rackline.serving.workload import Mode
 
 SLOTS_PER_SEQUENCE, MORE_SLOTS = 2, 8  # slots for bursts: twice the mean number in flight, and some
@@ -143,7 +144,21 @@ class OpenEngines:
         part = replace(space, grid=LayoutGrid.of([self.options[pick.row] for pick in picks]), threads=1)
         law = expert_law(space.model, part.grid, space.routing)
         budgets = np.array([[float(pick.mode.max_batched_tokens)] for pick in picks])
-        state = open_loop(part.engine(first.precision, law), work, first.mode, n, max_batched_tokens=budgets)
+        few = np.full((len(picks), 1), FEW[0])  # where nobody waits
+        whole = open_loop(
+            part.engine(first.precision, law),
+            work,
+            first.mode,
+            np.concatenate([few, n], axis=1),
+            max_batched_tokens=budgets,
+        )
+        chips = as_array(part.grid.chips_per_replica)[:, None]
+        replicas = np.maximum(space.cluster.num_chips // chips, 1.0)
+        in_turn_s = whole.ttft_s if first.mode.is_batch_by_batch else _in_turn(whole, replicas)
+        columns = {name: getattr(whole, name) for name in SteadyState.__slots__} | {"ttft_s": in_turn_s}
+        state = SteadyState(
+            **{name: np.broadcast_to(value, whole.tpot_s.shape)[:, 1:] for name, value in columns.items()}
+        )
         empty, one = self._free_bytes(part, first.precision, budgets[:, 0])
         used = empty - one  # by one sequence
         fits = np.where(used > 0, np.floor(np.maximum(empty, 0.0) / np.where(used > 0, used, 1.0)), np.inf)
@@ -154,7 +169,7 @@ class OpenEngines:
         held = state.requests_per_s * stay_s
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             ttft_s = state.ttft_s + slot_wait_s(held, slots * peers, stay_s)
-            rate = state.requests_per_s * work.output_len / as_array(part.grid.chips_per_replica)[:, None]
+            rate = state.requests_per_s * work.output_len / chips
             if first.mode.two_batch_overlap:
                 halves = (as_array(part.grid.attention_dp)[:, None] > 1) & (n >= 2.0)
                 rate = np.where(halves, rate, np.nan)  # one sequence has no halves
@@ -316,6 +331,24 @@ class OpenSearch:
             for place in range(len(picks))
         ]
         return sorted(found, key=lambda one: one.usd_per_mtok_output_all_in)
+
+
+@np.errstate(invalid="ignore", over="ignore")  # beyond saturation
+def _in_turn(state: SteadyState, replicas: Array) -> Array:
+    """Time to first token where replicas get the arrivals in turn, which are nearly regular then [s].
+
+        ttft = alone + (ttft of arrivals at random - alone) / k · exp(-2 (1 - rho) (1 - 1/k)² / (3 rho))
+
+    Args:
+        state: of one replica with arrivals at random, where nobody waits in the first column.
+        replicas: k, (layouts, 1) [count].
+
+    Sources: Krämer and Langenbach-Belz 1976, for arrivals in turn with variance 1/k.
+    """
+    alone_s = state.ttft_s[:, :1] + 1.5 * (state.decode_s - state.decode_s[:, :1])
+    rho = np.clip(state.prefill_cost_share, 1e-9, 1.0)
+    share = np.exp(-2.0 * (1.0 - rho) / (3.0 * rho) * (1.0 - 1.0 / replicas) ** 2) / replicas
+    return np.where(state.ttft_s > alone_s, alone_s + (state.ttft_s - alone_s) * share, state.ttft_s)
 
 
 def _steepness(tpot_s: Array, requests_per_s: Array) -> Array:
