@@ -25,6 +25,7 @@ from rackline.serving.steady import Engine, SteadyState
 from rackline.serving.workload import Mode, Workload
 
 _ITERATIONS = 8  # of the rate that keeps a batch; each leaves a part of the error
+_FOUND = 0.1  # error of the number in flight, relative, from which on there is no such rate: beyond saturation
 UNEVEN = 0.9  # sequences by which the busiest of many ranks exceeds their mean when each request goes to the idlest
 
 
@@ -100,12 +101,15 @@ def open_loop(
         queue = prompt_queue(passes, rate, workload.new_tokens)
         tpot_s = _step_seen_s(queue, passes, mode, n, rate, steps, growth_s)
     error = np.clip(np.log(np.maximum(rate * steps * tpot_s / n, 1e-9)), -3.0, 3.0)  # what is left, along the curve
-    rate = rate * np.exp(-error / np.clip(tpot_s / passes.decode_s, 1.0, 5.0))
+    moved = np.exp(-error / np.clip(tpot_s / passes.decode_s, 1.0, 5.0))
+    rate = rate * moved
     tpot_s = n / (rate * steps)
     prompts = queue.pass_s - passes.decode_s * (1.0 - queue.some * (not chunked))
     idle = np.maximum(1.0 - prompts / queue.pass_s, 0.0) * np.exp(-rate * peers * steps * passes.decode_s)
     wait_s = queue.wait_s - 0.5 * idle * passes.decode_s
-    exists = n * workload.new_tokens / steps < passes.room
+    load = queue.load * moved
+    found = (np.abs(error) < _FOUND) & (load < 1.0)
+    exists = found & ((n * workload.new_tokens / steps < passes.room) | (not chunked))
     zero = np.zeros_like(tpot_s)
     return SteadyState(
         requests_per_s=rate * peers,
@@ -113,12 +117,10 @@ def open_loop(
         mixed_s=queue.prompt_pass_s,
         prefill_share=queue.some,
         tpot_s=tpot_s / engine.speculation.tokens_per_step,
-        ttft_s=np.where(exists | (not chunked), engine.stack.beyond_passes_s(workload) + wait_s, np.inf),
+        ttft_s=np.where(exists, engine.stack.beyond_passes_s(workload) + wait_s, np.inf),
         prompt_s=(passes.first_s + (0.0 if chunked else passes.decode_s)) * workload.new_tokens / first,
         hold_s=zero,
-        prefill_utilisation=np.where(
-            exists | (not chunked), np.minimum(queue.load, 1.0 - 1e-9), 1.0 + 0.0 * queue.load
-        ),
+        prefill_utilisation=np.where(exists, load, np.maximum(load, 1.0)),
         prefill_cost_share=prompts / queue.pass_s,
     )
 

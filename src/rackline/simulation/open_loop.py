@@ -118,6 +118,18 @@ def grows(queue_s: Array, rate_per_s: float) -> bool:
     return quarters[3] > 1.5 * quarters[1] and quarters[3] * rate_per_s > 0.1 * len(queue_s)
 
 
+def lags(arrival_s: Array, finish_s: Array) -> bool:
+    """Whether requests end more than a tenth slower than they arrive, over the middle four fifths of a run.
+
+    Args:
+        arrival_s, finish_s: of each request, in the order of arrival [s], (n,).
+    """
+    cut = len(arrival_s) // 10
+    ends = np.sort(finish_s)
+    took, came = (float(times[-1 - cut] - times[cut]) for times in (ends, arrival_s))
+    return took > 1.1 * came
+
+
 def latency(values: Array, seed: int = 0) -> Latency:
     """Mean and percentiles in the order of arrival, the p99 with an interval by a bootstrap of blocks.
 
