@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rackline.api.lecture import lecture as lecture
     from rackline.api.memory import memory as memory
     from rackline.api.models import models as models
+    from rackline.api.new import new as new
     from rackline.api.plan import plan as plan
     from rackline.api.price import price as price
     from rackline.api.schema import schema as schema
@@ -81,6 +82,7 @@ _WHERE = {
     "infer_prices": "rackline.api.infer_prices",
     "lecture": "rackline.api.lecture",
     "memory": "rackline.api.memory",
+    "new": "rackline.api.new",
     "memory_tier": "rackline.hardware",
     "model": "rackline.arch",
     "models": "rackline.api.models",

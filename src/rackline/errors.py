@@ -42,8 +42,8 @@ class InputError(RacklineError):
         self.where = where
         self.nearest = nearest
         prefix = ": ".join(part for part in (where, what) if part)
-        shown = _shown(given)
-        message = f"{prefix}: got {shown}" if prefix else f"got {shown}"
+        text = shown(given)
+        message = f"{prefix}: got {text}" if prefix else f"got {text}"
         if allowed:
             message += f", allowed: {allowed}"
         if nearest:
@@ -95,8 +95,8 @@ class PrecisionError(InputError):
     """A data type that the chip or the model does not support."""
 
 
-def _shown(value: object) -> str:
-    """What was given, cut where it is long."""
+def shown(value: object) -> str:
+    """What was given as text, cut where it is long."""
     try:
         text = repr(value[:_LONGEST] if isinstance(value, str) else value)
     except (ValueError, RecursionError):  # a whole number of thousands of digits; nesting without end

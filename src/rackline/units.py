@@ -210,12 +210,25 @@ def parse_usd_per_hour(value: Quantity, *, name: str = "price", **bounds: Unpack
 def parse_fraction(value: Quantity, *, name: str = "fraction", **bounds: Unpack[Bounds]) -> float:
     """Read a fraction of one, as a number or in percent; 0 to 1 unless told otherwise.
 
-    Arguments as in `parse_seconds`.
+    Arguments as in `parse_seconds`. Where more than one is allowed, a whole number above one needs its unit in a text:
+    30 may be 30 % or 3000 %, 30.0 is 30.
 
     Example:
         >>> parse_fraction("90%"), parse_fraction(0.9)
         (0.9, 0.9)
     """
+    most = bounds.get("maximum")
+    plain = _NUMBER.match(value) if isinstance(value, str) and most is not None and most > 1.0 else None
+    if plain is not None and not plain.group(2) and "." not in plain.group(1):
+        number = float(plain.group(1).replace("_", ""))
+        if number > 1.0:
+            readings = f"{number:g} % or {100.0 * number:g} %?"
+            raise UnitError(
+                what=name,
+                given=value,
+                allowed=f"a fraction such as 0.9 or 90%, with its unit above 1 ({readings})",
+                nearest=f"{number:g}%",
+            )
     return _parse(
         value,
         name=name,

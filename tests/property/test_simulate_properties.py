@@ -148,29 +148,34 @@ def check(rank: Rank) -> None:
     """Blocks in use are those that the running requests hold, and never more than there are."""
     unit = rank.cache.unit_blocks if rank.cache is not None else 0
     blocks = rank.spec.blocks_of
-    assert set(rank.order) == set(rank.base) | set(rank.prefilling)
-    assert rank.n == len(rank.base) == len(rank.end_at)
-    assert rank.sum_base == sum(rank.base.values())
-    assert len(rank.order) <= rank.spec.max_num_seqs
+    batch = rank.decoding
+    assert set(rank.running) == set(batch.base) | set(rank.prefilling)
+    assert batch.count == len(batch.base) == len(batch.end_at)
+    assert batch.sum_base == sum(batch.base.values())
+    assert len(rank.running) <= rank.spec.max_num_seqs
     mine = sum(rank.held.values())
     if not rank.final:
-        assert sum(rank.phases) == rank.n
+        assert sum(batch.phases) == batch.count
         mine += sum(
-            blocks(base + rank.clock) - unit * len(rank.shared.get(request, ())) for request, base in rank.base.items()
+            blocks(base + batch.clock) - unit * len(rank.shared.get(request, ()))
+            for request, base in batch.base.items()
         )
     shared = rank.cache.refs if rank.cache is not None else {}
-    assert 0 <= mine + unit * len(shared) == rank.used <= rank.total
+    assert 0 <= mine + unit * len(shared) == rank.blocks.used <= rank.blocks.total
     assert all(held >= 0 for held in rank.held.values())
-    if rank.base:
-        assert (rank.longest, rank.shortest) == (max(rank.base.values()), min(rank.base.values()))
+    if batch.base:
+        assert (batch.longest, batch.shortest) == (
+            max(batch.base.values()),
+            min(batch.base.values()),
+        )
     if rank.cache is not None:
         users = [block for blocks_of_one in rank.shared.values() for block in blocks_of_one]
         assert sum(shared.values()) == len(users)
         assert set(shared) == set(users)
         assert not set(shared) & set(rank.cache.idle)
         assert all(len(tier.blocks) <= tier.room for tier in rank.cache.tiers)
-    if rank.remains is not None:
-        assert sum(part[1] for part in rank.remains.queue) == rank.total - rank.used
+    if rank.blocks.freed is not None:
+        assert sum(part[1] for part in rank.blocks.freed.queue) == rank.blocks.free
 
 
 @contextmanager

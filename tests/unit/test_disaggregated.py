@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rackline as rl
+from rackline.hardware import billed_chips, cluster, taken_chips
 from rackline.parallel import LayoutGrid, Precision
 from rackline.plain import plain
-from rackline.search import Constraints, plan
+from rackline.search import Constraints, PrefillPool, SearchSpace, plan
 from rackline.search.pools import Budget, PoolPoints, pair
 from rackline.serving import Workload
 from rackline.serving.disaggregated import MOST_LOAD, PrefillPasses, kv_transfer, prefill_rate
@@ -36,9 +37,8 @@ def rack_plan():
         WORK,
         calibration=rl.calibration("auto", on.chip),
         constraints=Constraints(tpot_s=0.030, ttft_s=2.0),
-        precisions=[rl.precision("fp8", model, on.chip)],
-        layouts=layouts,
         served=False,
+        search_space=SearchSpace(precisions=[rl.precision("fp8", model, on.chip)], layouts=layouts),
     )
 
 
@@ -97,8 +97,10 @@ def test_no_limit_costs_no_more_and_a_tight_one_says_why(rack_plan) -> None:
     model, on = rack_plan.model, rack_plan.cluster
     common = {
         "calibration": rack_plan.calibration,
-        "precisions": [rl.precision("fp8", model, on.chip)],
-        "layouts": [rl.Layout(tp=1, attention_dp=n, ep=n) for n in (8, 16, 32)],
+        "search_space": SearchSpace(
+            precisions=[rl.precision("fp8", model, on.chip)],
+            layouts=[rl.Layout(tp=1, attention_dp=n, ep=n) for n in (8, 16, 32)],
+        ),
         "served": False,
     }
     free = plan(model, on, WORK, **common).disaggregated
@@ -120,12 +122,15 @@ def test_pools_on_two_kinds_of_chip() -> None:
         decode_on,
         WORK,
         calibration=rl.calibration("auto", decode_on.chip),
-        precisions=[rl.precision("fp8", model, decode_on.chip)],
-        layouts=[rl.Layout(attention_dp=16, ep=16)],
-        prefill_on=prefill_on,
-        prefill_layouts=[rl.Layout(attention_dp=32, ep=32)],
-        prefill_calibration=rl.calibration("auto", prefill_on.chip),
         served=False,
+        search_space=SearchSpace(
+            precisions=[rl.precision("fp8", model, decode_on.chip)], layouts=[rl.Layout(attention_dp=16, ep=16)]
+        ),
+        prefill=PrefillPool(
+            cluster=prefill_on,
+            layouts=[rl.Layout(attention_dp=32, ep=32)],
+            calibration=rl.calibration("auto", prefill_on.chip),
+        ),
     ).pools.estimate
     assert (found.prefill.cluster, found.decode.cluster) == ("h100-96", "gb200-nvl72")
     assert found.transfer.level == "scale_out"
@@ -141,7 +146,13 @@ def test_pools_without_a_network_between_them_are_refused() -> None:
         pytest.skip("this cluster has a network")
     on = rl.cluster("dgx-h100")
     with pytest.raises(rl.RacklineError, match="network"):
-        plan(model, on, Workload(input_len=512, output_len=64), calibration=rl.calibration("unit"), prefill_on=tpu)
+        plan(
+            model,
+            on,
+            Workload(input_len=512, output_len=64),
+            calibration=rl.calibration("unit"),
+            prefill=PrefillPool(cluster=tpu),
+        )
 
 
 class TestTransfer:
@@ -310,6 +321,36 @@ def test_pairing_is_that_of_brute_force(seed: int, slack_s: float | None, shared
             assert best * (1 - 1e-9) <= found.usd_per_request[d] <= best * 1.15
             costs.append(found.usd_per_request[d] / best)
     assert np.mean(costs or [1.0]) < 1.03
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_pairs_that_fill_whole_hosts_are_nearly_those_of_brute_force(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    first, then = _points(rng, 5), _points(rng, 6)
+    for chips in (8, 24):
+        on = cluster("dgx-h100").with_num_chips(chips)
+        budget = Budget(
+            prefill_chips=chips,
+            decode_chips=chips,
+            shared_chips=chips,
+            prefill_usd_per_chip_s=1.0,
+            decode_usd_per_chip_s=1.0,
+            prefill_on=on,
+            decode_on=on,
+        )
+        found, excess = pair(first, then, budget, None), list[float]()
+        for d in range(then.chips.size):
+            best = math.inf
+            for p, n, m in itertools.product(range(first.chips.size), range(1, chips + 1), range(1, chips + 1)):
+                taken = n * float(taken_chips(on, first.chips[p])) + m * float(taken_chips(on, then.chips[d]))
+                if taken <= chips:
+                    rate = min(n * first.requests_per_s[p] * MOST_LOAD, m * then.requests_per_s[d])
+                    best = min(best, float(billed_chips(on, taken)) / rate)
+            if math.isfinite(best):
+                assert best * (1 - 1e-9) <= found.usd_per_request[d]
+                excess.append(found.usd_per_request[d] / best)
+        assert max(excess) < 1.15
+        assert np.mean(excess) < 1.03  # fewer hosts than all of them are not looked at
 
 
 def test_precisions_of_both_pools_are_the_same(rack_plan) -> None:

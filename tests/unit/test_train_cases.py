@@ -10,18 +10,23 @@ import numpy as np
 import pytest
 
 from rackline import arch
+from rackline.api.answer import Answer
+from rackline.api.validate_question import ValidateQuestion
+from rackline.api.validated import StacksWritten, status
+from rackline.catalog import names, training_stack_record
 from rackline.errors import InputError, LayoutError
 from rackline.plain import plain
+from rackline.training.stack import default_training_stack, training_stack
 from rackline.validation import validate
 from rackline.validation.cases import Case, Unsupported, read_line
 from rackline.validation.read import read_cases
 from rackline.validation.resolve import Resolver
 from rackline.validation.train_cases import measured_step_s, prepare_training
-from rackline.validation.train_fit import NUMBERS, base_stacks, fit_numbers, stacks_with
+from rackline.validation.train_fit import base_stacks, fit_numbers, fitted_numbers, stacks_with
 from rackline.validation.train_layouts import train_layout, train_stack_name, truncated
 from rackline.validation.train_refit import refit_training, repeat_spread
 from rackline.validation.train_report import train_refit_markdown
-from rackline.validation.train_stacks import stack_toml
+from rackline.validation.train_stacks import stack_toml, write_stacks
 
 BASE: dict[str, Any] = {
     "id": "a",
@@ -77,10 +82,10 @@ def test_layout_that_cannot_be_is_refused(changes: dict[str, Any], message: str)
 
 
 def test_stack_follows_release_and_age() -> None:
-    assert train_stack_name(case(stack="megatron-bridge", stack_version="26.06.01")) == "megatron-bridge"
-    assert train_stack_name(case(stack="megatron-bridge", stack_version="26.04")) == "megatron-bridge-25"
-    assert train_stack_name(case(stack="Megatron-LM", chip="a100-sxm-80gb")) == "megatron-lm-2021"
-    assert train_stack_name(case(stack="megatron-lm")) == "megatron-lm"
+    assert train_stack_name(case(stack="megatron-bridge", stack_version="26.06.01"), "blackwell") == "megatron-bridge"
+    assert train_stack_name(case(stack="megatron-bridge", stack_version="26.04"), "blackwell") == "megatron-bridge-25"
+    assert train_stack_name(case(stack="Megatron-LM", chip="a100-sxm-80gb"), "ampere") == "megatron-lm-2021"
+    assert train_stack_name(case(stack="megatron-lm"), "hopper") == "megatron-lm"
 
 
 def test_measured_values_become_the_time_of_a_step() -> None:
@@ -134,7 +139,7 @@ def test_fit_finds_the_numbers_that_made_the_cases(tmp_path: Path) -> None:
     ready, lost = prepare_training(Resolver(), read_cases([write(tmp_path, *shapes)]).cases)
     assert ready is not None
     assert lost == ()
-    truth = {number.name: number.prior for number in NUMBERS}
+    truth = {number.name: number.prior for number in fitted_numbers()}
     truth["gemm_slowdown hopper bf16"] = 1.4
     base = base_stacks(ready)
     made = ready.predict(stacks_with(truth, base))
@@ -180,3 +185,32 @@ def test_bad_line_of_kind_train_says_what_is_missing() -> None:
     found = read_line(json.dumps({key: value for key, value in BASE.items() if key != "seq_len"}), "line 1")
     assert isinstance(found, Unsupported)
     assert "seq_len" in found.reason
+
+
+def test_a_written_stack_keeps_what_it_says_of_itself(tmp_path: Path) -> None:
+    stacks = {name: training_stack(name) for name in names("training_stacks")}
+    written, failed = write_stacks(stacks, tmp_path)
+    assert (len(written), failed) == (len(stacks), [])
+    for path in written:
+        before, after = training_stack_record(path.stem), training_stack_record(str(path))
+        assert (after.is_default, after.stands_for, after.own) == (before.is_default, before.stands_for, before.own)
+
+
+def test_a_stack_whose_file_fails_is_not_lost(tmp_path: Path) -> None:
+    name = default_training_stack()
+    (tmp_path / f"{name}.toml").mkdir()
+    others = [other for other in names("training_stacks") if other != name]
+    written, failed = write_stacks({one: training_stack(one) for one in (name, *others)}, tmp_path)
+    assert [path.stem for path in written] == others
+    assert [Path(one.file).stem for one in failed] == [name]
+    assert failed[0].toml == stack_toml(training_stack(name))
+    answer = Answer(
+        question=ValidateQuestion(files="cases.jsonl", write_stacks=str(tmp_path)),
+        result=StacksWritten(files=tuple(map(str, written)), not_written=tuple(failed)),
+    )
+    assert status(answer) == 2
+    assert [part.text for part in answer.text()] == [failed[0].toml]
+
+
+def test_one_stack_is_the_default() -> None:
+    assert [name for name in names("training_stacks") if training_stack_record(name).is_default] == ["megatron-bridge"]

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rackline import units
+from rackline.arch import model
 from rackline.errors import UnitError
+from rackline.search.what_if import setting
 
 
 @pytest.mark.parametrize(
@@ -216,3 +218,20 @@ def test_a_number_in_text_needs_its_unit(parse: Callable[..., float], text: str,
 @pytest.mark.parametrize("key", ["hbm_bytes_per_s", "hbm_bytes", "alpha_s", "chip.flop_per_s.bf16"])
 def test_a_key_that_names_the_unit_is_enough(key: str) -> None:
     assert units.parse_number_for_key("20e12", name=key) == 20e12
+
+
+def test_a_fraction_above_one_needs_its_unit() -> None:
+    assert units.parse_fraction("30%", maximum=1000.0) == pytest.approx(0.3)
+    assert units.parse_fraction("0.3", maximum=1000.0) == pytest.approx(0.3)
+    assert units.parse_fraction(30, maximum=1000.0) == 30.0
+    assert units.parse_fraction("30.0", maximum=1000.0) == 30.0
+    with pytest.raises(UnitError, match=r"30 % or 3000 %\?"):
+        units.parse_fraction("30", name="margin", maximum=1000.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("hbm_bandwidth", "8"), ("hbm_capacity", "80"), ("scale_up_bandwidth", "1")]
+)
+def test_a_varied_quantity_needs_its_unit(name: str, value: str) -> None:
+    with pytest.raises(UnitError, match="with its unit"):
+        setting(name, value, model("llama-3.1-8b"))

@@ -32,7 +32,15 @@ def score(
     ratio: float, number: int = 0, *, stack: str = "vllm", precision: str = "fp8", metric: str = "tpot_s"
 ) -> Score:
     """A case whose measured value is `ratio` times the predicted one."""
-    groups = {"kind": "serve", "model": "m", "chip": "c", "stack": stack, "precision": precision, "op": ""}
+    groups = {
+        "kind": "serve",
+        "model": "m",
+        "chip": "c",
+        "stack": stack,
+        "version": "-",
+        "precision": precision,
+        "op": "",
+    }
     return Score(case_id=f"case {number}", where="x", metric=metric, measured=2.0 * ratio, predicted=2.0, groups=groups)
 
 

@@ -441,3 +441,23 @@ def test_assumed_keys_are_a_list_of_names() -> None:
     found = read_line(json.dumps({**SERVE, "assumed": "input_len"}), "x, line 1")
     assert not isinstance(found, Case)
     assert "assumed" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"),
+    [
+        ({"tp": 1, "moe_tp": 8}, Layout(attention_dp=8, moe_tp=8)),
+        ({"tp": 2, "moe_tp": 8, "ep": 1}, Layout(tp=2, attention_dp=4, moe_tp=8)),
+        ({"tp": 2, "moe_tp": 4, "ep": 2}, Layout(tp=2, attention_dp=4, moe_tp=4, ep=2)),
+        ({"tp": 1, "ep": 8}, Layout(attention_dp=8, ep=8)),
+        ({"tp": 2, "attention_dp": 4}, Layout(tp=2, attention_dp=4, moe_tp=8)),
+        ({"tp": 8, "ep": 8}, Layout(tp=8, ep=8)),
+        ({"tp": 4}, Layout(tp=4, moe_tp=4, dp=2)),
+    ],
+)
+def test_experts_over_more_chips_than_attention_are_attention_dp(layout: dict[str, int], expected: Layout) -> None:
+    found = layout_of(model="qwen3-235b-a22b", num_chips=8, layout=layout)
+    assert found == expected
+    assert found.moe_tp * found.ep == found.tp * found.attention_dp
+    data = case(model="qwen3-235b-a22b", num_chips=8, layout=layout)
+    assert Predictor(resolver=Resolver()).predict(data)["tpot_s"] > 0

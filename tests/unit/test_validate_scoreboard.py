@@ -17,7 +17,7 @@ from rackline.validation.worst import worst_scores
 
 
 def score(measured: float, predicted: float, name: str = "a", metric: str = "tpot_s", **groups: str) -> Score:
-    known = {"kind": "serve", "model": "m", "chip": "c", "stack": "s", "precision": "p", "op": ""}
+    known = {"kind": "serve", "model": "m", "chip": "c", "stack": "s", "version": "s 1", "precision": "p", "op": ""}
     return Score(
         case_id=name,
         where=f"x, line {name}",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rackline as rl
 from rackline.validation import validate
 from rackline.validation.scoreboard import statistics
 
@@ -92,3 +93,24 @@ def test_llama_3_405b_trained_as_published(facts: Any) -> None:
 
 def test_a_run_that_ran_out_of_memory_does_not_fit(facts: Any) -> None:
     assert all(held > 80e9 for _, held in facts.ran_out())
+
+
+# Recipes without recompute: model, cluster, chips, layout, stack, types, sequences, tokens of each, step [s]
+# (dgxc-benchmarking 24.11.1; Megatron-Bridge 26.04.01).
+WITHOUT_RECOMPUTE = (
+    ("nemotron-4-340b", "dgx-h100", 512, "tp=8,pp=8,virtual_pp=12,micro_batch=1", "nemo", "bf16", 128, 4096, 4.7),
+    ("nemotron-4-340b", "dgx-h100", 256, "tp=8,pp=8,virtual_pp=12,micro_batch=1", "nemo", "fp8", 64, 4096, 3.21),
+    ("nemotron-4-340b", "dgx-h100", 1024, "tp=8,pp=8,virtual_pp=12,micro_batch=1", "nemo", "fp8", 256, 4096, 3.34),
+    ("nemotron-3-nano-30b-a3b", "dgx-b200", 8, "ep=8,micro_batch=2", "megatron-bridge", "mxfp8", 512, 8192, 16.0),
+)
+
+
+@pytest.mark.parametrize("recipe", WITHOUT_RECOMPUTE, ids=lambda r: f"{r[0]}-{r[5]}-{r[2]}")
+def test_published_layouts_without_recompute_fit_without_it(recipe: tuple[Any, ...]) -> None:
+    name, on, chips, layout, stack, types, sequences, seq_len, step_s = recipe
+    best = rl.train(
+        name, on=on, chips=chips, layout=layout, stack=stack, precision=types, global_batch=sequences * seq_len,
+        seq=seq_len,
+    ).to_dict()["best"]  # fmt: skip
+    assert best["layout"]["recompute"] == "none"
+    assert best["step_s"] == pytest.approx(step_s, rel=0.06)

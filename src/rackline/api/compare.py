@@ -174,6 +174,15 @@ def _of_the_catalogue(names: tuple[str, ...], rent: str | None, lookup: Lookup) 
     from rackline.hardware import chip, cluster
     from rackline.report.compare_report import cluster_side, model_side
 
+    def of_clusters() -> Compared:
+        priced, said = _clusters([cluster(name) for name in names], rent)
+        return Compared(kind="clusters", sides=tuple(cluster_side(one) for one in priced), prices=said)
+
+    sides: dict[str, Callable[[], Compared]] = {
+        "chips": lambda: _chips([chip(name) for name in names], rent),
+        "clusters": of_clusters,
+        "models": lambda: Compared(kind="models", sides=tuple(model_side(lookup.model(name)) for name in names)),
+    }
     missed: dict[str, UnknownNameError] = {}
     best = ("", -1)
     finders: dict[str, Callable[[str], object]] = {"chips": chip, "clusters": cluster, "models": lookup.model}
@@ -187,12 +196,7 @@ def _of_the_catalogue(names: tuple[str, ...], rent: str | None, lookup: Lookup) 
             missed[what] = error
             best = max(best, (what, seen), key=lambda pair: pair[1])
             continue
-        if what == "chips":
-            return _chips([chip(name) for name in names], rent)
-        if what == "clusters":
-            priced, said = _clusters([cluster(name) for name in names], rent)
-            return Compared(kind=what, sides=tuple(cluster_side(one) for one in priced), prices=said)
-        return Compared(kind=what, sides=tuple(model_side(lookup.model(name)) for name in names))
+        return sides[what]()
     if best[1] > 0:  # the first names are of this kind, a later one is not
         raise missed[best[0]]
     raise UnknownNameError(

@@ -74,6 +74,14 @@ class PlanQuestion(ModelQuestion):
     routing: str | None = field(default=None, metadata=shared.ROUTING)
     price: Quantity | None = field(default=None, metadata=shared.PRICE)
     rent: str | None = field(default=None, metadata=shared.RENT)
+    bill: str = field(
+        default="whole",
+        metadata=option(
+            "text",
+            "chips that are paid: whole (all of the hosts, trays or slices that are rented) or used (those in use)",
+            choices=("whole", "used"),
+        ),
+    )
     serving: str = field(
         default="both",
         metadata=option(
@@ -148,6 +156,10 @@ class PlanQuestion(ModelQuestion):
             maximum=1e15,
             group=_FLEET,
         ),
+    )
+    full: bool = field(
+        default=False,
+        metadata=option("switch", "print everything: rows of the passes, memory, fronts, other layouts", group=_MORE),
     )
     launch: str | None = field(
         default=None,

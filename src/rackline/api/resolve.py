@@ -235,6 +235,15 @@ def rented_as(rack: Cluster, rent: str | None, price: Quantity | None = None) ->
     return rented(rack, rent_kind(rent))
 
 
+def billed_as(rack: Cluster, bill: str) -> Cluster:
+    """The cluster, rented in whole units or chip by chip.
+
+    Args:
+        bill: "whole" or "used".
+    """
+    return replace(rack, rented_chips=1) if bill == "used" else rack
+
+
 def cluster_of(on: ClusterLike, overrides: dict[str, object] | None = None) -> Cluster:
     """The cluster of a name or file, with values replaced; an object as it is."""
     from rackline.hardware import cluster
@@ -436,7 +445,7 @@ def constraints_of(tpot: Quantity | None, ttft: Quantity | None, memory_fraction
 
 
 def stack_named(text: str | None, numbers: Calibration, chip: Chip) -> Stack:
-    """A stack by "vllm" or "vllm=0.11.1", with its version's defaults on a chip; that of a calibration without a text.
+    """A stack by NAME or NAME=VERSION, with its version's defaults on a chip; that of a calibration without a text.
 
     Raises:
         UnknownNameError, CatalogError: as the catalogue.

@@ -64,12 +64,12 @@ class TrainQuestion(ModelQuestion):
             "text", "optimiser: adam, adam-bf16, adam-8bit, momentum, muon or sgd; that of the stack by default"
         ),
     )
-    stack: str = field(
-        default="megatron-bridge",
+    stack: str | None = field(
+        default=None,
         metadata=option(
             "text",
             "training stack: nemo, megatron-bridge, megatron-lm, llm-foundry, hai-llm (DeepSeek-V3), llama-3, unit "
-            "(ideal) or a TOML file",
+            "(ideal) or a TOML file; the newest of megatron-bridge by default",
         ),
     )
     layout: str | None = field(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rackline.validation.refit import Refit
     from rackline.validation.scoreboard import Score, Scoreboard
     from rackline.validation.train_refit import TrainRefit
+    from rackline.validation.train_stacks import NotWritten
 
 _MOST_WARNINGS = 20
 
@@ -69,9 +70,11 @@ class StacksWritten:
 
     Args:
         files: their names.
+        not_written: those whose files failed, with what they would hold.
     """
 
     files: tuple[str, ...]
+    not_written: tuple[NotWritten, ...] = ()
 
 
 if TYPE_CHECKING:
@@ -97,6 +100,8 @@ def text_of(answer: Answered, width: int) -> Iterable[Any]:
         yield ablation_report(found.effects, elapsed_s=elapsed_s)
     elif isinstance(found, Imported) and found.file is None:
         yield Verbatim(found.lines)
+    elif isinstance(found, StacksWritten):
+        yield from (Verbatim(one.toml) for one in found.not_written)
 
 
 class CasesData(TypedDict):
@@ -164,6 +169,7 @@ def notes(answer: Answered) -> Iterable[str]:
         yield f"{found.lines.count(chr(10))} cases written to {found.file}"
     elif isinstance(found, StacksWritten):
         yield from (f"written: {name}" for name in found.files)
+        yield from (f"{one.reason}; printed instead" for one in found.not_written)
     else:
         board: Scoreboard | None = getattr(found, "board", None)  # those of refits warn as well
         if board is not None:
@@ -173,8 +179,10 @@ def notes(answer: Answered) -> Iterable[str]:
 
 
 def status(answer: Answered) -> int:
-    """1 where a check failed: worse than before, or a case without a prediction."""
+    """1 where a check failed: worse than before, or a case without a prediction; 2 where a file was not written."""
     found = answer.result
+    if isinstance(found, StacksWritten):
+        return 2 if found.not_written else 0
     if not isinstance(found, Validated):
         return 0
     return int(bool(found.worse) or (answer.question.strict and bool(found.board.unsupported)))

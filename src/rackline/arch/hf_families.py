@@ -10,6 +10,7 @@ Sources: the classes ``*Config`` in src/transformers/models/*/configuration_*.py
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from rackline.arch.hf_config import HfConfig, Table
 from rackline.arch.hf_deepseek import (
@@ -86,6 +87,13 @@ def _qwen3_moe(c: HfConfig) -> Table:
     return {**_qwen3(c), "moe": {**moe, **every(c, c.count("decoder_sparse_step", default=1))}}
 
 
+def _falcon(c: HfConfig) -> Table:
+    # a parallel block has one norm, two in the newer architecture (num_ln_in_parallel_attn); a sequential one two
+    new, parallel = c.flag("new_decoder_architecture", default=False), c.flag("parallel_attn", default=True)
+    norms = c.count("num_ln_in_parallel_attn", default=2 if new else 1) if parallel else 2
+    return uniform(c, replace(ROWS["falcon"], norms=norms))
+
+
 def _gpt_oss(c: HfConfig) -> Table:
     bias, layers = c.flag("attention_bias", default=True), c.count("num_hidden_layers")
     # The configuration class alternates windows and full attention, beginning with a window.
@@ -156,6 +164,7 @@ FAMILIES: dict[str, Callable[[HfConfig], Table]] = {
     **{name: reader(row) for name, row in ROWS.items()},
     **{name: reader(ROWS[same]) for name, same in SAME.items()},
     "llama": _llama,
+    **dict.fromkeys(("falcon", "RefinedWeb", "RefinedWebModel"), _falcon),
     **dict.fromkeys(("qwen3_moe", "qwen3_vl_moe_text", "qwen3_omni_moe_text"), _qwen3_moe),
     "axk1": axk1,
     "bamba": bamba,

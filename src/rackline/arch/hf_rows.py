@@ -285,7 +285,7 @@ ROWS: dict[str, Family] = {
     "ernie4_5_vl_moe_text": Family(tied=True, moe=Mixture(router_bias=True, shared="count")),
     # ------------------------------------------------------------------ before Llama: layer norms, biases, plain blocks
     "biogpt": Family(
-        **GPT, positions="max_position_embeddings", positions_extra=2, known=("scale_embedding", "layerdrop")
+        **GPT, position_rows="max_position_embeddings", position_extra=2, known=("scale_embedding", "layerdrop")
     ),
     "bloom": Family(
         **GPT,
@@ -326,10 +326,10 @@ ROWS: dict[str, Family] = {
         tied=True,
         known=("alibi", "num_ln_in_parallel_attn", "apply_residual_connection_post_layernorm", "hidden_dropout"),
     ),
-    "gpt2": Family(**GPT, positions="n_positions", known=GPT2),
+    "gpt2": Family(**GPT, position_rows="n_positions", known=GPT2),
     "gpt_bigcode": Family(
         **GPT,
-        positions="n_positions",
+        position_rows="n_positions",
         known=(
             *GPT2,
             "attention_softmax_in_fp32",
@@ -349,7 +349,7 @@ ROWS: dict[str, Family] = {
         activation="gelu",
         norm="layernorm",
         tied=True,
-        positions="max_position_embeddings",
+        position_rows="max_position_embeddings",
         window="listed",
         window_key="window_size",
         known=("attention_types", "classifier_dropout"),
@@ -396,7 +396,7 @@ ROWS: dict[str, Family] = {
             "verbose",
         ),
     ),
-    "openai-gpt": Family(**GPT, positions="n_positions", known=GPT2),
+    "openai-gpt": Family(**GPT, position_rows="n_positions", known=GPT2),
     "opt": Family(
         bias=("enable_bias", True),
         output_bias=("enable_bias", True),
@@ -405,8 +405,8 @@ ROWS: dict[str, Family] = {
         activation="relu",
         norm="layernorm",
         tied=True,
-        positions="max_position_embeddings",
-        positions_extra=2,
+        position_rows="max_position_embeddings",
+        position_extra=2,
         known=(
             "do_layer_norm_before",
             "word_embed_proj_dim",
@@ -443,8 +443,6 @@ ROWS: dict[str, Family] = {
 """Families by model_type."""
 
 SAME: dict[str, str] = {
-    "RefinedWeb": "falcon",
-    "RefinedWebModel": "falcon",
     "glm4v_moe_text": "glm4_moe",
     "gpt-sw3": "gpt2",
     "paddleocr_vl_text": "ernie4_5",

@@ -74,7 +74,7 @@ class Family:
         norms: of a layer: 2, 4 with norms behind each block, 1 for a parallel block.
         norm: "plain" has no weights.
         parallel: whether attention and block run side by side.
-        positions: key of learned positions, "" for none; positions_extra: rows added to them.
+        position_rows: key of learned positions, "" for none; position_extra: rows added to them.
         tied: default of tie_word_embeddings.
         window: "" none; "all" layers where sliding_window is set; "listed" in layer_types, else by period;
             "switched" by use_sliding_window (Qwen).
@@ -99,8 +99,8 @@ class Family:
     norms: int = 2
     norm: str = "rmsnorm"
     parallel: Flag = False
-    positions: str = ""
-    positions_extra: int = 0
+    position_rows: str = ""
+    position_extra: int = 0
     tied: bool = False
     window: str = ""
     period: int = 0
@@ -150,8 +150,8 @@ def uniform(c: HfConfig, row: Family) -> Table:
     per_layer, once = row.extra
     head = c.count("vocab_size") if flag(c, row.head_bias) else 0
     more: Table = {}
-    if row.positions:
-        more["learned_positions"] = c.count(row.positions) + row.positions_extra
+    if row.position_rows:
+        more["learned_positions"] = c.count(row.position_rows) + row.position_extra
     if flag(c, row.parallel):
         more["parallel_block"] = True
     if row.norms != 2:

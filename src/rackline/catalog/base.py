@@ -134,9 +134,10 @@ class SourcedRecord(Record):
     @model_validator(mode="after")
     def _every_number_has_a_source(self) -> Self:
         if not any("*" in source.fields for source in self.sources):
-            for key in self.numbers():
-                if self.source_of(key) is None:
-                    raise ValueError(f"no [[sources]] entry covers the number {key}")
+            first, *more = [key for key in self.numbers() if self.source_of(key) is None] or [""]
+            if first:
+                others = f" (nor {', '.join(more[:6])})" if more else ""
+                raise ValueError(f"no [[sources]] entry covers the number {first}{others}")
         named = any("*" not in field for source in self.sources for field in source.fields)
         known = (
             {key for key, _ in leaf_keys(self.model_dump(exclude_unset=True, by_alias=True))} if named else set[str]()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from rackline.catalog.base import SourcedRecord
 from rackline.catalog.index import SINGULAR, Kind, canonical_name, find, folder, names
@@ -28,7 +29,7 @@ from rackline.catalog.runs import RunRecord
 from rackline.catalog.schema import CalibrationRecord, ChipRecord, ClusterRecord, ModelRecord
 from rackline.catalog.stacks import StackRecord
 from rackline.catalog.training_stacks import TrainingStackRecord
-from rackline.errors import CatalogError, nearest_names
+from rackline.errors import CatalogError, nearest_names, shown
 from rackline.files import read_text
 
 __all__ = [
@@ -241,10 +242,38 @@ def _tupled(value: Any) -> Any:
 def _as_catalog_error(
     error: ValidationError, model: type[SourcedRecord], where: str, text: str, overrides: Mapping[str, object]
 ) -> CatalogError:
-    """Turn the first problem pydantic reports into one line with file, line and key."""
-    problems = error.errors(include_url=False)
+    """Turn the problems that pydantic reports into one line: the first with file, line and key, then the others."""
     # An unknown key is usually the cause of the missing one beside it, so it is named first.
-    first = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
+    problems = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden")
+    first, *others = (_problem(problem, model, where, text, overrides) for problem in problems)
+    if not others:
+        return first
+    shown = "; ".join(_shortly(other, where) for other in others[:_MOST_FAULTS])
+    more = f"; and {len(others) - _MOST_FAULTS} more" if len(others) > _MOST_FAULTS else ""
+    near = f" (nearest: {first.nearest})" if first.nearest else ""
+    return CatalogError(
+        what=first.what,
+        given=first.given,
+        allowed=f"{first.allowed}{near}; also {shown}{more}",
+        where=first.where,
+    )
+
+
+_MOST_FAULTS = 15
+"""Faults of a file that one message names beside the first."""
+
+
+def _shortly(fault: CatalogError, where: str) -> str:
+    """A fault without the name of its file."""
+    place = fault.where.removeprefix(where).removeprefix(", ")
+    nearest = f" (nearest: {fault.nearest})" if fault.nearest else ""
+    return f"{place + ': ' if place else ''}{fault.what}: got {shown(fault.given)}, allowed: {fault.allowed}{nearest}"
+
+
+def _problem(
+    first: ErrorDetails, model: type[SourcedRecord], where: str, text: str, overrides: Mapping[str, object]
+) -> CatalogError:
+    """One problem with its file, line and key."""
     # Tagged unions put their tag into the path, where the file has no such key.
     path = [part for part in first["loc"] if part not in _TAGS]
     key = ".".join(str(part) for part in path)
@@ -256,7 +285,7 @@ def _as_catalog_error(
     if overrides:  # the file itself has passed before
         place = "override"
     nearest: str | None = None
-    given = cast("object", first["input"])
+    given: object = first["input"]
     if first["type"] == "extra_forbidden":
         near = nearest_names(str(path[-1]), keys_of_table(model, path[:-1]), 1)
         nearest, given, message = (near[0] if near else None), str(path[-1]), "only the keys of the schema"

@@ -31,7 +31,7 @@ def keys_of_table(model: type[BaseModel], path: Sequence[str | int]) -> list[str
     for part in path:
         if isinstance(part, int):
             continue
-        tables = [inner for table in tables for inner in _inner_models(_fields(table).get(part))]
+        tables = [inner for table in tables for inner in inner_models(_fields(table).get(part))]
     return [key for table in tables for key in _fields(table)]
 
 
@@ -84,11 +84,12 @@ def _leaf_types(annotation: Any) -> Iterator[Any]:
         yield annotation
 
 
-def _inner_models(info: FieldInfo | None) -> list[type[BaseModel]]:
+def inner_models(field: FieldInfo | None) -> list[type[BaseModel]]:
     """Return the tables that a field may hold, directly or as elements of a list."""
     found: list[type[BaseModel]] = []
-    for kind in _leaf_types(info.annotation) if info else ():
-        elements = typing.get_args(kind)[:1] if typing.get_origin(kind) is tuple else (kind,)
+    for kind in _leaf_types(field.annotation) if field else ():
+        origin, inside = typing.get_origin(kind), typing.get_args(kind)
+        elements = inside[:1] if origin is tuple else inside[1:] if origin is dict else (kind,)
         for element in elements:
             for inner in _leaf_types(element):
                 if isinstance(inner, type) and issubclass(inner, BaseModel):
@@ -104,9 +105,12 @@ def _keys(model: type[BaseModel], data: Mapping[str, Any], prefix: str = "") -> 
             continue
         key = f"{prefix}{name}"
         value = data.get(name)
-        tables = _inner_models(info)
+        tables = inner_models(info)
         if not tables:
             yield key
+        elif any(typing.get_origin(kind) is dict for kind in _leaf_types(info.annotation)):
+            for called, element in cast("Mapping[str, Mapping[str, Any]]", value or {}).items():
+                yield from _keys(tables[0], element, f"{key}.{called}.")
         elif isinstance(value, Mapping):
             inner_data = cast("Mapping[str, Any]", value)
             for table in _fitting(tables, inner_data):
@@ -179,6 +183,9 @@ def _field_at(model: type[BaseModel], data: Mapping[str, Any], key: str) -> Fiel
             here = next(element for index, element in enumerate(elements) if _called(element, index) == part)
             continue
         table = cast("Mapping[str, Any]", here)
+        if info is not None and any(typing.get_origin(kind) is dict for kind in _leaf_types(info.annotation)):
+            here, info = table.get(part, {}), None  # a table of tables by name
+            continue
         info = _fields(_fitting(tables, table)[0]).get(part)
-        tables, here = _inner_models(info), table.get(part, {})
+        tables, here = inner_models(info), table.get(part, {})
     return info

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rackline.catalog.base import Fraction, NonNegative, Positive, Record, SourcedRecord, Text
+from rackline.catalog.base import Fraction, Name, NonNegative, Positive, Record, SourcedRecord, Text
 
 ScheduleName = Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe"]
 Slowdown = Annotated[float, Field(ge=0.5, le=10.0)]
@@ -24,6 +24,37 @@ class SlowdownRecord(Record):
     generation: Text
     dtype: Text
     ratio: Slowdown
+
+
+class StandsForRecord(Record):
+    """Cases of a stack that this record describes in place of the record of that name.
+
+    Args:
+        stack: As cases name it.
+        before: Versions below this one, such as "26.6"; all, and those that are not stated, when it is missing.
+        generation: Chips of this generation; all when it is missing.
+    """
+
+    stack: Name
+    before: Text | None = None
+    generation: Text | None = None
+
+
+class OwnNumberRecord(Record):
+    """A number that is fitted for this stack by itself, where the others share one.
+
+    Args:
+        name: Field of the stack.
+        prior: Value that it is drawn to.
+        spread: How far it may lie from the prior before that costs as much as one misfit, in ln.
+        low, high: Bounds.
+    """
+
+    name: Text
+    prior: Positive
+    spread: Positive
+    low: Positive
+    high: Positive
 
 
 class TrainingStackRecord(SourcedRecord):
@@ -64,6 +95,9 @@ class TrainingStackRecord(SourcedRecord):
             what attention puts out, as it is kept where products run in 8 bits [bytes].
         numbers_of: Stack whose own fitted numbers it takes, where too few steps of its own are published to fit.
         stated: Names of numbers that its authors state, which no fit changes.
+        is_default: Whether it is taken where no stack is named; true for one.
+        stands_for: Cases of other names, versions or chips that it describes.
+        own: Numbers that are fitted for it alone.
     """
 
     kernels: Text
@@ -102,3 +136,6 @@ class TrainingStackRecord(SourcedRecord):
     attention_output_bytes: Positive = 2.0
     numbers_of: str = ""
     stated: tuple[Text, ...] = ()
+    is_default: bool = False
+    stands_for: tuple[StandsForRecord, ...] = ()
+    own: tuple[OwnNumberRecord, ...] = ()

@@ -9,7 +9,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Understand": ("explain", "fit", "simulate", "infer-prices"),
     "Measure": ("validate", "calibrate"),
     "Learn": ("lecture",),
-    "Catalogue": ("models", "chips", "clusters", "memory"),
+    "Catalogue": ("models", "chips", "clusters", "memory", "new"),
     "Programs": ("ask", "schema"),
 }
 """Headings of `rackline --help` and the commands below each, the most used first."""
@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, str] = {
     "clusters": "The clusters, or one with the sources of its numbers.",
     "models": "The models, or one: parameters, FLOP and KV per token.",
     "memory": "The memory tiers, or one with the sources of its numbers.",
+    "new": "A file for your own chip, cluster, model, memory or prices.",
     "compare": "Chips, clusters, models or deployments side by side.",
     "ask": "Answer a file of questions: one table, one JSON.",
     "schema": "JSON Schema of questions and of answers.",
@@ -197,6 +198,12 @@ with questions.toml such as
     model = ["llama-3.1-70b", "deepseek-v3"]
     on = ["dgx-h200", "gb200-nvl72"]
     context = "32k"
+""",
+    "new": """Examples:
+
+    rackline new chip my-chip --like b200
+    rackline chips my-chip.toml
+    rackline new cluster my-rack -o racks/my-rack.toml
 """,
     "schema": """Examples:
 

@@ -5,6 +5,7 @@ from rackline.hardware.fabric import Cluster, FabricLevel, cluster, cluster_from
 from rackline.hardware.memory import MemoryTier, hbm_of, memory_tier, tier_from_record
 from rackline.hardware.paths import FatTree, Path, fat_tree, path_between, scale_out_path, scale_up_path, torus_hops
 from rackline.hardware.racks import RackBill, rack_bill, scale_up_cables, scale_up_switches
+from rackline.hardware.renting import billed_chips, paid_share, replicas, taken_chips
 from rackline.hardware.rents import Rent, rent_of, rented
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Path",
     "RackBill",
     "Rent",
+    "billed_chips",
     "chip",
     "chip_from_record",
     "cluster",
@@ -23,14 +25,17 @@ __all__ = [
     "fat_tree",
     "hbm_of",
     "memory_tier",
+    "paid_share",
     "path_between",
     "rack_bill",
     "rent_of",
     "rented",
+    "replicas",
     "scale_out_path",
     "scale_up_cables",
     "scale_up_path",
     "scale_up_switches",
+    "taken_chips",
     "tier_from_record",
     "torus_hops",
 ]

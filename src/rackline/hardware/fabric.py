@@ -95,18 +95,6 @@ class Cluster:
         """Chips that the largest level can join [count]."""
         return self.levels[-1].size
 
-    def billed_chips(self, used: int) -> int:
-        """Chips that are paid for: whole rented units, and no more than the cluster has.
-
-        Args:
-            used: chips of all replicas [count].
-
-        Example:
-            >>> cluster("gb200-nvl72").billed_chips(13)
-            16
-        """
-        return max(used, min(self.num_chips, -(-used // self.rented_chips) * self.rented_chips))
-
     @property
     def usd_per_hour(self) -> float | None:
         """Price of all chips together, or None [USD/hour]."""

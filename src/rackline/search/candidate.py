@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from rackline.hardware import Cluster
+from rackline.hardware import Cluster, billed_chips, replicas, taken_chips
 from rackline.parallel import Deployment, Layout, Precision, ServerMemory
 from rackline.passes.features import Array, FloatLike
 from rackline.serving.closed_loop import engine_of
@@ -34,6 +34,7 @@ class Candidate:
         usd_per_mtok_output_all_in: all cost over output tokens [USD per million]; chip-hours without a price.
         usd_per_mtok_input, usd_per_mtok_output: the same cost, split by the time that prompts and outputs take.
         free_bytes: left on the fullest chip [bytes].
+        billed_chips: that are paid for, whole rented units [count].
         basis: closed_loop_estimate: every slot taken all the time; open_loop_estimate: arrivals at random.
         caveat: where the estimate is known to be off, and by how much; empty elsewhere.
     """
@@ -44,6 +45,7 @@ class Candidate:
         "mode",
         "batch_size",
         "num_chips",
+        "billed_chips",
         "tpot_s",
         "ttft_s",
         "tokens_per_s_per_user",
@@ -75,6 +77,7 @@ class Candidate:
     usd_per_mtok_output: float
     prefill_utilisation: float
     free_bytes: float
+    billed_chips: int
     basis: Basis = "closed_loop_estimate"
     caveat: str = ""
 
@@ -111,6 +114,16 @@ def open_loop_caveat(layout: Layout, steepness: float) -> str:
     if layout.attention_dp >= _MANY_RANKS:
         return f"{layout.attention_dp} attention-dp ranks: time to first token about 10 % low, per output token 5 % low"
     return ""
+
+
+def placed_on(cluster: Cluster, layout: Layout) -> Layout:
+    """The layout with as many replicas as the cluster holds."""
+    return replace(layout, dp=int(replicas(cluster, layout.chips_per_replica)))
+
+
+def billed_of(cluster: Cluster, layout: Layout) -> int:
+    """Chips that are paid for where a cluster holds all replicas of a layout [count]."""
+    return round(float(billed_chips(cluster, layout.dp * taken_chips(cluster, layout.chips_per_replica))))
 
 
 def price_per_chip_s(cluster: Cluster) -> tuple[float, bool]:

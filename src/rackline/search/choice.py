@@ -72,6 +72,7 @@ class Choice:
         "batch_size",
         "max_num_seqs",
         "num_chips",
+        "billed_chips",
         "tpot_s",
         "ttft_s",
         "tokens_per_s_per_user",
@@ -168,6 +169,11 @@ class Choice:
     def num_chips(self) -> int:
         """Chips of all replicas."""
         return self.estimate.num_chips
+
+    @property
+    def billed_chips(self) -> int:
+        """Chips that are paid for, whole rented units."""
+        return self.estimate.billed_chips
 
     @property
     def batch_size(self) -> float:

@@ -290,7 +290,7 @@ class PoolSearch:
         """Time to first token that prompts may take."""
         if self.limits.ttft_s is None:
             return None
-        constant = self.prefill.space.stack.beyond_passes_s(self.decode.space.workload)
+        constant = self.prefill.space.stack.prefill_pool().beyond_passes_s(self.decode.space.workload)
         return self.limits.ttft_s - constant - max(self.prefill.link.latency_s, self.decode.link.latency_s)
 
     @property
@@ -302,6 +302,8 @@ class PoolSearch:
             shared_chips=self.decode.cluster.num_chips if self.prefill.cluster is self.decode.cluster else None,
             prefill_usd_per_chip_s=price_per_chip_s(self.prefill.cluster)[0],
             decode_usd_per_chip_s=price_per_chip_s(self.decode.cluster)[0],
+            prefill_on=self.prefill.cluster,
+            decode_on=self.decode.cluster,
         )
 
     def _refined(self, first: PoolPoints, then: PoolPoints, pairs: Pairs, index: int) -> PoolPair:
@@ -383,9 +385,13 @@ class PoolSearch:
             prefill_link=self.prefill.link,
             decode_link=self.decode.link,
         )
-        constant = self.prefill.space.stack.beyond_passes_s(work)
+        constant = self.prefill.space.stack.prefill_pool().beyond_passes_s(work)
         prompt_s = float(first.passes(partner).prompt_s(prefill.load, n_first))
-        first_usd = prefill.num_chips * budget.prefill_usd_per_chip_s / rate
+        one, other = budget.taken(
+            np.array(float(prefill_layout.chips_per_replica)), np.array(float(decode_layout.chips_per_replica))
+        )
+        paid = budget.billed(n_first * one, n_then * other)
+        first_usd = float(paid[0]) * budget.prefill_usd_per_chip_s / rate
         return PoolPair(
             prefill=prefill,
             decode=decode,
@@ -395,6 +401,7 @@ class PoolSearch:
             ttft_alone_s=constant + float(first.alone_s[partner]) + transfer.seconds,
             caveat=_caveat(prefill_layout, decode_layout),
             requests_per_s=rate,
+            billed_chips=round(float(paid[0] + paid[1])),
             output_tokens_per_s_per_chip=rate * work.output_len / (prefill.num_chips + decode.num_chips),
             usd_per_mtok_output_all_in=cost / work.output_len * 1e6,
             usd_per_mtok_input=first_usd / work.input_len * 1e6,

@@ -11,7 +11,7 @@ from rackline.errors import InputError
 from rackline.parallel import Deployment, Layout, Precision
 from rackline.passes import Batch
 from rackline.passes.features import Array
-from rackline.search.candidate import Candidate, plan_points, price_per_chip_s
+from rackline.search.candidate import Candidate, billed_of, placed_on, plan_points, price_per_chip_s
 from rackline.search.choice import Choice, Inside
 from rackline.search.cost import least_between
 from rackline.search.evaluate import Part, Space
@@ -99,9 +99,7 @@ class EngineSearch:
         layouts = len(part.space.grid)
         for overlap in (False, True):
             blocks = [
-                Block.of(
-                    part, mode, self.numbering.indices(part.label, place, part.start, layouts), self.usd_per_chip_s
-                )
+                Block.of(part, mode, self.numbering.indices(part.label, place, part.start, layouts))
                 for place, mode in enumerate(self.space.modes)
                 if mode.two_batch_overlap == overlap
             ]
@@ -189,7 +187,7 @@ class EngineSearch:
         if not picks:
             return None
         found = OpenSearch(
-            engines=OpenEngines(space=self.space, options=self.options, usd_per_chip_s=self.usd_per_chip_s),
+            engines=OpenEngines(space=self.space, options=self.options),
             picks=picks,
             limits=self.limits,
             style=lambda one: _style(one.layout, one.precision),
@@ -250,7 +248,7 @@ class EngineSearch:
         place = self.numbering.place(int(points.index[at]))
         layout = self.options[place.row]
         per_rank = int(self.space.batches[place.column])
-        placed = replace(layout, dp=max(1, self.space.cluster.num_chips // layout.chips_per_replica))
+        placed = placed_on(self.space.cluster, layout)
         rate, cost, share = (float(column[at]) for column in (points.rate, points.cost, points.prefill_cost_share))
         work = self.space.workload
         return Candidate(
@@ -268,6 +266,7 @@ class EngineSearch:
             usd_per_mtok_output=cost * (1.0 - share),
             prefill_utilisation=float(points.utilisation[at]),
             free_bytes=float(points.free_bytes[at]),
+            billed_chips=billed_of(self.space.cluster, placed),
         )
 
     def _distinct(self, points: Points, order: Array, key: Callable[[Place], object], most: int) -> list[Candidate]:
@@ -303,7 +302,7 @@ class EngineSearch:
             tries,
             self.space.workload,
             self.space.server(float(candidate.mode.max_batched_tokens)),
-            self.usd_per_chip_s,
+            self.usd_per_chip_s * candidate.billed_chips / candidate.num_chips,
         )
         good = [
             option

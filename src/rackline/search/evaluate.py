@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rackline.arch import AnyModel, Model
-from rackline.hardware import Cluster
+from rackline.hardware import Cluster, paid_share
 from rackline.parallel import (
     LayoutGrid,
     Precision,
@@ -22,6 +22,7 @@ from rackline.parallel import (
 from rackline.parallel.deployment import ExpertLoads
 from rackline.passes import Batch, Calibration, ExpertLoad
 from rackline.passes.features import Array, as_array
+from rackline.search.candidate import price_per_chip_s
 from rackline.search.launch_rules import Asked, LaunchRules, Role
 from rackline.serving.stack import Stack, stack_of
 from rackline.serving.steady import Engine
@@ -72,6 +73,11 @@ class Space:
             cp=cp,
         )
         return self.rules.launches(asked)
+
+    @property
+    def usd_per_chip_s(self) -> Array:
+        """What a chip in use costs with the chips that are paid beside it, shape (layouts,) [USD/s]."""
+        return price_per_chip_s(self.cluster)[0] * paid_share(self.cluster, self.grid.chips_per_replica)
 
     @property
     def stack(self) -> Stack:

@@ -15,7 +15,7 @@ import numpy as np
 
 from rackline.parallel import Layout, LayoutGrid, Precision, expert_law
 from rackline.passes.features import Array, as_array
-from rackline.search.candidate import Candidate, open_loop_caveat
+from rackline.search.candidate import Candidate, billed_of, open_loop_caveat, placed_on
 from rackline.search.evaluate import Space
 from rackline.search.pareto import pareto_front
 from rackline.search.points import Points
@@ -106,12 +106,10 @@ class OpenEngines:
 
     Args:
         options: layouts of the space.
-        usd_per_chip_s: [USD/s].
     """
 
     space: Space
     options: Sequence[Layout]
-    usd_per_chip_s: float
 
     def grid(self, picks: Sequence[Pick]) -> OpenPoints:
         """At the batches of the space, and below one."""
@@ -183,7 +181,7 @@ class OpenEngines:
             serves = np.isfinite(rate) & (slots >= 1.0) & (held < _FULL * slots * peers)
             serves &= np.isfinite(ttft_s) & (state.prefill_utilisation < 1.0) & possible
             steepness = _steepness(state.tpot_s, state.requests_per_s)
-            cost = self.usd_per_chip_s / rate * 1e6
+            cost = part.usd_per_chip_s[:, None] / rate * 1e6
         return OpenPoints(
             in_flight=n,
             tpot_s=state.tpot_s,
@@ -220,8 +218,8 @@ class OpenEngines:
     def candidate(self, picks: Sequence[Pick], points: OpenPoints, at: tuple[int, int]) -> Candidate:
         """One point with its numbers."""
         pick, work = picks[at[0]], self.space.workload
-        layout, chips = self.options[pick.row], self.space.cluster.num_chips
-        placed = replace(layout, dp=max(1, chips // layout.chips_per_replica))
+        layout, cluster = self.options[pick.row], self.space.cluster
+        placed = placed_on(cluster, layout)
         n, rate, cost = (float(array[at]) for array in (points.in_flight, points.rate, points.cost))
         share = float(points.prompt_cost_share[at])
         batch = n * layout.attention_dp * layout.pp
@@ -240,6 +238,7 @@ class OpenEngines:
             usd_per_mtok_output=cost * (1.0 - share),
             prefill_utilisation=float(points.utilisation[at]),
             free_bytes=float(points.free_bytes[at]),
+            billed_chips=billed_of(cluster, placed),
             basis="open_loop_estimate",
             caveat=open_loop_caveat(layout, float(points.steepness[at])),
         )

@@ -113,12 +113,11 @@ class Block:
     """
 
     mode: Mode
-    usd_per_chip_s: float
     where: Array
     bounds: Points
 
     @classmethod
-    def of(cls, part: Part, mode: Mode, index: Array, usd_per_chip_s: float) -> Block:
+    def of(cls, part: Part, mode: Mode, index: Array) -> Block:
         """The points of a part under one mode.
 
         Args:
@@ -144,13 +143,13 @@ class Block:
             index=index[where],
             tpot_s=flat(tpot_s),
             ttft_s=none,
-            cost=flat(usd_per_chip_s / rate * 1e6),
+            cost=flat(space.usd_per_chip_s[:, None] / rate * 1e6),
             rate=none,
             free_bytes=flat(part.free_bytes(mode.max_batched_tokens)),
             utilisation=flat(load),
             prefill_cost_share=none,
         )
-        return cls(mode=mode, usd_per_chip_s=usd_per_chip_s, where=where, bounds=bounds)
+        return cls(mode=mode, where=where, bounds=bounds)
 
     def timed(self, part: Part, rows: Array, wanted: Array) -> Points:
         """Some of the points with their times.
@@ -180,7 +179,7 @@ class Block:
             self.bounds.take(wanted),
             tpot_s=pick(state.tpot_s),
             ttft_s=pick(state.ttft_s),
-            cost=pick(self.usd_per_chip_s / rate * 1e6),
+            cost=pick(space.usd_per_chip_s[:, None] / rate * 1e6),
             rate=pick(rate),
             utilisation=pick(state.prefill_utilisation),
             prefill_cost_share=pick(state.prefill_cost_share),

@@ -62,6 +62,7 @@ class PoolPair:
         transfer: of a prompt's KV cache between them.
         tpot_s, ttft_s: means under arrivals at random [s].
         requests_per_s: that both pools serve together [requests/s].
+        billed_chips: that are paid for, whole rented units [count].
         output_tokens_per_s_per_chip: over the chips of both pools [tokens/s].
         usd_per_mtok_output_all_in: all cost over output tokens [USD per million]; chip-hours without a price.
         usd_per_mtok_input, usd_per_mtok_output: cost of the prefill pool over input tokens, of the decode pool over
@@ -77,6 +78,7 @@ class PoolPair:
         "mode=decode.mode",
         "batch_size=decode.batch_size",
         "num_chips",
+        "billed_chips",
         "tpot_s",
         "ttft_s",
         "tokens_per_s_per_user",
@@ -99,6 +101,7 @@ class PoolPair:
     tpot_s: float
     ttft_s: float
     requests_per_s: float
+    billed_chips: int
     output_tokens_per_s_per_chip: float
     usd_per_mtok_output_all_in: float
     usd_per_mtok_input: float

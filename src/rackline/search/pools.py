@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rackline.arch import Model
-from rackline.hardware import FabricLevel
+from rackline.hardware import Cluster, FabricLevel, billed_chips, taken_chips
 from rackline.parallel import Layout, memory_use
 from rackline.parallel.memory import kv_bytes_per_sequence
 from rackline.passes.features import Array, FloatLike, as_array
@@ -26,6 +27,8 @@ _PAIRS = 200_000  # looked at a time: bounds the memory
 _IN_TURN = (1, 4)  # prefill replicas for whose load partners are looked for
 _PARTNERS = 2  # for each of them
 _NUMBERS = (1, 2, 4, 8, 16)  # prefill replicas for whose load ratios are looked for
+_FEW_CHIPS = 16  # of a cluster in which every number of prefill replicas is looked at
+_CLOSE = 1e-9  # of a replica: thirds of a host add up to whole ones
 _COUNTS = ("evaluated", "fitting")
 WAITING_PROMPTS = 2.0  # passes' worth of KV on a prefill chip: one being made, one being sent
 
@@ -139,7 +142,8 @@ def prefill_points(part: Part, modes: list[Mode], link: FabricLevel) -> PoolPoin
     Args:
         link: level over which the KV cache leaves.
     """
-    space, precision, engine = part.space, part.precision, part.engine
+    space, precision = part.space, part.precision
+    engine = replace(part.engine, stack=part.engine.stack.prefill_pool())
     grid, work = space.grid, space.workload
     pp = as_array(grid.pp)
     parts: list[PoolPoints] = []
@@ -322,6 +326,7 @@ class Budget:
         prefill_chips, decode_chips: most that each pool may use [count].
         shared_chips: most that both may use together; None for pools on clusters of their own [count].
         prefill_usd_per_chip_s, decode_usd_per_chip_s: [USD/s].
+        prefill_on, decode_on: clusters whose whole rented units are paid; None where only chips in use are.
     """
 
     prefill_chips: int
@@ -329,6 +334,29 @@ class Budget:
     shared_chips: int | None
     prefill_usd_per_chip_s: float
     decode_usd_per_chip_s: float
+    prefill_on: Cluster | None = None
+    decode_on: Cluster | None = None
+
+    def taken(self, prefill_chips: Array, decode_chips: Array) -> tuple[Array, Array]:
+        """Chips that a replica of each pool takes, see `rackline.hardware.renting.taken_chips` [chips]."""
+        first = prefill_chips if self.prefill_on is None else taken_chips(self.prefill_on, prefill_chips)
+        then = decode_chips if self.decode_on is None else taken_chips(self.decode_on, decode_chips)
+        return as_array(first), as_array(then)
+
+    def billed(self, prefill_taken: Array, decode_taken: Array) -> tuple[Array, Array]:
+        """Chips that are paid for in each pool; where they share a cluster, in the ratio of what they take [chips]."""
+        if self.prefill_on is None or self.decode_on is None:
+            return prefill_taken, decode_taken
+        if self.shared_chips is None:
+            return billed_chips(self.prefill_on, prefill_taken), billed_chips(self.decode_on, decode_taken)
+        both = np.maximum(prefill_taken + decode_taken, 1.0)
+        share = billed_chips(self.decode_on, both) / both
+        return share * prefill_taken, share * decode_taken
+
+    @property
+    def in_units(self) -> bool:
+        """Whether both pools share chips that are rented several at a time."""
+        return self.shared_chips is not None and self.decode_on is not None and self.decode_on.rented_chips > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -462,14 +490,15 @@ def _transfer_s(prefill: PoolPoints, decode: PoolPoints, then: Array, first: Arr
 def _usd(
     prefill: PoolPoints, decode: PoolPoints, first: Array, then: Array, budget: Budget, n: Array, m: Array, rate: Array
 ) -> Array:
-    spent = n * prefill.chips[first] * budget.prefill_usd_per_chip_s
-    spent = spent + m * decode.chips[then] * budget.decode_usd_per_chip_s
+    one, other = budget.taken(prefill.chips[first], decode.chips[then])
+    paid = budget.billed(n * one, m * other)
+    spent = paid[0] * budget.prefill_usd_per_chip_s + paid[1] * budget.decode_usd_per_chip_s
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(rate > 0, spent / rate, np.inf)
 
 
 def _chip_limits(prefill: PoolPoints, decode: PoolPoints, first: Array, then: Array, budget: Budget) -> list[ChipLimit]:
-    chips_p, chips_d = as_array(prefill.chips[first]), as_array(decode.chips[then])
+    chips_p, chips_d = budget.taken(as_array(prefill.chips[first]), as_array(decode.chips[then]))
     if budget.shared_chips is not None:
         return [ChipLimit(prefill_chips=chips_p, decode_chips=chips_d, num_chips=budget.shared_chips)]
     none = np.zeros(first.shape)
@@ -477,6 +506,36 @@ def _chip_limits(prefill: PoolPoints, decode: PoolPoints, first: Array, then: Ar
         ChipLimit(prefill_chips=chips_p, decode_chips=none, num_chips=budget.prefill_chips),
         ChipLimit(prefill_chips=none, decode_chips=chips_d, num_chips=budget.decode_chips),
     ]
+
+
+def _ratios(rate_p: Array, rate_d: Array, limits: list[ChipLimit], budget: Budget) -> Iterator[tuple[Array, Array]]:
+    """Replicas of both pools that may be the cheapest: in the nearest ratios, or filling the cluster.
+
+    Where chips are rented several at a time, the nearest ratios are repeated as often as they fit, and beside them
+    stand the whole numbers around the ratio that would use every chip.
+    """
+    for counts in nearest_ratios(rate_p / rate_d, limits):
+        often = np.ones(counts.shape[1:])
+        if budget.in_units:
+            often = np.minimum.reduce([limit.steps(0.0 * counts, counts) for limit in limits])
+            often = np.where(np.isfinite(often), np.maximum(often, 1.0), 1.0)
+        n, m = counts * often
+        yield n, m
+    if not budget.in_units:
+        return
+    both = limits[0]
+    one, other = both.prefill_chips, both.decode_chips
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ideal = both.num_chips / (one * rate_d + other * rate_p)
+        wanted = [(rounded(ideal * rate_d), None) for rounded in (np.floor, np.ceil)]
+        wanted += [(None, rounded(ideal * rate_p)) for rounded in (np.floor, np.ceil)]
+    if both.num_chips <= _FEW_CHIPS:
+        wanted = [(np.full(one.shape, float(count)), None) for count in range(1, int(both.num_chips))]
+    for n, m in wanted:  # one of both is rounded, the other takes what is left
+        n = np.floor((both.num_chips - m * other) / one + _CLOSE) if n is None else n
+        m = np.floor((both.num_chips - n * one) / other + _CLOSE) if m is None else m
+        good = (n >= 1) & (m >= 1) & np.isfinite(n) & np.isfinite(m)
+        yield np.where(good, n, 0.0), np.where(good, m, 0.0)
 
 
 def _costs(prefill: PoolPoints, decode: PoolPoints, first: Array, then: Array, budget: Budget, load: Array) -> _Ways:
@@ -495,7 +554,7 @@ def _costs(prefill: PoolPoints, decode: PoolPoints, first: Array, then: Array, b
         prefill_replicas=np.zeros(first.shape, dtype=np.int64),
         decode_replicas=np.zeros(first.shape, dtype=np.int64),
     )
-    for n, m in nearest_ratios(rate_p / rate_d, limits):
+    for n, m in _ratios(rate_p, rate_d, limits, budget):
         rate = np.minimum(n * rate_p, m * rate_d)
         cost = _usd(prefill, decode, first, then, budget, n, m, rate)
         better = cost < best.usd

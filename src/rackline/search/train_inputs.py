@@ -11,7 +11,7 @@ from rackline.catalog import names
 from rackline.errors import InputError, UnknownNameError, nearest_names
 from rackline.training.memory import CHEAPEST_FIRST
 from rackline.training.runs import RECOMPUTE, SCHEDULES
-from rackline.training.stack import TrainingStack, training_stack
+from rackline.training.stack import TrainingStack, default_training_stack, training_stack
 
 MICRO_BATCHES_OF_A_STEP = 64
 """Micro-batches of a step on each replica up to which a rounded batch is divided further."""
@@ -19,13 +19,15 @@ ROUNDING = 0.06
 """How far a batch may be moved so that replicas can share it: 16M tokens in sequences of 8192 are 2048 of them."""
 
 
-def find_train_stack(name: str) -> TrainingStack:
-    """A training stack by name or file.
+def find_train_stack(name: str | None) -> TrainingStack:
+    """A training stack by name or file; the catalogue's default without one.
 
     Raises:
         UnknownNameError: neither.
         CatalogError: a file that breaks the schema.
     """
+    if name is None:
+        return training_stack(default_training_stack())
     try:
         return training_stack(name)
     except UnknownNameError as error:

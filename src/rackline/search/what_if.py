@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ import numpy as np
 from rackline.arch import AnyModel, Model
 from rackline.errors import InputError
 from rackline.search.plan import Plan
-from rackline.units import parse_count
+from rackline.units import parse_bytes, parse_count, parse_rate
 
 # short name → key of the catalogue
 KEYS = {
@@ -21,6 +22,13 @@ KEYS = {
     "scale_out_bandwidth": "levels.scale_out.bytes_per_s_each_way",
     "hbm_bandwidth": "chip.hbm_bytes_per_s",
     "hbm_capacity": "chip.hbm_bytes",
+}
+# those whose value has a unit, and how it is read
+_UNITS: dict[str, Callable[..., float]] = {
+    "scale_up_bandwidth": parse_rate,
+    "scale_out_bandwidth": parse_rate,
+    "hbm_bandwidth": parse_rate,
+    "hbm_capacity": parse_bytes,
 }
 DERIVED = ("total_over_active", "kv_bytes_per_token")
 MOST_VALUES = 32
@@ -85,6 +93,8 @@ def setting(name: str, value: str, model: AnyModel) -> str:
     """
     if name not in DERIVED:
         key = KEYS.get(name)
+        if name in _UNITS:
+            _UNITS[name](value, name=name)  # refuses a number without its unit
         return f"{key or name}={value}"
     wanted = parse_count(value, name=f"--what-if {name}", minimum=0.0, maximum=1e9)
     if not isinstance(model, Model):

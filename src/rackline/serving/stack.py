@@ -47,6 +47,8 @@ class Stack:
     first_token_equal_s: float | None = None
     burst_share: float = 0.0
     synchrony: float = 0.0
+    handover_s: float = 0.0
+    pool_burst_share: float = 0.0
 
     def beyond_passes_s(self, workload: Workload | Workloads) -> float:
         """Time to first token that no pass accounts for, by how the requests' lengths are drawn [s]."""
@@ -84,6 +86,18 @@ class Stack:
                 )
         host_s = numbers.host_s_per_step + self.host_s_per_step
         return replace(numbers, host_s_per_step=host_s, operations=operations)
+
+    def prefill_pool(self) -> Stack:
+        """The stack of workers that only prefill: as fast as the kernels, with a decode worker to hand over to."""
+        equal = self.first_token_equal_s
+        return replace(
+            self,
+            prefill_slowdown=1.0,
+            first_token_s=self.first_token_s + self.handover_s,
+            first_token_equal_s=None if equal is None else equal + self.handover_s,
+            burst_share=self.pool_burst_share,
+            handover_s=0.0,
+        )
 
     def memory(self, batched_tokens: FloatLike | None = None, memory_fraction: float | None = None) -> ServerMemory:
         """What the server keeps of a chip beside weights and cache.
@@ -140,9 +154,9 @@ def stack(name: str, *, version: str = "", hbm_bytes: float | None = None) -> St
     """
     record = stack_record(name)
     found = stack_from_record(record)
-    given = _numbers(version)
+    given = version_numbers(version)
     for entry in record.defaults:
-        if entry.before is not None and not (given and given < _numbers(entry.before)):
+        if entry.before is not None and not (given and given < version_numbers(entry.before)):
             continue
         if entry.hbm_from_bytes is not None and not (hbm_bytes is not None and hbm_bytes >= entry.hbm_from_bytes):
             continue
@@ -153,7 +167,7 @@ def stack(name: str, *, version: str = "", hbm_bytes: float | None = None) -> St
     return found
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def version_numbers(version: str) -> tuple[int, ...]:
     """The numbers that a version starts with: "0.5.6.post2" is (0, 5, 6)."""
     found = re.match(r"v?(\d+(?:\.\d+)*)", version.strip())
     return tuple(int(part) for part in found.group(1).split(".")) if found else ()
@@ -202,4 +216,6 @@ def stack_from_record(record: StackRecord) -> Stack:
         first_token_equal_s=record.first_token_equal_s,
         burst_share=record.burst_share,
         synchrony=record.synchrony,
+        handover_s=record.handover_s,
+        pool_burst_share=record.pool_burst_share,
     )

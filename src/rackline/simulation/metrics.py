@@ -400,14 +400,14 @@ def gather(
         used_block_s=sum(r.tally.used_s for r in everyone),
         prompt_pass_s=sum(r.tally.prompt_pass_s for r in everyone),
         prompt_rank_s=sum(r.tally.prompt_rank_s for r in everyone),
-        num_blocks=sum(rank.total for rank in ranks),
+        num_blocks=sum(rank.blocks.total for rank in ranks),
         ranks=len(ranks),
         replicas=len(everyone),
         tier_tokens=tuple(book.tier_tokens),
         samples=np.concatenate(samples),
         passes_run=tuple(r.records for r in everyone if r.records is not None),
         skipped=skipped,
-        blocks_left=sum(rank.used for rank in ranks),
+        blocks_left=sum(rank.blocks.used for rank in ranks),
         interrupted=interrupted,
     )
 

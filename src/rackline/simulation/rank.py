@@ -1,24 +1,17 @@
-"""One rank: its waiting queue, its running sequences, and its paged KV cache.
-
-All decoding sequences gain the same tokens in a step, so one clock counts for all of them: a sequence keeps
-`context - clock`, ends when the clock reaches its end, and needs a new block whenever the clock passes its place
-modulo the block size. A step of any number of sequences is then an addition.
-"""
+"""One rank: its waiting queue, its prompts, its decoding batch, and its paged KV cache."""
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
 from collections.abc import Sequence
-from math import ceil
 from typing import NamedTuple
 
+from rackline.simulation.blocks import KvBlocks
 from rackline.simulation.book import Book
-from rackline.simulation.extremes import Extremes
+from rackline.simulation.decoding import DecodingBatch
 from rackline.simulation.policies import Policy, Reserve, reserved_tokens
 from rackline.simulation.prefix_cache import PrefixCache
-from rackline.simulation.rank_spec import RankSpec, token_clock
-from rackline.simulation.remains import Remains
+from rackline.simulation.rank_spec import RankSpec
+from rackline.simulation.waiting import ArrivalOrder, KeyOrder
 
 
 class _Entry(NamedTuple):
@@ -37,29 +30,21 @@ class Rank:
     """State of a rank; `replica` drives it."""
 
     __slots__ = (
-        "base", "book", "bs", "cache", "chunked", "clock", "end_at", "ends", "extremes", "final", "held", "is_open",
-        "longest", "max_seqs", "n", "order", "phases", "policy", "preemptions", "prefilling", "remains", "reserve",
-        "shared", "shortest", "spec", "steps", "sum_base", "swap_s", "tier_s", "total", "used", "waiting", "yields",
+        "blocks", "book", "cache", "decoding", "final", "held", "is_open", "policy", "preemptions", "prefilling",
+        "reserve", "running", "shared", "spec", "swap_s", "tier_s", "waiting", "yields",
     )  # fmt: skip
 
-    def __init__(self, spec: RankSpec, policy: Policy, book: Book, tokens_per_step: float = 1.0) -> None:
+    def __init__(self, spec: RankSpec, policy: Policy, book: Book) -> None:
         self.spec, self.policy, self.book = spec, policy, book
-        self.bs, self.total, self.max_seqs = spec.block_size, spec.num_blocks, spec.max_num_seqs
         self.reserve: Reserve = spec.reserve or policy.reserve
         self.final = self.reserve == "final"
-        self.chunked = policy.chunked
-        self.waiting: deque[int] | list[tuple[float, float, int]] = deque[int]() if policy.order is None else []
+        self.waiting: ArrivalOrder | KeyOrder = ArrivalOrder() if policy.order is None else KeyOrder(self._key)
         self.prefilling: dict[int, int] = {}  # request → prompt tokens that are cached
-        self.order: dict[int, None] = {}  # everything that runs, in the order of admission
-        self.base: dict[int, int] = {}  # decoding request → context - clock
-        self.extremes = Extremes(self.base)
-        self.end_at: dict[int, int] = {}
-        self.ends: list[tuple[int, int]] = []
+        self.decoding = DecodingBatch(spec.block_size)
+        self.running: dict[int, None] = {}  # everything that prefills or decodes, in the order of admission
         self.held: dict[int, int] = {}  # blocks of prompts, and of whole requests that are reserved
         self.shared: dict[int, Sequence[int]] = {}  # request → hashed blocks that it uses
-        self.n = self.sum_base = self.clock = self.steps = self.used = self.preemptions = 0
-        self.longest = self.shortest = 0
-        self.phases = [0] * self.bs
+        self.preemptions = 0
         self.is_open = True
         self.yields = False  # a prompt found no room: decoding goes on before another is admitted
         self.swap_s = self.tier_s = 0.0
@@ -68,37 +53,13 @@ class Rank:
             if spec.prefix_caching and book.hashes is not None
             else None
         )
-        self.remains = Remains(self.total) if spec.prefix_caching and self.cache is None and not self.final else None
-
-    @property
-    def kv(self) -> int:
-        """Tokens that decoding sequences have cached [tokens]."""
-        return self.sum_base + self.n * self.clock
+        keeps_content = spec.prefix_caching and self.cache is None and not self.final
+        self.blocks = KvBlocks(spec.num_blocks, keeps_content=keeps_content)
 
     @property
     def load(self) -> int:
         """Requests that wait or run [requests]."""
-        return len(self.waiting) + len(self.order)
-
-    # waiting queue
-
-    def enqueue(self, request: int, arrival_s: float) -> None:
-        """Put a request into the waiting queue."""
-        if isinstance(self.waiting, deque):
-            self.waiting.append(request)
-        else:
-            heapq.heappush(self.waiting, (self._key(request), arrival_s, request))
-
-    def head(self) -> int:
-        """Who is next."""
-        return self.waiting[0] if isinstance(self.waiting, deque) else self.waiting[0][2]
-
-    def _return(self, request: int) -> None:
-        """A preempted request goes to the front, or to its place."""
-        if isinstance(self.waiting, deque):
-            self.waiting.appendleft(request)
-        else:
-            heapq.heappush(self.waiting, (self._key(request), self.book.engine_s[request] or 0.0, request))
+        return len(self.waiting) + len(self.running)
 
     def _key(self, request: int) -> float:
         order = self.policy.order
@@ -108,31 +69,7 @@ class Rank:
 
     def needed(self, tokens: int) -> int:
         """KV blocks that decoding takes while every sequence gains a number of tokens [count]."""
-        if self.final or not tokens:
-            return 0
-        if tokens == 1:
-            return self.phases[self.clock % self.bs]
-        whole, part = divmod(tokens, self.bs)
-        found = whole * self.n
-        if part:
-            first = self.clock % self.bs
-            last = first + part
-            phases = self.phases
-            found += sum(phases[first:last])
-            if last > self.bs:
-                found += sum(phases[: last - self.bs])
-        return found
-
-    def take(self, blocks: int) -> None:
-        """Take a number of free blocks into use."""
-        self.used += blocks
-        if self.remains is not None and blocks > 0:
-            self.remains.take(blocks)
-
-    def _give(self, request: int, blocks: int) -> None:
-        self.used -= blocks
-        if self.remains is not None:
-            self.remains.give(request, blocks)
+        return 0 if self.final or not tokens else self.decoding.new_blocks(tokens)
 
     def _private(self, request: int, tokens: int) -> int:
         shared = self.shared.get(request)
@@ -141,51 +78,42 @@ class Rank:
 
     def free(self, request: int, owner: int = -1) -> None:
         """Give all blocks of a running request back; its content is of use to `owner`, if to anybody."""
-        if request in self.base:
-            base = self.base.pop(request)
-            del self.end_at[request]
-            context = base + self.clock
-            self.n -= 1
-            self.sum_base -= base
-            if self.final:
-                self.used -= self.held.pop(request)
-            else:
-                self.phases[-base % self.bs] -= 1
-                self._give(owner, self._private(request, context))
-            if self.n and (base == self.longest or base == self.shortest):
-                self.longest, self.shortest = self.extremes.most(), self.extremes.least()
+        if request in self.decoding.base:
+            context = self.decoding.remove(request)
+            blocks = self.held.pop(request) if self.final else self._private(request, context)
         else:
             del self.prefilling[request]
-            self._give(owner, self.held.pop(request))
-        del self.order[request]
+            blocks = self.held.pop(request)
+        self.blocks.give(owner, blocks)
+        del self.running[request]
         shared = self.shared.pop(request, None)
         if shared is not None and self.cache is not None:
-            self.used -= self.cache.release(shared) * self.cache.unit_blocks
+            self.blocks.used -= self.cache.release(shared) * self.cache.unit_blocks
 
     def preempt(self, now: float) -> int:
         """Stop the request that was admitted last (or that is last in the policy's order), put it back; which one."""
         if self.policy.preempts_last_of_order:
             book = self.book
-            victim = max(self.order, key=lambda r: (self._key(r), book.engine_s[r] or 0.0, r))
+            victim = max(self.running, key=lambda r: (self._key(r), book.engine_s[r] or 0.0, r))
         else:
-            victim = next(reversed(self.order))
+            victim = next(reversed(self.running))
         book = self.book
-        if victim in self.base:
-            context = self.base[victim] + self.clock
-            book.generated[victim] = book.output_len[victim] - (self.end_at[victim] - self.clock)
+        if victim in self.decoding.base:
+            context = self.decoding.base[victim] + self.decoding.clock
+            book.generated[victim] = book.output_len[victim] - self.decoding.remaining(victim)
             book.last_s[victim] = now
             if self.spec.swap_tokens_per_s:
                 self.swap_s += context / self.spec.swap_tokens_per_s
         self.free(victim, victim)
         book.preempted[victim] = book.preempted.get(victim, 0) + 1
         self.preemptions += 1
-        self._return(victim)
+        self.waiting.put_back(victim, book.engine_s[victim] or 0.0)
         return victim
 
     def make_room(self, tokens: int, now: float) -> bool:
         """Preempt until the next step of decoding fits; whether anybody had to go."""
         found = False
-        while self.n and self.needed(tokens) > self.total - self.used:
+        while self.decoding.count and self.needed(tokens) > self.blocks.free:
             self.preempt(now)
             found = True
         return found
@@ -202,16 +130,16 @@ class Rank:
                 continue  # preempted by one before it
             done = self.prefilling[request]
             target = self.target(request)
-            take = min(target - done, budget) if self.chunked else target - done
+            take = min(target - done, budget) if self.policy.chunked else target - done
             if self.reserve == "chunk":
                 need = self._private(request, done + take) - self.held[request]
-                while need > self.total - self.used:
+                while need > self.blocks.free:
                     admit = False
                     if self.preempt(now) == request:
                         break
                 if request not in self.prefilling:
                     break
-                self.take(need)
+                self.blocks.take(need)
                 self.held[request] += need
             chunks.append((request, take, done))
             budget -= take
@@ -221,7 +149,7 @@ class Rank:
             self._admit(chunks, budget, now)
         if self.cache is not None:
             self._hash(chunks)
-            self.cache.trim(self.total - self.used)
+            self.cache.trim(self.blocks.free)
         return chunks
 
     def target(self, request: int) -> int:
@@ -231,10 +159,10 @@ class Rank:
     def join_ready(self, now: float) -> None:
         """Requests whose prompt was computed elsewhere start to decode, as far as there is room."""
         ready = self.book.ready
-        while self.waiting and len(self.order) < self.max_seqs and self.head() in ready:
-            request = self.head()
+        while self.waiting and len(self.running) < self.spec.max_num_seqs and self.waiting.first() in ready:
+            request = self.waiting.first()
             entry = self._entry(request, self.spec.max_batched_tokens)
-            if entry.need > self.total - self.used:
+            if entry.need > self.blocks.free:
                 return
             self._start(request, entry, now)
             self.prompt_done(request)
@@ -257,9 +185,9 @@ class Rank:
             done = (found + sum(tiers)) * cache.unit_tokens
         elif book.computed is not None and book.computed[request]:
             done = min(book.computed[request], target - 1)
-        elif self.remains is not None and request in self.remains.left:
-            done = min(self.remains.left[request][1], (target - 1) // self.bs) * self.bs
-        take = min(target - done, budget) if self.chunked else target - done
+        elif left := self.blocks.left_of(request):
+            done = min(left, (target - 1) // self.spec.block_size) * self.spec.block_size
+        take = min(target - done, budget) if self.policy.chunked else target - done
         whole = book.input_len[request] + book.output_len[request] - 1
         holding = reserved_tokens(self.reserve, chunk=done + take, prompt=target, final=whole)
         need = self.spec.blocks_of(holding)
@@ -269,13 +197,13 @@ class Rank:
 
     def _admit(self, chunks: list[tuple[int, int, int]], budget: int, now: float) -> None:
         most = self.spec.max_batched_tokens
-        while self.waiting and budget > 0 and len(self.order) < self.max_seqs:
-            request = self.head()
+        while self.waiting and budget > 0 and len(self.running) < self.spec.max_num_seqs:
+            request = self.waiting.first()
             entry = self._entry(request, budget)
             # a whole prompt that no pass can hold goes alone
             if entry.take > budget and (chunks or self.target(request) <= most):
                 return
-            if entry.need > self.total - self.used:
+            if entry.need > self.blocks.free:
                 return
             self._start(request, entry, now)
             chunks.append((request, entry.take, entry.done))
@@ -284,17 +212,10 @@ class Rank:
     def _start(self, request: int, entry: _Entry, now: float) -> None:
         """Take a request out of the queue and give it its blocks."""
         book = self.book
-        if isinstance(self.waiting, deque):
-            self.waiting.popleft()
-        else:
-            heapq.heappop(self.waiting)
-        self.order[request] = None
-        if self.remains is not None:
-            again = self.remains.reuse(request, entry.done // self.bs)
-            self.used += again
-            self.take(entry.need - again)
-        else:
-            self.used += entry.need
+        self.waiting.remove_first()
+        self.running[request] = None
+        again = self.blocks.take_again(request, entry.done // self.spec.block_size)
+        self.blocks.take(entry.need - again)
         if self.cache is not None and book.hashes is not None:
             hashes = book.hashes[request]
             self.cache.acquire(hashes[: entry.found])
@@ -337,7 +258,7 @@ class Rank:
                 continue
             for block in hashes[len(mine) : full]:
                 if not cache.insert(block):
-                    self.used -= cache.unit_blocks
+                    self.blocks.used -= cache.unit_blocks
                 self.held[request] -= cache.unit_blocks
             self.shared[request] = hashes[:full]
 
@@ -345,15 +266,11 @@ class Rank:
 
     def advance(self, tokens: int, steps: int) -> list[int]:
         """Advance decoding by a number of tokens (their blocks are counted already); returns who has finished."""
-        self.clock += tokens
-        self.steps += steps
-        ends, clock = self.ends, self.clock
+        self.decoding.advance(tokens, steps)
         finished: list[int] = []
-        while ends and ends[0][0] <= clock:
-            end, request = heapq.heappop(ends)
-            if self.end_at.get(request) == end:
-                self.free(request)
-                finished.append(request)
+        while (request := self.decoding.next_ended()) is not None:
+            self.free(request)
+            finished.append(request)
         return finished
 
     def prompt_done(self, request: int) -> bool:
@@ -366,31 +283,7 @@ class Rank:
             self.free(request)
             return True
         del self.prefilling[request]
-        base = target - self.clock
-        self.base[request] = base
-        self.extremes.add(request, base)
-        end = self.clock + book.output_len[request] - generated
-        self.end_at[request] = end
-        heapq.heappush(self.ends, (end, request))
-        self.longest = max(self.longest, base) if self.n else base
-        self.shortest = min(self.shortest, base) if self.n else base
-        self.n += 1
-        self.sum_base += base
+        self.decoding.add(request, target, book.output_len[request] - generated)
         if not self.final:
-            self.phases[-base % self.bs] += 1
             del self.held[request]
         return False
-
-    def steps_to_end(self, tokens_per_step: float) -> int:
-        """Steps until the next sequence finishes [count]; at least 1."""
-        ends = self.ends
-        while ends and self.end_at.get(ends[0][1]) != ends[0][0]:
-            heapq.heappop(ends)
-        if not ends:
-            return 1 << 60
-        if tokens_per_step == 1.0:
-            return ends[0][0] - self.clock
-        steps = max(ceil(ends[0][0] / tokens_per_step) - self.steps - 1, 1)
-        while token_clock(self.steps + steps, tokens_per_step) < ends[0][0]:
-            steps += 1
-        return steps

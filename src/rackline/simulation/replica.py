@@ -11,8 +11,6 @@ too, with experts of their own.
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
 from math import ceil, inf
 from typing import assert_never
 
@@ -22,9 +20,10 @@ from rackline.simulation.book import Book
 from rackline.simulation.clock import Chunk, Clock
 from rackline.simulation.policies import Policy
 from rackline.simulation.rank import Rank
-from rackline.simulation.rank_spec import RankSpec, token_clock
+from rackline.simulation.rank_spec import RankSpec
 from rackline.simulation.stretch import common_line, durations_of, step_s, steps_before, steps_with_room
 from rackline.simulation.tally import PassRecord, Tally
+from rackline.simulation.waiting import ArrivalQueue
 
 _AHEAD = 1 << 16  # steps that are looked at in one piece
 
@@ -59,38 +58,27 @@ class Replica:
     ) -> None:
         self.clock, self.spec, self.policy, self.book = clock, spec, policy, book
         self.per_step = clock.tokens_per_step
-        self.groups = [[Rank(spec, policy, book, self.per_step) for _ in range(ranks)] for _ in range(micro_batches)]
+        self.groups = [[Rank(spec, policy, book) for _ in range(ranks)] for _ in range(micro_batches)]
         self.ranks = [rank for group in self.groups for rank in group]
         self.hands_over, self.stepwise = hands_over, stepwise
         self.now = 0.0
-        self.queue: deque[tuple[float, int]] = deque()  # arrivals in order
-        self.late: list[tuple[float, int, int]] = []  # arrivals that are made during the run
+        self.arrivals = ArrivalQueue()
         self.done: list[tuple[int, float]] = []  # finished or handed over, when anybody wants to know
         self.tells = hands_over
         self.finished = 0
         self.tally = Tally()
         self.records: list[PassRecord] | None = [] if keep_passes else None
-        self._serial = 0
 
     # arrivals
 
     def submit(self, request: int, time_s: float) -> None:
         """A request reaches the scheduler at this time."""
-        if not self.late and (not self.queue or time_s >= self.queue[-1][0]):
-            self.queue.append((time_s, request))
-        else:
-            self._serial += 1
-            heapq.heappush(self.late, (time_s, self._serial, request))
-
-    def next_arrival(self) -> float:
-        """When the next request reaches the scheduler [s]."""
-        first = self.queue[0][0] if self.queue else inf
-        return min(first, self.late[0][0]) if self.late else first
+        self.arrivals.add(request, time_s)
 
     @property
     def load(self) -> int:
         """Requests in the replica [requests]."""
-        return sum(rank.load for rank in self.ranks) + len(self.queue) + len(self.late)
+        return sum(rank.load for rank in self.ranks) + len(self.arrivals)
 
     def known_prefix(self, request: int) -> int:
         """KV blocks of a prompt's prefix that some rank has cached [count]."""
@@ -101,28 +89,22 @@ class Replica:
         return max((rank.cache.match(mine, len(mine))[0] for rank in self.ranks if rank.cache is not None), default=0)
 
     def _take_arrivals(self) -> None:
-        now, queue, late = self.now, self.queue, self.late
-        while True:
-            if late and late[0][0] <= now and (not queue or late[0][0] < queue[0][0]):
-                time_s, _, request = heapq.heappop(late)
-            elif queue and queue[0][0] <= now:
-                time_s, request = queue.popleft()
-            else:
-                return
+        while (arrival := self.arrivals.pop_until(self.now)) is not None:
+            time_s, request = arrival
             if self.book.engine_s[request] is None:
                 self.book.engine_s[request] = time_s
             ranks = self.ranks
-            rank = ranks[0] if len(ranks) == 1 else min(ranks, key=lambda r: (r.load, r.used))
-            rank.enqueue(request, time_s)
+            rank = ranks[0] if len(ranks) == 1 else min(ranks, key=lambda r: (r.load, r.blocks.used))
+            rank.waiting.add(request, time_s)
 
     # the loop
 
     @property
     def next_start(self) -> float:
         """When the next pass can start [s]; infinite when there is nothing to do."""
-        if any(rank.order or rank.waiting for rank in self.ranks):
+        if any(rank.running or rank.waiting for rank in self.ranks):
             return self._departure(self.now)
-        start = self.next_arrival()
+        start = self.arrivals.next_s()
         return start if start == inf else self._departure(max(self.now, start))
 
     def advance(self, until: float = inf) -> None:
@@ -138,10 +120,10 @@ class Replica:
         while True:
             self._take_arrivals()
             for rank in ranks:
-                if rank.order or rank.waiting:
+                if rank.running or rank.waiting:
                     break
             else:
-                start = self.next_arrival()
+                start = self.arrivals.next_s()
                 if start >= until or start == inf:
                     return
                 self.now = max(self.now, start)
@@ -171,7 +153,7 @@ class Replica:
 
     def _wait(self, seconds: float) -> None:
         self.now += seconds
-        if any(rank.n for rank in self.ranks):
+        if any(rank.decoding.count for rank in self.ranks):
             self.tally.waited_s += seconds
 
     def _mixed_or_decode(self, until: float) -> None:
@@ -183,16 +165,17 @@ class Replica:
                 rank.join_ready(now)
             found: list[tuple[int, int, int]] = []
             grown = 0
-            if rank.n:
-                grown = self._step_tokens(rank)
-                if rank.n * grown > rank.total - rank.used:
+            batch = rank.decoding
+            if batch.count:
+                grown = batch.tokens_of(1, self.per_step)
+                if batch.count * grown > rank.blocks.free:
                     lost = rank.make_room(grown, now) or lost
             if rank.prefilling or rank.waiting:
                 need = rank.needed(grown)  # set aside for the sequences that decode in this pass
-                rank.used += need
+                rank.blocks.used += need
                 preempted = rank.preemptions
-                found = rank.take_prompts(self.spec.max_batched_tokens - rank.n * verified, now, not lost)
-                rank.used -= need
+                found = rank.take_prompts(self.spec.max_batched_tokens - batch.count * verified, now, not lost)
+                rank.blocks.used -= need
                 lost = lost or rank.preemptions != preempted
             prompts.append(found)
             any_prompts = any_prompts or bool(found)
@@ -209,9 +192,9 @@ class Replica:
         for rank in self.ranks:
             if self.book.ready:
                 rank.join_ready(now)
-            if batch and not rank.order:
+            if batch and not rank.running:
                 rank.is_open = True
-            held_back = rank.yields and rank.n > 0
+            held_back = rank.yields and rank.decoding.count > 0
             yielding = yielding or held_back
             admit = (rank.is_open or not batch) and not held_back
             found: list[tuple[int, int, int]] = []
@@ -227,16 +210,11 @@ class Replica:
             return
         for rank in self.ranks:
             rank.is_open = False
-            if rank.n:
-                lost = rank.make_room(self._step_tokens(rank), now) or lost
+            if rank.decoding.count:
+                lost = rank.make_room(rank.decoding.tokens_of(1, self.per_step), now) or lost
         self._decode(until, alone=lost or yielding)
         for rank in self.ranks:
             rank.yields = False
-
-    def _step_tokens(self, rank: Rank) -> int:
-        if self.per_step == 1.0:
-            return 1
-        return token_clock(rank.steps + 1, self.per_step) - rank.clock
 
     # one pass with prompts
 
@@ -247,15 +225,16 @@ class Replica:
         for group in self.groups:
             mine = prompts[index : index + len(group)]
             index += len(group)
-            decoding = sum(rank.n for rank in group) * verified if decodes else 0
-            new = 0
-            for chunks in mine:
+            decoding = new = 0
+            for rank, chunks in zip(group, mine, strict=True):
+                decoding += rank.decoding.count * verified if decodes else 0
                 for chunk in chunks:
                     new += chunk[1]
             tokens += new
             sequences += decoding // verified
             for rank, chunks in zip(group, mine, strict=True):
-                n = rank.n if decodes else 0
+                batch = rank.decoding
+                n = batch.count if decodes else 0
                 swap_s, beside = rank.swap_s, max(beside, rank.tier_s)
                 rank.tier_s = rank.swap_s = 0.0
                 if not chunks and (not n or self._dominated(rank, group, mine)) and not swap_s:
@@ -263,8 +242,8 @@ class Replica:
                 if not chunks and not n:
                     seconds = max(seconds, swap_s)
                     continue
-                kv, longest = (rank.kv, rank.longest + rank.clock) if n else (0, 0)
-                alone = step_s(self.clock, rank, decoding) if n and chunks else 0.0
+                kv, longest = (batch.kv_tokens, batch.longest_context) if n else (0, 0)
+                alone = step_s(self.clock, batch, decoding) if n and chunks else 0.0
                 pieces = [Chunk(take, done) for _, take, done in chunks]
                 seconds = max(seconds, clock.prompts(n, kv, longest, pieces, decoding + new, alone) + swap_s)
         seconds = max(seconds, beside)  # layers are computed while the cache of later ones comes in
@@ -282,9 +261,9 @@ class Replica:
             self.tally.prompts(prompts, seconds)
         joined = 0
         for rank, chunks in zip(self.ranks, prompts, strict=True):
-            if decodes and rank.n:
-                grown = self._step_tokens(rank)
-                rank.take(rank.needed(grown))
+            if decodes and rank.decoding.count:
+                grown = rank.decoding.tokens_of(1, self.per_step)
+                rank.blocks.take(rank.needed(grown))
                 for request in rank.advance(grown, 1):
                     self._finish(request, end)
             for request, take, done in chunks:
@@ -314,8 +293,7 @@ class Replica:
     def _dominated(self, rank: Rank, group: list[Rank], prompts: list[list[tuple[int, int, int]]]) -> bool:
         """Whether another rank of the group has at least as much of everything, so that it ends later."""
         return any(
-            chunks and other.n >= rank.n and other.kv >= rank.kv and other.longest >= rank.longest
-            for other, chunks in zip(group, prompts, strict=True)
+            chunks and other.decoding.exceeds(rank.decoding) for other, chunks in zip(group, prompts, strict=True)
         )
 
     # decode steps
@@ -325,17 +303,17 @@ class Replica:
         per_step = self.per_step
         blocked = False
         for rank in self.ranks:
-            if rank.n:
-                most = min(most, rank.steps_to_end(per_step))
+            if rank.decoding.count:
+                most = min(most, rank.decoding.steps_to_end(per_step))
             if rank.waiting:
                 blocked = True
         for rank in self.ranks:
-            if rank.n:
+            if rank.decoding.count:
                 most = min(most, steps_with_room(rank, most, per_step))
         most = 1 if alone or self.stepwise else max(most, 1)
         # a queue that cannot move is not changed by who joins its end
         if not (blocked and len(self.ranks) == 1 and self.policy.order is None):
-            until = min(until, self.next_arrival())
+            until = min(until, self.arrivals.next_s())
         interval = self.policy.interval_s
         line = None if per_step != 1.0 or interval else common_line(self.clock, self.groups, most)
         if line is not None:
@@ -360,7 +338,7 @@ class Replica:
         sequences = 0
         swapped = 0.0
         for rank in self.ranks:
-            sequences += rank.n
+            sequences += rank.decoding.count
             swapped = max(swapped, rank.swap_s)
             rank.swap_s = 0.0
         seconds += swapped
@@ -373,17 +351,17 @@ class Replica:
         self.tally.gaps_of(sequences, start, first + swapped, slope, steps, durations)
         grown_used = 0
         for rank in self.ranks:
-            if rank.n:
-                grown = steps if per_step == 1.0 else token_clock(rank.steps + steps, per_step) - rank.clock
+            if rank.decoding.count:
+                grown = rank.decoding.tokens_of(steps, per_step)
                 need = rank.needed(grown)
-                rank.take(need)
+                rank.blocks.take(need)
                 grown_used += need
         self.tally.account(self.ranks, seconds, steps, -0.5 * grown_used)
         for rank in self.ranks:
-            if rank.n:
-                grown = steps if per_step == 1.0 else token_clock(rank.steps + steps, per_step) - rank.clock
+            if rank.decoding.count:
+                grown = rank.decoding.tokens_of(steps, per_step)
                 if rank.cache is not None:
-                    rank.cache.trim(rank.total - rank.used)
+                    rank.cache.trim(rank.blocks.free)
                 for request in rank.advance(grown, steps):
                     self._finish(request, end)
 

@@ -41,8 +41,8 @@ class Tally:
     def account(self, ranks: Sequence[Rank], seconds: float, steps: int, used_more: float) -> None:
         n = used = 0
         for rank in ranks:
-            n += rank.n
-            used += rank.used
+            n += rank.decoding.count
+            used += rank.blocks.used
         self.steps += steps
         self.passes += 1
         self.busy_s += seconds
@@ -82,9 +82,9 @@ class Tally:
     def sample(self, ranks: Sequence[Rank], now: float) -> None:
         n = waiting = used = 0
         for rank in ranks:
-            n += rank.n
+            n += rank.decoding.count
             waiting += len(rank.waiting) + len(rank.prefilling)
-            used += rank.used
+            used += rank.blocks.used
         self.samples.append((now, n, waiting, used))
         if len(self.samples) >= _SAMPLES:
             self.samples = self.samples[::2]

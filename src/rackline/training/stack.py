@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from rackline.catalog import TrainingStackRecord, training_stack_record
+from rackline.catalog import TrainingStackRecord, names, training_stack_record
 from rackline.hardware import Chip
 from rackline.training.runs import SCHEDULES
 
@@ -94,6 +94,11 @@ def lookup(table: Mapping[Key, float], generation: str, dtype: str) -> float:
 def training_stack(name: str) -> TrainingStack:
     """Load a stack by name or file. Raises UnknownNameError, CatalogError as the catalogue; "unit" is `IDEAL`."""
     return IDEAL if name == "unit" else training_stack_from_record(training_stack_record(name))
+
+
+def default_training_stack() -> str:
+    """Name of the stack that is taken where none is named."""
+    return next(name for name in names("training_stacks") if training_stack_record(name).is_default)
 
 
 def training_stack_from_record(record: TrainingStackRecord) -> TrainingStack:

@@ -99,7 +99,11 @@ FORMS: dict[str, Form] = {
         optional={"output_len": "length", "partitioning": "text"},
         measured={"prefill_s": _DAY, "token_s": _SLOWEST_TOKEN, "total_s": _DAY},
     ),
-    "max-throughput": Form(required={**_DEPLOYED, **_LENGTHS}, optional={}, measured={"output_tokens_per_s": math.inf}),
+    "max-throughput": Form(
+        required={**_DEPLOYED, **_LENGTHS},
+        optional={"num_prompts": "count", "max_num_seqs": "count", "max_num_batched_tokens": "count"},
+        measured={"output_tokens_per_s": math.inf},
+    ),
     "op": Form(
         required={"chip": "text", "op": "text"},
         optional={**_OP_OPTIONAL, "kernel": "text", "dispatch_s": "number", "combine_s": "number"},

@@ -17,6 +17,7 @@ _TITLES = {
     "model": "By model",
     "chip": "By chip",
     "stack": "By stack",
+    "version": "By version of the stack",
     "precision": "By precision",
     "op": "By operation",
 }

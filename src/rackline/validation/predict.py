@@ -23,7 +23,7 @@ from rackline.serving.stack import Stack
 from rackline.serving.workload import Workloads
 from rackline.validation.cases import Case
 from rackline.validation.resolve import Resolver
-from rackline.validation.sources import source_of
+from rackline.validation.sources import requests_of, source_of
 from rackline.validation.speculation import speculation_of
 
 Predicted = dict[str, float] | RacklineError  # values by measured key, or why there are none
@@ -58,7 +58,7 @@ class Predictor:
         """The prefill and the decode pool of a case, built once a deployment."""
         prefill, decode = self.resolver.pools(case)
         stack, how = self.resolver.stack(case), speculation_of(case)
-        first, then = self.engine(prefill, stack), self.engine(decode, stack, how)
+        first, then = self.engine(prefill, stack.prefill_pool()), self.engine(decode, stack, how)
         key = (id(first), id(then))
         if key not in self._pools:
             self._pools[key] = TwoPools(prefill=prefill, decode=decode, first=first, then=then)
@@ -293,21 +293,41 @@ def predict_static_batch(predictor: Predictor, cases: Sequence[Case]) -> list[Pr
 
 
 def predict_max_throughput(predictor: Predictor, cases: Sequence[Case]) -> list[Predicted]:
-    """Requests without limit; the best of the layouts that the source leaves open."""
+    """Requests all at once; the best of the layouts that the source leaves open.
+
+    Where their number is known, they run in whole waves of as many as fit at once, and a part of one:
+    rate = N / (waves · B / X(B) + rest / X(rest)), with X(b) requests/s at b in flight.
+    """
     best: dict[int, float] = {}
     reasons: dict[int, RacklineError] = {}
     groups, refused = _grouped(predictor, cases, PLAIN)
     for group in groups:
         unlimited = unlimited_requests(group.deployment, group.stack.max_num_seqs)
         loops = group.loops([unlimited] * len(group.members))
-        for (index, _), loop in zip(group.members, loops, strict=True):
+        own = [cases[index] for index, _ in group.members]
+        waves = [_waves(case, loop, unlimited) for case, loop in zip(own, loops, strict=True)]
+        ends = group.loops([max(rest, 1.0) for _, rest in waves])
+        for (index, _), loop, (whole, rest), end in zip(group.members, loops, waves, ends, strict=True):
             if isinstance(loop, RacklineError):
                 reasons[index] = loop
-            else:
-                best[index] = max(best.get(index, 0.0), loop.output_tokens_per_s)
+                continue
+            rate = loop.output_tokens_per_s
+            if rest and not isinstance(end, RacklineError):
+                rate = (whole + rest) / (whole / rate + rest / end.output_tokens_per_s)
+            best[index] = max(best.get(index, 0.0), rate)
     found: dict[int, Predicted] = {index: {"output_tokens_per_s": value} for index, value in best.items()}
     found = {**reasons, **found, **refused}
     return [found[index] for index in range(len(cases))]
+
+
+def _waves(case: Case, loop: ClosedLoop | RacklineError, unlimited: float) -> tuple[float, float]:
+    """Requests of a benchmark in whole waves, and those of the last one; (0, 0) where they have no end."""
+    number = requests_of(case)
+    if not number or isinstance(loop, RacklineError):
+        return 0.0, 0.0
+    places = unlimited if loop.bound == "concurrency" else loop.decoding
+    whole = number // places * places
+    return whole, number - whole
 
 
 def _one_by_one(

@@ -10,7 +10,15 @@ from typing import Any, cast
 
 from rackline import arch
 from rackline.arch import AnyModel, GroupedQueryAttention, Model
-from rackline.catalog import ModelRecord, canonical_name, chip_record, cluster_record, measured_stacks, names
+from rackline.catalog import (
+    ModelRecord,
+    canonical_name,
+    chip_record,
+    cluster_record,
+    measured_stacks,
+    names,
+    stack_record,
+)
 from rackline.catalog.load import record_from_mapping
 from rackline.errors import InputError, LayoutError, nearest_names
 from rackline.hardware import Chip, Cluster, FabricLevel, chip_from_record, cluster
@@ -21,7 +29,6 @@ from rackline.serving.stack import IDEAL, Stack, stack
 from rackline.validation.cases import Case
 from rackline.validation.sources import source_of
 
-BEFORE_CUDA_GRAPHS = "0.2.6"  # of vLLM, whose next version captures decode steps
 # Parts that a training layout has and serving has not.
 _OTHER_PARTS = ("virtual_pp", "fsdp", "sharding", "dp", "dcp")
 _PARTS = ("tp", "pp", "ep", "moe_tp", "attention_dp", "cp")
@@ -160,9 +167,10 @@ class Resolver:
         if name not in self.stacks:
             # images of Dynamo are numbered by its own releases, not by those of the engine in them
             version = "" if "ai-dynamo" in case.text("image") else case.stack_version
-            if name == "vllm" and case.kind == "static-batch" and not version:
-                version = BEFORE_CUDA_GRAPHS  # one batch driven step by step, as papers of 2023 did
-            key = (name if name in names("stacks") else "generic", version, self.chip(case.chip).hbm_bytes)
+            known = name if name in names("stacks") else "generic"
+            if case.kind == "static-batch" and not version:
+                version = stack_record(known).static_batch_version  # one batch driven step by step
+            key = (known, version, self.chip(case.chip).hbm_bytes)
             if key not in self._stacks:
                 self._stacks[key] = self.change(stack(key[0], version=version, hbm_bytes=key[2]))
             found = self._stacks[key]
@@ -288,7 +296,9 @@ def _as_started(found: Stack, case: Case) -> Stack:
 def layouts_of(case: Case, model: AnyModel) -> tuple[Layout, ...]:
     """Layouts that a case may mean, on all of its chips; missing parts are 1, replicas fill up the chips.
 
-    A dense model has no experts to cut, and its attention-dp ranks are replicas. moe_tp follows from the other parts.
+    A dense model has no experts to cut, and its attention-dp ranks are replicas. moe_tp follows from the other parts,
+    and so does attention_dp where experts are cut over more chips than attention (attention_dp = moe_tp · ep / tp), as
+    by vLLM with data parallel ranks, with expert parallelism or without.
     For max-throughput a missing ep leaves all of its values open.
 
     Raises:
@@ -305,7 +315,11 @@ def layouts_of(case: Case, model: AnyModel) -> tuple[Layout, ...]:
             parts[key] = int(value)
     tp, pp, cp = parts.get("tp", 1), parts.get("pp", 1), parts.get("cp", 1)
     mixture = isinstance(model, Model) and model.is_moe
-    attention_dp = parts.get("attention_dp", 1) if mixture else 1
+    # experts over more chips than attention: each of these holds the attention of other sequences
+    wide, left = divmod(parts.get("moe_tp", 1) * parts.get("ep", 1), tp)
+    attention_dp = parts.get("attention_dp", 1 if left else max(wide, 1)) if mixture else 1
+    if mixture and attention_dp == 1 and source_of(case).attention_dp_of_mixtures:
+        tp, attention_dp = 1, tp
     per_replica = tp * pp * cp * attention_dp
     if case.num_chips % per_replica:
         raise LayoutError(

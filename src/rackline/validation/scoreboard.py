@@ -12,7 +12,7 @@ import numpy as np
 from rackline.validation.cases import Case, Unsupported
 from rackline.validation.speculation import BothWays, Placed, by_group
 
-GROUPED_BY = ("kind", "model", "chip", "stack", "precision", "op")
+GROUPED_BY = ("kind", "model", "chip", "stack", "version", "precision", "op")
 WITHIN = 0.2
 SERVED = ("serve", "serve-disaggregated")
 """Kinds of cases whose requests are a time to first token and times per output token."""
@@ -226,6 +226,7 @@ def group_of(case: Case | Unsupported) -> dict[str, str]:
             "model": "",
             "chip": case.chip,
             "stack": case.stack or "-",
+            "version": _version_of(case),
             "precision": dtypes,
             "op": case.text("op"),
         }
@@ -234,9 +235,16 @@ def group_of(case: Case | Unsupported) -> dict[str, str]:
         "model": case.model or "-",
         "chip": case.chip or "-",
         "stack": case.stack or "-",
+        "version": _version_of(case) if isinstance(case, Case) else "-",
         "precision": case.precision or "-",
         "op": "",
     }
+
+
+def _version_of(case: Case) -> str:
+    """Stack and version as text: "vllm 0.11.1"; without what a source adds to the number."""
+    number = case.stack_version.split(maxsplit=1)[0].removesuffix(",") if case.stack_version.strip() else "unknown"
+    return f"{case.stack} {number}" if case.stack else "-"
 
 
 def statistics(scores: Sequence[Score] | Iterable[Score], unsupported: int = 0) -> Stats:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
@@ -26,6 +27,8 @@ class Source:
         output_spread: standard deviation of its answers over their mean.
         assumed_input_len: prompt length in place of one that a case only assumes; as the case says where it is None
             [tokens].
+        attention_dp_of_mixtures: whether its mixtures run attention data parallel on what it calls tp.
+        requests: how many it sends, by lengths as "input/output" [requests].
         urls, accessed: where this is known from.
     """
 
@@ -36,6 +39,8 @@ class Source:
     precision_detail: str = ""
     output_spread: float = 0.0
     assumed_input_len: float | None = None
+    attention_dp_of_mixtures: bool = False
+    requests: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
     urls: tuple[str, ...] = ()
     accessed: str = ""
 
@@ -47,6 +52,14 @@ def source_of(case: Case) -> Source:
     """The benchmark that a case comes from; one that publishes means of greedy decoding where nothing is known."""
     label = case.source
     return next((source for source in known_sources() if label.startswith(source.prefix)), _PLAIN)
+
+
+def requests_of(case: Case) -> float:
+    """Requests of a benchmark at unlimited rate: as the case says, or as its benchmark does; 0 where nobody does."""
+    if case.values.get("num_prompts"):
+        return case.number("num_prompts")
+    lengths = f"{case.number('input_len'):g}/{case.number('output_len'):g}"
+    return float(source_of(case).requests.get(lengths, 0))
 
 
 @cache

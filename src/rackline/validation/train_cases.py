@@ -15,7 +15,15 @@ from rackline.passes.features import Array
 from rackline.training.memory import cheapest_recompute
 from rackline.training.precision import TrainPrecision, train_precision
 from rackline.training.runs import Runs, TrainLayout, replaced
-from rackline.training.stack import BEFORE_HOPPER, IDEAL, TrainingStack, has_grace, lookup, training_stack
+from rackline.training.stack import (
+    BEFORE_HOPPER,
+    IDEAL,
+    TrainingStack,
+    default_training_stack,
+    has_grace,
+    lookup,
+    training_stack,
+)
 from rackline.training.step import StepParts, Times, step_parts, step_time
 from rackline.training.work import MicroBatch
 from rackline.validation.cases import Case, Unsupported
@@ -215,10 +223,10 @@ def _ready(resolver: Resolver, case: Case, stacks: dict[str, TrainingStack]) -> 
         raise InputError(what="model", given=case.model, allowed="a model whose layers are known")
     if case.values.get("num_layers"):
         model = truncated(model, int(case.number("num_layers")))
-    name = "unit" if resolver.calibration_name == "unit" else train_stack_name(case)
+    chip = resolver.chip(case.chip)
+    name = "unit" if resolver.calibration_name == "unit" else train_stack_name(case, chip.generation)
     if name not in stacks:
         stacks[name] = find_stack(name)
-    chip = resolver.chip(case.chip)
     precision = train_precision(case.precision, chip, stack=stacks[name])
     layout = train_layout(case, model)
     if case.text("recompute", "unknown").lower() == "unknown":
@@ -268,12 +276,12 @@ def _unknown_recompute(
 
 
 def find_stack(name: str) -> TrainingStack:
-    """A training stack of the catalogue; the most common one where the name is unknown."""
+    """A training stack of the catalogue; the default one where the name is unknown."""
     from rackline.catalog import names
 
     if name == "unit":
         return IDEAL
-    return training_stack(name if name in names("training_stacks") else "megatron-bridge")
+    return training_stack(name if name in names("training_stacks") else default_training_stack())
 
 
 def _group_parts(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
 
+from rackline.catalog import names, training_stack_record
 from rackline.passes.features import Array
 from rackline.training.stack import TrainingStack
 from rackline.validation.train_cases import TrainCases, find_stack
@@ -48,7 +50,7 @@ def _n(name: str, prior: float, spread: float, low: float, high: float) -> Numbe
     return Number(name=name, prior=prior, spread=spread, low=low, high=high)
 
 
-NUMBERS: tuple[Number, ...] = (
+_COMMON: tuple[Number, ...] = (
     _n("gemm_slowdown ampere *", 1.15, 0.15, 0.8, 2.0),
     _n("gemm_slowdown hopper bf16", 1.15, 0.15, 0.8, 2.0),
     _n("gemm_slowdown hopper *", 1.15, 0.15, 0.8, 2.0),
@@ -58,9 +60,7 @@ NUMBERS: tuple[Number, ...] = (
     _n("gemm_slowdown * *", 1.15, 0.15, 0.8, 2.0),  # chips that nobody measured stay at the prior
     _n("expert_slowdown hopper *", 1.1, 0.15, 0.8, 2.0),
     _n("flash_backward", 1.3, 0.15, 0.9, 2.0),
-    _n("flash_forward llm-foundry", 1.1, 0.15, 0.8, 2.5),
     _n("elementwise", 1.0, 0.4, 0.3, 4.0),
-    _n("elementwise llm-foundry", 2.0, 0.4, 0.5, 6.0),
     _n("quantise", 1.0, 0.4, 0.2, 4.0),
     _n("permute", 4.0, 0.5, 0.5, 12.0),
     _n("unfused", 10.0, 1.0, 1.0, 120.0),
@@ -76,10 +76,18 @@ NUMBERS: tuple[Number, ...] = (
     _n("host_expert_s", 0.1e-3, 0.3, 0.01e-3, 0.3e-3),
     _n("host_state_s", 5e-3, 0.5, 0.3e-3, 20e-3),
     _n("host_grace", 0.6, 0.4, 0.2, 1.5),
-    _n("permute megatron-bridge", 2.0, 0.5, 0.3, 12.0),
-    _n("expert_inside megatron-bridge", 0.5, 0.5, 0.05, 3.0),
-    _n("unfused megatron-bridge", 5.0, 1.0, 0.3, 120.0),
 )
+
+
+@cache
+def fitted_numbers() -> tuple[Number, ...]:
+    """All fitted numbers: those that stacks share, and those that a stack of the catalogue has of its own."""
+    own = (
+        _n(f"{one.name} {stack}", one.prior, one.spread, one.low, one.high)
+        for stack in names("training_stacks")
+        for one in training_stack_record(stack).own
+    )
+    return (*_COMMON, *own)
 
 
 def stacks_with(values: Mapping[str, float], base: Mapping[str, TrainingStack]) -> dict[str, TrainingStack]:
@@ -89,7 +97,7 @@ def stacks_with(values: Mapping[str, float], base: Mapping[str, TrainingStack]) 
     for name, stack in base.items():
         plain: dict[str, float] = {}
         slow: dict[str, dict[tuple[str, str], float]] = {table: {} for table in tables}
-        for number in NUMBERS:
+        for number in fitted_numbers():
             value = values[number.name]
             if number.field in tables:
                 slow[number.field][number.of[0], number.of[1]] = value
@@ -121,21 +129,21 @@ def fit_numbers(
     from scipy import optimize
 
     seen = cases.take(np.flatnonzero(rows) if rows.dtype == bool else rows)
-    prior = np.log([number.prior for number in NUMBERS])
-    spread = np.array([number.spread for number in NUMBERS])
-    low = np.log([number.low for number in NUMBERS])
-    high = np.log([number.high for number in NUMBERS])
+    prior = np.log([number.prior for number in fitted_numbers()])
+    spread = np.array([number.spread for number in fitted_numbers()])
+    low = np.log([number.low for number in fitted_numbers()])
+    high = np.log([number.high for number in fitted_numbers()])
     target = np.log(seen.measured_s)
 
     def loss(x: Array) -> Array:
-        values = {number.name: float(v) for number, v in zip(NUMBERS, np.exp(x), strict=True)}
+        values = {number.name: float(v) for number, v in zip(fitted_numbers(), np.exp(x), strict=True)}
         misfit = (np.log(seen.predict(stacks_with(values, base))) - target) / NOISE
         # soft L1 of the misfits, plain squares of the shrinkage
         soft = np.sign(misfit) * np.sqrt(2.0 * (np.sqrt(1.0 + misfit**2) - 1.0))
         return np.concatenate([soft, (x - prior) / spread])
 
-    first = prior if start is None else np.log([start[number.name] for number in NUMBERS])
+    first = prior if start is None else np.log([start[number.name] for number in fitted_numbers()])
     found: Any = cast("Any", optimize).least_squares(
         loss, np.clip(first, low + 1e-6, high - 1e-6), bounds=(low, high), max_nfev=40
     )
-    return {number.name: float(v) for number, v in zip(NUMBERS, np.exp(found.x), strict=True)}
+    return {number.name: float(v) for number, v in zip(fitted_numbers(), np.exp(found.x), strict=True)}

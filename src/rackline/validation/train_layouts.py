@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rackline.arch import LayerGroup, Model
+from rackline.catalog import names, training_stack_record
 from rackline.errors import InputError, LayoutError, nearest_names
+from rackline.serving.stack import version_numbers
 from rackline.training.runs import RECOMPUTE, TrainLayout
 from rackline.validation.cases import Case
 
@@ -13,22 +15,18 @@ _COUNTS = ("tp", "pp", "virtual_pp", "cp", "ep", "expert_tp", "moe_tp", "dp", "f
 SHARDING = {"full-shard": 3, "fsdp": 3, "shard-grad-op": 2, "zero-3": 3, "zero-2": 2, "zero-1": 1, "none": 0}
 WIDE_EXPERTS = 16
 """Most experts per layer, each as wide as a dense block, at which tensor parallelism still splits experts."""
-BRIDGE_GRAPHS = (26, 6)
-"""Release of Megatron-Bridge from which expert layers run in fused and captured kernels."""
 
 
-def train_stack_name(case: Case) -> str:
-    """Name of the training stack of a case in the catalogue, by stack and release.
-
-    Megatron-LM on A100 without a release is that of 2021, before fused attention.
-    """
+def train_stack_name(case: Case, generation: str) -> str:
+    """Name of the training stack of a case in the catalogue, by stack, release and generation of the chip."""
     name = case.stack.lower().replace(" ", "-").replace("_", "-")
-    if name == "megatron-bridge" and case.stack_version:
-        parts = str(case.stack_version).split(".")
-        number = tuple(int(part) for part in parts[:2] if part.isdigit())
-        return "megatron-bridge" if number >= BRIDGE_GRAPHS else "megatron-bridge-25"
-    if name == "megatron-lm" and case.chip.startswith("a100"):
-        return "megatron-lm-2021"
+    given = version_numbers(case.stack_version)
+    for known in names("training_stacks"):
+        for one in training_stack_record(known).stands_for:
+            if one.stack != name or (one.generation is not None and one.generation != generation):
+                continue
+            if one.before is None or (given and given < version_numbers(one.before)):
+                return known
     return name
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from rackline.catalog import training_stack_record
+from rackline.errors import InputError
 from rackline.files import rounded, toml_text, write_text
 from rackline.training.stack import IDEAL, TrainingStack
 
@@ -21,6 +22,8 @@ _RARE = (
     "numbers_of",
     "stated",
 )
+_DESCRIBES = ("is_default", "stands_for", "own")
+"""What a record says of itself, which no fit touches."""
 """Habits that a file states only where they are not the common ones."""
 _HABITS = (
     "name",
@@ -42,18 +45,40 @@ _CITATION = (
 )
 
 
-def write_stacks(stacks: Mapping[str, TrainingStack], folder: Path) -> list[Path]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotWritten:
+    """A stack whose file could not be written.
+
+    Args:
+        file: its name.
+        reason: why.
+        toml: what it would hold.
+    """
+
+    file: str
+    reason: str
+    toml: str
+
+
+def write_stacks(stacks: Mapping[str, TrainingStack], folder: Path) -> tuple[list[Path], list[NotWritten]]:
     """Write one file a stack; habits and their sources are kept as they are, fitted numbers are replaced.
 
     Args:
         folder: an existing folder.
+
+    Returns:
+        The files, and those that could not be written, with what they would hold: a fit takes minutes.
     """
     written: list[Path] = []
+    failed: list[NotWritten] = []
     for name, stack in stacks.items():
-        path = folder / f"{name}.toml"
-        write_text(path, stack_toml(stack), what="--write-stacks")
-        written.append(path)
-    return written
+        path, text = folder / f"{name}.toml", stack_toml(stack)
+        try:
+            write_text(path, text, what="--write-stacks")
+            written.append(path)
+        except InputError as error:
+            failed.append(NotWritten(file=str(path), reason=str(error), toml=text))
+    return written, failed
 
 
 def stack_toml(stack: TrainingStack) -> str:
@@ -68,6 +93,8 @@ def stack_toml(stack: TrainingStack) -> str:
     for habit in _HABITS[2:]:
         if habit not in _RARE or getattr(stack, habit) != getattr(IDEAL, habit):
             data[habit] = getattr(stack, habit)
+    kept_as_they_are = record.model_dump(mode="json", include=set(_DESCRIBES), exclude_defaults=True, exclude_none=True)
+    data |= {key: kept_as_they_are[key] for key in _DESCRIBES if key in kept_as_they_are}
     fitted = [f"{table}.*" for table in _TABLES]
     for table in _TABLES:
         entries: Mapping[tuple[str, str], float] = getattr(stack, table)

@@ -1,0 +1,96 @@
+"""`new`: a file for an own chip, cluster, model, memory tier or price sheet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rackline.api.answer import Answer, asks
+from rackline.api.option import option
+from rackline.api.question import Question
+from rackline.api.watch import Watch
+from rackline.errors import InputError
+
+if TYPE_CHECKING:
+    from rackline.catalog.template import Template
+
+THINGS = ("chip", "cluster", "model", "memory", "prices")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewQuestion(Question):
+    """Where do I begin with an own chip, cluster, model, memory tier or price sheet?"""
+
+    ask: ClassVar[str] = "new"
+
+    kind: str = field(kw_only=False, metadata=option("text", ", ".join(THINGS), positional=True, choices=THINGS))
+    name: str = field(kw_only=False, metadata=option("text", "of the new entry, such as my-chip", positional=True))
+    like: str | None = field(
+        default=None,
+        metadata=option("text", "entry of the catalogue whose numbers it gets; by default that of the nearest name"),
+    )
+    output: str | None = field(
+        default=None, metadata=option("text", "file to write; NAME.toml in this folder by default", short="o")
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A file that was written.
+
+    Args:
+        kind: chip, cluster, model, memory or prices.
+        name: of the entry.
+        nearest: entry of the catalogue whose numbers it has.
+        file: its path.
+    """
+
+    kind: str
+    name: str
+    nearest: str
+    file: str
+
+
+def _text(answer: Answer[NewQuestion, Written], width: int) -> Iterable[Any]:
+    yield _summary(answer)
+
+
+def _summary(answer: Answer[NewQuestion, Written]) -> str:
+    found = answer.result
+    return f"{found.file}: {found.kind} {found.name} with the numbers of {found.nearest}"
+
+
+def _rows(answer: Answer[NewQuestion, Written]) -> Iterable[Any]:
+    return [answer.result]
+
+
+@asks(NewQuestion, text=_text, summary=_summary, rows=_rows)
+def new(question: NewQuestion, watch: Watch) -> Written:
+    """Write a commented file for an own chip, cluster, model, memory tier or price sheet.
+
+    It has the numbers of the nearest entry of the catalogue, and works at once in place of a name.
+
+    Example:
+        >>> import rackline as rl
+        >>> from pathlib import Path
+        >>> rl.new("chip", "my-chip", like="b200").result.file
+        'my-chip.toml'
+        >>> rl.chips("my-chip.toml")
+        <chips: my-chip>
+        >>> Path("my-chip.toml").unlink()
+    """
+    from rackline.catalog.template import template
+    from rackline.files import write_text
+
+    found: Template = template(question.kind, question.name, question.like)
+    target = Path(question.output or f"{found.name}.toml")
+    if target.suffix != ".toml":
+        raise InputError(what="output", given=str(target), allowed="a name that ends in .toml")
+    if not target.parent.is_dir():
+        raise InputError(what="output", given=str(target), allowed="a file in a folder that exists")
+    if target.exists():
+        raise InputError(what="output", given=str(target), allowed="a file that does not exist yet")
+    write_text(target, found.text, what="output")
+    return Written(kind=found.kind, name=found.name, nearest=found.nearest, file=str(target))
