@@ -11,7 +11,7 @@ import pytest
 from helpers import cluster, deploy, model, numbers, types
 from rackline.parallel import Layout, LayoutGrid, Routing
 from rackline.plain import plain
-from rackline.search import Candidate, Constraints, Plan, plan
+from rackline.search import Candidate, Constraints, Plan, SearchSpace, plan
 from rackline.search.candidate import open_loop_caveat
 from rackline.search.cost import least_between
 from rackline.search.evaluate import Space
@@ -37,7 +37,7 @@ def both_kinds() -> Plan:
         WORK,
         calibration=numbers("auto", ON),
         constraints=LIMITS,
-        precisions=[types("fp8", NAME, ON)],
+        search_space=SearchSpace(precisions=[types("fp8", NAME, ON)]),
     )
 
 
@@ -130,9 +130,8 @@ def test_everything_says_what_it_rests_on() -> None:
         cluster(ON),
         WORK,
         calibration=numbers("auto", ON),
-        precisions=[types("fp8", NAME, ON)],
-        layouts=[Layout(tp=4)],
-        pools=False,
+        search_space=SearchSpace(precisions=[types("fp8", NAME, ON)], layouts=[Layout(tp=4)]),
+        prefill=None,
         served=False,
     )
     assert closed.best is not None
@@ -182,8 +181,8 @@ def test_a_kind_that_is_not_simulated_cannot_be_cheaper() -> None:
             WORK,
             calibration=numbers("auto", ON),
             constraints=replace(LIMITS, ttft_s=None),
-            precisions=[types("fp8", NAME, ON)],
-            pools=False,
+            search_space=SearchSpace(precisions=[types("fp8", NAME, ON)]),
+            prefill=None,
             served=False,
         ).best
         assert closed is not None
@@ -218,10 +217,8 @@ def test_a_limit_that_only_an_idle_engine_keeps_has_an_answer() -> None:
         WORK,
         calibration=numbers("auto", ON),
         constraints=Constraints(tpot_s=float(times.mean())),
-        precisions=[types("fp8", NAME, ON)],
-        modes=[Mode()],
-        layouts=[Layout(tp=8)],
-        pools=False,
+        search_space=SearchSpace(precisions=[types("fp8", NAME, ON)], modes=[Mode()], layouts=[Layout(tp=8)]),
+        prefill=None,
     ).best
     assert found is not None
     assert isinstance(found.estimate, Candidate)
