@@ -88,7 +88,7 @@ def test_many_engines_at_once_are_each_of_them_alone() -> None:
         batches=np.array([1.0, 8.0, 32.0]),
         memory_fraction=0.9,
     )
-    engines = OpenEngines(space=space, options=options, usd_per_chip_s=1.0)
+    engines = OpenEngines(space=space, options=options)
     picks = [Pick(label, mode, row) for mode in modes for row in range(len(options))]
     found = engines.grid(picks)
     for index, pick in enumerate(picks):
