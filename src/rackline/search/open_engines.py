@@ -23,10 +23,12 @@ from rackline.search.rejected import Rejected, nearest_rejected
 from rackline.search.space import Constraints
 from rackline.serving.open_loop import open_loop
 from rackline.serving.slots import slot_wait_s
+from rackline.serving.steady import Engine, SteadyState, steady_state
 from rackline.serving.workload import Mode
 
 SLOTS_PER_SEQUENCE, MORE_SLOTS = 2, 8  # slots for bursts: twice the mean number in flight, and some
 FEW = (0.125, 0.25, 0.5)  # sequences on a rank in the mean, where even one is too many for a limit
+_OVER = 1.05  # of the closed loop: error of the open one
 _FULL = 0.99  # of the slots: beyond, the wait for one has no use
 _STEPS = 17  # of the number in flight between two points of the grid
 _REFINED, _RANKED = 8, 10  # engines looked at between the points, and shown beside the best
@@ -75,6 +77,7 @@ class OpenPoints:
     Args:
         in_flight: sequences of a rank and micro-batch, in the mean [sequences].
         tpot_s, ttft_s: means; ttft_s is infinite where the state does not exist [s].
+        ttft_alone_s: time to first token of a request that waits for nobody [s].
         cost: all cost over output tokens [USD per million].
         rate: output tokens of a chip [tokens/s].
         free_bytes: on the fullest chip at this number [bytes].
@@ -87,6 +90,7 @@ class OpenPoints:
     in_flight: Array
     tpot_s: Array
     ttft_s: Array
+    ttft_alone_s: Array
     cost: Array
     rate: Array
     free_bytes: Array
@@ -141,7 +145,23 @@ class OpenEngines:
         part = replace(space, grid=LayoutGrid.of([self.options[pick.row] for pick in picks]), threads=1)
         law = expert_law(space.model, part.grid, space.routing)
         budgets = np.array([[float(pick.mode.max_batched_tokens)] for pick in picks])
-        state = open_loop(part.engine(first.precision, law), work, first.mode, n, max_batched_tokens=budgets)
+        few = np.full((len(picks), 1), FEW[0])  # where nobody waits
+        engine = part.engine(first.precision, law)
+        whole = open_loop(
+            engine,
+            work,
+            first.mode,
+            np.concatenate([few, n], axis=1),
+            max_batched_tokens=budgets,
+        )
+        chips = as_array(part.grid.chips_per_replica)[:, None]
+        replicas = np.maximum(space.cluster.num_chips // chips, 1.0)
+        alone_s = whole.ttft_s[:, :1] + 1.5 * (whole.decode_s - whole.decode_s[:, :1])
+        in_turn_s = whole.ttft_s if first.mode.is_batch_by_batch else _in_turn(whole, alone_s, replicas)
+        columns = {name: getattr(whole, name) for name in SteadyState.__slots__} | {"ttft_s": in_turn_s}
+        state = SteadyState(
+            **{name: np.broadcast_to(value, whole.tpot_s.shape)[:, 1:] for name, value in columns.items()}
+        )
         empty, one = self._free_bytes(part, first.precision, budgets[:, 0])
         used = empty - one  # by one sequence
         fits = np.where(used > 0, np.floor(np.maximum(empty, 0.0) / np.where(used > 0, used, 1.0)), np.inf)
@@ -152,18 +172,21 @@ class OpenEngines:
         held = state.requests_per_s * stay_s
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             ttft_s = state.ttft_s + slot_wait_s(held, slots * peers, stay_s)
-            rate = state.requests_per_s * work.output_len / as_array(part.grid.chips_per_replica)[:, None]
+            most = self._most_requests_per_s(engine, first.mode, budgets[:, 0], n)
+            possible = state.requests_per_s <= _OVER * most  # beyond saturation there is no such state
+            rate = np.minimum(state.requests_per_s, most) * work.output_len / chips
             if first.mode.two_batch_overlap:
                 halves = (as_array(part.grid.attention_dp)[:, None] > 1) & (n >= 2.0)
                 rate = np.where(halves, rate, np.nan)  # one sequence has no halves
             serves = np.isfinite(rate) & (slots >= 1.0) & (held < _FULL * slots * peers)
-            serves &= np.isfinite(ttft_s) & (state.prefill_utilisation < 1.0)
+            serves &= np.isfinite(ttft_s) & (state.prefill_utilisation < 1.0) & possible
             steepness = _steepness(state.tpot_s, state.requests_per_s)
             cost = part.usd_per_chip_s[:, None] / rate * 1e6
         return OpenPoints(
             in_flight=n,
             tpot_s=state.tpot_s,
             ttft_s=np.where(serves, ttft_s, np.inf),
+            ttft_alone_s=np.broadcast_to(alone_s, whole.tpot_s.shape)[:, 1:],
             cost=cost,
             rate=rate,
             free_bytes=empty[:, None] - used[:, None] * np.maximum(n, 1.0),
@@ -172,6 +195,16 @@ class OpenEngines:
             steepness=steepness,
             serves=serves,
         )
+
+    def _most_requests_per_s(self, engine: Engine, mode: Mode, budgets: Array, n: Array) -> Array:
+        """What the engines serve where n sequences decode all the time; 0 where prompts take too long for that."""
+        found = np.empty(n.shape)
+        for budget in np.unique(budgets):
+            mine = np.flatnonzero(budgets == budget)
+            like = replace(mode, max_batched_tokens=int(budget))
+            state = steady_state(engine.take(mine), self.space.workload, like, n[mine])
+            found[mine] = np.where(state.prefill_utilisation < 1.0, state.requests_per_s, 0.0)
+        return found
 
     def _free_bytes(self, part: Space, precision: Precision, budgets: Array) -> tuple[Array, Array]:
         """Bytes left on the fullest chip without a sequence and with one on each rank and micro-batch [bytes]."""
@@ -295,7 +328,11 @@ class OpenSearch:
         if self.limits.tpot_s is not None:
             found &= points.tpot_s <= self.limits.tpot_s * (1.0 if strict else _TPOT_ERROR)
         if self.limits.ttft_s is not None:
-            found &= points.ttft_s <= self.limits.ttft_s * (1.0 if strict else _TTFT_ERROR)
+            # waits are about exponential: so long is the wait that a percentile of the requests has
+            place = self.limits.ttft_percentile or 0.0
+            waits = np.where(points.serves, np.maximum(points.ttft_s - points.ttft_alone_s, 0.0), 0.0)
+            ttft_s = points.ttft_s + waits * max(-np.log1p(-place / 100.0) - 1.0, 0.0)
+            found &= ttft_s <= self.limits.ttft_s * (1.0 if strict else _TTFT_ERROR)
         return found
 
     def _refined(self, points: OpenPoints, best: dict[int, int], error: float) -> list[Candidate]:
@@ -315,6 +352,24 @@ class OpenSearch:
             for place in range(len(picks))
         ]
         return sorted(found, key=lambda one: one.usd_per_mtok_output_all_in)
+
+
+@np.errstate(invalid="ignore", over="ignore")  # beyond saturation
+def _in_turn(state: SteadyState, alone_s: Array, replicas: Array) -> Array:
+    """Time to first token where replicas get the arrivals in turn, which are nearly regular then [s].
+
+        ttft = alone + (ttft of arrivals at random - alone) / k · exp(-2 (1 - rho) (1 - 1/k)² / (3 rho))
+
+    Args:
+        state: of one replica with arrivals at random.
+        alone_s: time to first token where nobody waits [s].
+        replicas: k, (layouts, 1) [count].
+
+    Sources: Krämer and Langenbach-Belz 1976, for arrivals in turn with variance 1/k.
+    """
+    rho = np.clip(state.prefill_cost_share, 1e-9, 1.0)
+    share = np.exp(-2.0 * (1.0 - rho) / (3.0 * rho) * (1.0 - 1.0 / replicas) ** 2) / replicas
+    return np.where(state.ttft_s > alone_s, alone_s + (state.ttft_s - alone_s) * share, state.ttft_s)
 
 
 def _steepness(tpot_s: Array, requests_per_s: Array) -> Array:

@@ -118,7 +118,7 @@ def span_of(estimate: Candidate | PoolPair, site: Site) -> Span:
     batch = engine.sequences_per_rank
     most = 2 * batch + 8
     if isinstance(estimate, Candidate):
-        tries = np.unique(np.linspace(max(batch // 2, 1), most, 13).astype(int))
+        tries = np.unique(np.geomspace(1.0, most, 24).astype(int))
         points = plan_points(
             site.deployment(estimate.layout, estimate.precision),
             estimate,
@@ -135,7 +135,7 @@ def span_of(estimate: Candidate | PoolPair, site: Site) -> Span:
         busy = [point.requests_per_s for point in good if point.prefill_utilisation < 1.0]
         return Span(
             max_num_seqs=max((point.sequences_per_rank for point in good), default=batch),
-            saturation_requests_per_s=max([*busy, estimate.requests_per_s]),
+            saturation_requests_per_s=max(busy, default=estimate.requests_per_s),
             alone={"tpot_s": points[0].tpot_s, "ttft_s": points[0].ttft_s},
         )
     deployment = site.deployment(engine.layout, engine.precision)

@@ -24,8 +24,8 @@ from rackline.serving.prompt_queue import PromptPasses, PromptQueue, prompt_queu
 from rackline.serving.steady import Engine, SteadyState
 from rackline.serving.workload import Mode, Workload
 
-_NEAR = 0.5  # of ln(rate): where the last rate is further from n sequences, there is no steady state with them
 _ITERATIONS = 8  # of the rate that keeps a batch; each leaves a part of the error
+_FOUND = 0.1  # error of the number in flight, relative, from which on there is no such rate: beyond saturation
 UNEVEN = 0.9  # sequences by which the busiest of many ranks exceeds their mean when each request goes to the idlest
 
 
@@ -100,15 +100,16 @@ def open_loop(
         rate = np.where((rate > least) & (rate < most), rate, np.sqrt(least * most))
         queue = prompt_queue(passes, rate, workload.new_tokens)
         tpot_s = _step_seen_s(queue, passes, mode, n, rate, steps, growth_s)
-    error = np.log(np.maximum(rate * steps * tpot_s / n, 1e-9))  # what is left, along the curve
-    found = np.abs(error) < _NEAR
-    rate = rate * np.exp(-np.clip(error, -_NEAR, _NEAR) / np.clip(tpot_s / passes.decode_s, 1.0, 5.0))
+    error = np.clip(np.log(np.maximum(rate * steps * tpot_s / n, 1e-9)), -3.0, 3.0)  # what is left, along the curve
+    moved = np.exp(-error / np.clip(tpot_s / passes.decode_s, 1.0, 5.0))
+    rate = rate * moved
     tpot_s = n / (rate * steps)
     prompts = queue.pass_s - passes.decode_s * (1.0 - queue.some * (not chunked))
     idle = np.maximum(1.0 - prompts / queue.pass_s, 0.0) * np.exp(-rate * peers * steps * passes.decode_s)
     wait_s = queue.wait_s - 0.5 * idle * passes.decode_s
-    exists = n * workload.new_tokens / steps < passes.room
-    exists = found & (exists | (not chunked))
+    load = queue.load * moved
+    found = (np.abs(error) < _FOUND) & (load < 1.0)
+    exists = found & ((n * workload.new_tokens / steps < passes.room) | (not chunked))
     zero = np.zeros_like(tpot_s)
     return SteadyState(
         requests_per_s=rate * peers,
@@ -119,7 +120,7 @@ def open_loop(
         ttft_s=np.where(exists, engine.stack.beyond_passes_s(workload) + wait_s, np.inf),
         prompt_s=(passes.first_s + (0.0 if chunked else passes.decode_s)) * workload.new_tokens / first,
         hold_s=zero,
-        prefill_utilisation=np.where(exists, np.minimum(queue.load, 1.0 - 1e-9), 1.0 + 0.0 * queue.load),
+        prefill_utilisation=np.where(exists, load, np.maximum(load, 1.0)),
         prefill_cost_share=prompts / queue.pass_s,
     )
 
@@ -267,5 +268,4 @@ def _step_seen_s(
     in_passes = np.maximum(rate * steps * (cycle_s - growth * growth_s * held) / (1.0 - feedback), 0.0)
     bursts = 1.0 + (1.0 / (1.0 - share) ** 2 - 1.0) * steps / (steps + queue.settling)
     seen = np.maximum(in_passes + bursts / (1.0 - feedback) / peers, 1.0)
-    # near saturation the means run away from each other; what a request sees is not less than the mean of all passes
-    return np.maximum(cycle_s + growth * growth_s * (seen - held) + excess_s, cycle_s)
+    return cycle_s + growth * growth_s * (seen - held) + excess_s

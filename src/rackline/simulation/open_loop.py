@@ -108,17 +108,26 @@ class OpenLoop:
 
 
 def grows(queue_s: Array, rate_per_s: float) -> bool:
-    """Whether a queue keeps growing.
-
-    The last quarter waits half as much again as the second, for many requests; or more requests wait than were measured.
+    """Whether a queue keeps growing: the last quarter waits half as much again as the second, for many requests.
 
     Args:
         queue_s: wait before the first pass, in the order of arrival [s], (n,).
         rate_per_s: of arrivals [requests/s].
     """
     quarters = [float(part.mean()) for part in np.array_split(queue_s, 4)]
-    waiting = quarters[3] * rate_per_s
-    return waiting > len(queue_s) or (quarters[3] > 1.5 * quarters[1] and waiting > 0.1 * len(queue_s))
+    return quarters[3] > 1.5 * quarters[1] and quarters[3] * rate_per_s > 0.1 * len(queue_s)
+
+
+def lags(arrival_s: Array, finish_s: Array) -> bool:
+    """Whether requests end more than a tenth slower than they arrive, over the middle four fifths of a run.
+
+    Args:
+        arrival_s, finish_s: of each request, in the order of arrival [s], (n,).
+    """
+    cut = len(arrival_s) // 10
+    ends = np.sort(finish_s)
+    took, came = (float(times[-1 - cut] - times[cut]) for times in (ends, arrival_s))
+    return took > 1.1 * came
 
 
 def latency(values: Array, seed: int = 0) -> Latency:
