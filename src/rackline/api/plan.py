@@ -226,7 +226,23 @@ def _figure(answer: Answered) -> Figure:
     return what_if_figure(found.what_if, found.points) if isinstance(found, WhatIf) else pareto_figure(found.plan)
 
 
-@asks(PlanQuestion, text=_text, summary=_summary, rows=_rows, data=_data, figures={"front": _figure})
+def _rejected(answer: Answered) -> Figure:
+    from rackline.report.plan_figure import rejected_figure
+
+    found = answer.result
+    if isinstance(found, WhatIf):
+        raise InputError(what="plot_kind", given="rejected", allowed="front, for one plan", nearest="front")
+    return rejected_figure(found.plan)
+
+
+@asks(
+    PlanQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    data=_data,
+    figures={"front": _figure, "rejected": _rejected},
+)
 def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
     """The cheapest way to serve a model on a cluster under latency limits.
 
