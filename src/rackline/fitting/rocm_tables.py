@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-STACK = "atom"
+from rackline.catalog import canonical_name
+
 VERSION = "AITER e4048607"
-_LIBRARIES = ("aiter", "aiter_ck", "aiter_asm", "hipblaslt", "hipkittens", "flydsl")
 # data type and scaling of a product → data type of the other tables
 _PRODUCTS = {
     ("bfloat16", "none"): "bfloat16",
@@ -47,10 +47,10 @@ def rocm_row(values: Mapping[str, str]) -> dict[str, str] | None:
 
     >>> row = {"chip": "mi300x", "stack": "aiter", "dtype": "fp8", "scaling": "per_tensor"}
     >>> found = rocm_row(row)
-    >>> (found["stack"], found["dtype"]) if found else None
-    ('atom', 'fp8')
+    >>> found and found["dtype"]
+    'fp8'
     """
-    stack = STACK if values["stack"] in _LIBRARIES else values["stack"]
+    stack = canonical_name("stacks", values["stack"]) or values["stack"]
     own = {**values, "stack": stack, "stack_version": VERSION, "moe_tp": "1", "ep": "1", "distribution": "balanced"}
     if "act_dtype" in values:
         dtype = _EXPERTS.get((values["act_dtype"], values["weight_dtype"], values["scaling"]))

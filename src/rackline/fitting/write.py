@@ -16,7 +16,7 @@ from rackline.fitting.evaluate import Errors
 from rackline.fitting.fit import Values
 from rackline.fitting.kernels import KernelFit
 from rackline.fitting.reject import host_bound_chips
-from rackline.fitting.rocm_tables import STACK as ROCM
+from rackline.fitting.rocm_tables import VERSION as ROCM
 from rackline.fitting.run import CalibrationResult
 
 GENERIC = "generic"
@@ -72,7 +72,7 @@ def stack_file(result: CalibrationResult, stack: str) -> str:
             for fit in kernels
             if fit.group.key in result.rejected
         ],
-        citation=_ROCM_SOURCE if stack == ROCM else _SOURCE,
+        citation=_ROCM_SOURCE if any(fit.group.stack_version == ROCM for fit in kernels) else _SOURCE,
     )
 
 
