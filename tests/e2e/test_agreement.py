@@ -20,7 +20,7 @@ from rackline.search.plan import Plan
 
 # Pairs of a model and a cluster, which `compare` puts side by side.
 PAIRS = (
-    (("llama-3.1-8b", "dgx-h100"), ("llama-3.1-8b", "l40s-8")),
+    (("llama-3.1-8b", "dgx-a100"), ("llama-3.1-8b", "l40s-8")),  # prices of one kind, as compare has them
     (("llama-3.1-70b", "dgx-h100"), ("llama-3.1-70b", "dgx-h200")),
     (("qwen3-32b", "dgx-h100"), ("gpt-oss-120b", "dgx-h200")),
     (("mixtral-8x7b", "dgx-h100"), ("qwen3-235b-a22b", "dgx-h200")),

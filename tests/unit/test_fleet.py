@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import rackline as rl
 from rackline.cli.main import run
 from rackline.hardware import rack_bill
-from rackline.search.launch import Replica, launch_command
+from rackline.search.launch import Checkpoints, Replica, checkpoint, launch_command
 from rackline.search.what_if import read_sweep, setting
 from rackline.serving import Workload
 from rackline.serving.fleet import Part, Traffic, fleet, packed_racks
@@ -87,8 +87,8 @@ def _replica(**changes: object) -> Replica:
         mode=Mode(admission="chunked", max_batched_tokens=2048, two_batch_overlap=True),
         sequences_per_rank=64,
         workload=Workload(input_len=4000, output_len=1000),
-        chips_per_node=8,
-        is_moe=True,
+        chips_per_host=8,
+        num_experts=256,
     )
     return replace(base, **changes)
 
@@ -117,7 +117,7 @@ class TestLaunch:
         text = " ".join(launch_command("sglang", _replica()).words)
         for part in (
             "--tp-size 32",
-            "--dp-size 16 --enable-dp-attention",
+            "--attn-dp-size 16",
             "--ep-size 32 --moe-a2a-backend deepep",
             f"--chunked-prefill-size {2048 * 16}",
             f"--max-running-requests {64 * 16}",
@@ -136,7 +136,7 @@ class TestLaunch:
     def test_pools_are_told_their_role(self, stack: str) -> None:
         commands = [launch_command(stack, _replica(role=role)) for role in ("prefill", "decode")]
         marks = {
-            "vllm": ("kv_producer", "kv_consumer"),
+            "vllm": ("NixlConnector", "NixlConnector"),
             "sglang": ("--disaggregation-mode prefill", "--disaggregation-mode decode"),
             "trtllm": ("cache_transceiver_config:", "cache_transceiver_config:"),
         }[stack]
@@ -147,8 +147,9 @@ class TestLaunch:
         mixed = _replica(layout=rl.Layout(attention_dp=16, ep=4, moe_tp=4))
         assert any("moe_tp=4" in note for note in launch_command("vllm", mixed).notes)
         model, on = rl.model("deepseek-v3"), rl.cluster("gb200-nvl72")
-        narrow = _replica(precision=rl.precision("fp4", model, on.chip))
-        assert any("checkpoint" in note for note in launch_command("vllm", narrow).notes)
+        ids = Checkpoints(released="deepseek-ai/DeepSeek-V3")
+        chosen, native = (rl.precision(label, model, on.chip) for label in ("fp4", "native"))
+        assert "none is known" in checkpoint(ids, chosen, native)[2]
 
 
 class TestWhatIf:
