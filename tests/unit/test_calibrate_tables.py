@@ -88,3 +88,41 @@ def test_a_table_is_known_by_its_columns_not_its_name(tmp_path: Path) -> None:
     path = write(tmp_path, "h100-sxm,nccl,2.29,all_reduce,8,1024,1e-5", header=header, name="mine.csv")
     (table,) = read_tables([path], CHIPS)
     assert (table.table, table.labels) == ("collective", ("all_reduce", "8"))
+
+
+ROCM_GEMM = "chip,stack,stack_version,kernel,dtype,scaling,m,n,k,seconds"
+ROCM_MOE = (
+    "chip,stack,stack_version,kernel,act_dtype,weight_dtype,scaling,tokens,d_model,d_ff,top_k,num_experts,gated,seconds"
+)
+
+
+def test_tables_of_rocm_libraries_are_one_stack(tmp_path: Path) -> None:
+    """Data types by scaling; the fastest library of a shape counts; what has no like here is left out."""
+    gemm = tmp_path / "gemm_aiter.csv"
+    gemm.write_text(
+        f"{ROCM_GEMM}\n"
+        "mi300x,aiter,e4,ck,fp8,block_1x128_128x128,16,4096,7168,2e-5\n"
+        "mi300x,hipblaslt,v4.1,hipblaslt,fp8,per_tensor,16,4096,7168,3e-5\n"
+        "mi300x,aiter,e4,ck,fp8,per_token_channel,16,4096,7168,1.5e-5\n"
+        "mi300x,aiter,e4,ck,fp8,odd,16,4096,7168,1e-6\n",
+        encoding="utf-8",
+    )
+    moe = tmp_path / "moe_aiter.csv"
+    moe.write_text(
+        f"{ROCM_MOE}\n"
+        "mi355x,aiter,e4,2stage,fp8,fp4,per_1x32,64,7168,256,8,256,1,1e-4\n"
+        "mi355x,aiter,e4,2stage,fp8,fp4,per_1x32,64,7168,256,8,256,0,1e-5\n",
+        encoding="utf-8",
+    )
+    found = {
+        (one.table, one.chip, one.stack, one.labels): one for one in read_tables([gemm, moe], ["mi300x", "mi355x"])
+    }
+    assert set(found) == {
+        ("gemm", "mi300x", "atom", ("fp8_block",)),
+        ("gemm", "mi300x", "atom", ("fp8",)),
+        ("moe", "mi355x", "atom", ("w4a8_mxfp4_mxfp8",)),
+    }
+    assert found["gemm", "mi300x", "atom", ("fp8",)].seconds.tolist() == [1.5e-5]
+    experts = found["moe", "mi355x", "atom", ("w4a8_mxfp4_mxfp8",)]
+    assert experts.seconds.tolist() == [1e-4]
+    assert experts.words["distribution"] == ("balanced",)

@@ -190,9 +190,9 @@ def test_generic_holds_generations_and_what_stacks_share() -> None:
     record = calibration_record("generic")
     assert (record.stack, record.step_policy, record.evidence) == ("any", "serial", Evidence.DERIVED)
     generations = {chip_record(chip).generation for chip in MEASURED}
-    assert {entry.chip for entry in record.operation} == {"*", *generations}
+    assert {entry.chip for entry in record.operation} == {"*", *generations, "cdna3", "cdna4"}  # AMD's own tables
     gemm = {entry.chip for entry in record.operation if (entry.operation_class, entry.dtype) == BF16}
-    assert gemm == {"*", *generations}
+    assert gemm == {"*", *generations, "cdna4"}
     for entry in record.operation:
         small = entry.operation_class in ("elementwise", "embedding")
         assert entry.evidence is (Evidence.ASSUMED if small else Evidence.DERIVED)
@@ -223,7 +223,7 @@ def test_fitted_calibrations_name_the_tables_and_what_is_assumed(name: str) -> N
 
 def test_generations_lie_between_the_chips_that_they_are_made_of() -> None:
     """A parent is a fit to the tables of its chips: none of its shares lies far outside of theirs."""
-    entries = [e for stack in ("trtllm", "vllm", "sglang") for e in calibration_record(stack).operation]
+    entries = [e for stack in ("trtllm", "vllm", "sglang", "atom") for e in calibration_record(stack).operation]
     for parent in calibration_record("generic").operation:
         if (parent.operation_class, parent.dtype) != BF16 or parent.chip == "*":
             continue

@@ -230,7 +230,8 @@ def test_auto_is_the_stack_measured_most_on_the_chip() -> None:
             for stack in ("trtllm", "vllm", "sglang")
         }
         assert entries[numbers("auto", on).name] == max(entries.values()) > 0, on
-    for on in ("mi300x-8", "tpu-v5e-16", ""):
+    assert numbers("auto", "mi300x-8").name == "atom"
+    for on in ("tpu-v5e-16", ""):
         assert numbers("auto", on).name == "generic"
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from rackline.fitting.amounts import amounts
 from rackline.fitting.evaluate import Errors, evaluate
 from rackline.fitting.fit import FEWEST_ROWS, ClassFit, Group, Values, fit_class
@@ -62,6 +64,8 @@ def groups_of(tables: Iterable[Measurements], chips: dict[str, Chip]) -> list[Gr
         )
         for table in tables
         if len(table.seconds) >= FEWEST_ROWS
+        # products of one shape say nothing of the launch, which those of other data types take over
+        and (table.table != "gemm" or len(np.unique(table.families)) > 1)
     ]
 
 

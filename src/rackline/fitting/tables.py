@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from rackline.errors import InputError, nearest_names
 from rackline.files import read_lines
+from rackline.fitting.rocm_tables import is_rocm, rocm_header, rocm_row
 
 Array = npt.NDArray[np.float64]
 
@@ -173,10 +174,17 @@ def _read_file(path: Path, chips: frozenset[str]) -> tuple[TableFormat | None, l
     reader = csv.reader(read_lines(path, what="operation table", allowed="a readable CSV file"))
     try:
         header = next(reader, list[str]())
-        form = _format(path, header)
+        rocm = is_rocm(header)
+        form = _format(path, rocm_header(header) if rocm else header)
         if form is None:
             return None, []
-        return form, [_row(form, header, cells, chips, f"{path}:{reader.line_num}") for cells in reader if cells]
+        found: list[_Row] = []
+        for cells in reader:
+            where = f"{path}:{reader.line_num}"
+            values = _values(header, cells, where, rocm) if cells else None
+            if values is not None:
+                found.append(_row(form, values, chips, where))
+        return form, found
     except csv.Error as error:
         raise InputError(what="operation table", given=str(path), allowed=f"a readable CSV file ({error})") from None
 
@@ -204,10 +212,15 @@ def _missing(form: TableFormat, present: set[str]) -> list[str]:
     return [name for name in needed if name not in present]
 
 
-def _row(form: TableFormat, header: list[str], cells: list[str], chips: frozenset[str], where: str) -> _Row:
+def _values(header: list[str], cells: list[str], where: str, rocm: bool) -> dict[str, str] | None:
+    """The values of a line by column; None for one of a library that has nothing of its kind here."""
     if len(cells) != len(header):
         raise InputError(what="line", given=f"{len(cells)} values", allowed=f"{len(header)} values", where=where)
     values = dict(zip(header, cells, strict=True))
+    return rocm_row(values) if rocm else values
+
+
+def _row(form: TableFormat, values: dict[str, str], chips: frozenset[str], where: str) -> _Row:
     chip = values["chip"].strip()
     if chip not in chips:
         near = nearest_names(chip, chips, 1)
