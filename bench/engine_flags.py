@@ -59,7 +59,7 @@ def random_commands(engine: str, version: str, count: int, seed: int) -> list[li
     from rackline.catalog import names
     from rackline.hardware import cluster
     from rackline.passes import calibration
-    from rackline.search import Constraints, plan
+    from rackline.search import Constraints, SearchSpace, plan
     from rackline.search.launch import plan_commands
     from rackline.search.launch_rules import launch_rules
     from rackline.serving.workload import Workload
@@ -79,8 +79,8 @@ def random_commands(engine: str, version: str, count: int, seed: int) -> list[li
             Workload(input_len=float(draw.integers(100, 20000)), output_len=float(draw.integers(20, 4000))),
             calibration=calibration(engine, on.chip),
             constraints=Constraints(tpot_s=float(draw.choice([0.02, 0.05, 0.2]))),
-            rules=rules,
             served=False,
+            search_space=SearchSpace(rules=rules),
         )
         commands = plan_commands(answer, checkpoints_of(name, Lookup(watch=Watch(), offline=True)), engine, version)
         found += [list(command.words) for command in commands]

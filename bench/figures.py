@@ -52,6 +52,11 @@ PICTURES = (
         "--what-if hbm_bandwidth=2TB/s:12TB/s:5",
     ),
     Picture(
+        name="rejected",
+        shows="`plan`: what was rejected by the least, limit by limit, beside the best",
+        command="plan deepseek-v3 --on gb200-nvl72 --input 4k --output 1k --tpot 50ms --ttft 2s --plot-kind rejected",
+    ),
+    Picture(
         name="waterfall",
         shows="`explain`: where the time of a pass goes, row by row, and what binds",
         command="explain deepseek-v3 --on gb200-nvl72 --batch 4096 --context 4k",
@@ -65,6 +70,11 @@ PICTURES = (
         name="memory",
         shows="`explain`: what the fullest chip holds",
         command="explain deepseek-v3 --on gb200-nvl72 --batch 4096 --context 4k --plot-kind memory",
+    ),
+    Picture(
+        name="batch",
+        shows="`explain`: time of a decode step and output against the batch, at several contexts",
+        command="explain deepseek-v3 --on gb200-nvl72 --batch 4096 --context 4k --plot-kind batch",
     ),
     Picture(
         name="fit",
@@ -139,6 +149,14 @@ PICTURES = (
         name="verdicts",
         shows="`lecture`: what holds, and what holds only under a condition",
         command="lecture",
+    ),
+    Picture(
+        name="errors",
+        shows="`calibrate`: errors on measurements that were not fitted, by kind of operation",
+        command="calibrate ../shared/measured/ops/gemm.csv ../shared/measured/ops/attention_decode.csv "
+        "../shared/measured/ops/attention_prefill.csv ../shared/measured/ops/mla_decode.csv "
+        "../shared/measured/ops/moe.csv ../shared/measured/ops/collective.csv",
+        measured=True,
     ),
     Picture(
         name="parity",

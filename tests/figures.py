@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 
 from helpers import cluster, deploy, model
+from rackline.fitting import KindErrors
+from rackline.fitting.figure import errors_figure
 from rackline.ledger import Finding, ledger
 from rackline.ledger.figure import verdicts_figure
-from rackline.parallel import precision
+from rackline.parallel import SERVER, precision
 from rackline.passes import Batch, StepPolicy, calibration
 from rackline.pricing import (
     KeepingCost,
@@ -28,10 +32,10 @@ from rackline.report.budget_figures import lifetime_figure, quality_figure
 from rackline.report.capacity_figure import capacity_figure
 from rackline.report.compare_figure import compare_figure
 from rackline.report.compare_report import Side, cluster_side
-from rackline.report.explain_figures import memory_figure, roofline_figure, waterfall_figure
+from rackline.report.explain_figures import curves_figure, memory_figure, roofline_figure, waterfall_figure
 from rackline.report.explain_report import Explanation
 from rackline.report.figure import Figure
-from rackline.report.plan_figure import pareto_figure, what_if_figure
+from rackline.report.plan_figure import pareto_figure, rejected_figure, what_if_figure
 from rackline.report.pricing_figures import offered_figure, readings_figure, tiers_figure
 from rackline.report.simulate_figures import occupancy_figure, tails_figure, timeline_figure
 from rackline.report.train_figures import pipeline_figure, pipeline_of_plan, step_figure, train_memory_figure
@@ -192,8 +196,18 @@ def two_runs() -> dict[str, Result]:
     return {"this": a_run(), "slower": a_run(2.0)}
 
 
+def kinds() -> tuple[KindErrors, ...]:
+    some = {"groups": 3, "median_error": 0.05, "p90_error": 0.2, "ideal_median_error": 0.4, "ideal_p90_error": 0.8}
+    untested = {"family_median_error": math.nan, "family_p90_error": math.nan}
+    return (
+        KindErrors(kind="moe", **some, **untested),
+        KindErrors(kind="mla", **some, family_median_error=0.06, family_p90_error=0.3),
+    )
+
+
 MAKERS: dict[str, Callable[[], Figure]] = {
     "front": lambda: pareto_figure(a_plan()),
+    "rejected": lambda: rejected_figure(a_plan()),
     "what-if": lambda: what_if_figure("hbm_bandwidth", what_ifs()),
     "tiers": tiers_of_a_prompt,
     "price": lambda: offered_figure(offered()),
@@ -213,6 +227,9 @@ MAKERS: dict[str, Callable[[], Figure]] = {
     "waterfall": lambda: waterfall_figure(explained()),
     "waterfall of streams": lambda: waterfall_figure(explained("overlap")),
     "memory": lambda: memory_figure(explained()),
+    "batch": lambda: curves_figure(explained(), SERVER),
+    "batch where nothing fits": lambda: curves_figure(explained(), replace(SERVER, memory_fraction=0.01)),
+    "errors": lambda: errors_figure(kinds(), 1234),
     "what fits": lambda: capacity_figure(fitting(), hbm_bytes=cluster("dgx-h100").chip.hbm_bytes),
     "what does not fit": lambda: capacity_figure(fitting(1e8), hbm_bytes=cluster("dgx-h100").chip.hbm_bytes),
     "nothing": lambda: nothing_figure("a question", "no layout is possible"),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rackline.api.chips import chips as chips
     from rackline.api.clusters import clusters as clusters
     from rackline.api.compare import compare as compare
+    from rackline.api.encode import encode as encode
     from rackline.api.explain import explain as explain
     from rackline.api.fit import fit as fit
     from rackline.api.infer_prices import infer_prices as infer_prices
@@ -77,6 +78,7 @@ _WHERE = {
     "cluster": "rackline.hardware",
     "clusters": "rackline.api.clusters",
     "compare": "rackline.api.compare",
+    "encode": "rackline.api.encode",
     "explain": "rackline.api.explain",
     "fit": "rackline.api.fit",
     "infer_prices": "rackline.api.infer_prices",

@@ -88,7 +88,7 @@ def test_headline_plan_for_people(
     width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, headline: dict[str, Any]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    text = call(capsys, *HEADLINE, *LIMITS)
+    text = call(capsys, *HEADLINE, *LIMITS, "--full")
     assert max(len(line) for line in text.splitlines()) <= width
     for part in (
         "deepseek-v3 on gb200-nvl72",

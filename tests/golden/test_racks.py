@@ -367,7 +367,7 @@ class TestRecipe:
         assert chip.weights_bytes < chip.kv_bytes
 
     def test_c53_c73_the_plan_takes_experts_and_no_stages(self) -> None:
-        from rackline.search import Constraints, plan
+        from rackline.search import Constraints, SearchSpace, plan
         from rackline.serving import Workload
 
         model, on = rl.model("deepseek-v3"), rl.cluster("gb200-nvl72").with_num_chips(32)
@@ -380,8 +380,9 @@ class TestRecipe:
             Workload(input_len=4096, output_len=1024),
             calibration=rl.calibration("auto", on.chip),
             constraints=Constraints(tpot_s=0.05),
-            precisions=[rl.precision("fp8", model, on.chip)],
-            layouts=[*wide, *sliced, *staged],
+            search_space=SearchSpace(
+                precisions=[rl.precision("fp8", model, on.chip)], layouts=[*wide, *sliced, *staged]
+            ),
         )
         assert found.pools is not None
         assert found.pools.layout.moe_tp == 1  # tensor parallelism of small experts does not pay

@@ -274,3 +274,13 @@ def test_layers_for_multi_token_prediction() -> None:
     copies = 2 * found.vocab_size * found.d_model
     assert found.total_params + found.mtp_params + copies == pytest.approx(684.53e9, rel=2e-4)
     assert model("llama-3.1-8b").mtp_params == 0
+
+
+def test_gated_delta_has_the_small_tensors_of_its_checkpoints() -> None:
+    """conv1d.weight [channels, 1, kernel], A_log and dt_bias [value heads], norm.weight [value head width]."""
+    kind = attention_from_parameters(
+        "gated_delta",
+        {"num_key_heads": 16, "num_value_heads": 32, "key_head_dim": 128, "value_head_dim": 128, "conv_kernel": 4},
+        where="test",
+    )
+    assert kind.extra_params() == 8192 * 4 + 32 + 32 + 128

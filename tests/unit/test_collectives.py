@@ -219,3 +219,9 @@ def test_hops_between_stages_that_leave_a_domain_by_counting(chips: int, domain:
         if stages > 1:
             crossing += len(set.union(*places)) > 1
         assert found[stages - 1] == crossing
+
+
+def test_small_rings_send_every_byte_at_least_one_hop() -> None:
+    """Four chips in a ring: each byte passes at least one link, as on a switch."""
+    ring, switch = c.all_to_all(c.Group(inside=4, torus_axis=4.0, torus_axes=1.0)), c.all_to_all(c.Group(inside=4))
+    assert float(np.asarray(ring.scale_up_bytes)) == pytest.approx(float(np.asarray(switch.scale_up_bytes)))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import rackline as rl
 from rackline.passes import Batch
 from rackline.passes.calibration import CollectiveCalibration
-from rackline.search import Constraints, plan
+from rackline.search import Constraints, SearchSpace, plan
 from rackline.search.disaggregated import without_context
 from rackline.serving import Engine, Workload
 from rackline.serving.context import (
@@ -152,10 +152,10 @@ def test_the_plan_uses_it_for_long_prompts_only() -> None:
     model, on = rl.model("llama-3.1-70b"), rl.cluster("dgx-h200")
     common = {
         "calibration": rl.calibration("auto", on.chip),
-        "precisions": [rl.precision("fp8", model, on.chip)],
-        "batches": np.array([1, 2, 4, 8]),
+        "search_space": SearchSpace(
+            precisions=[rl.precision("fp8", model, on.chip)], batches=np.array([1, 2, 4, 8]), any_layout=True
+        ),
         "served": False,
-        "any_layout": True,
     }
     alone = plan(model, on, LONG, constraints=Constraints(ttft_s=30.0), **common).disaggregated
     short = plan(model, on, Workload(input_len=2048, output_len=256), **common).disaggregated

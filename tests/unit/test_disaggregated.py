@@ -14,7 +14,7 @@ import rackline as rl
 from rackline.hardware import billed_chips, cluster, taken_chips
 from rackline.parallel import LayoutGrid, Precision
 from rackline.plain import plain
-from rackline.search import Constraints, plan
+from rackline.search import Constraints, PrefillPool, SearchSpace, plan
 from rackline.search.pools import Budget, PoolPoints, pair
 from rackline.serving import Workload
 from rackline.serving.disaggregated import MOST_LOAD, PrefillPasses, kv_transfer, prefill_rate
@@ -37,9 +37,8 @@ def rack_plan():
         WORK,
         calibration=rl.calibration("auto", on.chip),
         constraints=Constraints(tpot_s=0.030, ttft_s=2.0),
-        precisions=[rl.precision("fp8", model, on.chip)],
-        layouts=layouts,
         served=False,
+        search_space=SearchSpace(precisions=[rl.precision("fp8", model, on.chip)], layouts=layouts),
     )
 
 
@@ -98,8 +97,10 @@ def test_no_limit_costs_no_more_and_a_tight_one_says_why(rack_plan) -> None:
     model, on = rack_plan.model, rack_plan.cluster
     common = {
         "calibration": rack_plan.calibration,
-        "precisions": [rl.precision("fp8", model, on.chip)],
-        "layouts": [rl.Layout(tp=1, attention_dp=n, ep=n) for n in (8, 16, 32)],
+        "search_space": SearchSpace(
+            precisions=[rl.precision("fp8", model, on.chip)],
+            layouts=[rl.Layout(tp=1, attention_dp=n, ep=n) for n in (8, 16, 32)],
+        ),
         "served": False,
     }
     free = plan(model, on, WORK, **common).disaggregated
@@ -121,12 +122,15 @@ def test_pools_on_two_kinds_of_chip() -> None:
         decode_on,
         WORK,
         calibration=rl.calibration("auto", decode_on.chip),
-        precisions=[rl.precision("fp8", model, decode_on.chip)],
-        layouts=[rl.Layout(attention_dp=16, ep=16)],
-        prefill_on=prefill_on,
-        prefill_layouts=[rl.Layout(attention_dp=32, ep=32)],
-        prefill_calibration=rl.calibration("auto", prefill_on.chip),
         served=False,
+        search_space=SearchSpace(
+            precisions=[rl.precision("fp8", model, decode_on.chip)], layouts=[rl.Layout(attention_dp=16, ep=16)]
+        ),
+        prefill=PrefillPool(
+            cluster=prefill_on,
+            layouts=[rl.Layout(attention_dp=32, ep=32)],
+            calibration=rl.calibration("auto", prefill_on.chip),
+        ),
     ).pools.estimate
     assert (found.prefill.cluster, found.decode.cluster) == ("h100-96", "gb200-nvl72")
     assert found.transfer.level == "scale_out"
@@ -142,7 +146,13 @@ def test_pools_without_a_network_between_them_are_refused() -> None:
         pytest.skip("this cluster has a network")
     on = rl.cluster("dgx-h100")
     with pytest.raises(rl.RacklineError, match="network"):
-        plan(model, on, Workload(input_len=512, output_len=64), calibration=rl.calibration("unit"), prefill_on=tpu)
+        plan(
+            model,
+            on,
+            Workload(input_len=512, output_len=64),
+            calibration=rl.calibration("unit"),
+            prefill=PrefillPool(cluster=tpu),
+        )
 
 
 class TestTransfer:

@@ -19,11 +19,15 @@ import vl_convert
 import figures as made
 from helpers import cluster
 from rackline.errors import InputError
+from rackline.parallel import SERVER, Deployment
+from rackline.parallel.memory import fitting_sequences
+from rackline.passes import Batch
 from rackline.pricing import envelope
 from rackline.report.axes import Kind, Measure, linear_axis, linear_ticks, log_axis, log_ticks, text_of
 from rackline.report.figure import ENDINGS, NOTEBOOK_TYPE, Figure, check_plot_path, choose_figure
 from rackline.report.theme import DARK, LIGHT, THEME_NAMES, Theme, ThemeName
 from rackline.report.train_report import layout_text
+from rackline.report.wording import short_count
 
 NAMES = list(made.MAKERS)
 
@@ -198,6 +202,49 @@ def test_waterfall_adds_up_to_the_pass() -> None:
     ends = max(row["end_s"] for row in overlapping if "smaller" not in row["operation"])
     assert ends <= made.explained("overlap").time.seconds * (1 + 1e-9)
     assert sum(row["start_s"] == 0.0 for row in overlapping) > 1, "streams begin together"
+
+
+def test_curves_are_the_passes_of_their_batches_and_end_with_the_memory() -> None:
+    found = made.explained()
+    figure = made.figure("batch")
+    layout = found.deployment.layout
+    ranks = layout.attention_dp * layout.pp
+    by_context: dict[str, list[float]] = {}
+    for row in rows(figure):
+        by_context.setdefault(row["series"], []).append(row["batch_size"])
+        speed = row["batch_size"] / row["seconds"] / found.deployment.layout.chips_per_replica
+        assert row["output_tokens_per_s_per_chip"] == pytest.approx(speed)
+    assert len(by_context) == 3
+    for factor, sizes in zip((0.25, 1.0, 4.0), by_context.values(), strict=True):
+        context = found.context_len * factor
+        most = deployment_fits(found.deployment, context)
+        assert sizes[-1] == min(most, 4096.0) * ranks
+        batch = Batch(decode_sequences=sizes[-1] / ranks, context_len=context, group_tokens=sizes[-1] / layout.pp)
+        drawn = [row for row in rows(figure) if row["series"] == f"{short_count(context)} tokens"]
+        assert drawn[-1]["seconds"] == pytest.approx(found.table.time(batch).seconds, rel=1e-9)
+
+
+def deployment_fits(deployment: Deployment, context: float) -> float:
+    chip, layout = deployment.cluster.chip, deployment.layout
+    return float(fitting_sequences(deployment.model, layout, deployment.precision, chip, SERVER, context).max())
+
+
+def test_rejected_are_those_of_the_plan() -> None:
+    plan = made.a_plan()
+    assert plan.rejected
+    found = [(row["what"], row["series"]) for row in rows(made.figure("rejected"))]
+    assert found == [(one.what, one.reason) for one in plan.rejected]
+
+
+def test_errors_of_a_fit_leave_out_what_was_not_tested() -> None:
+    found = [(row["kind"], row["series"], row["median"], row["p90"]) for row in rows(made.figure("errors"))]
+    assert found == [
+        ("moe", "halves not fitted", 0.05, 0.2),
+        ("moe", "ideal roofline", 0.4, 0.8),
+        ("mla", "halves not fitted", 0.05, 0.2),
+        ("mla", "families not fitted", 0.06, 0.3),
+        ("mla", "ideal roofline", 0.4, 0.8),
+    ]
 
 
 def test_rows_lie_under_the_roof_and_keep_their_amounts() -> None:

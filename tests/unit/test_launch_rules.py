@@ -13,7 +13,7 @@ from rackline.errors import InputError
 from rackline.hardware import cluster
 from rackline.parallel import Layout, LayoutGrid, enumerate_layouts, precision
 from rackline.passes import calibration
-from rackline.search import Constraints, plan
+from rackline.search import Constraints, SearchSpace, plan
 from rackline.search.launch_rules import CHECKS, Asked, launch_rules, rules_of
 from rackline.serving.workload import Mode, Workload
 
@@ -111,15 +111,15 @@ def test_the_blackboard_has_no_engine() -> None:
 def test_a_plan_has_only_layouts_that_the_engine_starts_and_names_a_better_one_that_it_refuses() -> None:
     place = cluster("h100-96").with_num_chips(24)
     numbers = calibration("sglang", place.chip)
+    space = SearchSpace(precisions=[precision("fp8", model("deepseek-v3"), place.chip)])
     question = {
         "workload": Workload(input_len=2048, output_len=512),
         "calibration": numbers,
         "constraints": Constraints(tpot_s=0.05),
-        "precisions": [precision("fp8", model("deepseek-v3"), place.chip)],
         "served": False,
     }
-    found = plan(model("deepseek-v3"), place, **question)  # type: ignore[arg-type]
-    free = plan(model("deepseek-v3"), place, any_layout=True, **question)  # type: ignore[arg-type]
+    found = plan(model("deepseek-v3"), place, **question, search_space=space)  # type: ignore[arg-type]
+    free = plan(model("deepseek-v3"), place, **question, search_space=replace(space, any_layout=True))  # type: ignore[arg-type]
     rules = rules_of(numbers)
     assert rules is not None
     assert found.best is not None
@@ -145,9 +145,9 @@ def test_a_layout_that_is_asked_for_and_not_launched_is_an_answer_with_the_reaso
         place,
         Workload(input_len=1024, output_len=256),
         calibration=calibration("vllm", place.chip),
-        modes=[Mode(admission="prefill_first", max_batched_tokens=8192)],
-        pools=False,
+        prefill=None,
         served=False,
+        search_space=SearchSpace(modes=[Mode(admission="prefill_first", max_batched_tokens=8192)]),
     )
     assert found.best is None
     assert "launches none of these" in found.reason

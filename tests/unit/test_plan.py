@@ -14,7 +14,16 @@ from helpers import cluster, deploy, layouts, model, numbers, types
 from rackline.errors import InputError
 from rackline.parallel import Layout, Routing
 from rackline.plain import plain
-from rackline.search import BATCH_GRID, Candidate, Constraints, Plan, default_modes, default_precisions, plan
+from rackline.search import (
+    BATCH_GRID,
+    Candidate,
+    Constraints,
+    Plan,
+    SearchSpace,
+    default_modes,
+    default_precisions,
+    plan,
+)
 from rackline.search.fits import best_free_bytes
 from rackline.search.floors import floors
 from rackline.serving.stack import stack
@@ -44,11 +53,13 @@ def small_plan(tpot_s: float | None = 0.02, ttft_s: float | None = 1.0) -> Plan:
         WORK,
         calibration=numbers("generic", "dgx-h200"),
         constraints=Constraints(tpot_s=tpot_s, ttft_s=ttft_s),
-        precisions=[types(label, "qwen3-235b-a22b", "dgx-h200") for label in ("bf16", "fp8")],
-        modes=SMALL_MODES,
-        layouts=SMALL_LAYOUTS,
-        batches=SMALL_BATCHES,
         served=False,
+        search_space=SearchSpace(
+            precisions=[types(label, "qwen3-235b-a22b", "dgx-h200") for label in ("bf16", "fp8")],
+            modes=SMALL_MODES,
+            layouts=SMALL_LAYOUTS,
+            batches=SMALL_BATCHES,
+        ),
     )
 
 
@@ -161,7 +172,7 @@ def full_plan(on: str = "gb200-nvl72") -> Plan:
         calibration=numbers("generic", on),
         constraints=Constraints(tpot_s=0.03, ttft_s=2.0),
         served=False,
-        any_layout=True,
+        search_space=SearchSpace(any_layout=True),
     )
 
 
@@ -307,8 +318,7 @@ def test_limits_that_nothing_keeps_say_what_is_possible() -> None:
 def test_no_price_counts_chip_hours() -> None:
     kept = {
         "calibration": numbers("generic", "dgx-h100"),
-        "layouts": [Layout(tp=8)],
-        "precisions": [types("bf16", "llama-3.1-70b", "dgx-h100")],
+        "search_space": SearchSpace(layouts=[Layout(tp=8)], precisions=[types("bf16", "llama-3.1-70b", "dgx-h100")]),
     }
     free = replace(cluster("dgx-h100"), usd_per_chip_hour=None)
     unpriced = plan(model("llama-3.1-70b"), free, WORK, **kept)  # type: ignore[arg-type]
@@ -333,7 +343,13 @@ def test_aggregate_models_are_planned() -> None:
 
 def test_an_empty_space_is_refused() -> None:
     with pytest.raises(InputError, match=r"layouts: got 0, allowed: at least one layout of llama-3.1-70b"):
-        plan(model("llama-3.1-70b"), cluster("dgx-h100"), WORK, calibration=numbers("generic", "dgx-h100"), layouts=[])
+        plan(
+            model("llama-3.1-70b"),
+            cluster("dgx-h100"),
+            WORK,
+            calibration=numbers("generic", "dgx-h100"),
+            search_space=SearchSpace(layouts=[]),
+        )
 
 
 @pytest.mark.parametrize(
@@ -389,8 +405,9 @@ def test_batch_grid_is_distinct_and_whole() -> None:
 def test_skewed_routing_costs_more() -> None:
     kept = {
         "calibration": numbers("generic", "gb200-nvl72"),
-        "layouts": [Layout(attention_dp=32, ep=32)],
-        "precisions": [types("fp8", "deepseek-v3", "gb200-nvl72")],
+        "search_space": SearchSpace(
+            layouts=[Layout(attention_dp=32, ep=32)], precisions=[types("fp8", "deepseek-v3", "gb200-nvl72")]
+        ),
         "constraints": Constraints(tpot_s=0.05),
         "served": False,
     }
@@ -411,7 +428,7 @@ def test_json_holds_no_infinity() -> None:
         Workload(input_len=20000, output_len=100),
         calibration=numbers("generic", "dgx-h200"),
         constraints=Constraints(tpot_s=0.2),
-        modes=[Mode(admission="chunked", max_batched_tokens=2048)],
+        search_space=SearchSpace(modes=[Mode(admission="chunked", max_batched_tokens=2048)]),
     )
     assert any(rejected.reason.startswith("prefill") for rejected in found.rejected)
     json.dumps(plain(found), allow_nan=False)
@@ -429,8 +446,7 @@ def test_no_candidate_of_the_front_is_below_a_floor(name: str, on: str) -> None:
         cluster(on),
         work,
         calibration=numbers("generic", on),
-        layouts=layouts(name, 8),
-        batches=np.array([1, 2, 4, 16, 64, 256]),
+        search_space=SearchSpace(layouts=layouts(name, 8), batches=np.array([1, 2, 4, 16, 64, 256])),
     )
     price = cluster(on).usd_per_chip_hour
     assert price is not None

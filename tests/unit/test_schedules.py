@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from rackline.errors import InputError
+from rackline.passes.features import Array
 from rackline.report.gantt import gantt_text, schedule_trace
+from rackline.training.pipeline import bubble_seconds
+from rackline.training.runs import Runs, TrainLayout
 from rackline.training.schedules import (
     SCHEDULE_OF,
     Durations,
     Slot,
     equal_stages,
     execute,
+    interleaved,
+    one_f_one_b,
     ring,
     schedule,
     token_s,
 )
 from rackline.training.schedules.schedule import in_turn
+from rackline.training.work import Phase
 
 EXACT = ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2")
 TIMES = [(1.0, 1.0, 1.0), (1.0, 1.3, 0.8)]
@@ -111,3 +118,19 @@ def test_gantt_and_trace_show_every_slot() -> None:
     text = gantt_text(line, 80).plain
     assert text.count("\n") == 4
     assert "waits (bubble)" in text
+
+
+@pytest.mark.parametrize(("pp", "m"), [(2, 4), (4, 8), (8, 24)])
+def test_interleaving_one_chunk_is_1f1b(pp: int, m: int) -> None:
+    assert interleaved.table(pp, m, 1) == one_f_one_b.table(pp, m, 1)
+
+
+@pytest.mark.parametrize("pp", [2, 4, 8])
+@pytest.mark.parametrize("name", ["1f1b", "gpipe", "zb-h1", "zb-h2", "zb-v"])
+def test_steps_wait_as_long_as_their_schedule_says(name: str, pp: int) -> None:
+    """The closed forms over many layouts are those of the schedules, where nothing waits for the host or a hop."""
+    phases: dict[Phase, Array] = {"forward": np.array([1.0]), "input": np.array([1.3]), "weight": np.array([0.8])}
+    runs = Runs.of([TrainLayout(pp=pp, schedule=name)])
+    zero = np.zeros(1)
+    found = bubble_seconds(runs, phases, zero, np.array([3.1]), zero, pair=np.array([3.1]))
+    assert float(found[0]) == pytest.approx(schedule(name).bubble(pp, 4 * pp, 1, 1.0, 2.1, 0.8))

@@ -14,7 +14,7 @@ from rackline.api.option import latency_limit
 from rackline.errors import InputError
 from rackline.parallel import Layout, Routing
 from rackline.passes import Batch
-from rackline.search import Choice, Constraints, plan
+from rackline.search import Choice, Constraints, PrefillPool, SearchSpace, plan
 from rackline.search.promise import MOST_LOAD, NoPromise, promise
 from rackline.search.served import Site, group_of
 from rackline.serving.closed_loop import engine_of
@@ -27,7 +27,7 @@ from rackline.simulation.open_loop import OpenLoop, grows, latency
 
 WORK = Workload(input_len=1000, output_len=200)
 LIMITS = {
-    "mean": Constraints(tpot_s=0.03, ttft_s=0.5),
+    "mean": Constraints(tpot_s=0.03, ttft_s=0.8),
     "percentiles": Constraints(tpot_s=0.04, tpot_percentile=90.0, ttft_s=1.0, ttft_percentile=99.0),
     "none": Constraints(),
 }
@@ -56,8 +56,8 @@ def answer(which: str, *, pools: bool) -> Choice:
         WORK,
         calibration=numbers("auto", "dgx-h100"),
         constraints=LIMITS[which],
-        precisions=[types("fp8", "llama-3.1-70b", "dgx-h100")],
-        pools=pools,
+        prefill=PrefillPool() if pools else None,
+        search_space=SearchSpace(precisions=[types("fp8", "llama-3.1-70b", "dgx-h100")]),
     )
     choice = found.best
     assert choice is not None
@@ -141,7 +141,7 @@ def test_a_percentile_costs_more_than_the_mean() -> None:
             WORK,
             calibration=numbers("auto", "dgx-h100"),
             constraints=limits,
-            precisions=[types("bf16", "llama-3.1-8b", "dgx-h100")],
+            search_space=SearchSpace(precisions=[types("bf16", "llama-3.1-8b", "dgx-h100")]),
         ).best
         assert found is not None
         rates.append(found.requests_per_s)
@@ -175,9 +175,8 @@ def test_limits_that_no_rate_keeps_are_an_answer() -> None:
         WORK,
         calibration=numbers("auto", "dgx-h100"),
         constraints=Constraints(ttft_s=0.1, ttft_percentile=99.9),
-        precisions=[types("fp8", "llama-3.1-70b", "dgx-h100")],
-        layouts=[Layout(tp=8)],
-        pools=False,
+        prefill=None,
+        search_space=SearchSpace(precisions=[types("fp8", "llama-3.1-70b", "dgx-h100")], layouts=[Layout(tp=8)]),
     )
     assert found.best is None
     assert "p99.9" in found.reason

@@ -17,8 +17,11 @@ from rackline.validation import Case, CaseSet
 from rackline.validation.ablation import BEGIN, EFFECTS, END, ablation, write_docs
 from rackline.validation.cases import case_from
 from rackline.validation.fit_cases import FitCases, ServingNumbers, prepare, shipped_numbers
-from rackline.validation.refit import Refit, refit
+from rackline.validation.pools_fit import fit_pools
+from rackline.validation.predict import Predictor
+from rackline.validation.refit import Refit, fold_name, refit
 from rackline.validation.refit_report import marks, refit_markdown, write_refit_docs
+from rackline.validation.resolve import Resolver
 from rackline.validation.run import score_cases
 from rackline.validation.serving_fit import fit_numbers
 
@@ -255,3 +258,34 @@ def test_options_that_do_not_go_together(
         status = int(stop.code or 0)
     assert status == 2
     assert "only without" in (err := capsys.readouterr().err) or "alone" in err
+
+
+def pools_case(concurrency: int, workers: int) -> dict[str, Any]:
+    data = line("llama-3.1-8b", "vllm", 1, concurrency)
+    return {
+        **data,
+        "id": f"pools-{concurrency}-{workers}",
+        "kind": "serve-disaggregated",
+        "num_chips": workers + 1,
+        "prefill": {"workers": 1, "layout": {"tp": 1}},
+        "decode": {"workers": workers, "layout": {"tp": 1}},
+        "length_distribution": "uniform_0.8_1.0",
+    }
+
+
+def test_planted_numbers_of_pools_come_back() -> None:
+    cases = cases_of([pools_case(concurrency, workers) for concurrency in (1, 4, 16, 64) for workers in (1, 3)])
+    numbers = replace(PLANTED, handover_s=0.15, pool_burst_share=0.25)
+    predictor = Predictor(resolver=Resolver(change=numbers.stack))
+    planted = [replace(case, measured={"ttft_s": predictor.predict(case)["ttft_s"]}) for case in cases]
+    found = fit_pools(planted, replace(PLANTED, handover_s=0.05, pool_burst_share=0.05), "auto")
+    assert found.handover_s == pytest.approx(0.15, rel=0.02)
+    assert found.pool_burst_share == pytest.approx(0.25, rel=0.02)
+    assert fit_pools(planted[:3], PLANTED, "auto") == PLANTED
+
+
+def test_halves_are_made_of_configurations() -> None:
+    cases = cases_of([pools_case(concurrency, workers) for concurrency in (1, 4) for workers in range(1, 9)])
+    halves = {case.case_id: fold_name(case, "half") for case in cases}
+    assert set(halves.values()) == {"first half", "second half"}
+    assert all(halves[f"pools-1-{workers}"] == halves[f"pools-4-{workers}"] for workers in range(1, 9))

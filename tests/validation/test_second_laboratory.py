@@ -38,12 +38,14 @@ def bench() -> ModuleType:
 
 
 @pytest.mark.slow
-def test_shipped_numbers() -> None:
+@pytest.mark.parametrize("metric", ["tpot_s", "served_tokens_per_s"])
+def test_shipped_numbers(metric: str) -> None:
+    """Medians of the time between tokens, and output rates, which are means and which nothing is fitted to."""
     board = validate([existing(SERVINGS)])
-    ratio = np.array([score.predicted / score.measured for score in board.scores])
+    ratio = np.array([score.predicted / score.measured for score in board.scores if score.metric == metric])
     assert len(ratio) == 205
     off = np.abs(ratio - 1.0)
-    assert np.median(off) < 0.09
+    assert np.median(off) < 0.095
     assert np.quantile(off, 0.9) < 0.31
     assert abs(np.median(ratio) - 1.0) < 0.04
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rackline.api.option import Texts
     from rackline.arch import Model
     from rackline.fitting import CalibrationResult, Summary
+    from rackline.report.figure import Figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,22 @@ def _rows(answer: Answer[CalibrateQuestion, Calibrated]) -> Iterable[Any]:
     return answer.result.summary.groups
 
 
-@asks(CalibrateQuestion, text=_text, summary=_summary, rows=_rows, notes=_notes, status=_status)
+def _figure(answer: Answer[CalibrateQuestion, Calibrated]) -> Figure:
+    from rackline.fitting.figure import errors_figure
+
+    found = answer.result.summary
+    return errors_figure(found.kinds, found.rows)
+
+
+@asks(
+    CalibrateQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    notes=_notes,
+    status=_status,
+    figures={"errors": _figure},
+)
 def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated:
     """Fit the numbers of each chip, stack, operation and data type to tables of measured operations.
 

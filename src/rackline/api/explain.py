@@ -84,12 +84,14 @@ class Explained:
     Args:
         explanation: of the pass.
         interval: in which nine of ten measured passes lay; None where none were measured.
+        server: memory that the stack reserves beside weights and cache.
     """
 
     json_keys: ClassVar = ("*explanation", "interval=span")
 
     explanation: Explanation
     interval: Interval | None
+    server: ServerMemory
 
     @property
     def span(self) -> Ends | None:
@@ -160,12 +162,18 @@ def _memory(answer: Answer[ExplainQuestion, Explained]) -> Figure:
     return memory_figure(answer.result.explanation)
 
 
+def _batch(answer: Answer[ExplainQuestion, Explained]) -> Figure:
+    from rackline.report.explain_figures import curves_figure
+
+    return curves_figure(answer.result.explanation, answer.result.server)
+
+
 @asks(
     ExplainQuestion,
     text=_text,
     summary=_summary,
     rows=_rows,
-    figures={"waterfall": _waterfall, "roofline": _roofline, "memory": _memory},
+    figures={"waterfall": _waterfall, "roofline": _roofline, "memory": _memory, "batch": _batch},
     files={"trace": _TRACE},
 )
 def explain(question: ExplainQuestion, watch: Watch) -> Explained:
@@ -224,7 +232,7 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
         policy=question.policy,
         stack=stack,
     )
-    return Explained(explanation=explanation, interval=_interval(explanation, asked))
+    return Explained(explanation=explanation, interval=_interval(explanation, asked), server=server)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,13 +86,15 @@ if TYPE_CHECKING:
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
     from rackline.report.plan_report import plan_report
+    from rackline.report.plan_summary import plan_summary
     from rackline.report.what_if_report import what_if_report
 
     found = answer.result
     if isinstance(found, WhatIf):
         yield what_if_report(found.what_if, found.points)
         return
-    yield plan_report(found.plan, width=width, elapsed_s=answer.elapsed_s)
+    report = plan_report if answer.question.full else plan_summary
+    yield report(found.plan, width=width, elapsed_s=answer.elapsed_s)
     yield from _interval_text(found.plan)
     yield from _more_text(answer.question, found)
 
@@ -226,7 +228,23 @@ def _figure(answer: Answered) -> Figure:
     return what_if_figure(found.what_if, found.points) if isinstance(found, WhatIf) else pareto_figure(found.plan)
 
 
-@asks(PlanQuestion, text=_text, summary=_summary, rows=_rows, data=_data, figures={"front": _figure})
+def _rejected(answer: Answered) -> Figure:
+    from rackline.report.plan_figure import rejected_figure
+
+    found = answer.result
+    if isinstance(found, WhatIf):
+        raise InputError(what="plot_kind", given="rejected", allowed="front, for one plan", nearest="front")
+    return rejected_figure(found.plan)
+
+
+@asks(
+    PlanQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    data=_data,
+    figures={"front": _figure, "rejected": _rejected},
+)
 def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
     """The cheapest way to serve a model on a cluster under latency limits.
 
@@ -286,6 +304,7 @@ def _search(question: PlanQuestion, watch: Watch) -> tuple[Plan, Cluster | None]
     cluster = billed_as(cluster, question.bill)
     check_context(model, si(question.input) + si(question.output), watch)
 
+    from rackline.search import SearchSpace
     from rackline.search import plan as search_plan
     from rackline.serving.workload import Workload
 
@@ -299,18 +318,17 @@ def _search(question: PlanQuestion, watch: Watch) -> tuple[Plan, Cluster | None]
         Workload(input_len=si(question.input), output_len=si(question.output), cache_hit=si(question.cache_hit)),
         calibration=calibration_of(question.calibration, cluster.chip),
         constraints=constraints_of(question.tpot, question.ttft, si(question.memory_fraction)),
-        precisions=precisions_of(texts(question.precision), model, cluster),
-        modes=modes,
-        layouts=layouts,
+        search_space=SearchSpace(
+            precisions=precisions_of(texts(question.precision), model, cluster),
+            modes=modes,
+            layouts=layouts,
+            rules=rules_asked(question.launch),
+            any_layout=question.any_layout,
+        ),
         routing=routing_of(question.routing),
-        pools=pool.wanted,
-        prefill_on=pool.cluster,
-        prefill_layouts=pool.layouts,
-        prefill_calibration=pool.calibration,
-        rules=rules_asked(question.launch),
-        any_layout=question.any_layout,
+        prefill=pool,
     )
-    return found, pool.cluster
+    return found, pool.cluster if pool is not None else None
 
 
 def _what_if(question: PlanQuestion, text: str, watch: Watch) -> WhatIf:

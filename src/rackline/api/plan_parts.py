@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rackline.api.option import count, layout_text, si
@@ -15,33 +14,15 @@ if TYPE_CHECKING:
     from rackline.api.resolve import Lookup
     from rackline.arch import AnyModel
     from rackline.hardware import Cluster
-    from rackline.parallel import Layout
-    from rackline.passes import Calibration
+    from rackline.search import PrefillPool
     from rackline.search.launch import Checkpoints
     from rackline.search.launch_rules import LaunchRules
     from rackline.serving.fleet import Traffic
     from rackline.serving.speculative import Speculation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefillPool:
-    """What is asked of a prefill pool.
-
-    Args:
-        wanted: whether separate pools are looked at.
-        cluster: of the prefill pool, None for the same.
-        layouts: it may use, None for all.
-        calibration: of its chip, None for the same.
-    """
-
-    wanted: bool
-    cluster: Cluster | None = None
-    layouts: list[Layout] | None = None
-    calibration: Calibration | None = None
-
-
-def prefill_pool(question: PlanQuestion, model: AnyModel, cluster: Cluster) -> PrefillPool:
-    """What the question says of a prefill pool.
+def prefill_pool(question: PlanQuestion, model: AnyModel, cluster: Cluster) -> PrefillPool | None:
+    """What the question says of a prefill pool; None for single engines only.
 
     Raises:
         InputError: options of a pool that is not looked at.
@@ -51,18 +32,20 @@ def prefill_pool(question: PlanQuestion, model: AnyModel, cluster: Cluster) -> P
             value = getattr(question, name)
             if value is not None:
                 raise InputError(what=name, given=value, allowed="only with `serving` both")
-        return PrefillPool(wanted=False)
+        return None
+
+    from rackline.search import PrefillPool
+
     layout = layout_text(question.prefill_layout)
     if question.prefill_on is None:
         if question.prefill_chips is not None:
             allowed = "together with `prefill_on` CLUSTER"
             raise InputError(what="prefill_chips", given=question.prefill_chips, allowed=allowed)
-        return PrefillPool(wanted=True, layouts=layouts_of(layout, model, cluster))
+        return PrefillPool(layouts=layouts_of(layout, model, cluster))
     other = billed_as(rented_as(cluster_of(question.prefill_on), question.rent), question.bill)
     if question.prefill_chips is not None:
         other = other.with_num_chips(count(question.prefill_chips))
     return PrefillPool(
-        wanted=True,
         cluster=other,
         layouts=layouts_of(layout, model, other),
         calibration=calibration_of(question.calibration, other.chip),

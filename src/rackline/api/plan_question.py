@@ -157,6 +157,10 @@ class PlanQuestion(ModelQuestion):
             group=_FLEET,
         ),
     )
+    full: bool = field(
+        default=False,
+        metadata=option("switch", "print everything: rows of the passes, memory, fronts, other layouts", group=_MORE),
+    )
     launch: str | None = field(
         default=None,
         metadata=option(

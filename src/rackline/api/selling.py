@@ -98,7 +98,7 @@ def costs_of(
     """
     from rackline.parallel import Deployment
     from rackline.pricing import TokenCosts
-    from rackline.search import Constraints, plan
+    from rackline.search import Constraints, SearchSpace, plan
     from rackline.serving.stack import stack_of
 
     numbers = calibration_of(question.calibration, cluster.chip)
@@ -109,10 +109,12 @@ def costs_of(
             request,
             calibration=numbers,
             constraints=Constraints(memory_fraction=memory_fraction),
-            precisions=precisions_of([question.precision], model, cluster),
-            layouts=layouts_of(layout_text(question.layout), model, cluster),
-            pools=False,
+            prefill=None,
             served=False,
+            search_space=SearchSpace(
+                precisions=precisions_of([question.precision], model, cluster),
+                layouts=layouts_of(layout_text(question.layout), model, cluster),
+            ),
         )
     if answer.best is None:
         raise InputError(

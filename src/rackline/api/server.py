@@ -198,10 +198,10 @@ def server_of(question: SimulateQuestion, model: AnyModel, cluster: Cluster, has
         deployment=deployment,
         pool=pool,
         router=question.router,
-        prefill=_prefill(question, replace(deployment, layout=front_layout), layout, front, stack, cache)
+        prefill=_prefill(question, replace(deployment, layout=front_layout), layout, front, stack.prefill_pool(), cache)
         if front
         else None,
-        beyond_s=stack.first_token_s,
+        beyond_s=(stack.prefill_pool() if front else stack).first_token_s,
         chips=used,
         prefill_chips=front_layout.chips_per_replica,
     )

@@ -21,6 +21,7 @@ MODULES = {
     "models": "models",
     "memory": "memory",
     "compare": "compare",
+    "encode": "encode",
     "new": "new",
     "ask": "ask",
     "schema": "schema",

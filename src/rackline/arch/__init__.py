@@ -11,10 +11,11 @@ from rackline.arch.kinds.gqa import GroupedQueryAttention
 from rackline.arch.kinds.mla import MultiHeadLatentAttention
 from rackline.arch.kinds.none import NoAttention
 from rackline.arch.kinds.sparse import Indexer, SparseLatentAttention
-from rackline.arch.lookup import FoundModel, find_model, with_overrides
+from rackline.arch.lookup import FoundModel, find_model, find_towers, with_overrides
 from rackline.arch.model import AggregateModel, AnyModel, LayerGroup, Model, ParameterCount
 from rackline.arch.origin import Origin
 from rackline.arch.shapes import Dim, Projection
+from rackline.arch.towers import Tower, View
 
 __all__ = [
     "AggregateModel",
@@ -38,10 +39,13 @@ __all__ = [
     "ParameterCount",
     "Projection",
     "SparseLatentAttention",
+    "Tower",
+    "View",
     "attention_kind_names",
     "build_model",
     "check_counts",
     "find_model",
+    "find_towers",
     "found_model",
     "model",
     "read_hf_config",

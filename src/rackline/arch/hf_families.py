@@ -265,6 +265,7 @@ WRAPPERS: dict[str, tuple[str, ...]] = {
             "perception_lm",
             "pixtral",
             "qianfan_ocr",
+            "qwen2_audio",
             "qwen2_5_omni_thinker",
             "qwen3_omni_moe_thinker",
             "shieldgemma2",

@@ -16,6 +16,7 @@ from rackline.catalog.load import record_from_mapping
 from rackline.errors import HubError, UnknownNameError
 
 if TYPE_CHECKING:
+    from rackline.arch.towers import Tower
     from rackline.hub import Checkpoint, Repository, RepositoryId
 
 CONFIG = "config.json"
@@ -71,6 +72,35 @@ def find_model(
     """
     found = _find(name, assume, offline=offline, headers=headers)
     return with_overrides(found, overrides)
+
+
+def find_towers(name: str, *, offline: bool = False) -> tuple[Tower, ...]:
+    """Towers for images and sound of a configuration: of a file, its folder, or a repository of the Hub.
+
+    Args:
+        name: "path/to/config.json", its folder, "org/name" or "org/name@revision".
+        offline: read files and the Hub's cache alone.
+
+    Raises:
+        UnknownNameError: neither of these; the catalogue has language models alone.
+        HubError, ConfigError: a configuration that cannot be read.
+    """
+    from rackline.arch.hf_towers import has_tower, tower_of
+
+    path = Path(name).expanduser()
+    if name.endswith(".json") or _has_config(path):
+        file, where = (path if name.endswith(".json") else path / CONFIG), name
+    else:
+        identity = _repository_id(name)
+        if identity is None:
+            raise UnknownNameError(
+                what="model", given=name, allowed="a config.json, its folder, or a Hugging Face id with its tower"
+            )
+        from rackline.hub import open_repository
+
+        file, where = open_repository(identity, offline=offline).required(CONFIG), f"{name}: {CONFIG}"
+    config = json_object(file, where)
+    return tuple(tower_of(config, kind, where) for kind in has_tower(config))
 
 
 def with_overrides(found: FoundModel, overrides: Mapping[str, object] | None) -> FoundModel:

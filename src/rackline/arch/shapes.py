@@ -27,7 +27,7 @@ class Dim:
 
     def shard(self, ways: IntLike) -> FloatLike:
         """Elements of this dimension on the fullest of `ways` chips (ceiling: a head is never cut)."""
-        if self.units == 1:
+        if self.units <= 1:  # 0: the head of a tower, which has none
             return float(self.size)
         return self.size / self.units * np.ceil(self.units / np.asarray(ways))
 

@@ -93,6 +93,10 @@ class StackRecord(SourcedRecord):
             all of them at once, and engines that prefill first keep them in step [fraction].
         synchrony: Share of prompts that arrive together when their cohort has ended, not between decode steps
             [fraction].
+        handover_s: Time to first token between a prefill and a decode worker beyond the transfer of the KV cache: two
+            more queues, the router, connections [s].
+        pool_burst_share: Share of the other requests' prompts that a request waits for in a closed loop of pools
+            [fraction].
         fallback_rank: Place among the stacks whose kernels were measured, which stand in for one another; none for a
             stack without measured kernels.
         graph_all_reduce: Implementation of the custom all-reduce that the stack captures in CUDA graphs, as the
@@ -131,6 +135,8 @@ class StackRecord(SourcedRecord):
     first_token_equal_s: NonNegative | None = None
     burst_share: Fraction = 0.0
     synchrony: Fraction = 0.0
+    handover_s: NonNegative = 0.0
+    pool_burst_share: Fraction = 0.0
     fallback_rank: Count | None = None
     graph_all_reduce: str = ""
     separate_quantise: tuple[Text, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Decide": ("plan", "compare", "price", "tiers", "train", "budget"),
-    "Understand": ("explain", "fit", "simulate", "infer-prices"),
+    "Understand": ("explain", "fit", "simulate", "encode", "infer-prices"),
     "Measure": ("validate", "calibrate"),
     "Learn": ("lecture",),
     "Catalogue": ("models", "chips", "clusters", "memory", "new"),
@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, str] = {
     "clusters": "The clusters, or one with the sources of its numbers.",
     "models": "The models, or one: parameters, FLOP and KV per token.",
     "memory": "The memory tiers, or one with the sources of its numbers.",
+    "encode": "Images and sound of a request: tokens, FLOP, first token.",
     "new": "A file for your own chip, cluster, model, memory or prices.",
     "compare": "Chips, clusters, models or deployments side by side.",
     "ask": "Answer a file of questions: one table, one JSON.",
@@ -198,6 +199,12 @@ with questions.toml such as
     model = ["llama-3.1-70b", "deepseek-v3"]
     on = ["dgx-h200", "gb200-nvl72"]
     context = "32k"
+""",
+    "encode": """Examples:
+
+    rackline encode Qwen/Qwen3-VL-8B-Instruct --on dgx-h100 \\
+      --size 1920x1080 --images 4 --prompt 200
+    rackline encode path/to/config.json --on h100-96 --size 896x896
 """,
     "new": """Examples:
 

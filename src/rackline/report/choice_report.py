@@ -94,20 +94,21 @@ def key_numbers(plan: Plan, choice: Choice, width: int) -> Table:
     cells: list[tuple[str, Text]] = [
         ("requests/s", Text(f"{choice.requests_per_s:.3g}", style="bold")),
         (f"{unit} per M input tokens", Text(money(choice.usd_per_mtok_input, plan.priced), style="bold")),
-        ("time per output token", _against(choice, "tpot_s", limits.get("tpot_s"))),
+        ("time per output token", against(choice, "tpot_s", limits.get("tpot_s"))),
         (f"{unit} per M output tokens", Text(money(choice.usd_per_mtok_output, plan.priced), style="bold")),
-        ("time to first token", _against(choice, "ttft_s", limits.get("ttft_s"))),
+        ("time to first token", against(choice, "ttft_s", limits.get("ttft_s"))),
         (f"{unit} per M output, all-in", Text(money(choice.usd_per_mtok_output_all_in, plan.priced), style="bold")),
         ("tokens/s per user", Text(format_count(choice.tokens_per_s_per_user), style="bold")),
         ("price of a chip", _price(plan)),
         ("output tokens/s per chip", Text(f"{choice.output_tokens_per_s_per_chip:,.0f}", style="bold")),
-        ("chips", Text(_chips(plan, choice))),
+        ("chips", Text(chips_text(plan, choice))),
         ("output tokens/s, all chips", Text(format_count(choice.output_tokens_per_s_per_chip * choice.num_chips))),
         ("utilisation", Text(f"{percent(choice.utilisation)} of {choice.saturation_requests_per_s:.3g} requests/s")),
         ("requests in flight", Text(f"{each * replicas:,.0f}")),
         ("in flight on a replica", Text(f"{each:,.3g}" if each < 100 else f"{each:,.0f}")),
     ]  # fmt: skip
-    pairs = 2 if width >= (100 if plan.priced else 120) else 1
+    lengths = [max(len(cell[part]) for cell in cells[side::2]) for side in (0, 1) for part in (0, 1)]
+    pairs = 2 if sum(lengths) + 6 <= width else 1
     table = Table.grid(padding=(0, 2))
     for _ in range(pairs):
         table.add_column(style="dim", no_wrap=True)
@@ -118,7 +119,7 @@ def key_numbers(plan: Plan, choice: Choice, width: int) -> Table:
     return table
 
 
-def _against(choice: Choice, name: str, limit: tuple[float, float | None] | None) -> Text:
+def against(choice: Choice, name: str, limit: tuple[float, float | None] | None) -> Text:
     """The mean, and how much of its limit the limited one takes."""
     mean = choice.tpot_s if name == "tpot_s" else choice.ttft_s
     text = Text(format_seconds(mean), style="bold")
@@ -141,7 +142,8 @@ def _price(plan: Plan) -> Text:
     return Text(f"{money(price)} an hour" + (f", {plan.cluster.rent}" if plan.cluster.rent else ""))
 
 
-def _chips(plan: Plan, choice: Choice) -> str:
+def chips_text(plan: Plan, choice: Choice) -> str:
+    """Chips in use of those of the cluster, and chips that are paid."""
     first, then = choice.prefill_pool, choice.decode_pool
     left = choice.billed_chips - choice.num_chips
     paid = f"; {choice.billed_chips} paid, {left} left over" if left else f"; {choice.billed_chips} paid"

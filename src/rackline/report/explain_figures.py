@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
+from rackline.parallel import ServerMemory
+from rackline.parallel.memory import fitting_sequences
 from rackline.parallel.precision import compute_dtype
-from rackline.passes import RowTime
+from rackline.passes import Batch, RowTime
+from rackline.passes.features import Array, as_array
 from rackline.report.axes import Measure, linear_axis, log_axis
-from rackline.report.bars import BAR_HEIGHT, LONGEST_LABEL, stacked_bars
+from rackline.report.bars import BAR_HEIGHT, LONGEST_LABEL, nothing_figure, stacked_bars
 from rackline.report.explain_report import Explanation
 from rackline.report.figure import Figure
-from rackline.report.layers import Layer, Row, colour, hovered, limit
-from rackline.report.wording import RESOURCE_NAMES, percent, share
+from rackline.report.layers import SERIES, Layer, Row, colour, dashes, hovered, limit
+from rackline.report.wording import RESOURCE_NAMES, percent, share, short_count
 from rackline.units import format_bytes, format_seconds
 
 _BINDS = tuple(RESOURCE_NAMES.values())
@@ -24,6 +28,11 @@ _OPERATION = Measure(field="operation", title="operation")
 _SECONDS = Measure(field="seconds", title="time", kind="seconds")
 _SHARE = Measure(field="share", title="share of the rows", kind="share")
 _BOUND = Measure(field="binds", title="binds")
+_BATCH = Measure(field="batch_size", title="batch: sequences of a replica", kind="count")
+_STEP = Measure(field="seconds", title="time of a decode step", kind="seconds")
+_OUTPUT = Measure(field="output_tokens_per_s_per_chip", title="output tokens/s per chip", kind="count")
+_CONTEXTS = (0.25, 1.0, 4.0)  # of the one that was asked for
+_MOST_SEQUENCES = 4096.0  # of one rank
 _MOST_NAMED, _SMALLER = 6, "smaller rows"
 _LEAST_SHARE = 0.005
 _MOST_KINDS = 3
@@ -171,6 +180,76 @@ def memory_figure(explanation: Explanation) -> Figure:
         + ".",
         marks={"usable": float(memory.usable), "chip": memory.total},
     )
+
+
+def curves_figure(explanation: Explanation, server: ServerMemory) -> Figure:
+    """A decode step and its output against the batch, at several contexts, up to the batch that fits.
+
+    Args:
+        server: what the stack reserves beside weights and cache.
+    """
+    deployment, layout = explanation.deployment, explanation.deployment.layout
+    ranks = layout.attention_dp * layout.pp
+    asked = explanation.context_len
+    contexts = [asked * factor for factor in _CONTEXTS]
+    fits = fitting_sequences(
+        deployment.model, layout, deployment.precision, deployment.cluster.chip, server, np.array(contexts)
+    )
+    rows: list[Row] = []
+    for context, most in zip(contexts, fits.reshape(-1).tolist(), strict=True):
+        per_rank = _batches(most)
+        if not len(per_rank):
+            continue
+        batch = Batch(
+            decode_sequences=per_rank,
+            context_len=np.full(per_rank.shape, context),
+            group_tokens=per_rank * layout.attention_dp,
+        )
+        seconds = np.broadcast_to(as_array(explanation.table.seconds(batch)), per_rank.shape)
+        series = f"{short_count(context)} tokens"
+        rows += [
+            {
+                "series": series,
+                "batch_size": float(size * ranks),
+                "seconds": float(step),
+                "output_tokens_per_s_per_chip": float(size * ranks / step / layout.chips_per_replica),
+            }
+            for size, step in zip(per_rank, seconds, strict=True)
+        ]
+    if not rows:
+        return nothing_figure(_title(explanation, "batch and context"), "No sequence fits beside the weights.")
+    names = list(dict.fromkeys(row["series"] for row in rows))
+    return Figure(
+        title=_title(explanation, "batch and context"),
+        subtitle=f"context of each sequence by colour; lines end where the cache is full; {layout.label()}, "
+        f"{deployment.precision.short()}, {explanation.time.calibration}",
+        description=f"Time of a decode step and output tokens per second and chip against the batch of a replica, on "
+        f"log axes, for contexts of {', '.join(names)}.",
+        spec={"data": {"values": rows}, "hconcat": [_curve(rows, names, measure) for measure in (_STEP, _OUTPUT)]},
+    )
+
+
+def _batches(most: float) -> Array:
+    """Sequences of a rank: powers of two, and the most that fit."""
+    if most < 1.0:
+        return np.array([])
+    most = min(most, _MOST_SEQUENCES)
+    return np.unique(np.append(2.0 ** np.arange(0.0, math.floor(math.log2(most)) + 1.0), most))
+
+
+def _curve(rows: Sequence[Row], names: Sequence[str], measure: Measure) -> Layer:
+    x = log_axis(_BATCH, [row[_BATCH.field] for row in rows], most=6)
+    y = log_axis(measure, [row[measure.field] for row in rows], most=7)
+    dots = {"x": x, "y": y, "color": colour(names, title="context")}
+    encoding = {**dots, "strokeDash": {**dashes(names), "legend": dots["color"]["legend"]}}
+    return {
+        "width": 360,
+        "height": 320,
+        "layer": [
+            {"mark": {"type": "line"}, "encoding": encoding},
+            hovered({"type": "point", "size": 26}, dots, [SERIES, _BATCH, _STEP, _OUTPUT]),
+        ],
+    }
 
 
 def _has_place(row: RowTime) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rackline.report.axes import Measure, log_axis
+from rackline.report.bars import nothing_figure
 from rackline.report.figure import Figure
 from rackline.report.layers import Layer, Row, colour, hovered, limit, note
 from rackline.report.wording import money, money_name
@@ -67,6 +68,38 @@ def pareto_figure(plan: Plan) -> Figure:
     )
 
 
+def rejected_figure(plan: Plan) -> Figure:
+    """The nearest rejected candidates beside the best: one for each limit, which it alone breaks."""
+    cost = _cost(plan)
+    rows: list[Row] = [{**_row(plan, one.candidate), "series": one.reason, "what": one.what} for one in plan.rejected]
+    title = f"{plan.model.name} on {plan.cluster.name}: what was rejected by the least"
+    best = _best_row(plan, plan.best) if plan.best else None
+    if not rows:
+        return nothing_figure(title, "Nothing was rejected.")
+    points = [*rows, *([best] if best else [])]
+    x = log_axis(_SPEED, [row[_SPEED.field] for row in points], margin=0.12)
+    y = log_axis(cost, [row[cost.field] for row in points], margin=0.15)
+    names = [row["series"] for row in rows]
+    place = {"x": x, "y": y}
+    colours = colour(names)
+    colours["legend"] = {"title": "rejected for", "columns": 1, "labelLimit": 600}
+    shown = (Measure(field="what", title="candidate"), Measure(field="series", title="rejected for"), *_shown(plan))
+    layers: list[Layer] = [
+        hovered({"type": "point", "shape": "cross", "size": 130}, {**place, "color": colours}, shown),
+    ]
+    if best is not None:
+        layers.append(hovered({"type": "point", "style": "best"}, place, _shown(plan), data={"values": [best]}))
+        layers += note(x, y, (best[_SPEED.field], best[cost.field]), "best", below=True)
+    return Figure(
+        title=title,
+        subtitle=f"estimates; {plan.calibration.name} calibration",
+        description="Candidates that break one limit alone, by the least, at their speed for one user and cost: "
+        + "; ".join(f"{row['what']} ({row['series']})" for row in rows)
+        + ".",
+        spec={"data": {"values": rows}, "layer": layers},
+    )
+
+
 def what_if_figure(name: str, points: Sequence[WhatIfPoint]) -> Figure:
     """Cost of the optimum against the quantity that is varied.
 
@@ -109,10 +142,6 @@ def what_if_figure(name: str, points: Sequence[WhatIfPoint]) -> Figure:
         description=f"Cost of the cheapest deployment against {name} on log axes. {words}",
         spec={"data": {"values": rows}, "layer": layers},
     )
-
-
-FIGURES: dict[str, Callable[..., Figure]] = {"front": pareto_figure}
-WHAT_IF_FIGURES: dict[str, Callable[..., Figure]] = {"cost": what_if_figure}
 
 
 def _cost(plan: Plan) -> Measure:

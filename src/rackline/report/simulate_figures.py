@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -145,13 +145,6 @@ def occupancy_figure(results: Mapping[str, Result]) -> Figure:
             ],
         },
     )
-
-
-FIGURES: dict[str, Callable[..., Figure]] = {
-    "cdf": tails_figure,
-    "timeline": timeline_figure,
-    "occupancy": occupancy_figure,
-}
 
 
 def _requests(results: Mapping[str, Result]) -> str:

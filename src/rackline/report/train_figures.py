@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from rackline.errors import InputError
 from rackline.report.axes import Measure, linear_axis
 from rackline.report.bars import nothing_figure, stacked_bars
@@ -163,13 +161,6 @@ def pipeline_of_plan(plan: TrainPlan) -> Figure:
         f"; the first {shown} of {count} micro-batches, in a whole step a smaller share waits" if shown < count else ""
     )
     return pipeline_figure(timeline, title=f"{_name(plan)}: {layout_text(best)}", note=note)
-
-
-FIGURES: dict[str, Callable[..., Figure]] = {
-    "step": step_figure,
-    "pipeline": pipeline_of_plan,
-    "memory": train_memory_figure,
-}
 
 
 def _shares(plan: TrainPlan, one: TrainCandidate) -> dict[str, float]:

@@ -6,8 +6,9 @@ from rackline.search.disaggregated import Disaggregated
 from rackline.search.pareto import pareto_front
 from rackline.search.plan import Plan, plan
 from rackline.search.pool_pair import Pool, PoolPair
+from rackline.search.pool_space import PrefillPool
 from rackline.search.rejected import Rejected
-from rackline.search.space import BATCH_GRID, Constraints, default_modes, default_precisions
+from rackline.search.space import BATCH_GRID, Constraints, SearchSpace, default_modes, default_precisions
 
 __all__ = [
     "BATCH_GRID",
@@ -20,7 +21,9 @@ __all__ = [
     "Plan",
     "Pool",
     "PoolPair",
+    "PrefillPool",
     "Rejected",
+    "SearchSpace",
     "Serving",
     "default_modes",
     "default_precisions",

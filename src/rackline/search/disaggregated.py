@@ -290,7 +290,7 @@ class PoolSearch:
         """Time to first token that prompts may take."""
         if self.limits.ttft_s is None:
             return None
-        constant = self.prefill.space.stack.beyond_passes_s(self.decode.space.workload)
+        constant = self.prefill.space.stack.prefill_pool().beyond_passes_s(self.decode.space.workload)
         return self.limits.ttft_s - constant - max(self.prefill.link.latency_s, self.decode.link.latency_s)
 
     @property
@@ -385,7 +385,7 @@ class PoolSearch:
             prefill_link=self.prefill.link,
             decode_link=self.decode.link,
         )
-        constant = self.prefill.space.stack.beyond_passes_s(work)
+        constant = self.prefill.space.stack.prefill_pool().beyond_passes_s(work)
         prompt_s = float(first.passes(partner).prompt_s(prefill.load, n_first))
         one, other = budget.taken(
             np.array(float(prefill_layout.chips_per_replica)), np.array(float(decode_layout.chips_per_replica))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -14,12 +13,10 @@ from rackline.hardware import Cluster
 from rackline.parallel import (
     Layout,
     LayoutGrid,
-    Precision,
     Routing,
     enumerate_layouts,
 )
 from rackline.passes import Calibration
-from rackline.passes.features import Array
 from rackline.search.candidate import Candidate
 from rackline.search.choice import Choice
 from rackline.search.disaggregated import Disaggregated, PoolSearch
@@ -27,14 +24,14 @@ from rackline.search.engines import Engines, EngineSearch
 from rackline.search.evaluate import Space
 from rackline.search.finalists import Kind, serve_kinds
 from rackline.search.fits import ClusterNeed
-from rackline.search.launch_rules import LaunchRules, rules_of
+from rackline.search.launch_rules import rules_of
 from rackline.search.launchable import better_refused, launchable, starts_nothing
-from rackline.search.pool_space import prefill_space
+from rackline.search.pool_space import ANY_POOL, PrefillPool, prefill_space
 from rackline.search.rejected import Rejected
 from rackline.search.served import Site
-from rackline.search.space import BATCH_GRID, Constraints, default_modes, default_precisions
+from rackline.search.space import BATCH_GRID, Constraints, SearchSpace, default_modes, default_precisions
 from rackline.serving.stack import stack_of
-from rackline.serving.workload import Mode, Workload
+from rackline.serving.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,72 +142,57 @@ class Plan:
         )
 
 
-def plan(  # noqa: PLR0913 public keyword interface
+def plan(
     model: AnyModel,
     cluster: Cluster,
     workload: Workload,
     *,
     calibration: Calibration,
     constraints: Constraints | None = None,
-    precisions: Sequence[Precision] | None = None,
-    modes: Sequence[Mode] | None = None,
-    layouts: Sequence[Layout] | None = None,
+    search_space: SearchSpace | None = None,
     routing: Routing | None = None,
-    batches: Array | None = None,
+    prefill: PrefillPool | None = ANY_POOL,
     threads: int = 2,
-    pools: bool = True,
-    prefill_on: Cluster | None = None,
-    prefill_layouts: Sequence[Layout] | None = None,
-    prefill_calibration: Calibration | None = None,
     served: bool = True,
-    rules: LaunchRules | None = None,
-    any_layout: bool = False,
 ) -> Plan:
     """Look at every layout × precision × mode × batch and return the cheapest that keeps the limits.
 
     Args:
         model, cluster, workload: what is served, on what, for whom.
-        precisions, modes, layouts, batches: restrict the space; the defaults are exhaustive
-            (see `rackline.search.space` and `rackline.parallel.enumerate_layouts`).
+        search_space: restricts the space, which is exhaustive by default.
         routing: how tokens spread over experts; as fitted to servers of the calibration's stack by default.
-        pools: look at separate pools for prefill and decode as well.
-        prefill_on: cluster of the prefill pool; chips of `cluster` by default.
-        prefill_layouts: restrict the layouts of the prefill pool; all by default.
-        prefill_calibration: numbers of the chip of `prefill_on`.
+        prefill: of separate pools for prefill and decode; None to look at single engines only.
         served: rank engines by arrivals at random, serve the cheapest in the simulator and find the rate at which the
             limits hold; without, engines are those of a closed loop, with every slot taken all the time.
-        rules: what the engine launches; those of the calibration's stack by default.
-        any_layout: also layouts that the engine does not launch.
 
     Raises:
         InputError: an empty space.
     """
-    limits = constraints or Constraints()
-    options = list(layouts) if layouts is not None else enumerate_layouts(model, cluster.num_chips)
+    limits, among = constraints or Constraints(), search_space or SearchSpace()
+    options = list(among.layouts) if among.layouts is not None else enumerate_layouts(model, cluster.num_chips)
     if not options:
         raise InputError(what="layouts", given=0, allowed=f"at least one layout of {model.name}")
-    chosen = list(precisions) if precisions else default_precisions(model, cluster.chip)
+    chosen = list(among.precisions) if among.precisions else default_precisions(model, cluster.chip)
     space = Space(
         model=model,
         cluster=cluster,
         workload=workload,
         grid=LayoutGrid.of(options),
         precisions=chosen,
-        modes=list(modes) if modes else default_modes(model),
+        modes=list(among.modes) if among.modes else default_modes(model),
         calibration=calibration,
         routing=routing or stack_of(calibration, cluster.chip.hbm_bytes).routing,
-        batches=np.asarray(BATCH_GRID if batches is None else batches, dtype=np.float64),
+        batches=np.asarray(BATCH_GRID if among.batches is None else among.batches, dtype=np.float64),
         memory_fraction=limits.memory_fraction,
         threads=threads,
-        rules=None if any_layout else rules or rules_of(calibration),
+        rules=None if among.any_layout else among.rules or rules_of(calibration),
     )
     whole, everything = space, options
-    two = pools and not isinstance(model, AggregateModel) and (cluster.num_chips > 1 or prefill_on is not None)
-    space, options = launchable(space, options, pools=two)
-    apart = None
-    if two:
-        own = prefill_space(space, prefill_on, prefill_layouts, prefill_calibration)
-        apart = PoolSearch.of(space, options, limits, own)
+    alone = cluster.num_chips == 1 and prefill is not None and prefill.cluster is None
+    if alone or isinstance(model, AggregateModel):
+        prefill = None
+    space, options = launchable(space, options, pools=prefill is not None)
+    apart = None if prefill is None else PoolSearch.of(space, options, limits, prefill_space(space, prefill))
     engines = _looked_at(space, options, limits, apart, open_loop=served)
     better = better_refused(whole, everything, limits, next(iter(engines.contenders), None), open_loop=served)
     found = Plan(
@@ -246,8 +228,8 @@ def plan(  # noqa: PLR0913 public keyword interface
         routing=space.routing,
         workload=workload,
         limits=limits,
-        prefill_cluster=prefill_on or cluster,
-        prefill_calibration=prefill_calibration or calibration,
+        prefill_cluster=(prefill and prefill.cluster) or cluster,
+        prefill_calibration=(prefill and prefill.calibration) or calibration,
     )
     return found.served(site, engines)
 

@@ -142,7 +142,8 @@ def prefill_points(part: Part, modes: list[Mode], link: FabricLevel) -> PoolPoin
     Args:
         link: level over which the KV cache leaves.
     """
-    space, precision, engine = part.space, part.precision, part.engine
+    space, precision = part.space, part.precision
+    engine = replace(part.engine, stack=part.engine.stack.prefill_pool())
     grid, work = space.grid, space.workload
     pp = as_array(grid.pp)
     parts: list[PoolPoints] = []

@@ -178,7 +178,7 @@ def group_of(estimate: Candidate | PoolPair, site: Site, max_num_seqs: int) -> G
         )
     first, then = estimate.prefill, estimate.decode
     copies = gcd(first.layout.dp, then.layout.dp)
-    front = stack_of(site.prefill_calibration, site.prefill_cluster.chip.hbm_bytes)
+    front = stack_of(site.prefill_calibration, site.prefill_cluster.chip.hbm_bytes).prefill_pool()
     return Group(
         pool=_pool(
             site.deployment(then.layout, then.precision),

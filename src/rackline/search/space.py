@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,9 @@ import numpy as np
 from rackline.arch import AggregateModel, AnyModel
 from rackline.errors import InputError
 from rackline.hardware import Chip
-from rackline.parallel import Precision, precision
+from rackline.parallel import Layout, Precision, precision
+from rackline.passes.features import Array
+from rackline.search.launch_rules import LaunchRules
 from rackline.serving.workload import Mode
 
 # Sequences per attention-dp rank: every power of two, and its 3/2; the best is refined to a whole batch afterwards.
@@ -53,6 +56,27 @@ class Constraints:
             ("ttft_s", self.ttft_s, self.ttft_percentile),
         )
         return [(name, limit, percentile) for name, limit, percentile in given if limit is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpace:
+    """What a plan may choose from; None for all that there is.
+
+    Args:
+        precisions: see `default_precisions`.
+        modes: schedulers; see `default_modes`.
+        layouts: see `rackline.parallel.enumerate_layouts`.
+        batches: sequences per rank, shape (batches,); see `BATCH_GRID`.
+        rules: what the engine launches; those of the calibration's stack by default.
+        any_layout: also layouts that the engine does not launch.
+    """
+
+    precisions: Sequence[Precision] | None = None
+    modes: Sequence[Mode] | None = None
+    layouts: Sequence[Layout] | None = None
+    batches: Array | None = None
+    rules: LaunchRules | None = None
+    any_layout: bool = False
 
 
 def default_precisions(model: AnyModel, chip: Chip) -> list[Precision]:

@@ -47,6 +47,8 @@ class Stack:
     first_token_equal_s: float | None = None
     burst_share: float = 0.0
     synchrony: float = 0.0
+    handover_s: float = 0.0
+    pool_burst_share: float = 0.0
 
     def beyond_passes_s(self, workload: Workload | Workloads) -> float:
         """Time to first token that no pass accounts for, by how the requests' lengths are drawn [s]."""
@@ -84,6 +86,18 @@ class Stack:
                 )
         host_s = numbers.host_s_per_step + self.host_s_per_step
         return replace(numbers, host_s_per_step=host_s, operations=operations)
+
+    def prefill_pool(self) -> Stack:
+        """The stack of workers that only prefill: as fast as the kernels, with a decode worker to hand over to."""
+        equal = self.first_token_equal_s
+        return replace(
+            self,
+            prefill_slowdown=1.0,
+            first_token_s=self.first_token_s + self.handover_s,
+            first_token_equal_s=None if equal is None else equal + self.handover_s,
+            burst_share=self.pool_burst_share,
+            handover_s=0.0,
+        )
 
     def memory(self, batched_tokens: FloatLike | None = None, memory_fraction: float | None = None) -> ServerMemory:
         """What the server keeps of a chip beside weights and cache.
@@ -202,4 +216,6 @@ def stack_from_record(record: StackRecord) -> Stack:
         first_token_equal_s=record.first_token_equal_s,
         burst_share=record.burst_share,
         synchrony=record.synchrony,
+        handover_s=record.handover_s,
+        pool_burst_share=record.pool_burst_share,
     )

@@ -30,6 +30,8 @@ COMMON = {"rank_skew_s": 1e-6, "prefill_slowdown": 1.0, "eager_s_per_layer": 1e-
 FIRST_TOKEN = ("first_token_s", "first_token_equal_s")
 """Time to first token beyond the passes, of requests whose lengths spread and of requests of one length."""
 BURST = "burst_share"
+POOLS = ("handover_s", "pool_burst_share")
+"""Numbers of pools of prefill and decode workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,8 @@ class ServingNumbers:
     first_token_s: float
     first_token_equal_s: float
     burst_share: Mapping[str, float]
+    handover_s: float = 0.0
+    pool_burst_share: float = 0.0
 
     def burst_of(self, admission: str) -> float:
         """The burst share under an admission; of one that was not fitted, the median of the others."""
@@ -61,6 +65,8 @@ class ServingNumbers:
             first_token_s=self.first_token_s,
             first_token_equal_s=self.first_token_equal_s,
             burst_share=self.burst_of(scheduler.admission),
+            handover_s=self.handover_s,
+            pool_burst_share=self.pool_burst_share,
         )
 
     def get(self, name: str) -> float:
@@ -77,7 +83,7 @@ class ServingNumbers:
 
     def as_dict(self) -> dict[str, float]:
         """Plain data, flat: burst_share.chunked and so on."""
-        found = {name: float(getattr(self, name)) for name in (*COMMON, *FIRST_TOKEN)}
+        found = {name: float(getattr(self, name)) for name in (*COMMON, *FIRST_TOKEN, *POOLS)}
         return {**found, **{f"{BURST}.{name}": share for name, share in self.burst_share.items()}}
 
 
@@ -264,4 +270,6 @@ def shipped_numbers(cases: FitCases) -> ServingNumbers:
         first_token_s=first.first_token_s,
         first_token_equal_s=first.first_token_s if equal is None else equal,
         burst_share={kept.admission: kept.burst_share for kept in cases.schedulers},
+        handover_s=first.handover_s,
+        pool_burst_share=first.pool_burst_share,
     )

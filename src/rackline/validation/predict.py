@@ -20,6 +20,7 @@ from rackline.serving.closed_pools import TwoPools
 from rackline.serving.median_step import median_step_s
 from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import Stack
+from rackline.serving.steady import steady_state
 from rackline.serving.workload import Workloads
 from rackline.validation.cases import Case
 from rackline.validation.resolve import Resolver
@@ -58,7 +59,7 @@ class Predictor:
         """The prefill and the decode pool of a case, built once a deployment."""
         prefill, decode = self.resolver.pools(case)
         stack, how = self.resolver.stack(case), speculation_of(case)
-        first, then = self.engine(prefill, stack), self.engine(decode, stack, how)
+        first, then = self.engine(prefill, stack.prefill_pool()), self.engine(decode, stack, how)
         key = (id(first), id(then))
         if key not in self._pools:
             self._pools[key] = TwoPools(prefill=prefill, decode=decode, first=first, then=then)
@@ -201,12 +202,13 @@ class _Group:
         except RacklineError as error:  # the model on this chip has none, at any lengths
             return [error] * len(self.members)
 
-    def median_steps_s(self, running: Sequence[float]) -> Array:
-        """Median time between tokens of each member with a number of requests running on all replicas [s]."""
+    def running(self, requests: Sequence[float]) -> tuple[Array, Array]:
+        """Median and mean time between tokens of each member with a number of requests on all replicas [s]."""
         layout = self.deployment.layout
-        each = np.array(running, dtype=np.float64) / (layout.attention_dp * layout.pp * layout.dp)
-        work = Workloads.of([work for _, work in self.members])
-        return median_step_s(self.engine, work, self.stack.mode(), each[:, None])[:, 0]
+        each = np.array(requests, dtype=np.float64)[:, None] / (layout.attention_dp * layout.pp * layout.dp)
+        work, mode = Workloads.of([work for _, work in self.members]), self.stack.mode()
+        mean_s = steady_state(self.engine, work, mode, each).tpot_s
+        return median_step_s(self.engine, work, mode, each)[:, 0], mean_s[:, 0]
 
 
 def _grouped(
@@ -255,15 +257,22 @@ def predict_serve(
     for group in groups:
         concurrency = [cases[index].number("concurrency") for index, _ in group.members]
         medians = [source_of(cases[index]).tpot == "median" for index, _ in group.members]
-        steps = group.median_steps_s(concurrency) if any(medians) else np.zeros(len(medians))
+        steps, means = group.running(concurrency) if any(medians) else (np.zeros(len(medians)), np.ones(len(medians)))
         loops = group.loops(concurrency)
-        for (index, _), loop, median, step in zip(group.members, loops, medians, steps.tolist(), strict=True):
+        for place, ((index, _), loop) in enumerate(zip(group.members, loops, strict=True)):
             if isinstance(loop, RacklineError):
                 found.setdefault(index, loop)
                 continue
             whole = request_s(cases[index], loop.tpot_s, loop.ttft_s)
-            tpot = step if median else loop.tpot_s
-            found[index] = {"tpot_s": tpot, "ttft_s": loop.ttft_s, "request_s": whole}
+            tpot, rate = loop.tpot_s, loop.output_tokens_per_s
+            if medians[place]:  # they ran, also where our count of the memory says otherwise
+                tpot, rate = float(steps[place]), concurrency[place] / float(means[place])
+            found[index] = {
+                "tpot_s": tpot,
+                "ttft_s": loop.ttft_s,
+                "request_s": whole,
+                "output_tokens_per_s": rate,
+            }
     found |= refused
     return [found[index] for index in range(len(cases))]
 

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from typing import Any, ClassVar, Literal, assert_never
+from zlib import crc32
 
 import numpy as np
 
@@ -18,13 +19,14 @@ from rackline.passes.features import Array
 from rackline.plain import plain
 from rackline.validation.cases import Case, CaseSet, Unsupported
 from rackline.validation.fit_cases import FitCases, ServingNumbers, prepare, shipped_numbers
+from rackline.validation.pools_fit import fit_pools
 from rackline.validation.predict import Predictor
 from rackline.validation.resolve import Resolver, stack_name
 from rackline.validation.run import scores_of
 from rackline.validation.scoreboard import SERVED, Score, Scoreboard, Stats, statistics
 from rackline.validation.serving_fit import fit_numbers
 
-LeftOut = Literal["model", "chip", "stack"]
+LeftOut = Literal["model", "chip", "stack", "half"]
 EVERYTHING = ""
 """The fold that leaves nothing out."""
 MANY = 15
@@ -37,7 +39,8 @@ class Fold:
     """One refit.
 
     Args:
-        left_out: model, chip or stack that the fit did not see; EVERYTHING where it saw all cases.
+        left_out: model, chip, stack or half of the configurations that the fit did not see; EVERYTHING where it saw
+            all cases.
         num_cases: cases that are scored [count].
         numbers: what was fitted to the others.
         scores: of the cases left out; of all cases where nothing is.
@@ -156,6 +159,10 @@ def fold_name(case: Case, by: LeftOut) -> str:
             return case.model or "-"
         case "chip":
             return case.chip or "-"
+        case "half":
+            pools = (case.values.get("prefill"), case.values.get("decode"))
+            parts = repr((case.model, case.chip, case.stack, case.precision, case.layout, *pools))
+            return ("first half", "second half")[crc32(parts.encode()) % 2]
         case _:
             assert_never(by)
 
@@ -172,7 +179,7 @@ def refit(
 
     Args:
         found: cases; only served requests with a time per output token count. Numbers are fitted to single engines;
-            pools of prefill and decode workers are scored under them.
+            pools of prefill and decode workers add two.
         by: what to leave out.
         calibration: "auto" (each case's own stack), a stack or a file.
         processes: how many to use; 1 stays in this one [count].
@@ -273,9 +280,12 @@ def _fold(task: tuple[LeftOut, str]) -> Fold:
     start = shipped_numbers(ready)
     # a fold of pools alone leaves no case of the fit out
     numbers = fit_numbers(ready, start, ~held) if held.any() or not name else start
+    pools = [case for case in cases if case.kind == "serve-disaggregated"]
+    numbers = fit_pools([case for case in pools if not name or fold_name(case, by) != name], numbers, calibration)
     fold = score_fold(ready, numbers, scored, name)
-    pools = [case for case in cases if not name or fold_name(case, by) == name]
-    scores, _ = _predicted_pools(pools, numbers, calibration)
+    scores, _ = _predicted_pools(
+        [case for case in pools if not name or fold_name(case, by) == name], numbers, calibration
+    )
     return replace(
         fold, num_cases=fold.num_cases + len({one.case_id for one in scores}), scores=(*fold.scores, *scores)
     )

@@ -211,9 +211,15 @@ def _metrics_of(case: Unsupported) -> tuple[str, ...]:
 def metric_of(kind: str, key: str) -> str:
     """What a measured key is scored as: pools of prefill and decode workers have metrics, and so bands, of their own.
 
+    The output of a fixed number of requests is another thing than that of an unlimited one.
+
     >>> metric_of("serve", "tpot_s"), metric_of("serve-disaggregated", "tpot_s")
     ('tpot_s', 'pools_tpot_s')
+    >>> metric_of("serve", "output_tokens_per_s"), metric_of("max-throughput", "output_tokens_per_s")
+    ('served_tokens_per_s', 'output_tokens_per_s')
     """
+    if (kind, key) == ("serve", "output_tokens_per_s"):
+        return "served_tokens_per_s"
     return f"pools_{key}" if kind == "serve-disaggregated" else key
 
 

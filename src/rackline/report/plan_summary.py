@@ -1,0 +1,176 @@
+"""The answer of `plan` on one screen: what to run, what it gives, what it costs, what limits it, what was second."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rackline.passes import PassTime
+from rackline.report.breakdown import plain_table
+from rackline.report.choice_report import BASIS, against, chips_text, choice_panel, nothing_panel, other_kind
+from rackline.report.wording import money, money_name, percent, share, trust
+from rackline.search import Candidate, Choice, Plan
+from rackline.units import format_bytes, format_count, format_seconds
+
+MOST_LINES = 40  # of the answer at 100 columns
+_ROWS = 3  # of a pass that are named
+
+
+def plan_summary(plan: Plan, *, width: int, elapsed_s: float) -> Group:
+    """What `rackline plan` prints; `plan_report` has the rest.
+
+    Args:
+        width: columns of the terminal.
+        elapsed_s: wall time of the search [s].
+    """
+    best = plan.best
+    said: list[tuple[str, RenderableType]] = []
+    parts: list[RenderableType] = [nothing_panel(plan)]
+    if best is not None:
+        parts = [choice_panel(plan, best), _numbers(plan, best, width), _served(best)]
+        said += [("limits", Text("\n".join(_limits(best)))), *(("second", line) for line in _second(plan, best))]
+    said += [("refused", Text(line)) for line in _refused(plan)]
+    if best is not None:
+        said.append(("next", Text(_next(plan, best))))
+    said.append(("from", _looked(plan, elapsed_s)))
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(style="bold italic", no_wrap=True)
+    lines.add_column()
+    for name, what in said:
+        lines.add_row(name, what)
+    return Group(*parts, lines)
+
+
+def _numbers(plan: Plan, best: Choice, width: int) -> Table:
+    """Rate, latencies and costs in two columns of pairs where nothing is cut, else in one; then what is paid."""
+    limits = {name: (limit, place) for name, limit, place in plan.constraints.latencies()}
+    unit = money_name(plan.priced)
+    cells = [
+        ("requests/s", f"{best.requests_per_s:.3g}"),
+        (f"{unit} per M input", money(best.usd_per_mtok_input, plan.priced)),
+        ("per output token", against(best, "tpot_s", limits.get("tpot_s")).plain),
+        (f"{unit} per M output", money(best.usd_per_mtok_output, plan.priced)),
+        ("to first token", against(best, "ttft_s", limits.get("ttft_s")).plain),
+        (f"{unit} per M output, all-in", money(best.usd_per_mtok_output_all_in, plan.priced)),
+        ("tokens/s of a user", format_count(best.tokens_per_s_per_user)),
+        ("output tokens/s", _rates(best)),
+    ]
+    lengths = [
+        max(len(text) for cell in cells[side::2] for text in (cell[part],)) for side in (0, 1) for part in (0, 1)
+    ]
+    pairs = 2 if sum(lengths) + 6 <= width else 1
+    table = Table.grid(padding=(0, 2))
+    for _ in range(pairs):
+        table.add_column(style="dim")
+        table.add_column(style="bold")
+    order = cells if pairs == 2 else cells[::2] + cells[1::2]
+    for start in range(0, len(order), pairs):
+        table.add_row(*(text for cell in order[start : start + pairs] for text in cell))
+    paid = Table.grid(padding=(0, 2))
+    paid.add_column(style="dim")
+    paid.add_column()
+    paid.add_row("paid", _paid(plan, best))
+    whole = Table.grid()
+    whole.add_row(table)
+    whole.add_row(paid)
+    return whole
+
+
+def _rates(best: Choice) -> str:
+    each = best.output_tokens_per_s_per_chip
+    return f"{format_count(each * best.num_chips)}, {each:,.0f} a chip"
+
+
+def _paid(plan: Plan, best: Choice) -> str:
+    """Chips in use, chips that are paid, and their price."""
+    price = plan.cluster.usd_per_chip_hour
+    text = chips_text(plan, best)
+    if price is None:
+        return f"{text}; no price is known, costs are chip-hours: --price"
+    kind = f" ({plan.cluster.rent})" if plan.cluster.rent else ""
+    if best.prefill_pool is not None and best.prefill_pool.cluster != plan.cluster.name:
+        return f"{text}; {money(price)} a decode chip-hour{kind}"
+    return f"{text}; {money(price)} a chip-hour{kind}, {money(price * best.billed_chips)} an hour"
+
+
+def _served(best: Choice) -> RenderableType:
+    """Percentiles of the simulated run, or why there are none."""
+    promise = best.promise
+    if promise is None:
+        why = best.not_simulated or "not asked for"
+        return Text(f"not simulated ({why}): {BASIS[best.basis]}", style="yellow")
+    found = promise.simulated
+    table: Table = plain_table(f"simulated: {found.requests:,} requests that arrive at random")
+    for name in ("", "mean", "p50", "p90", "p99"):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for label, one in (("to first token", found.ttft_s), ("per output token", found.tpot_s), ("request", found.e2e_s)):
+        table.add_row(label, *(format_seconds(value) for value in (one.mean, one.p50, one.p90, one.p99)))
+    return table
+
+
+def _limits(best: Choice) -> list[str]:
+    """What a pass waits for and which rows take most of it; what the fullest chip holds."""
+    first, memory = best.prefill_pool, best.memory
+    lines = [_pass_line("a decode step", best.inside.decode)]
+    if first is not None:
+        lines.append(_pass_line("a prefill pass", best.inside.prefill))
+    weights = float(sum(float(value) for value in memory.weights.values()))
+    parts = [f"weights {percent(share(weights, memory.total))}"]
+    parts += [f"KV cache {percent(share(float(memory.kv_cache), memory.total))}"]
+    parts += [f"free {percent(share(float(memory.free), memory.total))}"]
+    lines.append(f"memory of the fullest chip, {format_bytes(memory.total)}: {', '.join(parts)}")
+    return lines
+
+
+def _pass_line(name: str, time: PassTime) -> str:
+    rows = sorted((row for row in time.rows if row.used), key=lambda row: -row.seconds)[:_ROWS]
+    parts = [f"{row.name.replace('_', ' ')} {percent(share(row.seconds, time.seconds))}" for row in rows]
+    return f"{name} of {format_seconds(time.seconds)} waits for {time.binds.replace('_', ' ')}: {', '.join(parts)}"
+
+
+def _second(plan: Plan, best: Choice) -> list[RenderableType]:
+    """The other kind of serving, and the next layout of the same kind."""
+    lines: list[RenderableType] = list(other_kind(plan))
+    if len(plan.ranked) > 1 and best.serving == "aggregated":
+        lines.append(Text(_candidate(plan, plan.ranked[1]), style="dim"))
+    return lines
+
+
+def _candidate(plan: Plan, one: Candidate) -> str:
+    cost = f"{money(one.usd_per_mtok_output_all_in, plan.priced)} per M output"
+    where = replace(one.layout, dp=1).label()
+    return f"{where} · {one.precision.short()}, {cost}, {format_seconds(one.tpot_s)} a token"
+
+
+def _refused(plan: Plan) -> list[str]:
+    """The better layout that the engine does not launch."""
+    return [
+        f"{one.what} would be cheaper: {one.reason.removeprefix('launch: ')} (--any-layout)"
+        for one in plan.rejected
+        if one.reason.startswith("launch: ")
+    ]
+
+
+def _next(plan: Plan, best: Choice) -> str:
+    """What one may ask next."""
+    asks = ["--full for rows, fronts and other layouts", "--launch auto for commands"]
+    if plan.constraints.tpot_s is None and plan.constraints.ttft_s is None:
+        asks.insert(0, "--tpot 50ms --ttft 2s: no latency is limited")
+    elif best.utilisation < 0.7:
+        asks.append(f"looser limits, which take {percent(1.0 - best.utilisation)} of the rate")
+    return "; ".join(asks)
+
+
+def _looked(plan: Plan, elapsed_s: float) -> Text:
+    """How much was looked at, under whose rules and numbers."""
+    line = Text(style="dim")
+    line.append(f"{plan.candidates_evaluated:,} candidates in {format_seconds(elapsed_s)}; ", style="dim")
+    line.append("; ".join(plan.assumptions[2:-1]), style="dim")
+    if plan.rules_name:
+        line.append(f"; launch rules of {plan.rules_name}", style="dim")
+    line.append("\n")
+    passes = [time for choice in plan.choices for time in (choice.inside.decode, choice.inside.prefill)]
+    return line.append_text(trust(plan.calibration, plan.cluster.chip, [row for time in passes for row in time.rows]))
