@@ -18,13 +18,13 @@ from helpers import cluster
 from rackline.search.choice import Choice
 from rackline.search.plan import Plan
 
-# Pairs of a model and a cluster, which `compare` puts side by side.
+# Pairs of a model and a cluster, which `compare` puts side by side; rents of one kind, because it compares no others.
 PAIRS = (
-    (("llama-3.1-8b", "dgx-a100"), ("llama-3.1-8b", "l40s-8")),  # prices of one kind, as compare has them
+    (("llama-3.1-8b", "dgx-a100"), ("llama-3.1-8b", "l40s-8")),
     (("llama-3.1-70b", "dgx-h100"), ("llama-3.1-70b", "dgx-h200")),
-    (("qwen3-32b", "dgx-h100"), ("gpt-oss-120b", "dgx-h200")),
-    (("mixtral-8x7b", "dgx-h100"), ("qwen3-235b-a22b", "dgx-h200")),
-    (("llama-3.1-405b", "dgx-b200"), ("deepseek-v3", "dgx-b200")),
+    (("qwen3-32b", "dgx-h100"), ("mixtral-8x7b", "dgx-h100")),
+    (("llama-3.1-405b", "dgx-b200"), ("qwen3-235b-a22b", "dgx-h200")),
+    (("gpt-oss-120b", "dgx-b200"), ("deepseek-v3", "dgx-b200")),
 )
 LENGTHS = ((1000, 200), (2000, 100))  # prompt, answer
 DEPLOYMENTS = [(pair, side, *lengths) for lengths in LENGTHS for pair in PAIRS for side in (0, 1)]
@@ -241,10 +241,12 @@ def asked(request: pytest.FixtureRequest) -> Asked:
 
 
 def test_each_number_is_the_same_whoever_is_asked(asked: Asked) -> None:
-    said = {name: {who: float(say(asked)) for who, say in ways.items()} for name, ways in NUMBERS.items()}
+    whole = asked.plan.aggregated is not None  # else only pools keep up with any rate, and only plans are compared
+    rows = {name: ways for name, ways in NUMBERS.items() if whole or name in (*PLANNED, *COSTS)}
+    said = {name: {who: float(say(asked)) for who, say in ways.items()} for name, ways in rows.items()}
     apart = {name: values for name, values in said.items() if not _same(values)}
     assert apart == {}
-    assert asked.step["binds"] == asked.engine.inside.decode.binds
+    assert not whole or asked.step["binds"] == asked.engine.inside.decode.binds
 
 
 def _same(values: Mapping[str, float]) -> bool:
@@ -254,6 +256,8 @@ def _same(values: Mapping[str, float]) -> bool:
 
 def test_nothing_is_sold_below_its_cost(asked: Asked) -> None:
     """A price is that of a tier's longest prompt, without waiting: a little more than a plan's cost at saturation."""
+    if asked.plan.aggregated is None:
+        pytest.skip("no single engine keeps up with any rate")
     tier = asked.sold["tiers"][0]
     ratio = tier["usd_per_mtok_output_all_in"] / asked.engine.estimate.usd_per_mtok_output_all_in
     assert LEAST_OVER_COST < ratio < MOST_OVER_COST
