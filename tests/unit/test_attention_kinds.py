@@ -184,7 +184,7 @@ def test_kinds_are_found_by_themselves() -> None:
 @pytest.mark.parametrize(
     ("kind", "parameters", "words"),
     [
-        ("mamba3", {}, "kind: got 'mamba3', allowed: one of compressed, .*nearest: mamba2"),
+        ("mamba3", {}, "kind: got 'mamba3', allowed: one of bidirectional, compressed, .*nearest: mamba2"),
         ("lightning", {"num_heads": 4, "head_dims": 8}, "head_dims: .*a parameter of lightning; nearest: head_dim"),
         ("lightning", {"num_heads": 4}, "head_dim: got 'nothing', allowed: required by lightning"),
         ("lightning", {"num_heads": 0, "head_dim": 8}, "num_heads: got 0, allowed: more than zero"),

@@ -109,24 +109,24 @@ def test_the_blackboard_has_no_engine() -> None:
 
 
 def test_a_plan_has_only_layouts_that_the_engine_starts_and_names_a_better_one_that_it_refuses() -> None:
-    place = cluster("h100-96").with_num_chips(24)
+    place = cluster("h100-96").with_num_chips(6)
     numbers = calibration("sglang", place.chip)
-    space = SearchSpace(precisions=[precision("fp8", model("deepseek-v3"), place.chip)])
+    space = SearchSpace(precisions=[precision("fp8", model("qwen3-235b-a22b"), place.chip)])
     question = {
         "workload": Workload(input_len=2048, output_len=512),
         "calibration": numbers,
         "constraints": Constraints(tpot_s=0.05),
         "served": False,
     }
-    found = plan(model("deepseek-v3"), place, **question, search_space=space)  # type: ignore[arg-type]
-    free = plan(model("deepseek-v3"), place, **question, search_space=replace(space, any_layout=True))  # type: ignore[arg-type]
+    found = plan(model("qwen3-235b-a22b"), place, **question, search_space=space)  # type: ignore[arg-type]
+    free = plan(model("qwen3-235b-a22b"), place, **question, search_space=replace(space, any_layout=True))  # type: ignore[arg-type]
     rules = rules_of(numbers)
     assert rules is not None
     assert found.best is not None
     assert free.best is not None
     for one in (found.aggregated, *found.ranked):
         assert one is not None
-        now = asked(one.layout, label=one.precision.label, mode=one.mode)
+        now = asked(one.layout, of="qwen3-235b-a22b", label=one.precision.label, mode=one.mode)
         assert rules.refusal(now) is None
     assert found.pools is None or found.pools.layout.pp == 1
     assert found.rules_name == "sglang 0.5.23"
