@@ -83,7 +83,7 @@ def test_the_limits_hold_at_the_promised_rate(which: str, pools: bool) -> None:
     assert choice.batch_size * replicas == pytest.approx(choice.requests_per_s * stays, rel=0.15 if not pools else 1e-6)
     price = cluster("dgx-h100").usd_per_chip_hour
     assert price is not None
-    each = price / 3600.0 * choice.num_chips / choice.requests_per_s
+    each = price / 3600.0 * choice.billed_chips / choice.requests_per_s
     assert choice.usd_per_mtok_output_all_in == pytest.approx(each / 200 * 1e6)
     parts = 1000 * choice.usd_per_mtok_input + 200 * choice.usd_per_mtok_output
     assert parts == pytest.approx(200 * choice.usd_per_mtok_output_all_in)
