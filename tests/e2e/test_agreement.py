@@ -80,6 +80,11 @@ class Asked:
         return self.plan.best
 
     @property
+    def used(self) -> float:
+        """Share of the chips that are paid for."""
+        return self.best.num_chips / self.best.billed_chips
+
+    @property
     def engine(self) -> Choice:
         """The cheapest single engine."""
         assert self.plan.aggregated is not None
@@ -174,9 +179,10 @@ def _rents() -> dict[str, Say]:
         return a.usd_per_chip_hour(a.ran["usd_per_mtok_output_all_in"], each)
 
     return {
-        "plan": lambda a: a.usd_per_chip_hour(*(float(getattr(a.best, key)) for key in keys)),
-        "compare": lambda a: a.usd_per_chip_hour(*(a.compared[key] or 0.0 for key in keys)),
-        "what-if": lambda a: a.usd_per_chip_hour(*(float(getattr(a.varied, key)) for key in keys)),
+        # paid in whole units, of which the answer may leave chips idle
+        "plan": lambda a: a.used * a.usd_per_chip_hour(*(float(getattr(a.best, key)) for key in keys)),
+        "compare": lambda a: a.used * a.usd_per_chip_hour(*(a.compared[key] or 0.0 for key in keys)),
+        "what-if": lambda a: a.used * a.usd_per_chip_hour(*(float(getattr(a.varied, key)) for key in keys)),
         "simulate": of_run,
         "price": lambda a: a.sold["terms"]["usd_per_chip_hour"],
     }
