@@ -271,7 +271,7 @@ def check_outputs(
         if path.is_dir():
             raise InputError(what=what, given=str(given), allowed="a file; this is a folder")
         if not path.parent.is_dir():
-            raise InputError(what=what, given=str(given), allowed=f"an existing folder; {path.parent} is none")
+            raise InputError(what=what, given=str(given), allowed=f"a folder that exists; {path.parent} is none")
         regular = not path.exists() or path.is_file()
         if not os.access(path.parent if regular else path, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
             raise InputError(what=what, given=str(given), allowed="a file that may be written")

@@ -155,9 +155,9 @@ def test_layout_fixes_the_parts_that_are_named(capsys: pytest.CaptureFixture[str
 def test_cluster_without_a_price_counts_chip_hours(capsys: pytest.CaptureFixture[str]) -> None:
     base = ["plan", "llama-3.1-8b", "--on", "h20-8", "--input", "1k", "--output", "200"]
     assert call_json(capsys, *base)["priced"] is False
-    text = call(capsys, *base)
+    text = " ".join(call(capsys, *base).split())
     assert "costs are chip-hours" in text
-    assert "chip-hours per M output tokens" in text
+    assert "chip-hours per M output" in text
     assert "$ per M" not in text
 
 

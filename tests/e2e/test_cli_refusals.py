@@ -50,7 +50,7 @@ CASES: list[tuple[list[str], tuple[str, ...]]] = [
     ([*PLAN, "--cache-hit", "200%"], ("--cache-hit",)),
     ([*PLAN, "--routing", "unifrm"], ("--routing", "nearest: uniform")),
     ([*PLAN, "--routing", "power-law=-1"], ("--routing exponent",)),
-    ([*PLAN, "--calibration", "genric"], ("--calibration", "auto, generic", "nearest: generic")),
+    ([*PLAN, "--calibration", "genric"], ("--calibration", "auto, atom, generic", "nearest: generic")),
     ([*PLAN, "--calibration", "atuo"], ("--calibration", "nearest: auto")),
     ([*PLAN, "--calibration", "assumed"], ("--calibration", "got 'assumed'")),
     ([*EXPLAIN, "--calibration", "vlm"], ("--calibration", "nearest: vllm")),

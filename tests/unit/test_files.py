@@ -114,7 +114,7 @@ def test_outputs_are_held_against_inputs_and_each_other(tmp_path: Path) -> None:
         ({"--series": tmp_path / "link.csv"}, "--series.*another file than --trace"),
         ({"--plot": tmp_path / "a", "-o": tmp_path / "." / "a"}, "-o.*that of --plot"),
         ({"--plot": tmp_path}, "--plot.*this is a folder"),
-        ({"--plot": tmp_path / "none" / "a.svg"}, "--plot.*existing folder"),
+        ({"--plot": tmp_path / "none" / "a.svg"}, "--plot.*folder that exists"),
     ):
         with pytest.raises(InputError, match=words):
             check_outputs(outputs, {"--trace": trace})

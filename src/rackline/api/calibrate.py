@@ -165,7 +165,7 @@ def _target(output: str) -> Path:
         raise InputError(what="output", given=output, allowed="a name such as calibration.toml, or a folder")
     parent = target if folder else target.parent
     if not parent.is_dir():
-        raise InputError(what="output", given=output, allowed=f"an existing folder; {parent} is none")
+        raise InputError(what="output", given=output, allowed=f"a folder that exists; {parent} is none")
     if not folder:
         check_outputs({"output": target})
     return target

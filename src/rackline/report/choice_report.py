@@ -216,7 +216,7 @@ def estimate_line(choice: Choice) -> list[RenderableType]:
 
 
 def nothing_panel(plan: Plan) -> Group:
-    """Why there is no answer."""
+    """Why there is no answer, and which cluster would hold it."""
     body = Text()
     body.append("Nothing fits. " if plan.need is not None else "No answer. ", style="bold red")
     body.append(f"{plan.reason[:1].upper()}{plan.reason[1:]}")
@@ -232,4 +232,9 @@ def nothing_panel(plan: Plan) -> Group:
     lines: list[RenderableType] = (
         [Text(f"separate pools for prefill and decode: {apart}", style="dim")] if apart else []
     )
+    if plan.need is not None:
+        line = Text("smallest cluster of the catalogue that holds it: ")
+        line.append(plan.need.cluster or "none", style="bold")
+        line.append(f"\n{plan.need.reason}", style="dim")
+        lines.append(line)
     return Group(panel, *lines)

@@ -40,7 +40,7 @@ def plan_report(plan: Plan, *, width: int, elapsed_s: float) -> Group:
     best = plan.best
     parts: list[RenderableType] = []
     if best is None:
-        parts += [nothing_panel(plan), *_nothing(plan)]
+        parts += [nothing_panel(plan)]
     else:
         pools = [pool_table(best)] if best.serving == "disaggregated" else []
         parts += [choice_panel(plan, best), key_numbers(plan, best, width)]
@@ -259,16 +259,6 @@ def _rejected(plan: Plan) -> Group:
         lines.append(Padding(Text.assemble(("✗ ", "red"), item.reason), (0, 0, 0, 1)))
         lines.append(Padding(Text(item.what, style="dim"), (0, 0, 0, 3)))
     return Group(*lines)
-
-
-def _nothing(plan: Plan) -> list[RenderableType]:
-    if plan.need is None:
-        return []
-    name = plan.need.cluster
-    line = Text("smallest cluster of the catalogue that holds it: ")
-    line.append(name if name else "none", style="bold")
-    line.append(f"\n{plan.need.reason}", style="dim")
-    return [line]
 
 
 def _footer(plan: Plan, elapsed_s: float) -> Group:
