@@ -19,7 +19,7 @@ from rackline.validation.cases import case_from
 from rackline.validation.fit_cases import FitCases, ServingNumbers, prepare, shipped_numbers
 from rackline.validation.pools_fit import fit_pools
 from rackline.validation.predict import Predictor
-from rackline.validation.refit import Refit, fold_name, refit
+from rackline.validation.refit import Refit, fold_name, refit, score_fold
 from rackline.validation.refit_report import marks, refit_markdown, write_refit_docs
 from rackline.validation.resolve import Resolver
 from rackline.validation.run import score_cases
@@ -166,6 +166,20 @@ def test_what_is_left_out_does_not_move_its_fold(left_out: Refit, planted: list[
     assert after["llama-3.1-70b"] != before["llama-3.1-70b"]
     stats = {fold.left_out: fold.scores for fold in moved.folds}[name]
     assert np.median([score.predicted / score.measured for score in stats]) == pytest.approx(1 / 3, rel=0.05)
+
+
+def test_medians_are_not_fitted_as_means_and_rates_are_scored() -> None:
+    plain = line("llama-3.1-8b", "vllm", 1, 8)
+    rate = {**plain, "id": "rate", "measured": {"tpot_s": 0.01, "output_tokens_per_s": 800.0}}
+    median = {**rate, "id": "median", "source": "ml-energy/leaderboard@2026-01-01"}
+    ready = prepare(cases_of([plain, rate, median]))
+    assert [case.case_id for case in ready.cases] == [plain["id"], "rate"]
+    assert [(one.case_id, "median" in one.cause) for one in ready.unsupported] == [("median", True)]
+    fold = score_fold(ready, shipped_numbers(ready), np.array([False, True]))
+    found = {one.metric: one.predicted for one in fold.scores}
+    whole = Predictor(Resolver()).predict(ready.cases[1])
+    assert found["tpot_s"] == pytest.approx(whole["tpot_s"])
+    assert found["served_tokens_per_s"] == pytest.approx(whole["output_tokens_per_s"], rel=0.01)
 
 
 def test_a_refit_needs_two_folds(planted: list[Case]) -> None:

@@ -22,6 +22,7 @@ from rackline.serving.stack import IDEAL, Stack
 from rackline.validation.cases import Case, Unsupported
 from rackline.validation.predict import request_s, workload_of
 from rackline.validation.resolve import Resolver, stack_name
+from rackline.validation.sources import source_of
 
 COMMON = {"rank_skew_s": 1e-6, "prefill_slowdown": 1.0, "eager_s_per_layer": 1e-3}
 """Numbers that all stacks share and that vary smoothly → their size."""
@@ -181,7 +182,12 @@ class FitCases:
     def values(self, predicted: Predicted, index: int) -> dict[str, float]:
         """What is scored of one case, SI units."""
         tpot, ttft = float(predicted.tpot_s[index]), float(predicted.ttft_s[index])
-        return {"tpot_s": tpot, "ttft_s": ttft, "request_s": request_s(self.cases[index], tpot, ttft)}
+        case, output_len = self.cases[index], self._workloads[index].output_len
+        found = {"tpot_s": tpot, "ttft_s": ttft, "request_s": request_s(case, tpot, ttft)}
+        if "output_tokens_per_s" in case.measured:  # by Little's law
+            rate = case.number("concurrency") * output_len / (ttft + (output_len - 1.0) * tpot)
+            found["output_tokens_per_s"] = rate
+        return found
 
     def concerned(self, name: str) -> Array:
         """Which cases a number of the time to first token moves, by its flat name, shape (cases,)."""
@@ -236,6 +242,10 @@ def prepare(
     schedulers: list[Stack] = []
     for case in cases:
         if case.kind != "serve" or "tpot_s" not in case.measured:
+            continue
+        if source_of(case).tpot == "median":
+            cause = "its source states the median of the times between tokens, and the fit takes means"
+            bad.append(Unsupported.of(case, cause))
             continue
         try:
             around = resolver.stack(case)
