@@ -6,6 +6,7 @@ import json
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rackline import arch
@@ -27,6 +28,7 @@ from rackline.parallel import (
 )
 from rackline.passes import UNIT, Calibration, PassTable
 from rackline.passes import calibration as load_calibration
+from rackline.passes.features import Array
 
 
 @cache
@@ -132,3 +134,38 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def call_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     """What a command prints with --json, which holds neither NaN nor infinities."""
     return json.loads(call(capsys, *arguments, "--json"), parse_constant=lambda name: pytest.fail(f"JSON holds {name}"))
+
+
+# A language model with a tower, like Qwen3-VL-2B.
+VISION_CONFIG: dict[str, Any] = {
+    "model_type": "qwen3_vl",
+    "dtype": "bfloat16",
+    "text_config": {
+        "model_type": "qwen3_vl_text",
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "vocab_size": 151936,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "tie_word_embeddings": True,
+    },
+    "vision_config": {
+        "depth": 24,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_heads": 16,
+        "patch_size": 16,
+        "spatial_merge_size": 2,
+        "out_hidden_size": 2048,
+        "num_position_embeddings": 2304,
+        "deepstack_visual_indexes": [5, 11, 17],
+    },
+}
+
+
+def relative_error(values: Array) -> float:
+    """Standard error of the mean over the mean, from twenty batches."""
+    means = np.array([part.mean() for part in np.array_split(values, 20)])
+    return float(means.std(ddof=1) / np.sqrt(20.0) / means.mean())

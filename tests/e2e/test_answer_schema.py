@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
 import rackline as rl
-from helpers import call_json
+from helpers import VISION_CONFIG, call_json
 from rackline.api.verbs import MODULES
 from rackline.cli.main import run
 
@@ -76,32 +76,6 @@ COMMANDS = (
     "schema --answers",
 )
 GEMM = "chip,stack,stack_version,kernel,dtype,m,n,k,seconds"
-VISION = {  # a language model with a tower, like Qwen3-VL-2B
-    "model_type": "qwen3_vl",
-    "dtype": "bfloat16",
-    "text_config": {
-        "model_type": "qwen3_vl_text",
-        "hidden_size": 2048,
-        "intermediate_size": 6144,
-        "vocab_size": 151936,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "tie_word_embeddings": True,
-    },
-    "vision_config": {
-        "depth": 24,
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_heads": 16,
-        "patch_size": 16,
-        "spatial_merge_size": 2,
-        "out_hidden_size": 2048,
-        "num_position_embeddings": 2304,
-        "deepstack_visual_indexes": [5, 11, 17],
-    },
-}
 VLLM = {
     "backend": "vllm",
     "model_id": "meta-llama/Llama-3.1-8B-Instruct",
@@ -138,7 +112,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shapes = [(m, n) for m in (1, 64, 512) for n in (1024, 8192)]
     rows = [f"h100-sxm,vllm,0.9,a,bfloat16,{m},{n},4096,{m * n * 8e-12 + 4e-6}" for m, n in shapes]
     (tmp_path / "vision").mkdir()
-    (tmp_path / "vision" / "config.json").write_text(json.dumps(VISION))
+    (tmp_path / "vision" / "config.json").write_text(json.dumps(VISION_CONFIG))
     (tmp_path / "gemm.csv").write_text("\n".join([GEMM, *rows]) + "\n")
     return tmp_path
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from helpers import relative_error
 from rackline.arch import model
 from rackline.hardware import cluster
 from rackline.parallel import Deployment, parse_layout, precision
 from rackline.passes import calibration
-from rackline.passes.features import Array
 from rackline.serving import Workload, open_loop
 from rackline.serving.closed_loop import engine_of
 from rackline.serving.stack import stack
@@ -56,12 +56,6 @@ def _points() -> list[object]:
     return found
 
 
-def _relative_error(values: Array) -> float:
-    """Standard error of the mean over the mean, from twenty batches."""
-    means = np.array([part.mean() for part in np.array_split(values, 20)])
-    return float(means.std(ddof=1) / np.sqrt(20.0) / means.mean())
-
-
 @pytest.mark.parametrize(("name", "rate", "count"), _points())
 def test_an_open_loop_agrees_with_the_simulator(name: str, rate: float, count: int) -> None:
     """Within 10 % to the first token and 5 % between tokens, with memory for all."""
@@ -88,7 +82,7 @@ def test_an_open_loop_agrees_with_the_simulator(name: str, rate: float, count: i
     kept = slice(count // 10, -count // 20)
     steps = output_len - 1.0
     ttft_s, tpot_s = result.ttft_s[kept], (result.finish_s - result.first_s)[kept] / steps
-    assert _relative_error(ttft_s) < 0.03
+    assert relative_error(ttft_s) < 0.03
 
     slots = split.attention_dp * split.pp
     decoding = rate * steps * float(tpot_s.mean()) / slots

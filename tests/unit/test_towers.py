@@ -9,35 +9,14 @@ from typing import Any
 import pytest
 
 import rackline as rl
+from helpers import VISION_CONFIG
 from rackline.arch import Tower
 from rackline.arch.hf_towers import VISION, has_tower, tower_of
 from rackline.errors import ConfigError, InputError, UnknownNameError
 
 FILE = Path(__file__).parents[1] / "fixtures" / "transformers_towers.json"
 CASES: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
-QWEN3 = {
-    "depth": 24,
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_heads": 16,
-    "patch_size": 16,
-    "spatial_merge_size": 2,
-    "out_hidden_size": 2048,
-    "num_position_embeddings": 2304,
-    "deepstack_visual_indexes": [5, 11, 17],
-}
-TEXT = {
-    "model_type": "qwen3_vl_text",
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "vocab_size": 151936,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "tie_word_embeddings": True,
-}
-CONFIG = {"model_type": "qwen3_vl", "dtype": "bfloat16", "text_config": TEXT, "vision_config": QWEN3}
+QWEN3, TEXT = VISION_CONFIG["vision_config"], VISION_CONFIG["text_config"]
 
 
 def tower(name: str, **more: Any) -> Tower:
@@ -110,7 +89,7 @@ def test_windows_of_qwen25_save_pairs() -> None:
 
 @pytest.fixture
 def config(tmp_path: Path) -> str:
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    (tmp_path / "config.json").write_text(json.dumps(VISION_CONFIG), encoding="utf-8")
     return str(tmp_path)
 
 
@@ -157,4 +136,4 @@ def test_models_without_a_tower(tmp_path: Path) -> None:
 )
 def test_unusable_keys_are_named(key: str, value: object) -> None:
     with pytest.raises(ConfigError, match=r"vision_config\."):
-        tower_of({**CONFIG, "vision_config": {**QWEN3, key: value}}, "vision")
+        tower_of({**VISION_CONFIG, "vision_config": {**QWEN3, key: value}}, "vision")

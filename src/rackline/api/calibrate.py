@@ -163,11 +163,10 @@ def _target(output: str) -> Path:
     folder = target.is_dir() or output.endswith("/")
     if not folder and (target.suffix != ".toml" or not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", target.stem.lower())):
         raise InputError(what="output", given=output, allowed="a name such as calibration.toml, or a folder")
-    parent = target if folder else target.parent
-    if not parent.is_dir():
-        raise InputError(what="output", given=output, allowed=f"a folder that exists; {parent} is none")
     if not folder:
-        check_outputs({"output": target})
+        check_outputs({"output": output})
+    elif not target.is_dir():
+        raise InputError(what="output", given=output, allowed=f"a folder that exists; {target} is none")
     return target
 
 

@@ -82,15 +82,14 @@ def new(question: NewQuestion, watch: Watch) -> Written:
         >>> Path("my-chip.toml").unlink()
     """
     from rackline.catalog.template import template
-    from rackline.files import write_text
+    from rackline.files import check_outputs, write_text
 
     found: Template = template(question.kind, question.name, question.like)
     target = Path(question.output or f"{found.name}.toml")
     if target.suffix != ".toml":
         raise InputError(what="output", given=str(target), allowed="a name that ends in .toml")
-    if not target.parent.is_dir():
-        raise InputError(what="output", given=str(target), allowed="a file in a folder that exists")
     if target.exists():
         raise InputError(what="output", given=str(target), allowed="a file that does not exist yet")
+    check_outputs({"output": target})
     write_text(target, found.text, what="output")
     return Written(kind=found.kind, name=found.name, nearest=found.nearest, file=str(target))

@@ -15,7 +15,8 @@ MLP: Flag = ("mlp_bias", False)
 KEYED: dict[str, Any] = {"bias": BIAS, "output_bias": BIAS}
 USED: dict[str, Any] = dict.fromkeys(("bias", "output_bias", "mlp_bias"), ("use_bias", False))
 ALL: dict[str, Any] = {"bias": True, "output_bias": True, "mlp_bias": True}
-GPT: dict[str, Any] = {**ALL, "gated": False, "activation": "gelu", "norm": "layernorm", "tied": True}
+GELU: dict[str, Any] = {"gated": False, "activation": "gelu", "norm": "layernorm"}
+GPT: dict[str, Any] = {**ALL, **GELU, "tied": True}
 SCALED = ("embedding_multiplier", "logits_scaling", "residual_multiplier", "attention_multiplier", "logits_scale")
 GPT2 = (
     "summary_type",
@@ -55,7 +56,6 @@ ROWS: dict[str, Family] = {
     ),
     "glm": Family(bias=("attention_bias", True)),
     "glm4": Family(bias=("attention_bias", True), norms=4),
-    "glm4v_text": Family(bias=("attention_bias", True), norms=4),
     "granite": Family(**KEYED, mlp_bias=MLP, known=SCALED),
     "granite_swa": Family(
         **KEYED, window="listed", period=4, first_full=True, sinks=True, tied=True, known=(*SCALED, "layer_rope_theta")
@@ -303,24 +303,12 @@ ROWS: dict[str, Family] = {
             "bias_dropout_fusion",
         ),
     ),
-    "codegen": Family(
-        mlp_bias=True,
-        gated=False,
-        activation="gelu",
-        norm="layernorm",
-        norms=1,
-        parallel=True,
-        head_bias=True,
-        known=GPT2,
-    ),
     "ctrl": Family(**ALL, gated=False, activation="relu", norm="layernorm", tied=True, head_bias=True),
     "falcon": Family(
         bias=("bias", False),
         output_bias=("bias", False),
         mlp_bias=("bias", False),
-        gated=False,
-        activation="gelu",
-        norm="layernorm",
+        **GELU,
         norms=1,
         parallel=("parallel_attn", True),
         tied=True,
@@ -345,9 +333,7 @@ ROWS: dict[str, Family] = {
     "gpt_neo": Family(
         output_bias=True,
         mlp_bias=True,
-        gated=False,
-        activation="gelu",
-        norm="layernorm",
+        **GELU,
         tied=True,
         position_rows="max_position_embeddings",
         window="listed",
@@ -358,29 +344,21 @@ ROWS: dict[str, Family] = {
         bias=("attention_bias", True),
         output_bias=("attention_bias", True),
         mlp_bias=True,
-        gated=False,
-        activation="gelu",
-        norm="layernorm",
+        **GELU,
         parallel=("use_parallel_residual", True),
         known=("rotary_pct", "classifier_dropout"),
     ),
-    "gpt_neox_japanese": Family(
-        gated=False, activation="gelu", norm="layernorm", tied=True, known=("intermediate_multiple_size", "rotary_pct")
-    ),
+    "gpt_neox_japanese": Family(**GELU, tied=True, known=("intermediate_multiple_size", "rotary_pct")),
     "gptj": Family(
         mlp_bias=True,
-        gated=False,
-        activation="gelu",
-        norm="layernorm",
+        **GELU,
         norms=1,
         parallel=True,
         head_bias=True,
         known=GPT2,
     ),
     "mpt": Family(
-        gated=False,
-        activation="gelu",
-        norm="layernorm",
+        **GELU,
         tied=True,
         known=(
             "expansion_ratio",
@@ -396,7 +374,6 @@ ROWS: dict[str, Family] = {
             "verbose",
         ),
     ),
-    "openai-gpt": Family(**GPT, position_rows="n_positions", known=GPT2),
     "opt": Family(
         bias=("enable_bias", True),
         output_bias=("enable_bias", True),
@@ -419,9 +396,7 @@ ROWS: dict[str, Family] = {
     ),
     "phi": Family(
         **ALL,
-        gated=False,
-        activation="gelu",
-        norm="layernorm",
+        **GELU,
         norms=1,
         parallel=True,
         head_bias=True,
@@ -431,9 +406,7 @@ ROWS: dict[str, Family] = {
         bias=("use_bias", True),
         output_bias=("use_bias", True),
         mlp_bias=("use_bias", True),
-        gated=False,
-        activation="gelu",
-        norm="layernorm",
+        **GELU,
         tied=True,
         window="all",
         known=("norm_type",),
@@ -443,8 +416,11 @@ ROWS: dict[str, Family] = {
 """Families by model_type."""
 
 SAME: dict[str, str] = {
+    "codegen": "gptj",
+    "glm4v_text": "glm4",
     "glm4v_moe_text": "glm4_moe",
     "gpt-sw3": "gpt2",
+    "openai-gpt": "gpt2",
     "paddleocr_vl_text": "ernie4_5",
     "stablelm_epoch": "stablelm",
 }

@@ -134,12 +134,6 @@ def repository_checkpoint(repository: Repository, *, fetch: bool) -> Checkpoint 
     return found
 
 
-def index_size(repository: Repository) -> int | None:
-    """metadata.total_size of the index [bytes]; None where there is none."""
-    index = repository.file(INDEX)
-    return None if index is None else _index(index.read_bytes(), where=f"{repository.name}: {INDEX}")[0]
-
-
 def _fetched(repository: Repository) -> Checkpoint | None:
     index = repository.file(INDEX)
     total: int | None = None

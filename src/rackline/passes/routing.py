@@ -348,7 +348,7 @@ def _drawn_counts(
     tokens = np.unique(np.rint(np.exp2(_log_grid(max_tokens))))
     picks = popular_picks(num_experts, experts_per_token, law, skew)
     rng = np.random.default_rng(0)
-    counts = np.empty((len(tokens), _DRAWS, num_experts), dtype=np.uint32)
+    counts = np.empty((len(tokens), _DRAWS, num_experts), dtype=np.float32)  # whole numbers, as products need them
     so_far = np.zeros(counts.shape[1:], dtype=np.uint32)
     for index, step in enumerate(np.diff(tokens, prepend=0.0).astype(int)):
         so_far += rng.binomial(step, np.broadcast_to(picks, so_far.shape)).astype(np.uint32)
@@ -380,7 +380,7 @@ def _busiest_rearranged(counts: Array, placed: Array, tokens: Array) -> tuple[Ar
     """As `_busiest`, of experts with these copies on the ranks, (experts, ep); copies share the tokens evenly."""
     copies = placed.sum(axis=1)
     draws, experts = int(counts.shape[1]), int(counts.shape[2])
-    drawn = counts.reshape(-1, experts).astype(np.float32)
+    drawn = counts.reshape(-1, experts)
     sums = (drawn @ (placed / copies[:, None]).astype(np.float32)).max(axis=1)
     several = np.flatnonzero(copies > 1.0)
     used = (drawn > 0).astype(np.float32)

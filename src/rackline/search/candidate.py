@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypedDict
 
 from rackline.hardware import Cluster, billed_chips, replicas, taken_chips
 from rackline.parallel import Deployment, Layout, Precision, ServerMemory
@@ -18,6 +18,16 @@ Basis = Literal["closed_loop_estimate", "open_loop_estimate", "simulated"]
 
 _STEEP = 5.0  # growth of the time per output token with the rate, about that at 90 % of saturation
 _MANY_RANKS = 8
+
+
+class RateAndCosts(TypedDict):
+    """What is served and what it costs; units as in `Candidate`."""
+
+    requests_per_s: float
+    output_tokens_per_s_per_chip: float
+    usd_per_mtok_output_all_in: float
+    usd_per_mtok_input: float
+    usd_per_mtok_output: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +126,26 @@ def open_loop_caveat(layout: Layout, steepness: float) -> str:
     return ""
 
 
+def rate_and_costs(
+    layout: Layout, workload: Workload, rate: float, cost: float, prompt_cost_share: float
+) -> RateAndCosts:
+    """The fields of a candidate that say how much it serves and what that costs.
+
+    Args:
+        layout: with all replicas.
+        rate: output tokens of a chip [tokens/s].
+        cost: all cost over output tokens [USD per million].
+        prompt_cost_share: of the cost that prompts take.
+    """
+    return RateAndCosts(
+        requests_per_s=rate * layout.num_chips / workload.output_len,
+        output_tokens_per_s_per_chip=rate,
+        usd_per_mtok_output_all_in=cost,
+        usd_per_mtok_input=cost * prompt_cost_share * workload.output_len / workload.input_len,
+        usd_per_mtok_output=cost * (1.0 - prompt_cost_share),
+    )
+
+
 def placed_on(cluster: Cluster, layout: Layout) -> Layout:
     """The layout with as many replicas as the cluster holds."""
     return replace(layout, dp=int(replicas(cluster, layout.chips_per_replica)))
@@ -180,11 +210,7 @@ def plan_points(
                 sequences_per_rank=int(count),
                 tpot_s=float(state.tpot_s[index]),
                 ttft_s=float(state.ttft_s[index]),
-                requests_per_s=rate * layout.num_chips / workload.output_len,
-                output_tokens_per_s_per_chip=rate,
-                usd_per_mtok_output_all_in=cost,
-                usd_per_mtok_input=cost * share * workload.output_len / workload.input_len,
-                usd_per_mtok_output=cost * (1.0 - share),
+                **rate_and_costs(layout, workload, rate, cost, share),
                 prefill_utilisation=float(state.prefill_utilisation[index]),
                 free_bytes=float(free),
             )

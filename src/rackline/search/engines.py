@@ -11,7 +11,7 @@ from rackline.errors import InputError
 from rackline.parallel import Deployment, Layout, Precision
 from rackline.passes import Batch
 from rackline.passes.features import Array
-from rackline.search.candidate import Candidate, billed_of, placed_on, plan_points, price_per_chip_s
+from rackline.search.candidate import Candidate, billed_of, placed_on, plan_points, price_per_chip_s, rate_and_costs
 from rackline.search.choice import Choice, Inside
 from rackline.search.cost import least_between
 from rackline.search.evaluate import Part, Space
@@ -259,11 +259,7 @@ class EngineSearch:
             sequences_per_rank=per_rank,
             tpot_s=float(points.tpot_s[at]),
             ttft_s=float(points.ttft_s[at]),
-            requests_per_s=rate * placed.num_chips / work.output_len,
-            output_tokens_per_s_per_chip=rate,
-            usd_per_mtok_output_all_in=cost,
-            usd_per_mtok_input=cost * share * work.output_len / work.input_len,
-            usd_per_mtok_output=cost * (1.0 - share),
+            **rate_and_costs(placed, work, rate, cost, share),
             prefill_utilisation=float(points.utilisation[at]),
             free_bytes=float(points.free_bytes[at]),
             billed_chips=billed_of(self.space.cluster, placed),

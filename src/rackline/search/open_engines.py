@@ -15,7 +15,7 @@ import numpy as np
 
 from rackline.parallel import Layout, LayoutGrid, Precision, expert_law
 from rackline.passes.features import Array, as_array
-from rackline.search.candidate import Candidate, billed_of, open_loop_caveat, placed_on
+from rackline.search.candidate import Candidate, billed_of, open_loop_caveat, placed_on, rate_and_costs
 from rackline.search.evaluate import Space
 from rackline.search.pareto import pareto_front
 from rackline.search.points import Points
@@ -231,11 +231,7 @@ class OpenEngines:
             sequences_per_rank=max(1, round(n)),
             tpot_s=float(points.tpot_s[at]),
             ttft_s=float(points.ttft_s[at]),
-            requests_per_s=rate * placed.num_chips / work.output_len,
-            output_tokens_per_s_per_chip=rate,
-            usd_per_mtok_output_all_in=cost,
-            usd_per_mtok_input=cost * share * work.output_len / work.input_len,
-            usd_per_mtok_output=cost * (1.0 - share),
+            **rate_and_costs(placed, work, rate, cost, share),
             prefill_utilisation=float(points.utilisation[at]),
             free_bytes=float(points.free_bytes[at]),
             billed_chips=billed_of(cluster, placed),
