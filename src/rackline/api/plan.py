@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
 from rackline.api.option import layout_text, si, texts
-from rackline.api.plan_parts import checkpoints_of, engine_of, prefill_pool, rules_asked, speculations_of, traffic_of
+from rackline.api.plan_parts import (
+    checkpoints_of,
+    engine_of,
+    prefill_pool,
+    rules_asked,
+    speculations_of,
+    traffic_of,
+    workload_of,
+)
 from rackline.api.plan_question import PlanQuestion
 from rackline.api.resolve import (
     billed_as,
@@ -23,6 +31,7 @@ from rackline.api.resolve import (
     precisions_of,
     routing_of,
 )
+from rackline.api.uses import Use, with_use
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
@@ -54,6 +63,7 @@ class Planned:
 
     Args:
         plan: the best of each kind, the front, what was rejected.
+        use: what it is for, with the lengths and limits that this gave.
         fleet: for the traffic; None where none was asked for or nothing serves.
         speculation: when drafts pay; None where it was not asked for.
         attention_ffn: attention and experts on chips of their own; None where it does not pay or was not asked for.
@@ -61,6 +71,7 @@ class Planned:
     """
 
     plan: Plan
+    use: Use
     fleet: Fleet | None = None
     speculation: tuple[SpeculationRow, ...] | None = None
     attention_ffn: AttentionFfnSplit | None = None
@@ -95,8 +106,22 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
         return
     report = plan_report if answer.question.full else plan_summary
     yield report(found.plan, width=width, elapsed_s=answer.elapsed_s)
+    yield from _use_text(found.use, full=answer.question.full)
     yield from _interval_text(found.plan)
     yield from _more_text(answer.question, found)
+
+
+def _use_text(use: Use, *, full: bool) -> Iterable[Any]:
+    """Lengths and limits that nobody asked for."""
+    from rich.text import Text
+
+    if not use.text:
+        return
+    others = "" if use.asked else "; --for agents, summarise or batch has others"
+    yield Text(f"{use.text}{others}", style="dim")
+    if full:
+        for source in dict.fromkeys(use.sources.values()):
+            yield Text(f"  {source}", style="dim")
 
 
 def _interval_text(plan: Plan) -> Iterable[Any]:
@@ -164,6 +189,7 @@ class PlanData:
         "*answer.plan",
         "best",
         "pareto",
+        "use=answer.use",
         "fleet=answer.fleet",
         "speculation=answer.speculation",
         "attention_ffn=answer.attention_ffn",
@@ -258,9 +284,10 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
         >>> found.result.plan.best.tpot_s < 0.05
         True
     """
+    question, use = with_use(question)
     if question.what_if is not None:
         return _what_if(question, question.what_if, watch)
-    traffic, drafts = traffic_of(question), speculations_of(question.speculate)
+    (traffic, users), drafts = traffic_of(question), speculations_of(question.speculate)
     with watch.moving("searching layouts, precisions, modes and batch sizes; simulating the best"):
         found, prefill_cluster = _search(question, watch)
 
@@ -283,7 +310,8 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
         )
     return Planned(
         plan=found,
-        fleet=None if traffic is None else plan_fleet(traffic, found, prefill_cluster),
+        use=use,
+        fleet=plan_fleet(traffic, found, prefill_cluster, users),
         speculation=None if drafts is None else tuple(plan_speculation(found, drafts or None)),
         attention_ffn=plan_split(found) if question.attention_ffn else None,
         launch=launch,
@@ -302,11 +330,11 @@ def _search(question: PlanQuestion, watch: Watch) -> tuple[Plan, Cluster | None]
         lookup=lookup_of(question, watch),
     )
     cluster = billed_as(cluster, question.bill)
-    check_context(model, si(question.input) + si(question.output), watch)
+    work = workload_of(question)
+    check_context(model, work.final_context, watch)
 
     from rackline.search import SearchSpace
     from rackline.search import plan as search_plan
-    from rackline.serving.workload import Workload
 
     modes = modes_of(texts(question.mode), model)
     layouts = layouts_of(layout_text(question.layout), model, cluster)
@@ -315,7 +343,7 @@ def _search(question: PlanQuestion, watch: Watch) -> tuple[Plan, Cluster | None]
     found = search_plan(
         model,
         cluster,
-        Workload(input_len=si(question.input), output_len=si(question.output), cache_hit=si(question.cache_hit)),
+        work,
         calibration=calibration_of(question.calibration, cluster.chip),
         constraints=constraints_of(question.tpot, question.ttft, si(question.memory_fraction)),
         search_space=SearchSpace(
@@ -337,7 +365,7 @@ def _what_if(question: PlanQuestion, text: str, watch: Watch) -> WhatIf:
     Raises:
         InputError: a bad quantity, or options that belong to a single answer.
     """
-    for name in ("traffic", "launch"):
+    for name in ("traffic", "requests", "users", "launch"):
         value = getattr(question, name)
         if value is not None:
             raise InputError(what=name, given=value, allowed="a single plan, without `what_if`")

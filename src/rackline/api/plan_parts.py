@@ -18,7 +18,27 @@ if TYPE_CHECKING:
     from rackline.search.launch import Checkpoints
     from rackline.search.launch_rules import LaunchRules
     from rackline.serving.fleet import Traffic
+    from rackline.serving.population import Population
     from rackline.serving.speculative import Speculation
+    from rackline.serving.workload import Workload
+
+
+def workload_of(question: PlanQuestion) -> Workload:
+    """The requests of a question.
+
+    Raises:
+        InputError: lengths that are missing.
+    """
+    from rackline.serving.workload import Workload
+
+    for name in ("input", "output"):
+        if getattr(question, name) is None:
+            raise InputError(what=name, given="nothing", allowed="tokens per request, such as 2k")
+    return Workload(
+        input_len=si(question.input) or 1.0,
+        output_len=si(question.output) or 2.0,
+        cache_hit=si(question.cache_hit),
+    )
 
 
 def prefill_pool(question: PlanQuestion, model: AnyModel, cluster: Cluster) -> PrefillPool | None:
@@ -52,26 +72,39 @@ def prefill_pool(question: PlanQuestion, model: AnyModel, cluster: Cluster) -> P
     )
 
 
-def traffic_of(question: PlanQuestion) -> Traffic | None:
-    """The traffic of a fleet; None without it.
+_TRAFFIC = ("traffic", "requests", "users")
+
+
+def traffic_of(question: PlanQuestion) -> tuple[Traffic | None, Population | None]:
+    """The traffic of a fleet, with the users whose traffic follows from the answer; None for what is not asked for.
 
     Raises:
-        InputError: an option that belongs to traffic without it.
+        InputError: two kinds of traffic, or an option that belongs to traffic without it.
     """
-    if question.traffic is None:
-        for name in ("peak_over_mean", "offline_share", "provider"):
-            value = getattr(question, name)
-            if value is not None:
-                raise InputError(what=name, given=value, allowed="together with `traffic` TOKENS_PER_SECOND")
-        return None
-    from rackline.serving.fleet import Traffic
+    given = [name for name in _TRAFFIC if getattr(question, name) is not None]
+    if len(given) > 1:
+        raise InputError(what=given[1], given=getattr(question, given[1]), allowed=f"only without `{given[0]}`")
+    needs = {"peak_over_mean": _TRAFFIC, "offline_share": _TRAFFIC[:2], "provider": _TRAFFIC, "think": ("users",)}
+    for name, of in needs.items():
+        value = getattr(question, name)
+        if value is not None and not set(given) & set(of):
+            known = " or ".join(f"`{one}`" for one in of)
+            raise InputError(what=name, given=value, allowed=f"together with {known}")
+    if not given:
+        return None, None
 
-    return Traffic(
-        tokens_per_s=si(question.traffic),
+    from rackline.serving.fleet import Traffic
+    from rackline.serving.population import Population
+
+    traffic = Traffic(
+        tokens_per_s=si(question.traffic) or (si(question.requests) or 1.0) * (si(question.output) or 1.0),
         peak_over_mean=si(question.peak_over_mean) or 1.0,
         offline_share=si(question.offline_share) or 0.0,
         provider_tokens_per_s=si(question.provider),
     )
+    if question.users is None:
+        return traffic, None
+    return traffic, Population(users=count(question.users), think_s=si(question.think) or 0.0)
 
 
 def speculations_of(text: str | None) -> list[Speculation] | None:
