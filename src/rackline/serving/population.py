@@ -10,7 +10,7 @@ from rackline.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """How long a request takes on one copy of a deployment, by the rate of requests.
+    """How long a request takes on one copy of a deployment, by request rate.
 
     1 / latency is about a line in the rate, as for a queue or a batch whose size follows the rate.
 
