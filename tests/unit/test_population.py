@@ -77,7 +77,7 @@ def test_nobody_and_negative_pauses_are_refused(users: float, think: float) -> N
 
 @pytest.mark.parametrize("users", [60, 250])
 def test_users_of_a_plan_see_what_a_simulated_population_sees(users: int) -> None:
-    planned = rl.plan("llama-3.1-8b", **PLAN, users=users, think="10s").result
+    planned = rl.plan("llama-3.1-8b", **PLAN, users=users, think_time="10s").result
     best, fleet = planned.plan.best, planned.fleet
     assert best is not None
     assert fleet is not None
@@ -89,7 +89,7 @@ def test_users_of_a_plan_see_what_a_simulated_population_sees(users: int) -> Non
         layout="tp=1",
         precision=best.precision.label,
         users=users,
-        think="10s",
+        think_time="10s",
         requests=5000,
         input=1000,
         output=200,

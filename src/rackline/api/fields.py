@@ -52,11 +52,12 @@ USE = option(
     "or batch (no limits), or a TOML file",
     flag="--for",
 )
-THINK = option(
+THINK_TIME = option(
     "seconds",
     "think time: mean pause between an answer and the user's next request, such as 10s",
     unit="s",
     zero=True,
+    flag="--think",
 )
 
 

@@ -84,7 +84,7 @@ def traffic_of(question: PlanQuestion) -> tuple[Traffic | None, Population | Non
     given = [name for name in _TRAFFIC if getattr(question, name) is not None]
     if len(given) > 1:
         raise InputError(what=given[1], given=getattr(question, given[1]), allowed=f"only without `{given[0]}`")
-    needs = {"peak_over_mean": _TRAFFIC, "offline_share": _TRAFFIC[:2], "provider": _TRAFFIC, "think": ("users",)}
+    needs = {"peak_over_mean": _TRAFFIC, "offline_share": _TRAFFIC[:2], "provider": _TRAFFIC, "think_time": ("users",)}
     for name, of in needs.items():
         value = getattr(question, name)
         if value is not None and not set(given) & set(of):
@@ -104,7 +104,7 @@ def traffic_of(question: PlanQuestion) -> tuple[Traffic | None, Population | Non
     )
     if question.users is None:
         return traffic, None
-    return traffic, Population(users=count(question.users), think_s=si(question.think) or 0.0)
+    return traffic, Population(users=count(question.users), think_s=si(question.think_time) or 0.0)
 
 
 def speculations_of(text: str | None) -> list[Speculation] | None:

@@ -141,7 +141,7 @@ class PlanQuestion(ModelQuestion):
         default=None,
         metadata=whole("the same for interactive users, of whom each waits for an answer or thinks", group=_FLEET),
     )
-    think: Quantity | None = field(default=None, metadata=shared.within(shared.THINK, _FLEET))
+    think_time: Quantity | None = field(default=None, metadata=shared.within(shared.THINK_TIME, _FLEET))
     peak_over_mean: Quantity | None = field(
         default=None,
         metadata=option(

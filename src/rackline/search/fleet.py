@@ -49,6 +49,8 @@ def _response(best: Choice, copies: int) -> Response:
     steps = best.workload.output_len - 1.0
     loaded_s = best.ttft_s + steps * best.tpot_s
     alone_s = (
-        loaded_s if best.promise is None else best.promise.alone_s["ttft_s"] + steps * best.promise.alone_s["tpot_s"]
+        loaded_s
+        if best.sustained is None
+        else best.sustained.alone_s["ttft_s"] + steps * best.sustained.alone_s["tpot_s"]
     )
     return Response(alone_s=min(alone_s, loaded_s), loaded_s=loaded_s, requests_per_s=best.requests_per_s / copies)
