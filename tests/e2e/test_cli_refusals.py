@@ -247,7 +247,7 @@ _RUN = ["simulate", "llama-3.1-8b", "--on", "dgx-h100", "--input", "1k", "--outp
         (_RUN, "--capacity", "ttft=2s,tpot=50", "50 s or 50 ms?"),
         (_RUN, "--think-time", "10", "10 s or 10 ms?"),
         (_RUN, "--kv-link", "50", "50 B/s or 50 GB/s?"),
-        (_RUN, "--swap", "50", "50 B/s or 50 GB/s?"),
+        (_RUN, "--swap-bandwidth", "50", "50 B/s or 50 GB/s?"),
         (_RUN, "--tier", "host=200@50GB/s", "200 B or 200 GB?"),
         (_RUN, "--tier", "host=200GB@50", "50 B/s or 50 GB/s?"),
         (["price", "llama-3.1-8b", "--on", "dgx-h100"], "--tpot", "50", "50 s or 50 ms?"),

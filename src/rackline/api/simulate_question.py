@@ -237,7 +237,7 @@ class SimulateQuestion(ModelQuestion):
             group=_CACHE,
         ),
     )
-    swap: Quantity | None = field(
+    swap_bandwidth: Quantity | None = field(
         default=None,
         metadata=option(
             "rate",
