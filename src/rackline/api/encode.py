@@ -40,7 +40,7 @@ class EncodeQuestion(ModelQuestion):
     on: ClusterLike = field(metadata=shared.ON)
     size: str = field(default="1024x1024", metadata=option("text", "of each image in pixels, WIDTHxHEIGHT"))
     images: Quantity = field(default="1", metadata=whole("images of a request", minimum=0, maximum=10_000))
-    sound: Quantity | None = field(
+    audio: Quantity | None = field(
         default=None, metadata=option("seconds", "length of a sound clip, such as 30s", unit="s", maximum=86400.0)
     )
     prompt: Quantity = field(default="100", metadata=tokens("text tokens of the prompt beside them"))
@@ -92,7 +92,7 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
     from rackline.arch import find_towers
     from rackline.report.encode_report import Encoding
 
-    images, sound_s = count(question.images), si(question.sound)
+    images, sound_s = count(question.images), si(question.audio)
     wide, high = _size(question.size)
     towers = find_towers(question.model, offline=question.offline)
     wanted: list[tuple[Tower, View, int]] = []
@@ -106,7 +106,7 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
                 assert_never(tower.kind)
     if not wanted:
         kinds = " and ".join(tower.kind for tower in towers) or "no"
-        allowed = f"images or `sound` for its {kinds} tower" if towers else "a model with a tower that is known"
+        allowed = f"images or `audio` for its {kinds} tower" if towers else "a model with a tower that is known"
         raise InputError(what="model", given=question.model, allowed=allowed)
     resolved = resolve(question, watch)
     model, cluster, stack = resolved.model, resolved.cluster, resolved.stack
@@ -135,7 +135,7 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
 
     def prefill_s(new: float) -> float:
         batch = Batch(prefill_sequences=1.0, chunk_tokens=new, group_tokens=new * layout.attention_dp)
-        return float(deployment.table().seconds(batch)) * deployment.pipeline_stretch
+        return float(deployment.table().seconds(batch)) * deployment.stage_imbalance
 
     seconds = prefill_s(float(prompt))
     return Encoding(

@@ -6,7 +6,7 @@ from rackline.parallel.deployment import (
     build_table,
     expert_law,
     parse_routing,
-    pipeline_stretch,
+    stage_imbalance,
 )
 from rackline.parallel.layout import Layout, LayoutGrid, enumerate_layouts, matching_layouts, parse_layout
 from rackline.parallel.memory import MemoryUse, fitting_sequences, max_sequences, memory_use
@@ -45,6 +45,6 @@ __all__ = [
     "memory_use",
     "parse_layout",
     "parse_routing",
-    "pipeline_stretch",
     "precision",
+    "stage_imbalance",
 ]
