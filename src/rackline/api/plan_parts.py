@@ -100,7 +100,7 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     modes = [parse_mode(text) for text in texts(question.mode)]
     layouts = matching_layouts(layout_text(question.layout), model, cluster.num_chips)
     pool_layouts = matching_layouts(layout_text(question.prefill_layout), model, (other or cluster).num_chips)
-    _check_overlap(modes, layouts, model, cluster)
+    _check_overlap(question, modes, layouts, model, cluster)
     resolved = resolve_on(question, model, cluster)
     return PlanInputs(
         resolved=resolved,
@@ -145,18 +145,19 @@ def _prefill_pool(question: PlanQuestion) -> tuple[Cluster | None, Calibration |
     return other, calibration_of(question.calibration, other.chip)
 
 
-def _check_overlap(modes: Sequence[Mode], layouts: Sequence[Layout] | None, model: AnyModel, cluster: Cluster) -> None:
+def _check_overlap(
+    question: PlanQuestion, modes: Sequence[Mode], layouts: Sequence[Layout] | None, model: AnyModel, cluster: Cluster
+) -> None:
     """Two-batch overlap hides the exchange of experts between attention-dp ranks: refuse it where there is none.
 
     Raises:
         InputError: a model without experts, or only overlapping modes where no layout has several ranks.
     """
-    overlapping = [mode for mode in modes if mode.two_batch_overlap]
+    overlapping = [text for text, mode in zip(texts(question.mode), modes, strict=True) if mode.two_batch_overlap]
     if not overlapping:
         return
     from rackline.arch import Model
 
-    first = overlapping[0]
     if not (isinstance(model, Model) and model.is_moe):
         allowed = f"no overlap: {model.name} exchanges no expert tokens"
     elif len(overlapping) < len(modes) or (
@@ -165,7 +166,7 @@ def _check_overlap(modes: Sequence[Mode], layouts: Sequence[Layout] | None, mode
         return
     else:
         allowed = "no overlap: it needs a layout with attention_dp of at least 2"
-    raise InputError(what="mode", given=first.label(), allowed=allowed, nearest=first.admission.replace("_", "-"))
+    raise InputError(what="mode", given=overlapping[0], allowed=allowed, nearest=overlapping[0].partition(",")[0])
 
 
 def _traffic(question: PlanQuestion) -> Traffic | None:
