@@ -36,20 +36,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """Commands that are asked for.
-
-    Args:
-        checkpoints: that can be loaded.
-        engine, version: empty where the calibration decides.
-    """
-
-    checkpoints: Checkpoints
-    engine: str
-    version: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanInputs:
     """Everything that a plan's question says, as objects.
 
@@ -58,7 +44,8 @@ class PlanInputs:
         prefill: pool of its own for prompts; None for single engines only.
         traffic: of a fleet; None without.
         drafts: speculative decoding to look at; None without.
-        launch: None without.
+        checkpoints: of the model, that an engine can load.
+        engine, version: that is launched; empty where the calibration decides.
     """
 
     resolved: Resolved
@@ -68,7 +55,9 @@ class PlanInputs:
     prefill: PrefillPool | None
     traffic: Traffic | None
     drafts: Sequence[Speculation] | None
-    launch: Launch | None
+    checkpoints: Checkpoints
+    engine: str
+    version: str
 
     @property
     def prefill_cluster(self) -> Cluster | None:
@@ -86,10 +75,7 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     check_context(model, si(question.input) + si(question.output), watch)
     other, other_numbers = _prefill_pool(question)
     engine, version = engine_of(question.launch or "auto")
-    launch = None
-    if question.launch is not None:
-        found = checkpoints_of(question.model, lookup_of(question, watch))
-        launch = Launch(checkpoints=found, engine=engine, version=version)
+    checkpoints = checkpoints_of(question.model, lookup_of(question, watch))
     traffic, drafts = _traffic(question), speculations_of(question.speculate)
 
     from rackline.parallel import matching_layouts
@@ -120,7 +106,9 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
         else None,
         traffic=traffic,
         drafts=drafts,
-        launch=launch,
+        checkpoints=checkpoints,
+        engine=engine,
+        version=version,
     )
 
 
