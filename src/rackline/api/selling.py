@@ -1,7 +1,9 @@
-"""What `tiers` and `price` share: the rent of a chip, and what the cheapest deployment for a request costs."""
+"""What `tiers` and `price` share: the rent of a chip, and the cheapest deployment for a request."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from rackline.api.option import layout_text, option
@@ -13,7 +15,10 @@ if TYPE_CHECKING:
     from rackline.api.watch import Watch
     from rackline.arch import AnyModel
     from rackline.hardware import Cluster
-    from rackline.pricing import Rent, TokenCosts
+    from rackline.parallel import Layout, Precision
+    from rackline.passes import Calibration
+    from rackline.pricing import PromptLengths, Rent, TokenCosts, Way
+    from rackline.search.candidate import Candidate
     from rackline.serving.workload import Workload
 
 MOST_MARGIN = 1000.0
@@ -61,7 +66,11 @@ def rent_of(
                 what=f"price of {cluster.name}", given=None, allowed="USD per chip-hour, see --help", nearest="2.50"
             )
         return Rent(
-            usd_per_chip_hour=cluster.usd_per_chip_hour, power_w_per_chip=power, pue=pue, usd_per_kwh=usd_per_kwh
+            usd_per_chip_hour=cluster.usd_per_chip_hour,
+            power_w_per_chip=power,
+            pue=pue,
+            usd_per_kwh=usd_per_kwh,
+            kind=cluster.rent,
         )
     if power is None:
         raise InputError(
@@ -143,3 +152,104 @@ def costs_of(
     if not min(cost) < float("inf"):
         cost = least(None)
     return found[cost.index(min(cost))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchedWays:
+    """The cheapest single engine of a plan, searched anew for each tier and limit, with every slot taken all the time.
+
+    Args:
+        cluster: at the price of a chip-hour that counts.
+        layouts: that are left free; None for all.
+    """
+
+    model: AnyModel
+    cluster: Cluster
+    calibration: Calibration
+    precisions: Sequence[Precision] | None
+    layouts: Sequence[Layout] | None
+    memory_fraction: float
+
+    def cheapest(self, lengths: PromptLengths, output_len: float, tpot_s: float | None) -> Way | str:
+        """The cheapest that holds the longest prompt of the tier and, at the mean of its lengths, keeps the limit [s].
+
+        Returns:
+            The way, or why there is none.
+        """
+        from rackline.search import Constraints, SearchSpace, plan
+        from rackline.serving.workload import Workload
+
+        layouts = self._holding(lengths.until_len + output_len)
+        if not layouts:
+            return f"one sequence of {lengths.until_len + output_len:,.0f} tokens does not fit on any replica"
+        if lengths.earned_at == "mean":
+            # micro-batches of unequal prompts wait for each other, which a plan for one length does not see
+            layouts = [layout for layout in layouts if layout.pp == 1] or layouts
+        answer = plan(
+            self.model,
+            self.cluster,
+            Workload(input_len=lengths.mean, output_len=max(output_len, 2.0)),
+            calibration=self.calibration,
+            constraints=Constraints(tpot_s=tpot_s, memory_fraction=self.memory_fraction),
+            prefill=None,
+            served=False,
+            search_space=SearchSpace(precisions=self.precisions, layouts=layouts),
+        )
+        from rackline.search.candidate import Candidate
+
+        if answer.aggregated is None or not isinstance(answer.aggregated.estimate, Candidate):
+            return answer.reason
+        return self._way(answer.aggregated.estimate, lengths, output_len, tpot_s)
+
+    def _holding(self, context_len: float) -> list[Layout]:
+        """Layouts of which a rank holds a sequence of this context, in one of the precisions."""
+        import numpy as np
+
+        from rackline.parallel import LayoutGrid, enumerate_layouts
+        from rackline.parallel.memory import memory_use
+        from rackline.search.space import default_precisions
+        from rackline.serving.stack import stack_of
+
+        chip = self.cluster.chip
+        server = stack_of(self.calibration, chip.hbm_bytes).memory(None, self.memory_fraction)
+        layouts = list(self.layouts) if self.layouts else enumerate_layouts(self.model, self.cluster.num_chips)
+        grid = LayoutGrid.of(layouts)
+        holds = np.zeros(len(layouts), dtype=bool)
+        for one in self.precisions or default_precisions(self.model, chip):
+            use = memory_use(self.model, grid, one, chip, server, sequences_per_rank=1.0, context_len=context_len)
+            holds |= np.broadcast_to(np.asarray(use.free) >= 0, holds.shape)
+        return [layout for layout, held in zip(layouts, holds, strict=True) if held]
+
+    def _way(self, found: Candidate, lengths: PromptLengths, output_len: float, tpot_s: float | None) -> Way:
+        from rackline.parallel import Deployment
+        from rackline.pricing import TokenCosts, Way
+        from rackline.pricing.ways import mean_prefill_chip_s, prefill_chip_s
+        from rackline.search.candidate import price_per_chip_s
+        from rackline.serving.stack import stack_of
+
+        costs = TokenCosts.of(
+            Deployment(
+                model=self.model,
+                cluster=self.cluster,
+                layout=found.layout,
+                precision=found.precision,
+                calibration=self.calibration,
+                routing=stack_of(self.calibration, self.cluster.chip.hbm_bytes).routing,
+            ),
+            found.mode,
+            self.memory_fraction,
+        )
+        per_mtok = price_per_chip_s(self.cluster)[0] * 1e6
+        spread = mean_prefill_chip_s(costs, lengths) / float(prefill_chip_s(costs, lengths.mean)[0])
+        return Way(
+            costs=costs,
+            lengths=lengths,
+            output_len=output_len,
+            tpot_limit_s=tpot_s,
+            scheduler=found.mode.label(),
+            batch_size=float(found.batch_size),
+            tpot_s=found.tpot_s,
+            input_chip_s=spread * found.usd_per_mtok_input / per_mtok,
+            output_chip_s=found.usd_per_mtok_output / per_mtok,
+            used_share=found.num_chips / found.billed_chips,
+        )

@@ -74,6 +74,7 @@ class TiersQuestion(ModelQuestion):
     precision: str = field(default="native", metadata=shared.PRECISION)
     calibration: CalibrationLike = field(default="auto", metadata=CALIBRATION)
     price: Quantity | None = field(default=None, metadata=shared.PRICE)
+    rent: str | None = field(default=None, metadata=shared.RENT)
     set: Settings | None = field(default=None, metadata=shared.SET)
 
 
@@ -193,7 +194,12 @@ def tiers(question: TiersQuestion, watch: Watch) -> Kept:
         (300.0, 3600.0)
     """
     model, cluster = model_and_cluster(
-        question.model, question.on, price=question.price, settings=question.set, lookup=lookup_of(question, watch)
+        question.model,
+        question.on,
+        price=question.price,
+        rent=question.rent,
+        settings=question.set,
+        lookup=lookup_of(question, watch),
     )
     rent = rent_of(cluster)
     prompt_len = si(question.prompt)
