@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,8 @@ MARGIN = 0.4
 
 
 @cache
-def sold(name: str, on: str, contexts: str, **more: object) -> Offered:
-    return rl.price(name, on=on, contexts=contexts, margin=MARGIN, **more).result  # type: ignore[arg-type]
+def sold(name: str, on: str, contexts: str, **more: Any) -> Offered:
+    return rl.price(name, on=on, contexts=contexts, margin=MARGIN, **more).result
 
 
 SOLD = (
@@ -51,7 +52,7 @@ def run_of(tier: SoldTier, tmp_path: Path) -> tuple[float, float, float]:
     lines = [f"{index * 1e-6:.6f},{round(length)},{way.output_len:.0f}" for index, length in enumerate(given)]
     trace.write_text("\n".join(["timestamp,input_tokens,output_tokens", *lines]) + "\n", encoding="utf-8")
     mode = way.costs.mode
-    found = rl.simulate(
+    found: Any = rl.simulate(
         way.costs.deployment.model.name,
         on=way.costs.deployment.cluster.name,
         trace=str(trace),
@@ -62,10 +63,10 @@ def run_of(tier: SoldTier, tmp_path: Path) -> tuple[float, float, float]:
         policy={"chunked": "chunked", "prefill_first": "prefill-first"}[mode.admission],
         max_batched_tokens=mode.max_batched_tokens,
         reserve="final",
-    ).result.run.result
-    order = np.argsort(found.finish_s)
-    part = order[int(0.35 * count) : int(0.8 * count)]  # neither the first wave nor the last
-    span = float(found.finish_s[part].max() - found.finish_s[part].min())
+    ).result
+    finish_s = np.asarray(found.run.result.finish_s, dtype=float)
+    part = np.argsort(finish_s)[int(0.35 * count) : int(0.8 * count)]  # neither the first wave nor the last
+    span = float(np.ptp(finish_s[part]))
     return (part.size - 1) / span, float(given[part].mean()), way.output_len
 
 

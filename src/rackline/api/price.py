@@ -10,7 +10,7 @@ from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
 from rackline.api.model_question import ModelQuestion
 from rackline.api.option import MOST_USD, Quantity, latency, layout_text, numbers, option, si, tokens
-from rackline.api.resolve import calibration_of, layouts_of, lookup_of, model_and_cluster, precisions_of
+from rackline.api.resolve import resolve
 from rackline.api.selling import CALIBRATION, MOST_MARGIN, SearchedWays, rent_of
 from rackline.api.watch import Watch
 from rackline.errors import InputError
@@ -95,7 +95,7 @@ class PriceQuestion(ModelQuestion):
     years: Quantity = field(
         default="4", metadata=option("count", "depreciation period of purchased hardware", unit="year", maximum=100.0)
     )
-    kwh: Quantity = field(
+    electricity_price: Quantity = field(
         default="0.08",
         metadata=option(
             "usd_per_hour",
@@ -164,30 +164,22 @@ def price(question: PriceQuestion, watch: Watch) -> Offered:
     """
     if question.purchase is not None and (question.rent is not None or question.price is not None):
         raise InputError(what="purchase", given=question.purchase, allowed="instead of `rent` or `price`")
-    model, cluster = model_and_cluster(
-        question.model,
-        question.on,
-        price=question.price,
-        rent=question.rent,
-        settings=question.set,
-        lookup=lookup_of(question, watch),
-    )
+    resolved = resolve(question, watch)
     rent = rent_of(
-        cluster,
+        resolved.cluster,
         purchase_usd=si(question.purchase),
         years=si(question.years),
-        usd_per_kwh=si(question.kwh),
+        usd_per_kwh=si(question.electricity_price),
         pue=si(question.pue),
     )
+    from rackline.parallel import matching_layouts
     from rackline.pricing import Terms, offer_prices
 
     steps = numbers(question.contexts)
+    model, cluster = resolved.model, resolved.cluster
     ways = SearchedWays(
-        model=model,
-        cluster=replace(cluster, usd_per_chip_hour=rent.usd_per_chip_hour),
-        calibration=calibration_of(question.calibration, cluster.chip),
-        precisions=precisions_of([question.precision], model, cluster),
-        layouts=layouts_of(layout_text(question.layout), model, cluster),
+        resolved=replace(resolved, cluster=replace(cluster, usd_per_chip_hour=rent.usd_per_chip_hour)),
+        layouts=matching_layouts(layout_text(question.layout), model, cluster.num_chips),
         memory_fraction=si(question.memory_fraction),
     )
     terms = Terms(

@@ -1,8 +1,8 @@
 """Pricing: from cost to a price sheet, from a price sheet to the architecture, and the cost of keeping a KV cache."""
 
 from rackline.pricing.cache import (
+    CheapestSpan,
     KeepingCost,
-    Reign,
     break_even_s,
     cheapest,
     default_tiers,
@@ -22,6 +22,7 @@ from rackline.pricing.unknowns import Offer, Range, Unknowns, default_offers, de
 from rackline.pricing.ways import EarnedAt, OneDeployment, PromptLengths, Way, Ways
 
 __all__ = [
+    "CheapestSpan",
     "Compared",
     "Conflict",
     "EarnedAt",
@@ -38,7 +39,6 @@ __all__ = [
     "PromptLengths",
     "Range",
     "Reading",
-    "Reign",
     "Rent",
     "SoldCache",
     "SoldTier",
