@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rackline.passes import Batch, StepPolicy
     from rackline.report.explain_report import Explanation
     from rackline.report.figure import Figure
+    from rackline.serving.stack import Stack
     from rackline.validation.intervals import Ends, Interval
 
 POLICIES: tuple[StepPolicy, ...] = ("blackboard", "serial", "overlap")
@@ -191,25 +192,12 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
     context_len, new_tokens = si(question.context), si(question.prefill) or 0.0
     if not sequences and not new_tokens:
         raise InputError(what="batch", given=0, allowed="at least 1, or 0 together with `prefill`", nearest="1")
-    model, cluster = model_and_cluster(
-        question.model, question.on, settings=question.set, lookup=lookup_of(question, watch)
-    )
+    start, stack = deployment_of(question, watch)
+    model = start.model
 
-    from rackline.parallel import Deployment, Layout, parse_layout
-    from rackline.parallel import precision as find_precision
+    from rackline.parallel import parse_layout
     from rackline.report.explain_report import Explanation
 
-    numbers = calibration_of(question.calibration, cluster.chip)
-    stack = stack_named(question.stack, numbers, cluster.chip)
-    start = Deployment(
-        model=model,
-        cluster=cluster,
-        layout=Layout(),
-        precision=find_precision(question.precision, model, cluster.chip),
-        calibration=stack.calibrated(numbers, cluster.chip.generation),
-        routing=routing_of(question.routing) or stack.routing,
-        sample_bytes_per_logit=sample_bytes(question.sampling, stack),
-    )
     asked = _Pass(sequences=sequences, context_len=context_len, new_tokens=new_tokens)
     given = layout_text(question.layout)
     server = stack.memory(max(float(stack.max_batched_tokens), new_tokens), si(question.memory_fraction))
@@ -233,6 +221,29 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
         stack=stack,
     )
     return Explained(explanation=explanation, interval=_interval(explanation, asked), server=server)
+
+
+def deployment_of(question: ExplainQuestion, watch: Watch) -> tuple[Deployment, Stack]:
+    """What the pass runs on, on one chip until its layout is known, and the stack that runs it."""
+    model, cluster = model_and_cluster(
+        question.model, question.on, settings=question.set, lookup=lookup_of(question, watch)
+    )
+
+    from rackline.parallel import Deployment, Layout
+    from rackline.parallel import precision as find_precision
+
+    numbers = calibration_of(question.calibration, cluster.chip)
+    stack = stack_named(question.stack, numbers, cluster.chip)
+    start = Deployment(
+        model=model,
+        cluster=cluster,
+        layout=Layout(),
+        precision=find_precision(question.precision, model, cluster.chip),
+        calibration=stack.calibrated(numbers, cluster.chip.generation),
+        routing=routing_of(question.routing) or stack.routing,
+        sample_bytes_per_logit=sample_bytes(question.sampling, stack),
+    )
+    return start, stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
