@@ -123,17 +123,22 @@ PICTURES = (
     Picture(
         name="lifetime",
         shows="`budget`: cost over the whole life against size",
-        command="budget --quality-of 70b@15T --serve 50M --months 2 --rl 10T",
+        command="budget --quality-of 70b@15T --traffic 50M --months 2 --rl 10T",
     ),
     Picture(
         name="quality",
         shows="`budget`: sizes and tokens that reach the same loss",
-        command="budget --quality-of 70b@15T --serve 50M --months 2 --rl 10T --plot-kind quality",
+        command="budget --quality-of 70b@15T --traffic 50M --months 2 --rl 10T --plot-kind quality",
     ),
     Picture(
         name="price",
         shows="`price`: what to charge and what it costs, over the length of the prompt",
         command="price deepseek-v3 --on gb200-nvl72",
+    ),
+    Picture(
+        name="price-modes",
+        shows="`price`: what to charge by mode and context tier, each in its own cheapest layout",
+        command="price deepseek-v3 --on gb200-nvl72 --plot-kind modes",
     ),
     Picture(
         name="price-map",

@@ -21,7 +21,7 @@ def test_json_has_the_keys_that_programs_rely_on(capsys: pytest.CaptureFixture[s
     for name in ("ttft_s", "tpot_s", "e2e_s"):
         assert set(data[name]) == {"mean", "p50", "p90", "p99"}
     assert data["output_tokens_per_s"] > 0
-    assert data["good_share"] == 1.0
+    assert data["slo_attainment"] == 1.0
     assert data["compared"]["policy=prefill-first,replicas=1"]["deployment"]["policy"] == "prefill_first"
 
 
@@ -60,7 +60,7 @@ def test_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         ([*MADE, "--plot-kind", "pdf", "--plot", "x.json"], "nearest: cdf"),
         ([*MADE, "--plot-kind", "cdf"], "together with --plot FILE"),
         ([*BASE, "--trace", "no-such-file.csv"], "no-such-file.csv"),
-        ([*MADE, "--kv-tokens", "100"], "KV pool"),
+        ([*MADE, "--kv-tokens", "100"], "KV cache capacity"),
     ],
 )
 def test_bad_input_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,7 +71,7 @@ def test_pools_keep_the_limits_and_add_up(rack_plan) -> None:
     assert found.ttft_s >= found.ttft_alone_s >= found.transfer.seconds
     assert found.basis == "open_loop_estimate"
     # what both pools cost when they are always full is less
-    assert rack_plan.disaggregated.usd_at_least < found.usd_per_mtok_output_all_in
+    assert rack_plan.disaggregated.usd_lower_bound < found.usd_per_mtok_output_all_in
 
 
 def test_pools_in_plain_data(rack_plan) -> None:
@@ -157,7 +157,7 @@ def test_pools_without_a_network_between_them_are_refused() -> None:
 
 class TestTransfer:
     def test_deepseek_kv_of_a_prompt(self) -> None:
-        """70,272 bytes a token (ISCA 2025, table 1) over a 400 Gb/s card: 4,096 tokens in 5.8 ms."""
+        """70,272 bytes per token (ISCA 2025, table 1) over a 400 Gb/s card: 4,096 tokens in 5.8 ms."""
         model, on = rl.model("deepseek-v3"), rl.cluster("h100-96")
         layout = rl.Layout(attention_dp=32, ep=32)
         sent = kv_transfer(
@@ -191,7 +191,7 @@ class TestTransfer:
 
 
 def passes(each: int, peers: int, fixed: float) -> tuple[PrefillPasses, np.ndarray]:
-    """Passes of up to `each` prompts a rank, a share of whose time is fixed, and the time of 1, 2, ... prompts."""
+    """Passes of up to `each` prompts per rank, a share of whose time is fixed, and the time of 1, 2, ... prompts."""
     alone = fixed + (1.0 - fixed) / each
     prompts = np.arange(1, each * peers + 1)
     rounds = np.ceil(prompts / peers)

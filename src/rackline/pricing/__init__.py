@@ -1,8 +1,8 @@
 """Pricing: from cost to a price sheet, from a price sheet to the architecture, and the cost of keeping a KV cache."""
 
 from rackline.pricing.cache import (
+    CheapestSpan,
     KeepingCost,
-    Reign,
     break_even_s,
     cheapest,
     default_tiers,
@@ -19,28 +19,34 @@ from rackline.pricing.offered import Offered, SoldCache, SoldTier, Terms
 from rackline.pricing.reading import Conflict, Inference, KeptIn, Missing, PriceChange, Reading
 from rackline.pricing.sheet import PriceSheet, PriceTier, all_sheets, find_sheets, price_sheet, sheet_from_record
 from rackline.pricing.unknowns import Offer, Range, Unknowns, default_offers, default_unknowns
+from rackline.pricing.ways import EarnedAt, OneDeployment, PromptLengths, Way, Ways
 
 __all__ = [
+    "CheapestSpan",
     "Compared",
     "Conflict",
+    "EarnedAt",
     "Inference",
     "KeepingCost",
     "KeptIn",
     "Missing",
     "Offer",
     "Offered",
+    "OneDeployment",
     "PriceChange",
     "PriceSheet",
     "PriceTier",
+    "PromptLengths",
     "Range",
     "Reading",
-    "Reign",
     "Rent",
     "SoldCache",
     "SoldTier",
     "Terms",
     "TokenCosts",
     "Unknowns",
+    "Way",
+    "Ways",
     "all_sheets",
     "break_even_s",
     "cheapest",

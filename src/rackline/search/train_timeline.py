@@ -10,11 +10,11 @@ from rackline.training.schedules import Durations, Timeline, schedule
 from rackline.training.step import hop_seconds
 
 MOST_MICRO_BATCHES = 4
-"""Micro-batches a stage that are shown; the middle of a longer step repeats itself."""
+"""Micro-batches per stage that are shown; the middle of a longer step repeats itself."""
 
 
 def timeline_of(plan: TrainPlan, one: TrainCandidate) -> Timeline:
-    """Run the schedule of a candidate with its own times; at most four micro-batches a stage are placed."""
+    """Run the schedule of a candidate with its own times; at most four micro-batches per stage are placed."""
     layout, job = one.layout, plan.job
     runs = Runs.of([layout])
     kind = schedule("interleaved" if layout.virtual_pp > 1 else layout.schedule)
@@ -26,7 +26,7 @@ def timeline_of(plan: TrainPlan, one: TrainCandidate) -> Timeline:
     parts = layout.pp * chunks // kind.copies
     layers = job.model.num_layers + job.mtp_layers
     per_part = [layers // parts + (1 if index < layers % parts else 0) for index in range(parts)]
-    head_s = sum(one.step["shown_s"].get(name, 0.0) for name in ("head", "logits")) * layout.pp
+    head_s = sum(one.step["exposed_s"].get(name, 0.0) for name in ("head", "logits")) * layout.pp
     forward, given, weight = (one.step[name] * layout.pp for name in ("forward_s", "input_s", "weight_s"))
     again = one.step["recompute_s"] * layout.pp
     batch = job.micro_batch(runs)

@@ -1,12 +1,13 @@
-"""A replica: ranks that step together, simulated from event to event.
+"""A replica: ranks that run their passes in lockstep, simulated from event to event.
 
-The state changes only when a request arrives that can start, when one ends, or when the free blocks run out. Between
-such events all steps are decode steps of the same sequences: they are evaluated together, as one line in the step's
-number where the pass is linear, else as one array. `stepwise` evaluates every step by itself, for comparison.
+The state changes only when a request arrives that can start, when one finishes, or when the free blocks run out.
+Between such events all steps are decode steps of the same sequences. They are evaluated together: in closed form where
+the time of a pass is linear in the step number, else as one array. `stepwise` evaluates every step by itself, for
+comparison.
 
-Attention-dp ranks share experts and step together. Micro-batches of a pipeline go round one behind another; a round
-takes as long as its slowest pass (a slow pass holds up all that follow it on the same stages), so they step together
-too, with experts of their own.
+Attention-dp ranks share experts and step together. The micro-batches of a pipeline pass through its stages in turn; a
+round takes as long as its slowest pass (a slow pass delays all that follow it on the same stages), so they step
+together too, each with its own load of experts.
 """
 
 from __future__ import annotations
@@ -16,31 +17,31 @@ from typing import assert_never
 
 import numpy as np
 
-from rackline.simulation.book import Book
 from rackline.simulation.clock import Chunk, Clock
+from rackline.simulation.decode_steps import common_line, durations_of, step_s, steps_before, steps_with_room
 from rackline.simulation.policies import Policy
 from rackline.simulation.rank import Rank
 from rackline.simulation.rank_spec import RankSpec
-from rackline.simulation.stretch import common_line, durations_of, step_s, steps_before, steps_with_room
-from rackline.simulation.tally import PassRecord, Tally
+from rackline.simulation.replica_statistics import PassRecord, ReplicaStatistics
+from rackline.simulation.request_log import RequestLog
 from rackline.simulation.waiting import ArrivalQueue
 
-_AHEAD = 1 << 16  # steps that are looked at in one piece
+_AHEAD = 1 << 16  # steps that are evaluated at a time
 
 
 class Replica:
-    """Ranks in step.
+    """Ranks in lockstep.
 
     Args:
         clock: time of a pass.
-        spec: of each rank.
+        spec: limits of each rank.
         policy: the scheduler.
-        book: where times go.
-        ranks: attention-dp ranks [count].
-        micro_batches: in flight in a pipeline [count].
+        log: log of the requests that the replica writes to.
+        ranks: number of attention-dp ranks [count].
+        micro_batches: micro-batches in flight in a pipeline [count].
         hands_over: whether requests leave after their first token (a prefill pool).
-        stepwise: evaluate each step by itself.
-        keep_passes: keep records of passes.
+        stepwise: whether each step is evaluated by itself.
+        keep_passes: whether records of passes are kept.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Replica:
         clock: Clock,
         spec: RankSpec,
         policy: Policy,
-        book: Book,
+        log: RequestLog,
         *,
         ranks: int = 1,
         micro_batches: int = 1,
@@ -56,17 +57,17 @@ class Replica:
         stepwise: bool = False,
         keep_passes: bool = False,
     ) -> None:
-        self.clock, self.spec, self.policy, self.book = clock, spec, policy, book
+        self.clock, self.spec, self.policy, self.log = clock, spec, policy, log
         self.per_step = clock.tokens_per_step
-        self.groups = [[Rank(spec, policy, book) for _ in range(ranks)] for _ in range(micro_batches)]
+        self.groups = [[Rank(spec, policy, log) for _ in range(ranks)] for _ in range(micro_batches)]
         self.ranks = [rank for group in self.groups for rank in group]
         self.hands_over, self.stepwise = hands_over, stepwise
         self.now = 0.0
         self.arrivals = ArrivalQueue()
-        self.done: list[tuple[int, float]] = []  # finished or handed over, when anybody wants to know
+        self.done: list[tuple[int, float]] = []  # (request, time) finished or handed over, for the run
         self.tells = hands_over
         self.finished = 0
-        self.tally = Tally()
+        self.statistics = ReplicaStatistics()
         self.records: list[PassRecord] | None = [] if keep_passes else None
 
     # arrivals
@@ -77,12 +78,12 @@ class Replica:
 
     @property
     def load(self) -> int:
-        """Requests in the replica [requests]."""
+        """Waiting and running requests of the replica [requests]."""
         return sum(rank.load for rank in self.ranks) + len(self.arrivals)
 
     def known_prefix(self, request: int) -> int:
-        """KV blocks of a prompt's prefix that some rank has cached [count]."""
-        hashes = self.book.hashes
+        """KV blocks of a prompt's prefix in the best-matching rank's cache [count]."""
+        hashes = self.log.hashes
         if hashes is None:
             return 0
         mine = hashes[request]
@@ -91,8 +92,8 @@ class Replica:
     def _take_arrivals(self) -> None:
         while (arrival := self.arrivals.pop_until(self.now)) is not None:
             time_s, request = arrival
-            if self.book.engine_s[request] is None:
-                self.book.engine_s[request] = time_s
+            if self.log.engine_s[request] is None:
+                self.log.engine_s[request] = time_s
             ranks = self.ranks
             rank = ranks[0] if len(ranks) == 1 else min(ranks, key=lambda r: (r.load, r.blocks.used))
             rank.waiting.add(request, time_s)
@@ -108,7 +109,7 @@ class Replica:
         return start if start == inf else self._departure(max(self.now, start))
 
     def advance(self, until: float = inf) -> None:
-        """Run all passes that start before `until`; stop early when `done` has news."""
+        """Run all passes that start before `until`; stop early when `done` has entries."""
         ranks = self.ranks
         match self.policy.passes:
             case "mixed":
@@ -137,8 +138,8 @@ class Replica:
                         return
                     self._wait(start - self.now)
                     continue
-            if self.now >= self.tally.next_sample:
-                self.tally.sample(self.ranks, self.now)
+            if self.now >= self.statistics.next_sample:
+                self.statistics.sample(self.ranks, self.now)
             if mixed:
                 self._mixed_or_decode(until)
             else:
@@ -147,21 +148,21 @@ class Replica:
                 return
 
     def _departure(self, time_s: float) -> float:
-        """The first time from `time_s` on at which a pass may start [s]."""
+        """Earliest time, `time_s` or later, at which a pass may start [s]."""
         interval = self.policy.interval_s
         return max(time_s, ceil(time_s / interval - 1e-9) * interval) if interval else time_s
 
     def _wait(self, seconds: float) -> None:
         self.now += seconds
         if any(rank.decoding.count for rank in self.ranks):
-            self.tally.waited_s += seconds
+            self.statistics.waited_s += seconds
 
     def _mixed_or_decode(self, until: float) -> None:
         now, verified = self.now, self.clock.verified
         prompts: list[list[tuple[int, int, int]]] = []
         any_prompts = lost = False
         for rank in self.ranks:
-            if self.book.ready:
+            if self.log.ready:
                 rank.join_ready(now)
             found: list[tuple[int, int, int]] = []
             grown = 0
@@ -171,7 +172,7 @@ class Replica:
                 if batch.count * grown > rank.blocks.free:
                     lost = rank.make_room(grown, now) or lost
             if rank.prefilling or rank.waiting:
-                need = rank.needed(grown)  # set aside for the sequences that decode in this pass
+                need = rank.needed(grown)  # reserved for the sequences that decode in this pass
                 rank.blocks.used += need
                 preempted = rank.preemptions
                 found = rank.take_prompts(self.spec.max_batched_tokens - batch.count * verified, now, not lost)
@@ -190,7 +191,7 @@ class Replica:
         prompts: list[list[tuple[int, int, int]]] = []
         any_prompts = lost = yielding = False
         for rank in self.ranks:
-            if self.book.ready:
+            if self.log.ready:
                 rank.join_ready(now)
             if batch and not rank.running:
                 rank.is_open = True
@@ -219,7 +220,7 @@ class Replica:
     # one pass with prompts
 
     def _pass(self, prompts: list[list[tuple[int, int, int]]], *, decodes: bool) -> None:
-        book, clock, verified = self.book, self.clock, self.clock.verified
+        log, clock, verified = self.log, self.clock, self.clock.verified
         seconds = beside = 0.0
         index = tokens = sequences = 0
         for group in self.groups:
@@ -246,19 +247,19 @@ class Replica:
                 alone = step_s(self.clock, batch, decoding) if n and chunks else 0.0
                 pieces = [Chunk(take, done) for _, take, done in chunks]
                 seconds = max(seconds, clock.prompts(n, kv, longest, pieces, decoding + new, alone) + swap_s)
-        seconds = max(seconds, beside)  # layers are computed while the cache of later ones comes in
+        seconds = max(seconds, beside)  # layers are computed while the cache of later ones is loaded
         interval = self.policy.interval_s
         if interval:
             seconds = ceil(seconds / interval - 1e-9) * interval
         start, end = self.now, self.now + seconds
-        self.tally.account(self.ranks, seconds, 1, 0.0)
+        self.statistics.account(self.ranks, seconds, 1, 0.0)
         self.now = end
         if self.records is not None:
             self.records.append(PassRecord(start, seconds, 1, sequences, tokens))
         if sequences:
-            self.tally.gap(sequences, seconds, end)
+            self.statistics.gap(sequences, seconds, end)
         if len(prompts) > 1:
-            self.tally.prompts(prompts, seconds)
+            self.statistics.prompts(prompts, seconds)
         joined = 0
         for rank, chunks in zip(self.ranks, prompts, strict=True):
             if decodes and rank.decoding.count:
@@ -272,12 +273,12 @@ class Replica:
                 if done + take < rank.target(request):
                     rank.prefilling[request] = done + take
                     continue
-                if book.first_s[request] is None:
-                    book.first_s[request] = end
+                if log.first_s[request] is None:
+                    log.first_s[request] = end
                 else:
-                    last = book.last_s.pop(request, None)
+                    last = log.last_s.pop(request, None)
                     if last is not None:
-                        self.tally.gap_of(end - last, 1)
+                        self.statistics.gap_of(end - last, 1)
                 if self.hands_over:
                     rank.free(request)
                     self.done.append((request, end))
@@ -286,12 +287,12 @@ class Replica:
                 else:
                     joined += 1
         if not decodes:
-            self.tally.waited_s += seconds
+            self.statistics.waited_s += seconds
             if joined:
-                self.tally.joined.append((end, joined))
+                self.statistics.joined.append((end, joined))
 
     def _dominated(self, rank: Rank, group: list[Rank], prompts: list[list[tuple[int, int, int]]]) -> bool:
-        """Whether another rank of the group has at least as much of everything, so that it ends later."""
+        """Whether another rank of the group has at least as much of everything, so that it finishes later."""
         return any(
             chunks and other.decoding.exceeds(rank.decoding) for other, chunks in zip(group, prompts, strict=True)
         )
@@ -311,7 +312,7 @@ class Replica:
             if rank.decoding.count:
                 most = min(most, steps_with_room(rank, most, per_step))
         most = 1 if alone or self.stepwise else max(most, 1)
-        # a queue that cannot move is not changed by who joins its end
+        # requests that join the end of a blocked queue do not change it
         if not (blocked and len(self.ranks) == 1 and self.policy.order is None):
             until = min(until, self.arrivals.next_s())
         interval = self.policy.interval_s
@@ -343,12 +344,12 @@ class Replica:
             rank.swap_s = 0.0
         seconds += swapped
         if not sequences:
-            raise RuntimeError("nothing runs and nothing can start")
+            raise RuntimeError("no request is running and none can start")
         start = self.now
         self.now = end = start + seconds
         if self.records is not None:
             self.records.append(PassRecord(start, seconds, steps, sequences, 0))
-        self.tally.gaps_of(sequences, start, first + swapped, slope, steps, durations)
+        self.statistics.gaps_of(sequences, start, first + swapped, slope, steps, durations)
         grown_used = 0
         for rank in self.ranks:
             if rank.decoding.count:
@@ -356,7 +357,7 @@ class Replica:
                 need = rank.needed(grown)
                 rank.blocks.take(need)
                 grown_used += need
-        self.tally.account(self.ranks, seconds, steps, -0.5 * grown_used)
+        self.statistics.account(self.ranks, seconds, steps, -0.5 * grown_used)
         for rank in self.ranks:
             if rank.decoding.count:
                 grown = rank.decoding.tokens_of(steps, per_step)
@@ -366,7 +367,7 @@ class Replica:
                     self._finish(request, end)
 
     def _finish(self, request: int, end: float) -> None:
-        self.book.finish_s[request] = end
+        self.log.finish_s[request] = end
         self.finished += 1
         if self.tells:
             self.done.append((request, end))

@@ -20,23 +20,24 @@ from typing import TYPE_CHECKING, Any, Literal, assert_never, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from rackline.api.explain import ExplainQuestion, deployment_of
+from rackline.api.explain import ExplainQuestion
 from rackline.api.option import si
 from rackline.api.question import written_defaults
+from rackline.api.resolve import resolve as resolved
 from rackline.api.watch import Watch
+from rackline.api.what_if import DERIVED, KEYS, setting
 from rackline.arch import AnyModel
 from rackline.errors import InputError, RacklineError, nearest_names
 from rackline.hardware import Cluster
 from rackline.hardware.renting import paid_share
 from rackline.parallel import Deployment, Layout, LayoutGrid, enumerate_layouts, parse_layout
-from rackline.parallel.deployment import build_table, pipeline_stretch
+from rackline.parallel.deployment import build_table, stage_imbalance
 from rackline.parallel.layout import problem
 from rackline.parallel.memory import fitting_sequences
 from rackline.passes import Batch, PassTable
 from rackline.passes.features import Array, as_array
 from rackline.plain import plain
 from rackline.search.launch_rules import Asked, rules_of
-from rackline.search.what_if import DERIVED, KEYS, setting
 from rackline.serving.stack import Stack
 from rackline.serving.steady import Engine
 from rackline.sweeps.file import Axis, SweepFile
@@ -292,9 +293,11 @@ def resolve(file: SweepFile, values: Mapping[str, Any]) -> Resolved:
     """
     asked: dict[str, Any] = {**file.fixed}
     settings: dict[str, Any] = {**file.settings}
+    places = {"option": asked, "set": settings}
     for axis in file.axes:
-        if axis.name in values:
-            {"option": asked, "set": settings}.get(axis.place, {})[axis.name] = values[axis.name]
+        into = places.get(axis.place)
+        if into is not None and axis.name in values:
+            into[axis.name] = values[axis.name]
     for name in ("batch", "context"):
         asked.setdefault(name, 1)
     asked.pop("layout", None)
@@ -303,11 +306,11 @@ def resolve(file: SweepFile, values: Mapping[str, Any]) -> Resolved:
     watch = Watch()
     question = ExplainQuestion(**asked, set=tuple(texts))
     if derived:
-        model = deployment_of(question, watch)[0].model
+        model = resolved(question, watch).model
         texts += [setting(name, _written(value), model) for name, value in derived.items()]
         question = replace(question, set=tuple(texts))
-    deployment, stack = deployment_of(question, watch)
-    return Resolved(deployment=deployment, stack=stack, question=question)
+    found = resolved(question, watch)
+    return Resolved(deployment=found.deployment(Layout()), stack=found.stack, question=question)
 
 
 def _written(value: Any) -> str:
@@ -489,7 +492,7 @@ class _Evaluator:
         texts: tuple[str, ...],
     ) -> None:
         self.sweep, self.prepared, self.table, self.lanes = sweep, prepared, table, lanes
-        self.rule = sweep.rule
+        self.rule: Rule | None = sweep.rule
         count = len(prepared.options)
         if self.rule is None:
             place = {text: at for at, text in enumerate(prepared.options)}
@@ -526,7 +529,7 @@ class _Evaluator:
             table=table,
             attention_dp=as_array(self.grid.attention_dp)[:, None],
             micro_batches=as_array(self.grid.pp)[:, None],
-            pipeline_stretch=as_array(pipeline_stretch(model, as_array(self.grid.pp))).reshape(-1, 1),
+            stage_imbalance=as_array(stage_imbalance(model, as_array(self.grid.pp))).reshape(-1, 1),
             num_layers=cast("Model", model).num_layers if hasattr(model, "num_layers") else 0,
             stack=found.stack,
         )
