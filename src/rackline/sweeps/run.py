@@ -193,6 +193,7 @@ def run(prepared: Prepared, out: str, *, workers: int | None, ray: str | None, w
                 interrupted = True
             finally:
                 running.close()
+            store.prepare()  # what killed workers have left half written
     return Ran(
         out=out,
         points=points,

@@ -194,4 +194,6 @@ def _runs(pid: int) -> bool:
         return False
     except OSError:
         return True
+    with contextlib.suppress(OSError, IndexError):  # ended, but not waited for yet
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     return True
