@@ -13,7 +13,15 @@ from rackline.api import fields as shared
 from rackline.api.answer import Answer, SideFile, asks
 from rackline.api.model_question import ModelQuestion
 from rackline.api.option import Option, Quantity, count, layout_text, option, si, tokens, whole
-from rackline.api.resolve import calibration_of, lookup_of, model_and_cluster, routing_of, sample_bytes, stack_named
+from rackline.api.resolve import (
+    calibration_of,
+    check_context,
+    lookup_of,
+    model_and_cluster,
+    routing_of,
+    sample_bytes,
+    stack_named,
+)
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import write_text
@@ -194,6 +202,7 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
     model, cluster = model_and_cluster(
         question.model, question.on, settings=question.set, lookup=lookup_of(question, watch)
     )
+    check_context(model, max(context_len, new_tokens), watch)
 
     from rackline.parallel import Deployment, Layout, parse_layout
     from rackline.parallel import precision as find_precision

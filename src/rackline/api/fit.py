@@ -10,7 +10,7 @@ from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
 from rackline.api.model_question import ModelQuestion
 from rackline.api.option import Quantity, count, layout_text, si, tokens, whole
-from rackline.api.resolve import calibration_of, layouts_of, lookup_of, model_and_cluster
+from rackline.api.resolve import calibration_of, check_context, layouts_of, lookup_of, model_and_cluster
 from rackline.api.watch import Watch
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
     from rackline.serving.stack import stack_of
 
     context_len = si(question.context)
+    check_context(model, context_len, watch)
     memory_fraction = si(question.memory_fraction)
     with watch.moving("looking at layouts"):
         found = capacity(

@@ -10,7 +10,7 @@ from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
 from rackline.api.model_question import ModelQuestion
 from rackline.api.option import MOST_USD, Quantity, latency, numbers, option, si, tokens
-from rackline.api.resolve import lookup_of, model_and_cluster
+from rackline.api.resolve import check_context, lookup_of, model_and_cluster
 from rackline.api.selling import CALIBRATION, MOST_MARGIN, costs_of, rent_of
 from rackline.api.watch import Watch
 
@@ -165,6 +165,7 @@ def price(question: PriceQuestion, watch: Watch) -> Offered:
     from rackline.serving.workload import Workload
 
     steps = numbers(question.contexts)
+    check_context(model, max(steps) + output_len, watch)
     costs = costs_of(
         question,
         cluster,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rackline.api.answer import Answer, SideFile, asks
 from rackline.api.option import Option, texts
-from rackline.api.resolve import lookup_of, model_and_cluster
+from rackline.api.resolve import check_context, lookup_of, model_and_cluster
 from rackline.api.server import Server, other_server, server_of
 from rackline.api.simulate_question import SimulateQuestion
 from rackline.api.traffic import limits_of, requests_of
@@ -262,6 +262,7 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
     )
     traffic = requests_of(question)
     longest = int((traffic.input_len + traffic.output_len).max())
+    check_context(model, float(longest), watch)
     asked_for = {ASKED: (question, cluster)}
     for text in texts(question.compare):
         asked_for[text] = other_server(question, cluster, text)

@@ -10,7 +10,7 @@ from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
 from rackline.api.model_question import ModelQuestion
 from rackline.api.option import MOST_SECONDS, Quantity, numbers, option, si, tokens
-from rackline.api.resolve import lookup_of, model_and_cluster
+from rackline.api.resolve import check_context, lookup_of, model_and_cluster
 from rackline.api.selling import CALIBRATION, MOST_MARGIN, costs_of, rent_of
 from rackline.api.watch import Watch
 
@@ -197,6 +197,7 @@ def tiers(question: TiersQuestion, watch: Watch) -> Kept:
     )
     rent = rent_of(cluster)
     prompt_len = si(question.prompt)
+    check_context(model, prompt_len, watch)
     from rackline.pricing import Terms, envelope, keeping_lines
     from rackline.serving.workload import Workload
 
