@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api import fields as shared
 from rackline.api.answer import Answer, SideFile, asks
-from rackline.api.model_question import ModelQuestion
+from rackline.api.media import MediaQuestion, media_of, media_tokens, with_media
 from rackline.api.option import Option, Quantity, count, layout_text, option, si, tokens, whole
 from rackline.api.resolve import (
     calibration_of,
@@ -39,7 +39,7 @@ POLICIES: tuple[StepPolicy, ...] = ("blackboard", "serial", "overlap")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainQuestion(ModelQuestion):
+class ExplainQuestion(MediaQuestion):
     """What does one pass take, row by row: formula, coefficients, numbers put in, seconds, share, what binds?"""
 
     ask: ClassVar[str] = "explain"
@@ -202,6 +202,10 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
     model, cluster = model_and_cluster(
         question.model, question.on, settings=question.set, lookup=lookup_of(question, watch)
     )
+    media = media_of(question, watch)
+    context_len += media_tokens(media)
+    new_tokens += media_tokens(media) if new_tokens else 0
+    model = with_media(model, media, new_tokens or None)
     check_context(model, max(context_len, new_tokens), watch)
 
     from rackline.parallel import Deployment, Layout, parse_layout

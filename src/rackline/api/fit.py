@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
-from rackline.api.model_question import ModelQuestion
+from rackline.api.media import MediaQuestion, media_of, media_tokens, with_media
 from rackline.api.option import Quantity, count, layout_text, si, tokens, whole
 from rackline.api.resolve import calibration_of, check_context, layouts_of, lookup_of, model_and_cluster
 from rackline.api.watch import Watch
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FitQuestion(ModelQuestion):
+class FitQuestion(MediaQuestion):
     """What fits on a cluster: weights per chip, room for KV, largest context and concurrency, layout by layout?"""
 
     ask: ClassVar[str] = "fit"
@@ -112,7 +112,9 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
     from rackline.serving.capacity import capacity
     from rackline.serving.stack import stack_of
 
-    context_len = si(question.context)
+    media = media_of(question, watch)
+    model = with_media(model, media)
+    context_len = si(question.context) + media_tokens(media)
     check_context(model, context_len, watch)
     memory_fraction = si(question.memory_fraction)
     with watch.moving("looking at layouts"):

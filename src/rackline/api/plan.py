@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
+from rackline.api.media import media_of, media_tokens, with_media
 from rackline.api.option import layout_text, si, texts
 from rackline.api.plan_parts import checkpoints_of, engine_of, prefill_pool, rules_asked, speculations_of, traffic_of
 from rackline.api.plan_question import PlanQuestion
@@ -302,7 +303,10 @@ def _search(question: PlanQuestion, watch: Watch) -> tuple[Plan, Cluster | None]
         lookup=lookup_of(question, watch),
     )
     cluster = billed_as(cluster, question.bill)
-    check_context(model, si(question.input) + si(question.output), watch)
+    media = media_of(question, watch)
+    input_len = si(question.input) + media_tokens(media)
+    model = with_media(model, media, input_len)
+    check_context(model, input_len + si(question.output), watch)
 
     from rackline.search import SearchSpace
     from rackline.search import plan as search_plan
@@ -315,7 +319,7 @@ def _search(question: PlanQuestion, watch: Watch) -> tuple[Plan, Cluster | None]
     found = search_plan(
         model,
         cluster,
-        Workload(input_len=si(question.input), output_len=si(question.output), cache_hit=si(question.cache_hit)),
+        Workload(input_len=input_len, output_len=si(question.output), cache_hit=si(question.cache_hit)),
         calibration=calibration_of(question.calibration, cluster.chip),
         constraints=constraints_of(question.tpot, question.ttft, si(question.memory_fraction)),
         search_space=SearchSpace(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
-from rackline.api.model_question import ModelQuestion
+from rackline.api.media import MediaQuestion, media_of, with_media
 from rackline.api.option import MOST_USD, Quantity, latency, numbers, option, si, tokens
 from rackline.api.resolve import check_context, lookup_of, model_and_cluster
 from rackline.api.selling import CALIBRATION, MOST_MARGIN, costs_of, rent_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PriceQuestion(ModelQuestion):
+class PriceQuestion(MediaQuestion):
     """What to charge for a deployment: input, output, cached input, cache writes, batch, flex and fast modes?"""
 
     ask: ClassVar[str] = "price"
@@ -153,6 +153,7 @@ def price(question: PriceQuestion, watch: Watch) -> Offered:
     model, cluster = model_and_cluster(
         question.model, question.on, price=question.rent, settings=question.set, lookup=lookup_of(question, watch)
     )
+    model = with_media(model, media_of(question, watch))
     rent = rent_of(
         cluster,
         purchase_usd=si(question.purchase),
