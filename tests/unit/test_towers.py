@@ -111,9 +111,9 @@ def test_a_pass_is_no_faster_than_the_peak(config: str) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"size": "big"}, "size: got 'big', allowed: WIDTHxHEIGHT"),
-        ({"size": "100000x1"}, "size: got"),
-        ({"images": 0}, "images or `sound` for its vision tower"),
+        ({"image_size": "big"}, "image_size: got 'big', allowed: WIDTHxHEIGHT"),
+        ({"image_size": "100000x1"}, "image_size: got"),
+        ({"images": 0}, "at least one, or `sound`"),
         ({"images": 0, "sound": "10s"}, "images or `sound` for its vision tower"),
     ],
 )

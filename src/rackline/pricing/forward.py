@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rackline.arch import Model
 from rackline.errors import InputError
 from rackline.hardware import MemoryTier
 from rackline.passes.features import FloatLike
@@ -27,7 +28,7 @@ from rackline.pricing.cache import (
     recompute_cost,
 )
 from rackline.pricing.costs import Rent, TokenCosts
-from rackline.pricing.offered import Offered, SoldCache, SoldTier, Terms
+from rackline.pricing.offered import Offered, SoldCache, SoldMedia, SoldTier, Terms
 
 LEAST_FAST = 2.0  # a mode below this speed-up is sold as priority
 _STEPS_OF_A_TIER = 9
@@ -108,7 +109,37 @@ def offer_prices(
     priced = tuple(
         replace(tier, cached_input_usd=hits.get(tier.until_len, float("nan")) * _used(tier, terms)) for tier in found
     )
-    return Offered(tiers=priced, caches=caches, storage_usd_per_mtok_hour=storage, terms=terms, rent=rent, costs=costs)
+    return Offered(
+        tiers=priced,
+        caches=caches,
+        storage_usd_per_mtok_hour=storage,
+        terms=terms,
+        rent=rent,
+        costs=costs,
+        media=_sold_media(costs, rent, terms, standard),
+    )
+
+
+def _sold_media(costs: TokenCosts, rent: Rent, terms: Terms, standard: Sequence[SoldTier]) -> SoldMedia | None:
+    """Images and sound of a request: what their encoders add to a prompt of their tokens, and these tokens as input."""
+    model = costs.deployment.model
+    media = model.media if isinstance(model, Model) else None
+    if media is None or not isinstance(model, Model):
+        return None
+    tokens = float(media.tokens)
+
+    def prefill_chip_s(prompt_len: float | None) -> float:
+        spread = replace(model, media=replace(media, prompt_len=prompt_len))
+        one = TokenCosts.of(replace(costs.deployment, model=spread), costs.mode, costs.memory_fraction)
+        return tokens * float(one.prefill_chip_s(tokens)[0])
+
+    encoder_chip_s = prefill_chip_s(tokens) - prefill_chip_s(None)
+    usd = rent.usd_per_chip_hour / 3600.0 * terms.price_over_cost * encoder_chip_s
+    return SoldMedia(
+        tokens=tokens,
+        encoder_chip_s=encoder_chip_s,
+        usd_by_context={f"{tier.until_len:g}": usd + tokens * tier.input_usd for tier in standard if not tier.reason},
+    )
 
 
 def _pairs(bounds: Sequence[float]) -> list[tuple[float, float]]:

@@ -162,6 +162,21 @@ class SoldCache:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SoldMedia:
+    """Price of the images and sound of one request in standard traffic.
+
+    Args:
+        tokens: of the prompt [tokens].
+        encoder_chip_s: chip-seconds of their encoders [s].
+        usd_by_context: longest prompt of each context tier → encoders and input tokens [USD].
+    """
+
+    tokens: float
+    encoder_chip_s: float
+    usd_by_context: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
     """A price sheet made from a deployment.
 
@@ -171,6 +186,7 @@ class Offered:
         storage_usd_per_mtok_hour: price of keeping a million tokens for an hour in the tier of the longest lifetime.
         terms, rent: as given.
         costs: bare costs, for other contexts.
+        media: images and sound of a request; None for text alone.
     """
 
     json_keys: ClassVar = (
@@ -188,6 +204,7 @@ class Offered:
         "tiers",
         "cache_writes=caches",
         "usd_per_mtok_hour_storage=storage_usd_per_mtok_hour",
+        "media_price=media",
     )
 
     tiers: tuple[SoldTier, ...]
@@ -196,6 +213,7 @@ class Offered:
     terms: Terms
     rent: Rent
     costs: TokenCosts
+    media: SoldMedia | None = None
 
     def tier_of(self, prompt_len: float, mode: str = "standard") -> SoldTier | None:
         """The tier that a prompt pays, None where none is sold."""

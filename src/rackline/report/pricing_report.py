@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rackline.pricing import Compared, Inference, KeepingCost, Offered, Reading, Reign, SoldTier, tier_by_drain
+from rackline.pricing import Compared, Inference, KeepingCost, Offered, Reading, Reign, SoldMedia, SoldTier, tier_by_drain
 from rackline.report.breakdown import plain_table
 from rackline.report.wording import percent, short_count
 from rackline.units import format_bytes, format_count, format_percent, format_seconds, format_usd
@@ -40,6 +40,8 @@ def offered_report(offered: Offered, *, width: int) -> Group:
     ]
     if offered.caches:
         parts += [Text(""), _cache_table(offered)]
+    if offered.media is not None:
+        parts += [Text(""), _media_line(offered.media)]
     parts.append(
         Text(
             "each tier is priced at its longest prompt, so every context pays; mean margin is over prompts of all "
@@ -48,6 +50,13 @@ def offered_report(offered: Offered, *, width: int) -> Group:
         )
     )
     return Group(*parts)
+
+
+def _media_line(media: SoldMedia) -> Text:
+    """What the images and sound of a request cost in each context tier."""
+    each = [f"{format_usd(usd)} in prompts to {short_count(float(until))}" for until, usd in media.usd_by_context.items()]
+    words = f"images and sound of a request: {media.tokens:,.0f} input tokens and {format_seconds(media.encoder_chip_s)}"
+    return Text(f"{words} of a chip in their encoders; {', '.join(each)}")
 
 
 def _energy(offered: Offered) -> str:
