@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -120,7 +119,7 @@ def test_the_simulated_server_takes_the_encoder_once_a_prompt(vl: str) -> None:
 
 
 def test_conversations_bring_images_with_each_message(vl: str) -> None:
-    run: dict[str, Any] = {"output": 50, "chips": 1, "rate": 1, "requests": 40, "turns": 3, "think": "1s", **ON}
+    run: dict[str, Any] = {"output": 50, "chips": 1, "rate": 1, "requests": 40, "turns": 3, "think_time": "1s", **ON}
     images = rl.simulate(vl, input=200, images=1, prefix_caching=True, **run).result.requests
     text = rl.simulate(vl, input=200, prefix_caching=True, **run).result.requests
     assert images.input_len.sum() > text.input_len.sum() + 40 * 1026 * 0.99
@@ -129,7 +128,8 @@ def test_conversations_bring_images_with_each_message(vl: str) -> None:
 def test_price_has_a_price_of_the_images(vl: str) -> None:
     found = rl.price(vl, images=2, contexts="4k,32k", layout="tp=1", **ON)
     media = found.result.media
-    assert media is not None and media.tokens == TOKENS
+    assert media is not None
+    assert media.tokens == TOKENS
     encoder_s = rl.encode(vl, images=2, prompt=1, layout="tp=1", **ON).result.towers[0].seconds
     assert media.encoder_chip_s == pytest.approx(encoder_s, rel=0.35)
     tokens_usd = TOKENS * found.result.tiers[0].input_usd
@@ -140,8 +140,8 @@ def test_price_has_a_price_of_the_images(vl: str) -> None:
 def test_what_has_no_tower_is_refused(vl: str) -> None:
     with pytest.raises((HubError, UnknownNameError)):
         rl.fit("llama-3.1-8b", images=1, offline=True, **ON)
-    with pytest.raises(InputError, match="sound.*its vision tower"):
-        rl.fit(vl, sound="30s", **ON)
+    with pytest.raises(InputError, match=r"audio.*its vision tower"):
+        rl.fit(vl, audio="30s", **ON)
     with pytest.raises(InputError, match="image_size"):
         rl.fit(vl, images=1, image_size="0x1", **ON)
     with pytest.raises(InputError, match="model object"):

@@ -85,7 +85,7 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
 
     media = media_of(question, watch)
     if media is None:
-        raise InputError(what="images", given=0, allowed="at least one, or `sound`", nearest="1")
+        raise InputError(what="images", given=0, allowed="at least one, or `audio`", nearest="1")
     model, cluster = model_and_cluster(
         question.model, question.on, settings=question.set, lookup=lookup_of(question, watch)
     )
@@ -126,7 +126,7 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
 
     def prefill_s(new: float) -> float:
         batch = Batch(prefill_sequences=1.0, chunk_tokens=new, group_tokens=new * layout.attention_dp)
-        return float(deployment.table().seconds(batch)) * deployment.pipeline_stretch
+        return float(deployment.table().seconds(batch)) * deployment.stage_imbalance
 
     seconds = prefill_s(float(prompt))
     return Encoding(

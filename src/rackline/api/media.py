@@ -27,7 +27,7 @@ class MediaQuestion(ModelQuestion):
     image_size: str = field(
         default="1024x1024", metadata=option("text", "of each image in pixels, WIDTHxHEIGHT", group=_GROUP)
     )
-    sound: Quantity | None = field(
+    audio: Quantity | None = field(
         default=None,
         metadata=option(
             "seconds", "length of a sound clip of each request, such as 30s", unit="s", maximum=86400.0, group=_GROUP
@@ -42,8 +42,8 @@ def media_of(question: MediaQuestion, watch: Watch) -> Media | None:
         InputError: a model without a tower for them, or one that was not given by name.
         HubError, ConfigError, UnknownNameError: its configuration cannot be read.
     """
-    images, sound_s = count(question.images), si(question.sound)
-    if not images and sound_s is None:
+    images, audio_s = count(question.images), si(question.audio)
+    if not images and audio_s is None:
         return None
     from rackline.arch import Media, MediaPart, find_towers
 
@@ -59,15 +59,15 @@ def media_of(question: MediaQuestion, watch: Watch) -> Media | None:
             case "vision":
                 parts += [MediaPart(tower=tower, view=tower.image(wide, high), items=images)] if images else []
             case "audio":
-                parts += [MediaPart(tower=tower, view=tower.sound(sound_s), items=1)] if sound_s is not None else []
+                parts += [MediaPart(tower=tower, view=tower.sound(audio_s), items=1)] if audio_s is not None else []
             case _:
                 assert_never(tower.kind)
-    wanted = {"vision": bool(images), "audio": sound_s is not None}
+    wanted = {"vision": bool(images), "audio": audio_s is not None}
     missing = [kind for kind, asked in wanted.items() if asked and kind not in {part.tower.kind for part in parts}]
     if missing:
         kinds = " and ".join(tower.kind for tower in towers)
-        allowed = f"images or `sound` for its {kinds} tower alone" if kinds else "a model with a tower that is known"
-        raise InputError(what="sound" if missing == ["audio"] else "images", given=name, allowed=allowed)
+        allowed = f"images or `audio` for its {kinds} tower alone" if kinds else "a model with a tower that is known"
+        raise InputError(what="audio" if missing == ["audio"] else "images", given=name, allowed=allowed)
     watch.media = tuple(parts)
     return Media(parts=watch.media)
 

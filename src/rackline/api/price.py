@@ -92,7 +92,7 @@ class PriceQuestion(MediaQuestion):
     years: Quantity = field(
         default="4", metadata=option("count", "depreciation period of purchased hardware", unit="year", maximum=100.0)
     )
-    kwh: Quantity = field(
+    electricity_price: Quantity = field(
         default="0.08",
         metadata=option(
             "usd_per_hour",
@@ -158,7 +158,7 @@ def price(question: PriceQuestion, watch: Watch) -> Offered:
         cluster,
         purchase_usd=si(question.purchase),
         years=si(question.years),
-        usd_per_kwh=si(question.kwh),
+        usd_per_kwh=si(question.electricity_price),
         pue=si(question.pue),
     )
     output_len = si(question.output)

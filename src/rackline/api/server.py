@@ -251,7 +251,7 @@ def _cache(question: SimulateQuestion, deployment: Deployment, hash_tokens: int,
         prefix_caching=question.prefix_caching or bool(tiers),
         hash_tokens=hash_tokens,
         tiers=tiers_of(tiers, float(size.in_tokens(block_size)[0])),
-        swap_bytes_per_s=si(question.swap) or 0.0,
+        swap_bytes_per_s=si(question.swap_bandwidth) or 0.0,
     )
 
 

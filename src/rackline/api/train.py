@@ -106,7 +106,7 @@ class TrainQuestion(ModelQuestion):
             maximum=1000.0,
         ),
     )
-    capacity: Quantity | None = field(
+    capacity_factor: Quantity | None = field(
         default=None,
         metadata=option(
             "count",
@@ -261,7 +261,7 @@ def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
         global_batch_sequences=whole_batch(asked, seq_len, cluster.num_chips),
         seq_len=seq_len,
         mtp_layers=model.mtp_layers,
-        expert_load=min(load, si(question.capacity) or load),  # a capacity factor drops the rest
+        expert_load=min(load, si(question.capacity_factor) or load),  # a capacity factor drops the rest
         lora_rank=count(question.lora) or 0,
     )
     layout = layout_text(question.layout)

@@ -1,6 +1,6 @@
 """How a model is sharded over chips, the memory of each chip, and the resulting deployment."""
 
-from rackline.parallel.deployment import Deployment, Routing, build_table, expert_law, pipeline_stretch
+from rackline.parallel.deployment import Deployment, Routing, build_table, expert_law, stage_imbalance
 from rackline.parallel.layout import Layout, LayoutGrid, enumerate_layouts, parse_layout
 from rackline.parallel.memory import MemoryUse, fitting_sequences, max_sequences, memory_use
 from rackline.parallel.precision import Precision, precision
@@ -36,6 +36,6 @@ __all__ = [
     "max_sequences",
     "memory_use",
     "parse_layout",
-    "pipeline_stretch",
     "precision",
+    "stage_imbalance",
 ]

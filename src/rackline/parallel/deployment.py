@@ -282,9 +282,9 @@ class Deployment:
         )
 
     @property
-    def pipeline_stretch(self) -> float:
+    def stage_imbalance(self) -> float:
         """Slowest stage over the mean stage: ceil(layers / pp) · pp / layers, at least 1."""
-        return pipeline_stretch(self.model, self.layout.pp)
+        return stage_imbalance(self.model, self.layout.pp)
 
     def memory(self, *, sequences: float, context_len: float, server: ServerMemory = SERVER) -> MemoryUse:
         """What the fullest chip holds with `sequences` on one replica; see `memory_use`."""
@@ -310,7 +310,7 @@ class Deployment:
         return replace(self, calibration=calibration)
 
 
-def pipeline_stretch(model: AnyModel, pp: int | Array) -> Any:
+def stage_imbalance(model: AnyModel, pp: int | Array) -> Any:
     """Slowest stage over the mean stage; 1 for aggregate models."""
     if isinstance(model, AggregateModel):
         return 1.0

@@ -61,7 +61,7 @@ def pareto_figure(plan: Plan) -> Figure:
     broken = any(not row["keeps_limits"] for row in rows)
     return Figure(
         title=f"{plan.model.name} on {plan.cluster.name}: speed against cost",
-        subtitle=f"estimates, the best {'simulated' if best is not None and best.promise else 'too'}; "
+        subtitle=f"estimates, the best {'simulated' if best is not None and best.sustained else 'too'}; "
         f"{plan.calibration.name} calibration" + ("; hollow: breaks a limit" if broken else ""),
         description=f"Pareto front of tokens per second for one user against cost on log axes. {words}",
         spec={"data": {"values": rows}, "layer": layers},

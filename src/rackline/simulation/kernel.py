@@ -216,7 +216,7 @@ def _fill(state, limits, requested, served, running, stack, chunks, lost):
 def _mixed_s(n, kv, longest, chunks, count, times):
     """A pass of n decoding sequences and `count` pieces of prompts [s]."""
     of_pass, of_kinds, of_experts, loads, touched = times.columns
-    decode, x, (skew_s, stretch, prefill_slowdown, floor_s) = times.decode, times.x, times.around
+    decode, x, (skew_s, stage_imbalance, prefill_slowdown, floor_s) = times.decode, times.x, times.around
     _, takes, dones = chunks
     tokens = prefix = largest = 0
     pairs = 0.0
@@ -240,7 +240,7 @@ def _mixed_s(n, kv, longest, chunks, count, times):
                 x[of_kinds[i, j]] = what[j]
     if len(touched):
         _experts(x, of_experts, loads, touched)
-    device = (pass_s(x, times.line) + skew_s) * stretch
+    device = (pass_s(x, times.line) + skew_s) * stage_imbalance
     alone = decode[n, 0] + decode[n, 1] * kv + decode[n, 2] * longest if n else 0.0
     seconds = max(device - alone, 0.0) * prefill_slowdown + alone
     if floor_s:

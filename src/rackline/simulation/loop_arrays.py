@@ -151,7 +151,7 @@ class Around(NamedTuple):
     """What stands around a pass with prompts: fixed time [s], factor, factor of what is not decode, floor [s]."""
 
     skew_s: float
-    stretch: float
+    stage_imbalance: float
     prefill_slowdown: float
     floor_s: float
 
