@@ -81,6 +81,7 @@ class Option:
         zero: whether zero is allowed.
         binary: whether k means 1024 in its texts, as lengths of sequences are written.
         hidden: whether `--help` leaves it out.
+        before_file: whether its value, one of the choices, stands before the name of a file.
     """
 
     kind: Kind
@@ -98,6 +99,7 @@ class Option:
     zero: bool = False
     binary: bool = False
     hidden: bool = False
+    before_file: bool = False
 
     @property
     def is_quantity(self) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rackline.api.answer import Answer, asks
+from rackline.api.answer import Answer, SideFile, asks
 from rackline.api.media import media_of, media_tokens, with_media
 from rackline.api.option import layout_text, si, texts
 from rackline.api.plan_parts import checkpoints_of, engine_of, prefill_pool, rules_asked, speculations_of, traffic_of
@@ -24,6 +25,7 @@ from rackline.api.resolve import (
     precisions_of,
     routing_of,
 )
+from rackline.api.starting import LAUNCH_AS, Starting, write_manifests_of
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
@@ -59,6 +61,7 @@ class Planned:
         speculation: when drafts pay; None where it was not asked for.
         attention_ffn: attention and experts on chips of their own; None where it does not pay or was not asked for.
         launch: command lines; None where they were not asked for.
+        starting: what is needed to launch it; None where nothing was searched.
     """
 
     plan: Plan
@@ -66,6 +69,7 @@ class Planned:
     speculation: tuple[SpeculationRow, ...] | None = None
     attention_ffn: AttentionFfnSplit | None = None
     launch: tuple[LaunchCommand, ...] | None = None
+    starting: Starting | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +242,17 @@ def _rejected(answer: Answered) -> Figure:
     return rejected_figure(found.plan)
 
 
+def _write_manifests(answer: Answered, path: Path, kind: str) -> None:
+    starting = answer.result.starting if isinstance(answer.result, Planned) else None
+    if starting is not None:
+        write_manifests_of(starting, kind, path)
+
+
+def _refuse(question: PlanQuestion, outputs: frozenset[str]) -> None:
+    if question.what_if is not None and "launch_as" in outputs:
+        raise InputError(what="launch_as", given=question.what_if, allowed="a single plan, without `what_if`")
+
+
 @asks(
     PlanQuestion,
     text=_text,
@@ -245,6 +260,8 @@ def _rejected(answer: Answered) -> Figure:
     rows=_rows,
     data=_data,
     figures={"front": _figure, "rejected": _rejected},
+    files={"launch_as": SideFile(option=LAUNCH_AS, write=_write_manifests)},
+    refuse=_refuse,
 )
 def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
     """The cheapest way to serve a model on a cluster under latency limits.
@@ -267,27 +284,23 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
 
     from rackline.search.attention_ffn import plan_split
     from rackline.search.fleet import plan_fleet
-    from rackline.search.launch import plan_commands
     from rackline.search.speculation import plan_speculation
 
-    launch = None
-    if question.launch is not None:
-        stack, version = engine_of(question.launch)
-        launch = tuple(
-            plan_commands(
-                found,
-                checkpoints_of(question.model, lookup_of(question, watch)),
-                stack or found.calibration.name,
-                version,
-                prefill_cluster,
-            )
-        )
+    stack, version = engine_of(question.launch or "auto")
+    starting = Starting(
+        plan=found,
+        checkpoints=checkpoints_of(question.model, lookup_of(question, watch)),
+        stack=stack or found.calibration.name,
+        version=version,
+        prefill_cluster=prefill_cluster,
+    )
     return Planned(
         plan=found,
         fleet=None if traffic is None else plan_fleet(traffic, found, prefill_cluster),
         speculation=None if drafts is None else tuple(plan_speculation(found, drafts or None)),
         attention_ffn=plan_split(found) if question.attention_ffn else None,
-        launch=launch,
+        launch=None if question.launch is None else tuple(starting.commands()),
+        starting=starting,
     )
 
 
