@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rackline as rl
+from rackline.api.what_if import read_sweep, setting
 from rackline.cli.main import run
 from rackline.hardware import rack_bill
 from rackline.search.launch import Checkpoints, Replica, checkpoint, launch_command
-from rackline.search.what_if import read_sweep, setting
 from rackline.serving import Workload
 from rackline.serving.fleet import Part, Traffic, fleet, packed_racks
 from rackline.serving.workload import Mode

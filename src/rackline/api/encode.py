@@ -10,7 +10,7 @@ from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
 from rackline.api.media import IMAGES, MediaQuestion, media_of, with_media
 from rackline.api.option import Quantity, layout_text, option, si, tokens
-from rackline.api.resolve import calibration_of, check_context, lookup_of, model_and_cluster
+from rackline.api.resolve import check_context, resolve
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
@@ -86,42 +86,29 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
     media = media_of(question, watch)
     if media is None:
         raise InputError(what="images", given=0, allowed="at least one, or `audio`", nearest="1")
-    model, cluster = model_and_cluster(
-        question.model, question.on, settings=question.set, lookup=lookup_of(question, watch)
-    )
+    resolved = resolve(question, watch)
+    model = with_media(resolved.model, media)
+    cluster, stack = resolved.cluster, resolved.stack
 
-    from rackline.parallel import Deployment, parse_layout
-    from rackline.parallel import precision as find_precision
+    from rackline.parallel import parse_layout
     from rackline.passes import Batch
     from rackline.serving.capacity import capacity
-    from rackline.serving.stack import stack_of
 
-    model = with_media(model, media)
     prompt = round(si(question.prompt)) + media.tokens
     check_context(model, prompt, watch)
-    numbers = calibration_of(question.calibration, cluster.chip)
-    stack = stack_of(numbers, cluster.chip.hbm_bytes)
-    types = find_precision(question.precision, model, cluster.chip)
     given = layout_text(question.layout)
     if given is not None:
         layout = parse_layout(given, model)
     else:
         server = stack.memory(max(float(stack.max_batched_tokens), float(prompt)), si(question.memory_fraction))
-        rows = capacity(model, cluster, types, context_len=float(prompt), server=server).rows
+        rows = capacity(model, cluster, resolved.precision, context_len=float(prompt), server=server).rows
         fitting = [row for row in rows if row.max_concurrency >= 1]
         if not fitting:
             raise InputError(
                 what="on", given=cluster.name, allowed=f"a cluster that holds {model.name}; see rackline fit"
             )
         layout = min(fitting, key=lambda row: (row.layout.chips_per_replica, row.layout.pp)).layout
-    deployment = Deployment(
-        model=model,
-        cluster=cluster,
-        layout=layout,
-        precision=types,
-        calibration=stack.calibrated(numbers, cluster.chip.generation),
-        routing=stack.routing,
-    )
+    deployment = resolved.deployment(layout)
     passes = tuple(_pass(part, deployment) for part in media.parts)
 
     def prefill_s(new: float) -> float:

@@ -10,7 +10,7 @@ from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
 from rackline.api.media import MediaQuestion, media_of, media_tokens, with_media
 from rackline.api.option import Quantity, count, layout_text, si, tokens, whole
-from rackline.api.resolve import calibration_of, check_context, layouts_of, lookup_of, model_and_cluster
+from rackline.api.resolve import check_context, resolve
 from rackline.api.watch import Watch
 
 if TYPE_CHECKING:
@@ -104,16 +104,13 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
         >>> rl.fit("llama-3.1-70b", on="dgx-h100", context="32k").result.capacity.fitting[0].layout.chips_per_replica
         8
     """
-    model, cluster = model_and_cluster(
-        question.model, question.on, chips=question.chips, settings=question.set, lookup=lookup_of(question, watch)
-    )
+    resolved = resolve(question, watch)
+    media, cluster = media_of(question, watch), resolved.cluster
+    model = with_media(resolved.model, media)
 
-    from rackline.parallel import precision
+    from rackline.parallel import matching_layouts
     from rackline.serving.capacity import capacity
-    from rackline.serving.stack import stack_of
 
-    media = media_of(question, watch)
-    model = with_media(model, media)
     context_len = si(question.context) + media_tokens(media)
     check_context(model, context_len, watch)
     memory_fraction = si(question.memory_fraction)
@@ -121,13 +118,11 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
         found = capacity(
             model,
             cluster,
-            precision(question.precision, model, cluster.chip),
+            resolved.precision,
             context_len=context_len,
             concurrency=count(question.concurrency),
-            server=stack_of(calibration_of("auto", cluster.chip), cluster.chip.hbm_bytes).memory(
-                memory_fraction=memory_fraction
-            ),
-            layouts=layouts_of(layout_text(question.layout), model, cluster),
+            server=resolved.stack.memory(memory_fraction=memory_fraction),
+            layouts=matching_layouts(layout_text(question.layout), model, cluster.num_chips),
         )
     need = None
     if not found.fitting:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
 from rackline.api.media import MediaQuestion, media_of, with_media
-from rackline.api.option import MOST_USD, Quantity, latency, numbers, option, si, tokens
-from rackline.api.resolve import check_context, lookup_of, model_and_cluster
+from rackline.api.option import MOST_USD, Quantity, latency, layout_text, numbers, option, si, tokens
+from rackline.api.resolve import check_context, resolve
 from rackline.api.selling import CALIBRATION, MOST_MARGIN, costs_of, rent_of
 from rackline.api.watch import Watch
 
@@ -150,12 +150,10 @@ def price(question: PriceQuestion, watch: Watch) -> Offered:
         >>> rl.price("llama-3.1-70b", on="dgx-h100", precision="fp8", layout="tp=8")
         <price: $... in and $... out a million tokens ...>
     """
-    model, cluster = model_and_cluster(
-        question.model, question.on, price=question.rent, settings=question.set, lookup=lookup_of(question, watch)
-    )
-    model = with_media(model, media_of(question, watch))
+    resolved = resolve(question, watch)
+    resolved = replace(resolved, model=with_media(resolved.model, media_of(question, watch)))
     rent = rent_of(
-        cluster,
+        resolved.cluster,
         purchase_usd=si(question.purchase),
         years=si(question.years),
         usd_per_kwh=si(question.electricity_price),
@@ -166,11 +164,10 @@ def price(question: PriceQuestion, watch: Watch) -> Offered:
     from rackline.serving.workload import Workload
 
     steps = numbers(question.contexts)
-    check_context(model, max(steps) + output_len, watch)
+    check_context(resolved.model, max(steps) + output_len, watch)
     costs = costs_of(
-        question,
-        cluster,
-        model,
+        resolved,
+        layout_text(question.layout),
         Workload(input_len=steps[0], output_len=max(output_len, 2.0)),
         watch,
         tpot_s=si(question.tpot),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from rackline.api.answer import Answer, SideFile, asks
 from rackline.api.media import media_of, media_tokens, with_media
 from rackline.api.option import Option, texts
-from rackline.api.resolve import check_context, lookup_of, model_and_cluster
+from rackline.api.resolve import check_context, named
 from rackline.api.server import Server, other_server, server_of
 from rackline.api.simulate_question import SimulateQuestion
 from rackline.api.traffic import encoded_over, limits_of, requests_of
@@ -253,14 +253,7 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
     """
     limits = limits_of(question.slo, "slo") if question.slo is not None else None
     asked = limits_of(question.capacity, "capacity") if question.capacity is not None else None
-    model, cluster = model_and_cluster(
-        question.model,
-        question.on,
-        chips=question.chips,
-        price=question.price,
-        settings=question.set,
-        lookup=lookup_of(question, watch),
-    )
+    model, cluster = named(question, watch)
     media = media_of(question, watch)
     traffic = requests_of(question, media_tokens(media))
     model = with_media(model, media, encoded_over(question, traffic, media_tokens(media)))
