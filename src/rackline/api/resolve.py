@@ -245,11 +245,10 @@ def named(question: Names, watch: Watch) -> tuple[AnyModel, Cluster]:
     Raises:
         RacklineError: as the catalogue and the Hub; settings, chips or terms that are impossible.
     """
-    rent = getattr(question, "rent", None)  # a kind, or USD per hour
     model, rack = model_and_cluster(
         question.model,
         question.on,
-        price=getattr(question, "price", None) if rent is None or isinstance(rent, str) else rent,
+        price=getattr(question, "price", None),
         settings=getattr(question, "set", None),
         lookup=lookup_of(question, watch),
     )
