@@ -98,7 +98,7 @@ class Lookup:
     offline: bool = False
 
     def find(self, name: str, *, headers: bool = False) -> FoundModel:
-        """The description of a model by any name, read once a question.
+        """The description of a model by any name, read once per question.
 
         Args:
             name: catalogue name, Hugging Face id or file.

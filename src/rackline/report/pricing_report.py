@@ -342,7 +342,7 @@ def compared_report(rows: Sequence[Compared]) -> Table:
     """Open models: what the prices say against what the models are."""
     table = plain_table(
         "against the open models",
-        caption="true KV at one to two bytes an element; the cheapest host is nearest to cost",
+        caption="true KV at one to two bytes per element; the cheapest host is nearest to cost",
     )
     table.add_column("model", no_wrap=True)
     for name in ("quantity", "true", "likely, cheapest host", "likely holds", "certain holds"):
@@ -367,7 +367,7 @@ def readings_table(readings: Sequence[Reading], *, width: int) -> Table:
         caption="eight of ten combinations of the unknowns; conflicts are counted, show a sheet to read them",
     )
     table.add_column("sheet", no_wrap=True, overflow="ellipsis", max_width=34)
-    for name in ("active parameters", "KV bytes a token", "out/in"):
+    for name in ("active parameters", "KV bytes per token", "out/in"):
         table.add_column(name, justify="right", no_wrap=True)
     if width >= 100:
         table.add_column("crossover", justify="right", no_wrap=True)
