@@ -365,7 +365,8 @@ def _busiest(counts: Array, ep: int, tokens: Array) -> tuple[Array, Array]:
     experts, _, draws = counts.shape
     slots = ep * int(np.ceil(experts / ep))
     places: Array = np.random.default_rng(1).permuted(np.tile(np.arange(slots), (draws, 1)), axis=1)[:, :experts]
-    ranks: Array = np.ravel(places % ep + ep * np.arange(draws)[:, None], order="F")
+    own: Array = places % ep + ep * np.arange(draws)[:, None]
+    ranks = np.ravel(own, order="F")
     load, touched = np.empty(len(tokens)), np.empty(len(tokens))
     for index in range(len(tokens)):
         drawn: Array = np.ravel(counts[:, index])
