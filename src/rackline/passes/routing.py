@@ -362,14 +362,13 @@ def _busiest(counts: Array, ep: int, tokens: Array) -> tuple[Array, Array]:
     Returns:
         (token-expert pairs per token, touched experts) of the busiest rank, each of shape (grid,).
     """
-    experts, _, draws = counts.shape
+    experts, draws = int(counts.shape[0]), int(counts.shape[2])
     slots = ep * int(np.ceil(experts / ep))
     places: Array = np.random.default_rng(1).permuted(np.tile(np.arange(slots), (draws, 1)), axis=1)[:, :experts]
-    own: Array = places % ep + ep * np.arange(draws)[:, None]
-    ranks = np.ravel(own, order="F")
+    ranks: Array = (places % ep + ep * np.arange(draws)[:, None]).ravel(order="F")
     load, touched = np.empty(len(tokens)), np.empty(len(tokens))
     for index in range(len(tokens)):
-        drawn: Array = np.ravel(counts[:, index])
+        drawn: Array = counts[:, index].ravel()
         sums = np.bincount(ranks, weights=drawn, minlength=draws * ep)
         used = np.bincount(ranks, weights=drawn > 0, minlength=draws * ep)
         load[index] = sums.reshape(draws, ep).max(axis=1).mean() / tokens[index]
