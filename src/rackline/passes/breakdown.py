@@ -179,7 +179,7 @@ class PassTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """A pass table of one layout with all rates put in, ready to break down one point after another.
+    """A pass table of one layout with all rates, ready to break down one point after another.
 
     Args:
         numbers: the rows.

@@ -46,7 +46,7 @@ def compile_table(times: TimeTable, load: ExpertLaw | None) -> StepFunction:
     """Write a table of one layout out as a function.
 
     Args:
-        times: the table with its rates put in.
+        times: the table with its rates.
         load: law of the busiest expert-parallel rank; None for dense models.
 
     Raises:

@@ -88,7 +88,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeTable:
-    """A pass table with all rates put in; see `rackline.passes.table.PassTable.time_table`."""
+    """A pass table with all rates; see `rackline.passes.table.PassTable.time_table`."""
 
     feature_names: tuple[str, ...]
     streams: tuple[Stream, ...]

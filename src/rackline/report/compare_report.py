@@ -97,7 +97,7 @@ def model_side(model: AnyModel) -> Side:
 
 
 def deployment_side(name: str, plan: Plan) -> Side:
-    """The cheapest way of a plan; all None where nothing keeps the limits."""
+    """The cheapest way of a plan; all None where nothing meets the limits."""
     best = plan.best
     keys = ("num_chips", "batch_size", "tpot_s", "ttft_s", "requests_per_s", "output_tokens_per_s_per_chip")
     costs = ("usd_per_mtok_input", "usd_per_mtok_output", "usd_per_mtok_output_all_in")
