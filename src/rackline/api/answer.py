@@ -137,13 +137,13 @@ class SideFile:
 
     Args:
         option: the flag that names it.
-        write: writes it.
+        write: writes it: the answer, the path, and the kind where the flag has one before the file.
         check: turns the name into a path, before any work is done.
         needs: fields that the question must have for it.
     """
 
     option: Option
-    write: Callable[[Any, Path], None]
+    write: Callable[..., None]
     check: Callable[[str, str], Path] | None = None
     needs: Mapping[str, Any] = field(default_factory=dict[str, Any])
 

@@ -14,14 +14,17 @@ from rackline.catalog.load import (
     memory_record,
     model_record,
     names,
+    orchestrator_record,
     price_sheet_record,
     resolve_beside,
     run_record,
     settable_keys,
     stack_record,
     training_stack_record,
+    use_record,
 )
 from rackline.catalog.memory_tiers import MemoryRecord
+from rackline.catalog.orchestrators import OrchestratorRecord
 from rackline.catalog.prices import CacheWriteRecord, PastPriceRecord, PriceSheetRecord, PriceTierRecord
 from rackline.catalog.runs import RunRecord
 from rackline.catalog.schema import (
@@ -50,6 +53,7 @@ from rackline.catalog.schema import (
 )
 from rackline.catalog.stacks import StackRecord
 from rackline.catalog.training_stacks import TrainingStackRecord
+from rackline.catalog.uses import UseRecord
 
 __all__ = [
     "AggregateRecord",
@@ -78,6 +82,7 @@ __all__ = [
     "ModelRecord",
     "MoeRecord",
     "OperationRecord",
+    "OrchestratorRecord",
     "PastPriceRecord",
     "PeakRates",
     "PriceSheetRecord",
@@ -90,6 +95,7 @@ __all__ = [
     "Source",
     "StackRecord",
     "TrainingStackRecord",
+    "UseRecord",
     "calibration_record",
     "canonical_name",
     "chip_record",
@@ -101,10 +107,12 @@ __all__ = [
     "memory_record",
     "model_record",
     "names",
+    "orchestrator_record",
     "price_sheet_record",
     "resolve_beside",
     "run_record",
     "settable_keys",
     "stack_record",
     "training_stack_record",
+    "use_record",
 ]

@@ -23,12 +23,14 @@ from rackline.catalog.launch_rules import LaunchRulesRecord
 from rackline.catalog.laws import LawRecord
 from rackline.catalog.lines import line_of
 from rackline.catalog.memory_tiers import MemoryRecord
+from rackline.catalog.orchestrators import OrchestratorRecord
 from rackline.catalog.overrides import apply_overrides, keys_of_table, settable_keys
 from rackline.catalog.prices import PriceSheetRecord
 from rackline.catalog.runs import RunRecord
 from rackline.catalog.schema import CalibrationRecord, ChipRecord, ClusterRecord, ModelRecord
 from rackline.catalog.stacks import StackRecord
 from rackline.catalog.training_stacks import TrainingStackRecord
+from rackline.catalog.uses import UseRecord
 from rackline.errors import CatalogError, nearest_names, shown
 from rackline.files import read_text
 
@@ -44,6 +46,7 @@ __all__ = [
     "memory_record",
     "model_record",
     "names",
+    "orchestrator_record",
     "price_sheet_record",
     "record_from_mapping",
     "resolve_beside",
@@ -51,6 +54,7 @@ __all__ = [
     "settable_keys",
     "stack_record",
     "training_stack_record",
+    "use_record",
 ]
 
 R = TypeVar("R", bound=SourcedRecord)
@@ -122,6 +126,11 @@ def launch_rules_record(name: str, overrides: Mapping[str, object] | None = None
     return _record("launch_rules", LaunchRulesRecord, name, overrides)
 
 
+def orchestrator_record(name: str, overrides: Mapping[str, object] | None = None) -> OrchestratorRecord:
+    """Read one orchestrator; arguments and errors as in `chip_record`."""
+    return _record("orchestrators", OrchestratorRecord, name, overrides)
+
+
 def law_record(name: str, overrides: Mapping[str, object] | None = None) -> LawRecord:
     """Read one scaling law; arguments and errors as in `chip_record`."""
     return _record("laws", LawRecord, name, overrides)
@@ -135,6 +144,16 @@ def run_record(name: str, overrides: Mapping[str, object] | None = None) -> RunR
 def training_stack_record(name: str, overrides: Mapping[str, object] | None = None) -> TrainingStackRecord:
     """Read one training stack; arguments and errors as in `chip_record`."""
     return _record("training_stacks", TrainingStackRecord, name, overrides)
+
+
+def use_record(name: str, overrides: Mapping[str, object] | None = None) -> UseRecord:
+    """Read what a model is used for; arguments and errors as in `chip_record`.
+
+    Example:
+        >>> use_record("batch").ttft_s is None
+        True
+    """
+    return _record("uses", UseRecord, name, overrides)
 
 
 def record_from_mapping(
