@@ -64,8 +64,9 @@ def index(found: tuple[Experiment, ...]) -> str:
         "",
         "Mechanisms of the lecture, each a few hundred lines of JAX that can be read as its reference implementation. "
         "Each run ends in a table: predicted by the library, measured here, and whether the two agree. "
-        "`rackline lab all --quick` takes a few minutes on two cores, `--report lab.html` writes one page; JAX comes with the extra "
-        "`lab`. `rackline lecture --measured docs/measured/lab.json` shows the verdicts beside the computed ones.",
+        "`rackline lab all --quick` takes a few minutes on two cores, `--report lab.html` writes one page; "
+        "JAX comes with the extra `lab`. "
+        "`rackline lecture --measured docs/measured/lab.json` shows the verdicts beside the computed ones.",
         "",
         "| experiment | shows | claims | verdict | s |",
         "|---|---|---|---|---|",

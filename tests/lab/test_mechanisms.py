@@ -190,7 +190,7 @@ def test_reversible_gradients_and_inverse() -> None:
 def test_memory_is_flat_in_depth_and_the_work_is_four_thirds() -> None:
     few, many = (
         {
-            name: reversible.compiled_cost(stack, reversible.deep(reversible.SHAPE, layers), 64)
+            name: reversible.gradient_cost(stack, reversible.deep(reversible.SHAPE, layers), 64)
             for name, stack in reversible.STACKS.items()
         }
         for layers in (4, 8)

@@ -1,7 +1,7 @@
 """A Feistel cipher and a network: how far a small change spreads (lecture C124 to C130).
 
 A Feistel round turns any function f into an invertible map: (x, y) -> (y, x + f(y)). After a few rounds one changed
-bit of the input changes half of the bits of the output, whatever the input. A network is a stack of layers that mixes
+bit of the input changes half of the bits of the output, for any input. A network is a stack of layers that mixes
 all of its inputs as well. Whether a change grows in it depends on its weights: a plain stack with large random weights
 is chaotic, and mean-field theory says how far; a residual stack with normalised layers is not, and training leaves it
 that way, because a derivative must stay meaningful to be followed.

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import least_squares
 
+from rackline.lab.compiled import Compiled, compiled_cost
 from rackline.lab.experiment import Curve, Experiment, Reading, Setup
 from rackline.lab.this_machine import deployment_of, model_of
 from rackline.lab.transformer import Cache, Params, Shape, decode_step, init, logits, prefill
@@ -125,13 +126,12 @@ def cached_difference(seed: int) -> float:
     return float(jnp.max(jnp.abs(jnp.stack(found) - wanted[prompt - 1 :])) / jnp.max(jnp.abs(wanted)))
 
 
-def compiled_step(point: Point, *, donate: bool) -> Any:
-    """A decode step compiled for a batch and context, from shapes alone."""
+def step_cost(point: Point, *, donate: bool) -> Compiled:
+    """Cost of a decode step of a batch and context, from shapes alone."""
     params = jax.eval_shape(partial(init, shape=SHAPE), jax.random.key(0))
     cache = jax.eval_shape(partial(random_cache, shape=SHAPE, point=point), jax.random.key(0))
     whole = jax.ShapeDtypeStruct((point[0],), jnp.int32)
-    step = jax.jit(partial(decode_step, shape=SHAPE), donate_argnums=1 if donate else ())
-    return step.lower(params, cache, whole, whole).compile()
+    return compiled_cost(partial(decode_step, shape=SHAPE), params, cache, whole, whole, donate=(1,) if donate else ())
 
 
 def run(setup: Setup) -> Experiment:
@@ -247,21 +247,20 @@ def _compiled_rows() -> list[Reading]:
     attention_flop = 4.0 * SHAPE.num_layers * SHAPE.num_q_heads * SHAPE.head_dim * point[0] * (point[1] + 1)
     cache_shapes = jax.eval_shape(partial(random_cache, shape=SHAPE, point=point), jax.random.key(0))
     held = float(sum(one.size * one.dtype.itemsize for one in cache_shapes))
-    donated, kept = (compiled_step(point, donate=donate) for donate in (True, False))
-    counted: Any = donated.cost_analysis()
+    donated, kept = (step_cost(point, donate=donate) for donate in (True, False))
     per_token = model_of(SHAPE).kv_bytes_per_token(4.0)
     return [
         Reading(
             quantity="work of a step, XLA over the pass table",
             predicted=1.0,
-            measured=float(counted["flops"]) / (flop + attention_flop),
+            measured=donated.flop / (flop + attention_flop),
             tolerance=0.05,
             check="equal",
             source="2 FLOP a parameter and token, and attention; XLA also counts softmax and norms (C03)",
         ),
         Reading(
             quantity="bytes of a step, XLA over the pass table",
-            measured=float(counted["bytes accessed"]) / (weights + cache),
+            measured=donated.accessed_bytes / (weights + cache),
         ),
         Reading(
             quantity="bytes of a cached token",
@@ -275,7 +274,7 @@ def _compiled_rows() -> list[Reading]:
             quantity="cache that a step writes to a new place, donated",
             unit="B",
             predicted=0.0,
-            measured=held - float(donated.memory_analysis().alias_size_in_bytes),
+            measured=held - donated.reused_bytes,
             check="at_most",
             source="the donated cache is updated where it lies",
         ),
@@ -283,7 +282,7 @@ def _compiled_rows() -> list[Reading]:
             quantity="cache that a step writes to a new place, not donated",
             unit="B",
             predicted=held,
-            measured=held - float(kept.memory_analysis().alias_size_in_bytes),
+            measured=held - kept.reused_bytes,
             check="equal",
             source="all of it is copied",
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, assert_never
 
 import numpy as np
 
@@ -77,19 +77,23 @@ class Reading:
     @property
     def holds(self) -> bool | None:
         """Whether measurement and prediction agree; None where nothing is judged or the interval decides nothing."""
-        if self.check == "shown" or self.predicted is None:
+        if self.predicted is None:
             return None
         slack = self.tolerance * max(abs(self.predicted), 1e-300 if self.predicted else 1.0)
         low, high = (self.measured if end is None else end for end in (self.low, self.high))
-        if self.check == "equal":
-            if abs(self.measured - self.predicted) <= slack:
-                return True
-            return None if low - slack <= self.predicted <= high + slack else False
-        worst, best = (high, low) if self.check == "at_most" else (-low, -high)
-        bound = self.predicted if self.check == "at_most" else -self.predicted
-        if worst <= bound + slack:
-            return True
-        return None if best <= bound + slack else False
+        match self.check:
+            case "shown":
+                return None
+            case "equal":
+                near = abs(self.measured - self.predicted) <= slack
+                possible = low - slack <= self.predicted <= high + slack
+            case "at_most":
+                near, possible = high <= self.predicted + slack, low <= self.predicted + slack
+            case "at_least":
+                near, possible = low >= self.predicted - slack, high >= self.predicted - slack
+            case _:
+                assert_never(self.check)
+        return True if near else None if possible and self.low is not None else False
 
     @property
     def error(self) -> float | None:

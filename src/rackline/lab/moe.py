@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from rackline.lab.compiled import compiled_cost
 from rackline.lab.experiment import Curve, Experiment, Reading, Setup, mean_interval
 from rackline.passes.routing import experts_touched_mean
 
@@ -119,8 +120,7 @@ def compiled_flop(sizes: Sizes, tokens: int, capacity: int) -> float:
     given = (shapes, jax.ShapeDtypeStruct((tokens, sizes.d_model), jnp.float32))
     bias = jax.ShapeDtypeStruct((sizes.num_experts,), jnp.float32)
     function = partial(layer, sizes=sizes, capacity=capacity)
-    compiled: Any = jax.jit(function).lower(*given, bias).compile()
-    return float(compiled.cost_analysis()["flops"])
+    return compiled_cost(function, *given, bias).flop
 
 
 def clustered(key: jax.Array, tokens: int, sizes: Sizes, clusters: int = 32) -> jax.Array:

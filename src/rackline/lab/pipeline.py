@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -176,6 +176,8 @@ def execute_schedule(schedule: Schedule, blocks: list[Weights], inputs: jax.Arra
                 x, slope = arrived.pop(("x", *name)), slopes.pop(name)
                 add(index, timed("W", index, _backward_weight, here, x, slope))
                 kept[device].discard(name)
+            case _:
+                assert_never(slot.op)
 
     # the order of a run with equal slots is one that no slot waits in
     timeline = schedule.run(

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rackline.lab.compiled import compiled_cost
 from rackline.lab.experiment import Curve, Experiment, Reading, Setup, mean_interval
 from rackline.lab.texts import Tokens, prose_tokens, windows
 from rackline.lab.training import fit
@@ -138,12 +139,12 @@ def inverse_error(layers: list[Layer], halves: Halves, shape: Shape) -> float:
     return float(np.sqrt(wrong / sum(float(jnp.sum(b.astype(jnp.float32) ** 2)) for b in halves)))
 
 
-def compiled_cost(stack: Stack, shape: Shape, tokens: int) -> tuple[float, float]:
+def gradient_cost(stack: Stack, shape: Shape, tokens: int) -> tuple[float, float]:
     """(temporaries [bytes], work [FLOP]) of loss and gradient, as XLA counts them."""
     params = jax.eval_shape(partial(init, shape=shape), jax.random.key(0))
     text = jax.ShapeDtypeStruct((tokens + 1,), jnp.int32)
-    compiled: Any = jax.jit(jax.grad(partial(loss_of, shape=shape, stack=stack))).lower(params, text).compile()
-    return float(compiled.memory_analysis().temp_size_in_bytes), float(compiled.cost_analysis()["flops"])
+    cost = compiled_cost(jax.grad(partial(loss_of, shape=shape, stack=stack)), params, text)
+    return cost.temporary_bytes, cost.flop
 
 
 def deep(shape: Shape, num_layers: int) -> Shape:
@@ -254,7 +255,7 @@ def _rounding(key: jax.Array) -> list[Reading]:
 def _costs() -> tuple[list[Reading], list[Curve]]:
     """Temporaries and FLOP of the three ways by depth; XLA counts them."""
     counted = {
-        name: [compiled_cost(stack, deep(SHAPE, layers), TOKENS) for layers in DEPTHS] for name, stack in STACKS.items()
+        name: [gradient_cost(stack, deep(SHAPE, layers), TOKENS) for layers in DEPTHS] for name, stack in STACKS.items()
     }
     rows: list[Reading] = []
     depths = tuple(float(layers) for layers in DEPTHS)

@@ -179,8 +179,8 @@ class SlotClock:
     """The simulator's clock of this engine: a step of all slots, and a call for each prompt.
 
     Args:
-        step_s: of a decode step, whatever is in the slots [s].
-        prompt_s: of a prompt, whatever its length [s].
+        step_s: of a decode step, full slots or empty [s].
+        prompt_s: of a prompt of any length [s].
     """
 
     step_s: float
