@@ -163,15 +163,15 @@ def throttled_copy(messages: Sequence[float], bytes_per_s: float) -> None:
             time.sleep(left)
 
 
-def links_s(up: Bytes, out: Bytes, up_per_s: float, out_per_s: float) -> float:
+def links_s(up: Bytes, across: Bytes, up_per_s: float, across_per_s: float) -> float:
     """Time until every chip has sent its bytes over its two links, which work side by side [s].
 
     Args:
-        up, out: bytes from chip i to chip j inside a rack and between racks, (ranks, ranks).
+        up, across: bytes from chip i to chip j inside a rack and between racks, (ranks, ranks).
     """
     threads = [
         threading.Thread(target=throttled_copy, args=([size for size in row if size > 0.0], rate))
-        for matrix, rate in ((up, up_per_s), (out, out_per_s))
+        for matrix, rate in ((up, up_per_s), (across, across_per_s))
         for row in matrix
     ]
     began = time.perf_counter()
