@@ -116,9 +116,7 @@ def open_loop_caveat(layout: Layout, steepness: float) -> str:
         steepness: growth of the time per output token with the rate, d ln tpot / d ln rate.
     """
     if steepness > _STEEP:
-        return (
-            f"near saturation: 1 % more requests take {min(steepness, 99.0):.0f} % more time, to within tens of %"
-        )
+        return f"near saturation: 1 % more requests take {min(steepness, 99.0):.0f} % more time, to within tens of %"
     if layout.attention_dp > 1 and layout.pp > 1:
         return "attention-dp ranks and pipeline stages together: times up to 15 % low"
     if layout.attention_dp >= _MANY_RANKS:
