@@ -71,6 +71,7 @@ COMMANDS = (
     "compare h100 b200 mi355x",
     "compare llama-3.1-8b qwen3-8b",
     "compare llama-3.1-8b@l40s-8 llama-3.1-8b@dgx-h100 --input 1k --output 50",
+    "compare llama-3.1-8b@l40s-8 --stack vllm,sglang --now tp=1,batch=32 --input 1k --output 50",
     "ask questions.toml",
     "schema plan",
     "schema --answers",
