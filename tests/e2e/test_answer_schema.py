@@ -56,7 +56,7 @@ COMMANDS = (
     "calibrate gemm.csv --processes 1",
     "lecture --segment 6",
     "lecture --claim Q4",
-    "encode vision --on dgx-h100 --size 512x512 --images 2 --prompt 50",
+    "encode vision --on dgx-h100 --image-size 512x512 --images 2 --prompt 50",
     "new chip my-chip --like h100",
     "chips",
     "chips h100",
@@ -162,7 +162,7 @@ def test_no_key_may_be_unknown_or_missing(
         if holder.keys() & {"name", "label", "layout", "verdict", "chip"}:
             with pytest.raises(ValidationError):
                 checked.validate(changed)
-    for name in answer.keys() - {"model_origins", "warnings"}:  # only where there are any
+    for name in answer.keys() - {"model_origins", "warnings", "media"}:  # only where there are any
         with pytest.raises(ValidationError):
             checked.validate({key: value for key, value in answer.items() if key != name})
     with pytest.raises(ValidationError):

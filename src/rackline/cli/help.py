@@ -203,8 +203,8 @@ with questions.toml such as
     "encode": """Examples:
 
     rackline encode Qwen/Qwen3-VL-8B-Instruct --on dgx-h100 \\
-      --size 1920x1080 --images 4 --prompt 200
-    rackline encode path/to/config.json --on h100-96 --size 896x896
+      --image-size 1920x1080 --images 4 --prompt 200
+    rackline encode path/to/config.json --on h100-96 --image-size 896x896
 """,
     "new": """Examples:
 

@@ -84,7 +84,7 @@ def purchase_usd_per_hour(
 class TokenCosts:
     """Chip-seconds of one token of a deployment, at full use of its chips.
 
-    Decode takes, among the batches that fit and keep the time limit, the one with the least chip-seconds a token. For
+    Decode takes, among the batches that fit and keep the time limit, the one with the least chip-seconds per token. For
     each batch the step does not get shorter as the context grows and fewer batches fit, so the cost of a token never
     falls with context.
 

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rackline.pricing import CheapestSpan, Compared, Inference, KeepingCost, Offered, Reading, tier_by_drain
+from rackline.pricing import CheapestSpan, Compared, Inference, KeepingCost, Offered, Reading, SoldMedia, tier_by_drain
 from rackline.report.breakdown import plain_table
 from rackline.report.wording import percent, short_count
 from rackline.units import format_bytes, format_count, format_percent, format_seconds, format_usd
@@ -53,6 +53,8 @@ def offered_report(offered: Offered, *, width: int) -> Group:
     parts += [Text(""), _layouts_table(offered)]
     if offered.caches:
         parts += [Text(""), _cache_table(offered)]
+    if offered.media:
+        parts += [Text(""), _media_line(offered.media)]
     means = ", ".join(
         f"{short_count(tier.mean_input_len)} to {short_count(tier.until_len)}"
         for tier in offered.tiers
@@ -75,6 +77,13 @@ def _layouts_table(offered: Offered) -> Table:
     for label, tiers in served.items():
         table.add_row(label, ", ".join(tiers))
     return table
+
+
+def _media_line(media: Sequence[SoldMedia]) -> Text:
+    """What the images and sound of a request cost in each context tier."""
+    each = [f"{format_usd(one.usd)} in prompts to {short_count(one.until_len)}" for one in media]
+    words = f"{media[0].tokens:,} input tokens and {format_seconds(media[0].encoder_chip_s)} of a chip for encoders"
+    return Text(f"images and sound of a request: {words}; {', '.join(each)}")
 
 
 def _energy(offered: Offered) -> str:
@@ -333,7 +342,7 @@ def compared_report(rows: Sequence[Compared]) -> Table:
     """Open models: what the prices say against what the models are."""
     table = plain_table(
         "against the open models",
-        caption="true KV at one to two bytes an element; the cheapest host is nearest to cost",
+        caption="true KV at one to two bytes per element; the cheapest host is nearest to cost",
     )
     table.add_column("model", no_wrap=True)
     for name in ("quantity", "true", "likely, cheapest host", "likely holds", "certain holds"):
@@ -358,7 +367,7 @@ def readings_table(readings: Sequence[Reading], *, width: int) -> Table:
         caption="eight of ten combinations of the unknowns; conflicts are counted, show a sheet to read them",
     )
     table.add_column("sheet", no_wrap=True, overflow="ellipsis", max_width=34)
-    for name in ("active parameters", "KV bytes a token", "out/in"):
+    for name in ("active parameters", "KV bytes per token", "out/in"):
         table.add_column(name, justify="right", no_wrap=True)
     if width >= 100:
         table.add_column("crossover", justify="right", no_wrap=True)
