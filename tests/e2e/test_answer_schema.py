@@ -31,6 +31,7 @@ COMMANDS = (
     "train llama-3.1-8b --on dgx-h100 --chips 8 --tokens 1B --global-batch 64k --layout tp=8",
     "train llama-3.1-405b --on dgx-h100 --chips 8 --tokens 1B --global-batch 64k --layout tp=8",
     f"{SERVER} --rate 5",
+    f"{SERVER} --rate 8 --high-priority-share 20% --policy priority --slo ttft=2s",
     f"{SERVER} --users 8 --slo ttft=2s,tpot=50ms@p99 --compare policy=prefill-first",
     f"{SERVER} --rate 1 --capacity ttft=1s,tpot=30ms@p90",
     f"{SERVER} --rate 1 --capacity ttft=1us",
