@@ -286,7 +286,7 @@ def find_verb(name: str) -> Verb[Any, Any]:
     if known not in MODULES:
         near = nearest_names(known, MODULES, 1)
         raise InputError(what="ask", given=name, allowed=", ".join(MODULES), nearest=near[0] if near else None)
-    module = import_module(f"rackline.api.{MODULES[known]}")
+    module = import_module(f"rackline.{MODULES[known]}")
     return cast("Verb[Any, Any]", getattr(module, function_name(known)).verb)
 
 

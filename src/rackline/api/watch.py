@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rackline.arch import AnyModel, FoundModel, MediaPart, Origin
 
 Counted = Callable[[str, int, int], None]
+Computed = Callable[[int, int, int], None]
 Served = Callable[[int, int, float], None]
 
 
@@ -52,6 +53,14 @@ class Watch:
     def serving(self, what: str) -> AbstractContextManager[Served | None]:
         """Requests: call what is entered with (done, all, simulated seconds); None when nobody watches."""
         return nullcontext()
+
+    def computing(self, what: str) -> AbstractContextManager[Computed]:
+        """Points: call what is entered with (done, all, failed)."""
+        return nullcontext(_ignore_points)
+
+
+def _ignore_points(done: int, total: int, failed: int) -> None:
+    pass
 
 
 def _ignore(what: str, finished: int, total: int) -> None:

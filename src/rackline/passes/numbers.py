@@ -140,4 +140,4 @@ def _steps_s(row: Row, found: CollectiveCalibration, calibration: Calibration, c
     if cluster is None or cluster.scale_out is None or calibration.is_unit:
         return steps
     extra = cluster.scale_out.latency_s - cluster.scale_up.latency_s
-    return steps + row.scale_out_steps * (found.alpha_s + max(extra, 0.0))
+    return steps + row.scale_out_steps * (found.alpha_s + np.maximum(extra, 0.0))
