@@ -246,7 +246,7 @@ def test_rejected_are_those_of_the_plan() -> None:
     plan = made.a_plan()
     assert plan.rejected
     found = [(row["what"], row["series"]) for row in rows(made.figure("rejected"))]
-    assert found == [(one.what, one.reason) for one in plan.rejected]
+    assert found == [(one.what, f"{one.reason} ({one.what})") for one in plan.rejected]
 
 
 def test_errors_of_a_fit_leave_out_what_was_not_tested() -> None:
