@@ -38,6 +38,7 @@ class Stack:
     rearranged_from_ep: int | None = None
     redundant_experts: int = 0
     graph_tokens: int = 0
+    prompt_graph_tokens: int = 0
     host_s_per_step: float = 0.0
     host_s_per_sequence: float = 0.0
     sample_bytes_per_logit: float = 0.0
@@ -137,7 +138,7 @@ class Stack:
 IDEAL = Stack()
 _BY_VERSION = (
     "admission", "max_batched_tokens", "max_num_seqs", "eager_decode", "eager_s_per_layer", "runtime_bytes",
-    "graph_bytes", "logit_bytes", "graph_tokens", "host_s_per_step", "host_s_per_sequence", "sample_bytes_per_logit",
+    "graph_bytes", "logit_bytes", "graph_tokens", "prompt_graph_tokens", "host_s_per_step", "host_s_per_sequence", "sample_bytes_per_logit",
     "untuned_experts", "untuned_slowdown",
 )  # fmt: skip
 
@@ -207,6 +208,7 @@ def stack_from_record(record: StackRecord) -> Stack:
         rearranged_from_ep=record.rearranged_from_ep,
         redundant_experts=record.redundant_experts,
         graph_tokens=record.graph_tokens,
+        prompt_graph_tokens=record.prompt_graph_tokens,
         host_s_per_step=record.host_s_per_step,
         host_s_per_sequence=record.host_s_per_sequence,
         sample_bytes_per_logit=record.sample_bytes_per_logit,

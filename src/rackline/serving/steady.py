@@ -164,7 +164,8 @@ class Engine:
         of_sequences_s = stack.host_s_per_sequence * as_array(sequences) if stack.host_s_per_sequence else 0.0
         if not prompts and not stack.graph_tokens:
             return launches_s * stack.eager_decode + of_sequences_s
-        return np.where(as_array(tokens) > stack.graph_tokens, launches_s, 0.0) + of_sequences_s
+        held = max(stack.graph_tokens, stack.prompt_graph_tokens if prompts else 0)
+        return np.where(as_array(tokens) > held, launches_s, 0.0) + of_sequences_s
 
     def without_host_s(self, decode_s: FloatLike, sequences: FloatLike) -> FloatLike:
         """The kernels of a decode step, from the step as the stack runs it [s]."""

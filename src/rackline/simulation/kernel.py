@@ -216,7 +216,8 @@ def _fill(state, limits, requested, served, running, stack, chunks, lost):
 def _mixed_s(n, kv, longest, chunks, count, times):
     """A pass of n decoding sequences and `count` pieces of prompts [s]."""
     of_pass, of_kinds, of_experts, loads, touched = times.columns
-    decode, x, (skew_s, stretch, prefill_slowdown, floor_s) = times.decode, times.x, times.around
+    decode, x = times.decode, times.x
+    skew_s, stretch, prefill_slowdown, floor_s, graph_tokens = times.around
     _, takes, dones = chunks
     tokens = prefix = largest = 0
     pairs = 0.0
@@ -243,7 +244,7 @@ def _mixed_s(n, kv, longest, chunks, count, times):
     device = (pass_s(x, times.line) + skew_s) * stretch
     alone = decode[n, 0] + decode[n, 1] * kv + decode[n, 2] * longest if n else 0.0
     seconds = max(device - alone, 0.0) * prefill_slowdown + alone
-    if floor_s:
+    if floor_s and n + tokens > graph_tokens:
         seconds = (seconds**4 + floor_s**4) ** 0.25
     return seconds
 

@@ -148,12 +148,14 @@ class PassLine(NamedTuple):
 
 
 class Around(NamedTuple):
-    """What stands around a pass with prompts: fixed time [s], factor, factor of what is not decode, floor [s]."""
+    """What stands around a pass with prompts: fixed time [s], factor, factor of what is not decode, floor [s] and
+    tokens of the largest pass without it."""
 
     skew_s: float
     stretch: float
     prefill_slowdown: float
     floor_s: float
+    graph_tokens: float
 
 
 class PassTimes(NamedTuple):
