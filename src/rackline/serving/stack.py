@@ -51,6 +51,11 @@ class Stack:
     handover_s: float = 0.0
     pool_burst_share: float = 0.0
 
+    @property
+    def held_tokens(self) -> int:
+        """Tokens of the largest pass with prompts that CUDA graphs hold; 0 where they hold none."""
+        return max(self.graph_tokens, self.prompt_graph_tokens)
+
     def beyond_passes_s(self, workload: Workload | Workloads) -> float:
         """Time to first token that no pass accounts for, by how the requests' lengths are drawn [s]."""
         if workload.equal_lengths and self.first_token_equal_s is not None:

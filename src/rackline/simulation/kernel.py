@@ -243,8 +243,9 @@ def _mixed_s(n, kv, longest, chunks, count, times):
         _experts(x, of_experts, loads, touched)
     device = (pass_s(x, times.line) + skew_s) * stretch
     alone = decode[n, 0] + decode[n, 1] * kv + decode[n, 2] * longest if n else 0.0
-    seconds = max(device - alone, 0.0) * prefill_slowdown + alone
-    if floor_s and n + tokens > graph_tokens:
+    held = n + tokens <= graph_tokens
+    seconds = max(device - alone, 0.0) * (1.0 if held else prefill_slowdown) + alone
+    if floor_s and not held:
         seconds = (seconds**4 + floor_s**4) ** 0.25
     return seconds
 

@@ -27,7 +27,7 @@ from rackline.parallel.layout import problem as layout_problem
 from rackline.passes import Calibration, calibration
 from rackline.serving.stack import IDEAL, Stack, stack
 from rackline.validation.cases import Case
-from rackline.validation.sources import source_of
+from rackline.validation.sources import launched_of, source_of
 
 # Parts that a training layout has and serving has not.
 _OTHER_PARTS = ("virtual_pp", "fsdp", "sharding", "dp", "dcp")
@@ -282,8 +282,10 @@ class Resolver:
 
 
 def _as_started(found: Stack, case: Case) -> Stack:
-    """The stack with the settings that a case states: sequences and tokens of a pass, share of the memory."""
-    said = case.values
+    """The stack with the settings that a case or its benchmark states: sequences and tokens of a pass, memory, graphs."""
+    said, launched = case.values, launched_of(case)
+    if launched is not None:
+        found = replace(found, prompt_graph_tokens=launched.prompt_graph_tokens)
     if said.get("max_num_seqs") is not None:
         found = replace(found, max_num_seqs=int(case.number("max_num_seqs")))
     if said.get("max_num_batched_tokens") is not None:

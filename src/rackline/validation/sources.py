@@ -15,12 +15,28 @@ _FILE = "sources.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """How a benchmark starts the servers of a stack and a model, where that differs from the stack's defaults.
+
+    Args:
+        stack: of the cases, as they write it.
+        model: of the cases, as they write it; all where it is empty.
+        prompt_graph_tokens: as of `rackline.catalog.StackRecord` [tokens].
+    """
+
+    stack: str
+    prompt_graph_tokens: int
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """A benchmark.
 
     Args:
         prefix: what the `source` of its cases starts with.
         name: of the benchmark.
+        laboratory: who ran its servers; the name where it is empty.
         tpot: which time between tokens it publishes.
         sampling: how its requests ask for tokens.
         precision_detail: data types that its servers keep, as in a case.
@@ -29,11 +45,13 @@ class Source:
             [tokens].
         attention_dp_of_mixtures: whether its mixtures run attention data parallel on what it calls tp.
         requests: how many it sends, by lengths as "input/output" [requests].
+        launched: what its launch commands set.
         urls, accessed: where this is known from.
     """
 
     prefix: str = ""
     name: str = ""
+    laboratory: str = ""
     tpot: Literal["mean", "median"] = "mean"
     sampling: Literal["greedy", "top_p"] = "greedy"
     precision_detail: str = ""
@@ -41,6 +59,7 @@ class Source:
     assumed_input_len: float | None = None
     attention_dp_of_mixtures: bool = False
     requests: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
+    launched: tuple[Launched, ...] = ()
     urls: tuple[str, ...] = ()
     accessed: str = ""
 
@@ -52,6 +71,18 @@ def source_of(case: Case) -> Source:
     """The benchmark that a case comes from; one that publishes means of greedy decoding where nothing is known."""
     label = case.source
     return next((source for source in known_sources() if label.startswith(source.prefix)), _PLAIN)
+
+
+def laboratory_of(case: Case) -> str:
+    """Who ran the servers of a case: as its benchmark says, else where it was published."""
+    found = source_of(case)
+    return found.laboratory or found.name or case.source.partition("@")[0].partition("#")[0] or "-"
+
+
+def launched_of(case: Case) -> Launched | None:
+    """What the launch command of a case set, where its benchmark says so."""
+    found = (one for one in source_of(case).launched if one.stack == case.stack and one.model in ("", case.model))
+    return next(found, None)
 
 
 def requests_of(case: Case) -> float:
@@ -70,5 +101,6 @@ def known_sources() -> tuple[Source, ...]:
     for entry in tomllib.loads(text)["source"]:
         values: dict[str, Any] = dict(entry)
         urls = tuple(str(url) for url in values.pop("urls"))
-        found.append(Source(urls=urls, **values))
+        launched = tuple(Launched(**one) for one in values.pop("launched", ()))
+        found.append(Source(urls=urls, launched=launched, **values))
     return tuple(found)
