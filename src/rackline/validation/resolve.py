@@ -144,7 +144,8 @@ class Resolver:
 
     def precision(self, case: Case, model: AnyModel, chip: Chip) -> Precision:
         """Data types of the case's label, of what its benchmark's servers keep and of what it sets apart itself."""
-        parts = (case.precision or "native", source_of(case).precision_detail, case.precision_detail)
+        launched = (one.precision_detail for one in launched_of(case))
+        parts = (case.precision or "native", source_of(case).precision_detail, *launched, case.precision_detail)
         return precision(",".join(part for part in parts if part), model, chip)
 
     def calibration(self, case: Case, chip: Chip) -> Calibration:
@@ -283,9 +284,10 @@ class Resolver:
 
 def _as_started(found: Stack, case: Case) -> Stack:
     """The stack with the settings that a case or its benchmark states: sequences and tokens of a pass, memory, graphs."""
-    said, launched = case.values, launched_of(case)
-    if launched is not None:
-        found = replace(found, prompt_graph_tokens=launched.prompt_graph_tokens)
+    said = case.values
+    for launched in launched_of(case):
+        if launched.prompt_graph_tokens is not None:
+            found = replace(found, prompt_graph_tokens=launched.prompt_graph_tokens)
     if said.get("max_num_seqs") is not None:
         found = replace(found, max_num_seqs=int(case.number("max_num_seqs")))
     if said.get("max_num_batched_tokens") is not None:

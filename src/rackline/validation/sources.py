@@ -21,12 +21,16 @@ class Launched:
     Args:
         stack: of the cases, as they write it.
         model: of the cases, as they write it; all where it is empty.
-        prompt_graph_tokens: as of `rackline.catalog.StackRecord` [tokens].
+        chips: of the cases; all where it is empty.
+        prompt_graph_tokens: as of `rackline.catalog.StackRecord`; the stack's own where it is None [tokens].
+        precision_detail: data types that they set, as in a case.
     """
 
     stack: str
-    prompt_graph_tokens: int
     model: str = ""
+    chips: tuple[str, ...] = ()
+    prompt_graph_tokens: int | None = None
+    precision_detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +83,13 @@ def laboratory_of(case: Case) -> str:
     return found.laboratory or found.name or case.source.partition("@")[0].partition("#")[0] or "-"
 
 
-def launched_of(case: Case) -> Launched | None:
-    """What the launch command of a case set, where its benchmark says so."""
-    found = (one for one in source_of(case).launched if one.stack == case.stack and one.model in ("", case.model))
-    return next(found, None)
+def launched_of(case: Case) -> tuple[Launched, ...]:
+    """What the launch command of a case set, where its benchmark says so; later ones win."""
+    return tuple(
+        one
+        for one in source_of(case).launched
+        if one.stack == case.stack and one.model in ("", case.model) and (not one.chips or case.chip in one.chips)
+    )
 
 
 def requests_of(case: Case) -> float:
@@ -101,6 +108,7 @@ def known_sources() -> tuple[Source, ...]:
     for entry in tomllib.loads(text)["source"]:
         values: dict[str, Any] = dict(entry)
         urls = tuple(str(url) for url in values.pop("urls"))
-        launched = tuple(Launched(**one) for one in values.pop("launched", ()))
+        rows: list[dict[str, Any]] = values.pop("launched", [])
+        launched = tuple(Launched(**{**one, "chips": tuple(one.get("chips", ()))}) for one in rows)
         found.append(Source(urls=urls, launched=launched, **values))
     return tuple(found)
