@@ -143,8 +143,8 @@ class Stack:
 IDEAL = Stack()
 _BY_VERSION = (
     "admission", "max_batched_tokens", "max_num_seqs", "eager_decode", "eager_s_per_layer", "runtime_bytes",
-    "graph_bytes", "logit_bytes", "graph_tokens", "prompt_graph_tokens", "host_s_per_step", "host_s_per_sequence", "sample_bytes_per_logit",
-    "untuned_experts", "untuned_slowdown",
+    "graph_bytes", "logit_bytes", "graph_tokens", "prompt_graph_tokens", "host_s_per_step", "host_s_per_sequence",
+    "sample_bytes_per_logit", "untuned_experts", "untuned_slowdown",
 )  # fmt: skip
 
 

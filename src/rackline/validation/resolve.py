@@ -283,7 +283,7 @@ class Resolver:
 
 
 def _as_started(found: Stack, case: Case) -> Stack:
-    """The stack with the settings that a case or its benchmark states: sequences and tokens of a pass, memory, graphs."""
+    """The stack with what a case or its benchmark states: graphs, sequences and tokens of a pass, memory."""
     said = case.values
     for launched in launched_of(case):
         if launched.prompt_graph_tokens is not None:
