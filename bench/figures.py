@@ -123,12 +123,12 @@ PICTURES = (
     Picture(
         name="lifetime",
         shows="`budget`: cost over the whole life against size",
-        command="budget --quality-of 70b@15T --serve 50M --months 2 --rl 10T",
+        command="budget --quality-of 70b@15T --traffic 50M --months 2 --rl 10T",
     ),
     Picture(
         name="quality",
         shows="`budget`: sizes and tokens that reach the same loss",
-        command="budget --quality-of 70b@15T --serve 50M --months 2 --rl 10T --plot-kind quality",
+        command="budget --quality-of 70b@15T --traffic 50M --months 2 --rl 10T --plot-kind quality",
     ),
     Picture(
         name="price",

@@ -152,6 +152,46 @@ def parse_count(value: Quantity, *, name: str = "count", **bounds: Unpack[Bounds
     return _parse(value, name=name, units=_COUNT, example="a count such as 4096, 4k or 128Ki", show="count", **bounds)
 
 
+def parse_whole(value: Quantity, *, name: str = "count", **bounds: Unpack[Bounds]) -> int:
+    """Read a whole number; arguments as in `parse_seconds`.
+
+    Raises:
+        UnitError: as `parse_count`; a fraction.
+
+    Example:
+        >>> parse_whole("8k")
+        8000
+    """
+    found = parse_count(value, name=name, **bounds)
+    if not found.is_integer():
+        nearest = str(max(int(bounds.get("minimum", 0)), round(found)))
+        raise UnitError(what=name, given=value, allowed="a whole number", nearest=nearest)
+    return int(found)
+
+
+def parse_limit(value: Quantity, *, name: str, **bounds: Unpack[Bounds]) -> tuple[float, float | None]:
+    """Read a limit of a latency, "2s" of the mean or "2s@p99" of a percentile.
+
+    Returns:
+        The limit [s] and the percentile; None for the mean.
+
+    Raises:
+        UnitError: another form.
+
+    Example:
+        >>> parse_limit("2s", name="ttft"), parse_limit("50ms@p99", name="tpot")
+        ((2.0, None), (0.05, 99.0))
+    """
+    if not isinstance(value, str) or "@" not in value:
+        return parse_seconds(value, name=name, **bounds), None
+    time, _, place = (part.strip() for part in value.partition("@"))
+    found = parse_seconds(time, name=name, **bounds)
+    if not place.startswith("p") or not place[1:]:
+        allowed = "a time and a percentile such as 2s@p99"
+        raise UnitError(what=name, given=value, allowed=allowed, nearest=f"{time}@p99")
+    return found, parse_count(place[1:], name=f"{name} percentile", maximum=99.99)
+
+
 def parse_rate(value: Quantity, *, name: str = "bandwidth", **bounds: Unpack[Bounds]) -> float:
     """Read a bandwidth [bytes/s]. Arguments as in `parse_seconds`.
 

@@ -110,6 +110,12 @@ def test_every_public_name_has_a_row() -> None:
     assert not missing, f"{len(missing)} public names are missing in docs/nomenclature.md:\n{listing}"
 
 
+def test_no_row_names_what_is_gone() -> None:
+    words = set(re.findall(r"\w+", "\n".join(path.read_text(encoding="utf-8") for path in SRC.rglob("*.py"))))
+    gone = [name for name, _, _ in table_rows() if name not in words]
+    assert not gone, f"docs/nomenclature.md has rows for names that src no longer has: {gone}"
+
+
 def test_rows_are_complete_and_unique() -> None:
     rows = table_rows()
     assert len(rows) > 50

@@ -10,7 +10,7 @@ import pytest
 
 from rackline.cli.main import run
 
-ASK = ["budget", "--quality-of", "70b@15T", "--serve", "50M", "--months", "2"]
+ASK = ["budget", "--quality-of", "70b@15T", "--traffic", "50M", "--months", "2"]
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str, quality_of: str = "70b@15T") -> dict[str, Any]:

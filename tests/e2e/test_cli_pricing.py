@@ -59,13 +59,13 @@ def test_tables_fit_the_terminal(
 
 
 def test_json_of_tiers(capsys: pytest.CaptureFixture[str]) -> None:
-    found = data(capsys, *TIERS, "--prompt", "16k", "--held", "5min", "--held", "1h", "--reuses", "3")
+    found = data(capsys, *TIERS, "--prompt", "16k", "--hold-time", "5min", "--hold-time", "1h", "--reuses", "3")
     assert found["prompt_len"] == 16000
     assert found["entry_bytes"] == pytest.approx(16000 * 80 * 2 * 8 * 128)
-    assert [answer["hold_s"] for answer in found["held"]] == [300, 3600]
+    assert [answer["hold_s"] for answer in found["hold_times"]] == [300, 3600]
     assert found["envelope"][0]["from_s"] == 0
     assert found["envelope"][-1]["until_s"] is None
-    for answer in found["held"]:
+    for answer in found["hold_times"]:
         least = min(
             each["usd_per_mtok_once"]
             + each["usd_per_mtok_hour_hold"] * answer["hold_s"] / 3600
@@ -73,7 +73,7 @@ def test_json_of_tiers(capsys: pytest.CaptureFixture[str]) -> None:
             for each in found["tiers"]
         )
         assert answer["cost_usd_per_mtok"] == pytest.approx(least)
-    quick = data(capsys, *TIERS, "--within", "50ms")
+    quick = data(capsys, *TIERS, "--max-load-time", "50ms")
     assert all(each["fetch_s"] <= 0.05 for each in quick["tiers"] if each["name"] != "recompute")
 
 
@@ -84,7 +84,7 @@ def test_json_of_price(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["tiers"][2]["reason"]
     assert found["tiers"][2]["usd_per_mtok_input"] is None
     assert found["terms"]["price_over_cost"] == 1
-    bought = data(capsys, *PRICE, "--purchase", "40000", "--years", "4", "--kwh", "0.1", "--pue", "1.2")
+    bought = data(capsys, *PRICE, "--purchase", "40000", "--years", "4", "--electricity-price", "0.1", "--pue", "1.2")
     hour = 40000 / (4 * 8766) + 1.73 * 1.2 * 0.1
     assert bought["terms"]["usd_per_chip_hour"] == pytest.approx(hour)
     assert bought["terms"]["rent_or_purchase"] == "purchase"
@@ -136,7 +136,7 @@ def test_figures(ending: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
         ((*PRICE, "--pue", "0.5"), "--pue"),
         ((*PRICE, "--purchase", "0"), "--purchase"),
         ((*PRICE, "--lifetimes", "soon"), "--lifetimes"),
-        ((*TIERS, "--held", "0s"), "--held"),
+        ((*TIERS, "--hold-time", "0s"), "--hold-time"),
         ((*TIERS, "--reuses", "0"), "--reuses"),
         ((*TIERS, "--plot", "x.gif"), "nearest: x.svg"),
         (("tiers", "llama-3.1-405b", "--on", "tpu-v7-64"), "USD per chip-hour"),

@@ -245,14 +245,14 @@ _RUN = ["simulate", "llama-3.1-8b", "--on", "dgx-h100", "--input", "1k", "--outp
         (["compare", "llama-3.1-8b@dgx-h100", "llama-3.1-8b@dgx-h200"], "--tpot", "50", "50 s or 50 ms?"),
         (_RUN, "--slo", "ttft=2,tpot=50ms", "2 s or 2 ms?"),
         (_RUN, "--capacity", "ttft=2s,tpot=50", "50 s or 50 ms?"),
-        (_RUN, "--think", "10", "10 s or 10 ms?"),
+        (_RUN, "--think-time", "10", "10 s or 10 ms?"),
         (_RUN, "--kv-link", "50", "50 B/s or 50 GB/s?"),
-        (_RUN, "--swap", "50", "50 B/s or 50 GB/s?"),
+        (_RUN, "--swap-bandwidth", "50", "50 B/s or 50 GB/s?"),
         (_RUN, "--tier", "host=200@50GB/s", "200 B or 200 GB?"),
         (_RUN, "--tier", "host=200GB@50", "50 B/s or 50 GB/s?"),
         (["price", "llama-3.1-8b", "--on", "dgx-h100"], "--tpot", "50", "50 s or 50 ms?"),
-        (["tiers", "llama-3.1-8b", "--on", "dgx-h100"], "--within", "100", "100 s or 100 ms?"),
-        (["tiers", "llama-3.1-8b", "--on", "dgx-h100"], "--held", "5", "5 s or 5 ms?"),
+        (["tiers", "llama-3.1-8b", "--on", "dgx-h100"], "--max-load-time", "100", "100 s or 100 ms?"),
+        (["tiers", "llama-3.1-8b", "--on", "dgx-h100"], "--hold-time", "5", "5 s or 5 ms?"),
     ],
 )
 def test_a_number_needs_its_unit_in_every_option(

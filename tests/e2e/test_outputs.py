@@ -122,3 +122,36 @@ def test_a_calibration_that_cannot_be_written_is_still_shown(
     out, err = capsys.readouterr()
     assert json.loads(out)["files"] == []
     assert err == f"error: --output: got '{target}', allowed: a file that can be written (No space left on device)\n"
+
+
+PLAN = ["plan", "llama-3.1-8b", "--on", "dgx-h100", "--chips", "1", "--input", "1k", "--output", "100",
+        "--precision", "bf16", "--calibration", "vllm"]  # fmt: skip
+
+
+def test_manifests_are_written_beside_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = tmp_path / "k.yaml", tmp_path / "d.yaml"
+    assert run([*PLAN, "--launch-as", "kubernetes", str(one), "--json"]) == 0
+    chips = json.loads(capsys.readouterr().out)["best"]["num_chips"]
+    assert f"nvidia.com/gpu: '{chips}'" in one.read_text()
+    assert run([*PLAN, "--launch-as", "dynamo", str(two), "--json"]) == 0
+    assert "kind: DynamoGraphDeployment" in two.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--launch-as", "docker", "x.yaml"], "--launch-as: got 'docker', allowed: kubernetes, dynamo"),
+        (["--launch-as", "dynamo", "none/x.yaml"], "--launch-as: got 'none/x.yaml', allowed: a folder that exists"),
+        (["--launch-as", "dynamo", "x.yaml", "--what-if", "scale_up_size=4,8"], "without --what-if"),
+        (["--launch-as", "dynamo"], "--launch-as"),
+        (["--launch-as", "dynamo", "x.yaml", "--tpot", "1us"], "a plan that has an answer"),
+        (["--launch-as", "dynamo", "x.yaml", "--launch", "vllm=0.12.0"], "0.28.0"),
+    ],
+)
+def test_manifests_that_cannot_be_written_are_refused(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run([*PLAN, *words]) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -21,7 +21,7 @@ def test_json_has_the_keys_that_programs_rely_on(capsys: pytest.CaptureFixture[s
     for name in ("ttft_s", "tpot_s", "e2e_s"):
         assert set(data[name]) == {"mean", "p50", "p90", "p99"}
     assert data["output_tokens_per_s"] > 0
-    assert data["good_share"] == 1.0
+    assert data["slo_attainment"] == 1.0
     assert data["compared"]["policy=prefill-first,replicas=1"]["deployment"]["policy"] == "prefill_first"
 
 

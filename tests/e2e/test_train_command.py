@@ -95,7 +95,7 @@ def test_skewed_experts_are_slower_and_a_capacity_factor_bounds_it(capsys: pytes
     moe += ["--layout", "ep=8,tp=1,pp=1,cp=1,micro_batch=1,zero=1", "--recompute", "full"]
     even, skewed, cut = (
         answer(capsys, *moe, *more)["best"]["step_s"]
-        for more in ([], ["--expert-load", "2"], ["--expert-load", "2", "--capacity", "1.25"])
+        for more in ([], ["--expert-load", "2"], ["--expert-load", "2", "--capacity-factor", "1.25"])
     )
     assert even < cut < skewed
 

@@ -27,7 +27,7 @@ _BASES = [
         "tiers llama-3.1-8b --on dgx-h100 --layout tp=1",
         "price llama-3.1-8b --on dgx-h100 --precision fp8 --layout tp=1",
         "infer-prices deepseek-v3",
-        "budget --quality-of 70b@15T --serve 50M --months 2",
+        "budget --quality-of 70b@15T --traffic 50M --months 2",
         "simulate llama-3.1-8b --on dgx-h100 --chips 1 --rate 5 --requests 5 --input 100 --output 5",
         "train llama-3.1-8b --on dgx-h100 --chips 8 --tokens 1B --global-batch 64 --layout tp=8",
         "plan llama-3.1-8b --on l40s-8 --chips 1 --input 1k --output 10 --layout tp=1",

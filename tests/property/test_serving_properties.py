@@ -34,7 +34,7 @@ modes = st.builds(
 def test_the_steady_state_is_consistent(name: str, data: st.DataObject, work: Workload, mode: Mode) -> None:
     layout = data.draw(st.sampled_from(layouts(name, 16)))
     d = deploy(name, layout, label="native")
-    engine = Engine(table=d.table(), attention_dp=float(layout.attention_dp), pipeline_stretch=d.pipeline_stretch)
+    engine = Engine(table=d.table(), attention_dp=float(layout.attention_dp), stage_imbalance=d.stage_imbalance)
     batch = np.geomspace(1.0, 4096.0, 14)
     state = steady_state(engine, work, mode, batch)
     assert np.all(state.tpot_s >= state.decode_s * (1 - 1e-12))

@@ -10,7 +10,7 @@ import pytest
 
 from helpers import deploy, model
 from rackline.errors import LayoutError
-from rackline.parallel import pipeline_stretch
+from rackline.parallel import stage_imbalance
 from rackline.passes import Batch
 from rackline.plain import plain
 
@@ -112,11 +112,11 @@ def test_pipeline_stages_send_activations() -> None:
 
 
 def test_pipeline_stretch_is_the_fullest_stage() -> None:
-    assert deploy("llama-3.1-70b", "pp=4").pipeline_stretch == 1.0
-    assert deploy("llama-3.1-70b", "pp=3").pipeline_stretch == pytest.approx(27 * 3 / 80)
-    stretch = pipeline_stretch(model("deepseek-v3"), np.array([1, 2, 4, 8]))
+    assert deploy("llama-3.1-70b", "pp=4").stage_imbalance == 1.0
+    assert deploy("llama-3.1-70b", "pp=3").stage_imbalance == pytest.approx(27 * 3 / 80)
+    stretch = stage_imbalance(model("deepseek-v3"), np.array([1, 2, 4, 8]))
     assert np.asarray(stretch).tolist() == pytest.approx([1, 31 * 2 / 61, 16 * 4 / 61, 8 * 8 / 61])
-    assert pipeline_stretch(model("lecture-frontier"), 1) == 1.0
+    assert stage_imbalance(model("lecture-frontier"), 1) == 1.0
 
 
 def test_aggregate_models_have_three_rows() -> None:

@@ -71,7 +71,7 @@ def test_pools_keep_the_limits_and_add_up(rack_plan) -> None:
     assert found.ttft_s >= found.ttft_alone_s >= found.transfer.seconds
     assert found.basis == "open_loop_estimate"
     # what both pools cost when they are always full is less
-    assert rack_plan.disaggregated.usd_at_least < found.usd_per_mtok_output_all_in
+    assert rack_plan.disaggregated.usd_lower_bound < found.usd_per_mtok_output_all_in
 
 
 def test_pools_in_plain_data(rack_plan) -> None:

@@ -108,7 +108,7 @@ def test_tiers_follow_their_lines_and_never_pass_below_the_hull() -> None:
         assert row["usd_per_mtok"] == pytest.approx(usd)
     hull = {row["held_s"]: row["usd_per_mtok"] for row in figure.spec["layer"][0]["data"]["values"]}
     assert all(hull[row["held_s"]] <= row["usd_per_mtok"] * (1 + 1e-12) for row in rows(figure))
-    ends = {reign.until_s for reign in envelope(made.tiers(), 4.0) if np.isfinite(reign.until_s)}
+    ends = {span.until_s for span in envelope(made.tiers(), 4.0) if np.isfinite(span.until_s)}
     rules = {
         layer["encoding"]["x"]["datum"] for layer in figure.spec["layer"] if layer["mark"].get("style") == "reference"
     }

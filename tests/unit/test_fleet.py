@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rackline as rl
+from rackline.api.what_if import read_sweep, setting
 from rackline.cli.main import run
 from rackline.hardware import rack_bill
 from rackline.search.launch import Checkpoints, Replica, checkpoint, launch_command
-from rackline.search.what_if import read_sweep, setting
 from rackline.serving import Workload
 from rackline.serving.fleet import Part, Traffic, fleet, packed_racks
 from rackline.serving.workload import Mode
@@ -130,7 +130,7 @@ class TestLaunch:
         command = launch_command("trtllm", _replica(layout=rl.Layout(attention_dp=8, ep=8)))
         assert "--tp_size 8 --ep_size 8" in " ".join(command.words)
         assert "enable_attention_dp: true" in command.options_file
-        assert any("overlap" in note for note in command.notes)
+        assert any("overlap" in note for note in command.lacks)
 
     @pytest.mark.parametrize("stack", ["vllm", "sglang", "trtllm"])
     def test_pools_are_told_their_role(self, stack: str) -> None:
@@ -145,11 +145,11 @@ class TestLaunch:
 
     def test_what_a_stack_cannot_do_is_said(self) -> None:
         mixed = _replica(layout=rl.Layout(attention_dp=16, ep=4, moe_tp=4))
-        assert any("moe_tp=4" in note for note in launch_command("vllm", mixed).notes)
+        assert any("moe_tp=4" in note for note in launch_command("vllm", mixed).lacks)
         model, on = rl.model("deepseek-v3"), rl.cluster("gb200-nvl72")
         ids = Checkpoints(released="deepseek-ai/DeepSeek-V3")
         chosen, native = (rl.precision(label, model, on.chip) for label in ("fp4", "native"))
-        assert "none is known" in checkpoint(ids, chosen, native)[2]
+        assert "none is known" in checkpoint(ids, chosen, native).lack
 
 
 class TestWhatIf:

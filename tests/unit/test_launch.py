@@ -17,7 +17,7 @@ from rackline.catalog import names
 from rackline.errors import InputError
 from rackline.hardware import cluster
 from rackline.parallel import Layout, enumerate_layouts, precision
-from rackline.search.launch import Checkpoints, LaunchCommand, Replica, checkpoint, launch_command
+from rackline.search.launch import Checkpoints, LaunchCommand, Loaded, Replica, checkpoint, launch_command
 from rackline.search.launch_rules import Asked, Role, launch_rules
 from rackline.search.space import default_modes, default_precisions
 from rackline.serving.workload import Mode, Workload
@@ -60,12 +60,13 @@ def test_every_flag_of_random_commands_is_one_of_the_engine(path: Path) -> None:
         if rules.refusal(what):
             continue
         ids = checkpoints_of(of.name)
-        model_id, quantise_to, _ = checkpoint(ids, label, precision("native", of, on.chip))
+        loaded = checkpoint(ids, label, precision("native", of, on.chip))
         moe = of.moe() if isinstance(of, Model) else None
         command = launch_command(
             engine,
             Replica(
-                model_id=model_id, quantise_to=quantise_to, layout=layout, precision=label, mode=mode, role=role,  # type: ignore[arg-type]
+                model_id=loaded.model_id, quantise_to=loaded.quantise_to, layout=layout, precision=label,
+                mode=mode, role=role,  # type: ignore[arg-type]
                 sequences_per_rank=int(draw.integers(1, 300)), workload=CHAT, chips_per_host=on.host_chips,
                 num_experts=moe.num_experts if moe else 0,
             ),
@@ -145,20 +146,22 @@ def test_the_checkpoint_is_the_one_that_was_named(given: str, loaded: str) -> No
 def test_the_checkpoint_fits_the_data_type() -> None:
     chip = cluster("dgx-b200").chip
 
-    def chosen(name: str, label: str) -> tuple[str, str, str]:
+    def chosen(name: str, label: str) -> Loaded:
         of = model(name)
         return checkpoint(checkpoints_of(name), precision(label, of, chip), precision("native", of, chip))
 
-    assert chosen("deepseek-v3", "fp8") == ("deepseek-ai/DeepSeek-V3", "", "")  # released in blocks of fp8
-    assert chosen("qwen3-32b", "fp8")[:2] == ("Qwen/Qwen3-32B-FP8", "")
-    assert chosen("qwen3-235b-a22b", "fp4")[:2] == ("nvidia/Qwen3-235B-A22B-NVFP4", "")
-    assert chosen("llama-3.3-70b", "fp8")[:2] == ("meta-llama/Llama-3.3-70B-Instruct", "fp8")  # of 3.1 there is one
-    assert chosen("deepseek-r1", "fp4")[0] == "deepseek-ai/DeepSeek-R1"
-    loaded, converted, note = chosen("llama-3.1-8b", "fp8")
-    assert (loaded, converted) == ("meta-llama/Llama-3.1-8B-Instruct", "fp8")
-    assert "while loading" in note
-    assert "none is known" in chosen("llama-3.1-8b", "int4")[2]
-    assert chosen("gpt-oss-120b", "native") == ("openai/gpt-oss-120b", "", "")
+    assert chosen("deepseek-v3", "fp8") == Loaded(model_id="deepseek-ai/DeepSeek-V3")  # released in blocks of fp8
+    assert chosen("qwen3-32b", "fp8") == Loaded(model_id="Qwen/Qwen3-32B-FP8")
+    assert chosen("qwen3-235b-a22b", "fp4") == Loaded(model_id="nvidia/Qwen3-235B-A22B-NVFP4")
+    converted = chosen("llama-3.3-70b", "fp8")  # of 3.1 there is one
+    assert (converted.model_id, converted.quantise_to) == ("meta-llama/Llama-3.3-70B-Instruct", "fp8")
+    assert chosen("deepseek-r1", "fp4").model_id == "deepseek-ai/DeepSeek-R1"
+    assert chosen("deepseek-r1", "fp4").lack
+    small = chosen("llama-3.1-8b", "fp8")
+    assert (small.model_id, small.quantise_to) == ("meta-llama/Llama-3.1-8B-Instruct", "fp8")
+    assert "while loading" in small.note
+    assert "none is known" in chosen("llama-3.1-8b", "int4").lack
+    assert chosen("gpt-oss-120b", "native") == Loaded(model_id="openai/gpt-oss-120b")
 
 
 def test_engine_and_version() -> None:

@@ -16,8 +16,8 @@ from rackline.search.candidate import open_loop_caveat
 from rackline.search.cost import least_between
 from rackline.search.evaluate import Space
 from rackline.search.open_engines import OpenEngines, Pick
-from rackline.search.promise import Promise, promise
 from rackline.search.served import Site, group_of
+from rackline.search.sustained_rate import SustainedRate, sustained_rate
 from rackline.serving import Mode, Workload, open_loop
 from rackline.serving.closed_loop import engine_of
 from rackline.serving.slots import slot_wait_s
@@ -165,13 +165,13 @@ def test_a_kind_that_is_not_simulated_cannot_be_cheaper() -> None:
     found = both_kinds()
     best, other = found.best, found.runner_up
     assert best is not None
-    assert best.promise is not None
+    assert best.sustained is not None
     assert other is not None
-    if other.promise is None:
+    if other.sustained is None:
         assert "cannot be cheaper" in other.not_simulated
-    again = promise(other.estimate, site())
-    assert isinstance(again, Promise)
-    served = other.with_promise(again)
+    again = sustained_rate(other.estimate, site())
+    assert isinstance(again, SustainedRate)
+    served = other.with_sustained_rate(again)
     assert served.usd_per_mtok_output_all_in >= best.usd_per_mtok_output_all_in
     if found.aggregated is other:
         # what it costs when it is simulated is above the bound that kept it from that

@@ -56,4 +56,4 @@ def test_too_few_requests_say_nothing() -> None:
 
 def test_rates_of_what_came_and_what_started() -> None:
     found = overload(count=80, waiting=20, last_quarter_s=9.0)
-    assert found == {"came_per_s": pytest.approx(0.8), "started_per_s": pytest.approx(0.6), "waiting": 20}
+    assert found == {"arrived_per_s": pytest.approx(0.8), "started_per_s": pytest.approx(0.6), "waiting": 20}

@@ -77,7 +77,7 @@ def every_point() -> tuple[dict[str, object], ...]:
             table=d.table(),
             attention_dp=float(layout.attention_dp),
             micro_batches=float(layout.pp),
-            pipeline_stretch=d.pipeline_stretch,
+            stage_imbalance=d.stage_imbalance,
             num_layers=d.model.num_layers,
             stack=stack("generic"),
         )

@@ -44,10 +44,10 @@ def test_envelope_is_the_minimum_of_its_parts(lines: list[KeepingCost], kept_s: 
 
 @given(LINES, st.integers(1, 50))
 def test_reigns_cover_all_times_without_a_gap_and_flatten(lines: list[KeepingCost], reuses: int) -> None:
-    reigns = envelope(lines, reuses)
-    assert reigns[0].from_s == 0.0
-    assert reigns[-1].until_s == float("inf")
-    for now, then in itertools.pairwise(reigns):
+    spans = envelope(lines, reuses)
+    assert spans[0].from_s == 0.0
+    assert spans[-1].until_s == float("inf")
+    for now, then in itertools.pairwise(spans):
         assert now.until_s == then.from_s
         assert then.cost.hold_usd_per_s < now.cost.hold_usd_per_s
         meet = now.until_s
@@ -109,7 +109,7 @@ def test_real_tiers_follow_the_order_of_the_lecture() -> None:
     """C118: as holding gets cheaper, bringing back gets dearer: HBM, host memory, flash, disk, compute again."""
     lines = [keeping_cost(unit, ENTRY) for unit in default_tiers(cluster("dgx-h100"))]
     lines.append(recompute_cost(5e-4, 1.0))
-    kinds = [reign.cost.tier for reign in envelope(lines)]
+    kinds = [span.cost.tier for span in envelope(lines)]
     assert kinds == ["hbm", "host_dram", "nvme", "disk", "recompute"]
     assert tier_by_drain(lines, 300.0).tier == "nvme"  # 5 minutes, against the lecture's flash of "about a minute"
     assert tier_by_drain(lines, 3600.0).tier == "qlc"  # an hour is no spinning disk (N53)

@@ -10,20 +10,20 @@ import pytest
 
 from helpers import cluster, deploy, model, numbers, types
 from rackline.api.compare import CompareQuestion
-from rackline.api.option import latency_limit
 from rackline.errors import InputError
 from rackline.parallel import Layout, Routing
 from rackline.passes import Batch
 from rackline.search import Choice, Constraints, PrefillPool, SearchSpace, plan
-from rackline.search.promise import MOST_LOAD, NoPromise, promise
 from rackline.search.served import Site, group_of
+from rackline.search.sustained_rate import MOST_LOAD, NoSustainedRate, sustained_rate
 from rackline.serving.closed_loop import engine_of
 from rackline.serving.stack import stack, stack_of
 from rackline.serving.workload import Workload
 from rackline.simulation import Lengths, Requests, open_arrivals, pool_of, simulate
 from rackline.simulation.clock import Chunk, TableClock
 from rackline.simulation.extremes import Extremes
-from rackline.simulation.open_loop import OpenLoop, grows, latency
+from rackline.simulation.open_loop import OpenLoop, latency, queue_grows
+from rackline.units import parse_limit
 
 WORK = Workload(input_len=1000, output_len=200)
 LIMITS = {
@@ -71,7 +71,7 @@ def answer(which: str, *, pools: bool) -> Choice:
 )
 def test_the_limits_hold_at_the_promised_rate(which: str, pools: bool) -> None:
     choice = answer(which, pools=pools)
-    promised = choice.promise
+    promised = choice.sustained
     assert promised is not None
     assert promised.simulated.requests >= 3000
     assert all(over <= 1.0 for over in promised.simulated.over_limits(LIMITS[which]).values())
@@ -93,7 +93,7 @@ def test_the_limits_hold_at_the_promised_rate(which: str, pools: bool) -> None:
 @pytest.mark.parametrize("which", ["mean", "percentiles"])
 def test_other_arrivals_hold_them_too(which: str, pools: bool) -> None:
     choice = answer(which, pools=pools)
-    promised = choice.promise
+    promised = choice.sustained
     assert promised is not None
     group = group_of(choice.estimate, site(LIMITS[which]), choice.max_num_seqs)
     again = group.serve(choice.requests_per_s, choice.tpot_s, seed=11)
@@ -107,7 +107,7 @@ def test_other_arrivals_hold_them_too(which: str, pools: bool) -> None:
 
 def test_a_higher_rate_breaks_a_limit() -> None:
     choice = answer("mean", pools=False)
-    assert choice.promise is not None
+    assert choice.sustained is not None
     group = group_of(choice.estimate, site(LIMITS["mean"]), choice.max_num_seqs)
     over = group.serve(1.06 * choice.requests_per_s, choice.tpot_s).over_limits(LIMITS["mean"])
     assert max(over.values()) > 1.0
@@ -116,7 +116,7 @@ def test_a_higher_rate_breaks_a_limit() -> None:
 def test_one_replica_with_every_nth_arrival_is_all_of_them_behind_a_router() -> None:
     """The group against the whole deployment from an empty start, the beginning left out."""
     choice = answer("mean", pools=False)
-    assert choice.promise is not None
+    assert choice.sustained is not None
     layout = choice.layout
     assert layout.dp > 1
     group = group_of(choice.estimate, site(LIMITS["mean"]), choice.max_num_seqs)
@@ -125,7 +125,7 @@ def test_one_replica_with_every_nth_arrival_is_all_of_them_behind_a_router() -> 
     )
     whole = simulate(traffic, replace(group.pool, replicas=layout.dp), beyond_s=group.beyond_s)
     late = slice(6000, 14_000)
-    found = choice.promise.simulated
+    found = choice.sustained.simulated
     assert float(whole.tpot_s[late].mean()) == pytest.approx(found.tpot_s.mean, rel=0.03)
     assert float(whole.ttft_s[late].mean()) == pytest.approx(found.ttft_s.mean, rel=0.05)
     assert float(np.percentile(whole.tpot_s[late], 99)) == pytest.approx(found.tpot_s.p99, rel=0.08)
@@ -152,17 +152,17 @@ def test_what_cannot_be_served_says_so() -> None:
     steady = answer("mean", pools=True).estimate
     assert hasattr(steady, "decode")
     shared = replace(steady, decode=replace(steady.decode, layout=replace(steady.decode.layout, cp=2)))  # type: ignore[union-attr, call-arg]
-    found = promise(shared, site(LIMITS["mean"]))
-    assert isinstance(found, NoPromise)
+    found = sustained_rate(shared, site(LIMITS["mean"]))
+    assert isinstance(found, NoSustainedRate)
     assert not found.simulated
     assert "context parallelism is not simulated" in found.reason
 
 
 def test_a_group_of_pools_too_large_to_simulate_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     found = answer("mean", pools=True)
-    monkeypatch.setattr("rackline.search.promise.MOST_IN_GROUP", 1)
-    none = promise(found.estimate, site(LIMITS["mean"]))
-    assert isinstance(none, NoPromise)
+    monkeypatch.setattr("rackline.search.sustained_rate.MOST_IN_GROUP", 1)
+    none = sustained_rate(found.estimate, site(LIMITS["mean"]))
+    assert isinstance(none, NoSustainedRate)
     assert not none.simulated
     assert "in flight on a group of both pools, more than 1" in none.reason
 
@@ -242,8 +242,8 @@ def test_the_same_gaps_at_every_rate_and_every_nth_of_them() -> None:
 
 def test_a_growing_queue_is_told_from_a_full_one() -> None:
     rng = np.random.default_rng(0)
-    assert grows(np.linspace(0.0, 100.0, 1000), 10.0)
-    assert not grows(rng.exponential(1.0, 1000), 10.0)
+    assert queue_grows(np.linspace(0.0, 100.0, 1000), 10.0)
+    assert not queue_grows(rng.exponential(1.0, 1000), 10.0)
 
 
 def test_the_interval_holds_the_percentile_of_most_other_runs() -> None:
@@ -272,12 +272,12 @@ def test_extremes_are_those_of_the_values() -> None:
 
 
 def test_limits_are_read_with_their_percentile() -> None:
-    assert latency_limit("2s", "--ttft") == (2.0, None)
-    assert latency_limit("50ms@p90", "--tpot") == (0.05, 90.0)
-    assert latency_limit(0.05, "tpot") == (0.05, None)
+    assert parse_limit("2s", name="--ttft") == (2.0, None)
+    assert parse_limit("50ms@p90", name="--tpot") == (0.05, 90.0)
+    assert parse_limit(0.05, name="tpot") == (0.05, None)
     asked = CompareQuestion(["a@b", "c@d"], tpot="50ms@p90", ttft="2s")
     assert (asked.tpot, asked.ttft) == ("0.05s@p90", 2.0)
     assert CompareQuestion.from_params(asked.to_params()) == asked == CompareQuestion.from_data(asked.to_data())
     for text in ("2s@", "2s@90", "2s@p", "2s@p100", "@p99", "2s@q99"):
         with pytest.raises(InputError, match="--ttft"):
-            latency_limit(text, "--ttft")
+            parse_limit(text, name="--ttft")

@@ -224,11 +224,11 @@ def test_a_request_longer_than_the_pool_is_refused_or_left_out() -> None:
 
 def test_bursts_and_days_keep_the_mean_rate() -> None:
     rng = np.random.default_rng(0)
-    for burstiness in (0.0, 1.0, 3.0):
-        times = gamma(rng, 40_000, 5.0, burstiness)
+    for arrival_cv in (0.0, 1.0, 3.0):
+        times = gamma(rng, 40_000, 5.0, arrival_cv)
         gaps = np.diff(times)
         assert gaps.mean() == pytest.approx(0.2, rel=0.05)
-        assert gaps.std() / gaps.mean() == pytest.approx(burstiness, abs=0.1)
+        assert gaps.std() / gaps.mean() == pytest.approx(arrival_cv, abs=0.1)
     day = diurnal(rng, 40_000, 4.0, 0.9, 1000.0)
     phase = day % 1000.0
     assert np.mean((phase > 250) & (phase < 750)) > 0.7
@@ -255,7 +255,7 @@ def test_conversations_find_what_was_said_before() -> None:
 
 def test_urgent_requests_wait_less() -> None:
     rng = np.random.default_rng(2)
-    requests = open_arrivals(rng, 600, 40.0, Lengths(input_len=500, output_len=60), fast_share=0.2)
+    requests = open_arrivals(rng, 600, 40.0, Lengths(input_len=500, output_len=60), high_priority_share=0.2)
     spec = RankSpec(pool_tokens=20_000, max_num_seqs=16)
     result = simulate(requests, Pool(clock=CLOCK, spec=spec, policy=policy("priority")))
     assert requests.priority is not None
@@ -302,7 +302,7 @@ def test_a_queue_that_keeps_growing_is_named() -> None:
         found = simulate(requests, pool).overload()
         assert (found is not None) == grows
         if found is not None:
-            assert found["came_per_s"] == pytest.approx(share * capacity_per_s, rel=0.1)
+            assert found["arrived_per_s"] == pytest.approx(share * capacity_per_s, rel=0.1)
             assert 0.6 * capacity_per_s < found["started_per_s"] < 1.05 * capacity_per_s
             assert found["waiting"] > 400
     together = open_arrivals(np.random.default_rng(6), 800, np.inf, lengths)

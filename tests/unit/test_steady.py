@@ -25,7 +25,7 @@ BATCHES = np.array([1.0, 4.0, 16.0, 64.0, 256.0, 1024.0])
 
 def engine(name: str = "llama-3.1-70b", layout: str = "tp=8", on: str = "dgx-h200") -> Engine:
     d = deploy(name, layout, on=on, label="fp8")
-    return Engine(table=d.table(), attention_dp=float(d.layout.attention_dp), pipeline_stretch=d.pipeline_stretch)
+    return Engine(table=d.table(), attention_dp=float(d.layout.attention_dp), stage_imbalance=d.stage_imbalance)
 
 
 ENGINE = engine()

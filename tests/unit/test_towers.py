@@ -113,8 +113,8 @@ def test_a_pass_is_no_faster_than_the_peak(config: str) -> None:
     [
         ({"size": "big"}, "size: got 'big', allowed: WIDTHxHEIGHT"),
         ({"size": "100000x1"}, "size: got"),
-        ({"images": 0}, "images or `sound` for its vision tower"),
-        ({"images": 0, "sound": "10s"}, "images or `sound` for its vision tower"),
+        ({"images": 0}, "images or `audio` for its vision tower"),
+        ({"images": 0, "audio": "10s"}, "images or `audio` for its vision tower"),
     ],
 )
 def test_refusals(config: str, more: dict[str, Any], message: str) -> None:

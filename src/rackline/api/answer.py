@@ -26,7 +26,7 @@ P = ParamSpec("P")
 Q = TypeVar("Q", bound=Question)
 R = TypeVar("R")
 
-SCHEMA_VERSION = 1  # of the JSON of questions and answers; a key that goes or changes its meaning raises it
+SCHEMA_VERSION = 2  # of the JSON of questions and answers; a key that goes or changes its meaning raises it
 _HTML = '<pre style="font-family:ui-monospace,Menlo,Consolas,monospace;line-height:normal;white-space:pre">{code}</pre>'
 
 
@@ -137,13 +137,13 @@ class SideFile:
 
     Args:
         option: the flag that names it.
-        write: writes it.
+        write: writes it: the answer, the path, and the kind where the flag has one before the file.
         check: turns the name into a path, before any work is done.
         needs: fields that the question must have for it.
     """
 
     option: Option
-    write: Callable[[Any, Path], None]
+    write: Callable[..., None]
     check: Callable[[str, str], Path] | None = None
     needs: Mapping[str, Any] = field(default_factory=dict[str, Any])
 

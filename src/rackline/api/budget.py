@@ -49,7 +49,7 @@ class BudgetQuestion(Question):
             maximum=100.0,
         ),
     )
-    serve: Quantity = field(
+    traffic: Quantity = field(
         default="0",
         metadata=option(
             "count",
@@ -63,7 +63,7 @@ class BudgetQuestion(Question):
         default="2",
         metadata=option("count", "lifetime in deployment, in months of 30 days", unit="month", maximum=1200.0),
     )
-    prompts: Quantity = field(
+    input_over_output: Quantity = field(
         default="0",
         metadata=option("count", "prompt tokens per generated token", unit="1", zero=True, maximum=1e6),
     )
@@ -243,7 +243,7 @@ def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
 
     Example:
         >>> import rackline as rl
-        >>> rl.budget(quality_of="70b@15T", serve="50M", months=2)
+        >>> rl.budget(quality_of="70b@15T", traffic="50M", months=2)
         <budget: ...B active parameters on ...T tokens reach ...>
     """
     shares = _mfu(question)
@@ -296,11 +296,11 @@ def _mfu(question: BudgetQuestion) -> PhaseMfu:
 def _usage(question: BudgetQuestion) -> Usage:
     from rackline.scaling import Usage, lifetime_tokens
 
-    rate, time_s = si(question.serve), si(question.months) * DAYS_PER_MONTH * DAY_S
+    rate, time_s = si(question.traffic), si(question.months) * DAYS_PER_MONTH * DAY_S
     generated = lifetime_tokens(rate, time_s, si(question.ship_probability)) if rate > 0.0 else 0.0
     return Usage(
         inference_tokens=generated,
-        prompt_tokens=generated * si(question.prompts),
+        prompt_tokens=generated * si(question.input_over_output),
         rl_tokens=si(question.rl),
         rl_flop_per_param_token=si(question.rl_flop),
     )

@@ -11,7 +11,7 @@ from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
 from rackline.api.model_question import ModelQuestion
 from rackline.api.option import Quantity, count, layout_text, option, si, tokens, whole
-from rackline.api.resolve import calibration_of, check_context, lookup_of, model_and_cluster
+from rackline.api.resolve import check_context, resolve
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
@@ -40,7 +40,7 @@ class EncodeQuestion(ModelQuestion):
     on: ClusterLike = field(metadata=shared.ON)
     size: str = field(default="1024x1024", metadata=option("text", "of each image in pixels, WIDTHxHEIGHT"))
     images: Quantity = field(default="1", metadata=whole("images of a request", minimum=0, maximum=10_000))
-    sound: Quantity | None = field(
+    audio: Quantity | None = field(
         default=None, metadata=option("seconds", "length of a sound clip, such as 30s", unit="s", maximum=86400.0)
     )
     prompt: Quantity = field(default="100", metadata=tokens("text tokens of the prompt beside them"))
@@ -92,7 +92,7 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
     from rackline.arch import find_towers
     from rackline.report.encode_report import Encoding
 
-    images, sound_s = count(question.images), si(question.sound)
+    images, sound_s = count(question.images), si(question.audio)
     wide, high = _size(question.size)
     towers = find_towers(question.model, offline=question.offline)
     wanted: list[tuple[Tower, View, int]] = []
@@ -106,49 +106,36 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
                 assert_never(tower.kind)
     if not wanted:
         kinds = " and ".join(tower.kind for tower in towers) or "no"
-        allowed = f"images or `sound` for its {kinds} tower" if towers else "a model with a tower that is known"
+        allowed = f"images or `audio` for its {kinds} tower" if towers else "a model with a tower that is known"
         raise InputError(what="model", given=question.model, allowed=allowed)
-    model, cluster = model_and_cluster(
-        question.model, question.on, settings=question.set, lookup=lookup_of(question, watch)
-    )
+    resolved = resolve(question, watch)
+    model, cluster, stack = resolved.model, resolved.cluster, resolved.stack
 
-    from rackline.parallel import Deployment, parse_layout
-    from rackline.parallel import precision as find_precision
+    from rackline.parallel import parse_layout
     from rackline.passes import Batch
     from rackline.serving.capacity import capacity
-    from rackline.serving.stack import stack_of
 
     encoded = sum(view.tokens * many for _, view, many in wanted)
     prompt = round(si(question.prompt)) + encoded
     check_context(model, prompt, watch)
-    numbers = calibration_of(question.calibration, cluster.chip)
-    stack = stack_of(numbers, cluster.chip.hbm_bytes)
-    types = find_precision(question.precision, model, cluster.chip)
     given = layout_text(question.layout)
     if given is not None:
         layout = parse_layout(given, model)
     else:
         server = stack.memory(max(float(stack.max_batched_tokens), float(prompt)), si(question.memory_fraction))
-        rows = capacity(model, cluster, types, context_len=float(prompt), server=server).rows
+        rows = capacity(model, cluster, resolved.precision, context_len=float(prompt), server=server).rows
         fitting = [row for row in rows if row.max_concurrency >= 1]
         if not fitting:
             raise InputError(
                 what="on", given=cluster.name, allowed=f"a cluster that holds {model.name}; see rackline fit"
             )
         layout = min(fitting, key=lambda row: (row.layout.chips_per_replica, row.layout.pp)).layout
-    deployment = Deployment(
-        model=model,
-        cluster=cluster,
-        layout=layout,
-        precision=types,
-        calibration=stack.calibrated(numbers, cluster.chip.generation),
-        routing=stack.routing,
-    )
+    deployment = resolved.deployment(layout)
     passes = tuple(_pass(tower, view, many, deployment) for tower, view, many in wanted)
 
     def prefill_s(new: float) -> float:
         batch = Batch(prefill_sequences=1.0, chunk_tokens=new, group_tokens=new * layout.attention_dp)
-        return float(deployment.table().seconds(batch)) * deployment.pipeline_stretch
+        return float(deployment.table().seconds(batch)) * deployment.stage_imbalance
 
     seconds = prefill_s(float(prompt))
     return Encoding(

@@ -4,30 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rackline.api.answer import Answer, asks
-from rackline.api.option import layout_text, si, texts
-from rackline.api.plan_parts import checkpoints_of, engine_of, prefill_pool, rules_asked, speculations_of, traffic_of
+from rackline.api.answer import Answer, SideFile, asks
+from rackline.api.option import texts
+from rackline.api.plan_parts import PlanInputs, plan_inputs
 from rackline.api.plan_question import PlanQuestion
-from rackline.api.resolve import (
-    billed_as,
-    calibration_of,
-    check_context,
-    check_overlap,
-    constraints_of,
-    layouts_of,
-    lookup_of,
-    model_and_cluster,
-    modes_of,
-    precisions_of,
-    routing_of,
-)
+from rackline.api.resolve import named
+from rackline.api.starting import LAUNCH_AS, Starting, write_manifests_of
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
-    from rackline.hardware import Cluster
     from rackline.report.figure import Figure
     from rackline.search import Plan
     from rackline.search.attention_ffn import AttentionFfnSplit
@@ -58,6 +47,7 @@ class Planned:
         speculation: when drafts pay; None where it was not asked for.
         attention_ffn: attention and experts on chips of their own; None where it does not pay or was not asked for.
         launch: command lines; None where they were not asked for.
+        starting: what is needed to launch it; None where nothing was searched.
     """
 
     plan: Plan
@@ -65,6 +55,7 @@ class Planned:
     speculation: tuple[SpeculationRow, ...] | None = None
     attention_ffn: AttentionFfnSplit | None = None
     launch: tuple[LaunchCommand, ...] | None = None
+    starting: Starting | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +228,17 @@ def _rejected(answer: Answered) -> Figure:
     return rejected_figure(found.plan)
 
 
+def _write_manifests(answer: Answered, path: Path, kind: str) -> None:
+    starting = answer.result.starting if isinstance(answer.result, Planned) else None
+    if starting is not None:
+        write_manifests_of(starting, kind, path)
+
+
+def _refuse(question: PlanQuestion, outputs: frozenset[str]) -> None:
+    if question.what_if is not None and "launch_as" in outputs:
+        raise InputError(what="launch_as", given=question.what_if, allowed="a single plan, without `what_if`")
+
+
 @asks(
     PlanQuestion,
     text=_text,
@@ -244,6 +246,8 @@ def _rejected(answer: Answered) -> Figure:
     rows=_rows,
     data=_data,
     figures={"front": _figure, "rejected": _rejected},
+    files={"launch_as": SideFile(option=LAUNCH_AS, write=_write_manifests)},
+    refuse=_refuse,
 )
 def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
     """The cheapest way to serve a model on a cluster under latency limits.
@@ -260,75 +264,44 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
     """
     if question.what_if is not None:
         return _what_if(question, question.what_if, watch)
-    traffic, drafts = traffic_of(question), speculations_of(question.speculate)
+    asked = plan_inputs(question, watch)
     with watch.moving("searching layouts, precisions, modes and batch sizes; simulating the best"):
-        found, prefill_cluster = _search(question, watch)
+        found = _searched(asked)
 
     from rackline.search.attention_ffn import plan_split
     from rackline.search.fleet import plan_fleet
-    from rackline.search.launch import plan_commands
     from rackline.search.speculation import plan_speculation
 
-    launch = None
-    if question.launch is not None:
-        stack, version = engine_of(question.launch)
-        launch = tuple(
-            plan_commands(
-                found,
-                checkpoints_of(question.model, lookup_of(question, watch)),
-                stack or found.calibration.name,
-                version,
-                prefill_cluster,
-            )
-        )
+    starting = Starting(
+        plan=found,
+        checkpoints=asked.checkpoints,
+        stack=asked.engine or found.calibration.name,
+        version=asked.version,
+        prefill_cluster=asked.prefill_cluster,
+    )
     return Planned(
         plan=found,
-        fleet=None if traffic is None else plan_fleet(traffic, found, prefill_cluster),
-        speculation=None if drafts is None else tuple(plan_speculation(found, drafts or None)),
+        fleet=None if asked.traffic is None else plan_fleet(asked.traffic, found, asked.prefill_cluster),
+        speculation=None if asked.drafts is None else tuple(plan_speculation(found, asked.drafts or None)),
         attention_ffn=plan_split(found) if question.attention_ffn else None,
-        launch=launch,
+        launch=None if question.launch is None else tuple(starting.commands()),
+        starting=starting,
     )
 
 
-def _search(question: PlanQuestion, watch: Watch) -> tuple[Plan, Cluster | None]:
-    """The plan, and the cluster of its prefill pool where that is another one."""
-    model, cluster = model_and_cluster(
-        question.model,
-        question.on,
-        chips=question.chips,
-        price=question.price,
-        rent=question.rent,
-        settings=question.set,
-        lookup=lookup_of(question, watch),
-    )
-    cluster = billed_as(cluster, question.bill)
-    check_context(model, si(question.input) + si(question.output), watch)
-
-    from rackline.search import SearchSpace
+def _searched(asked: PlanInputs) -> Plan:
     from rackline.search import plan as search_plan
-    from rackline.serving.workload import Workload
 
-    modes = modes_of(texts(question.mode), model)
-    layouts = layouts_of(layout_text(question.layout), model, cluster)
-    check_overlap(modes, layouts, cluster)
-    pool = prefill_pool(question, model, cluster)
-    found = search_plan(
-        model,
-        cluster,
-        Workload(input_len=si(question.input), output_len=si(question.output), cache_hit=si(question.cache_hit)),
-        calibration=calibration_of(question.calibration, cluster.chip),
-        constraints=constraints_of(question.tpot, question.ttft, si(question.memory_fraction)),
-        search_space=SearchSpace(
-            precisions=precisions_of(texts(question.precision), model, cluster),
-            modes=modes,
-            layouts=layouts,
-            rules=rules_asked(question.launch),
-            any_layout=question.any_layout,
-        ),
-        routing=routing_of(question.routing),
-        prefill=pool,
+    return search_plan(
+        asked.resolved.model,
+        asked.resolved.cluster,
+        asked.workload,
+        calibration=asked.resolved.calibration,
+        constraints=asked.limits,
+        search_space=asked.space,
+        routing=asked.resolved.routing,
+        prefill=asked.prefill,
     )
-    return found, pool.cluster if pool is not None else None
 
 
 def _what_if(question: PlanQuestion, text: str, watch: Watch) -> WhatIf:
@@ -342,15 +315,19 @@ def _what_if(question: PlanQuestion, text: str, watch: Watch) -> WhatIf:
         if value is not None:
             raise InputError(what=name, given=value, allowed="a single plan, without `what_if`")
 
-    from rackline.search.what_if import WhatIfPoint, read_sweep, setting
+    from rackline.api.what_if import leading_number, read_sweep, setting
+    from rackline.search.what_if import WhatIfPoint
 
+    model, _ = named(question, watch)
     sweep = read_sweep(text)
-    model, _ = model_and_cluster(question.model, question.on, settings=question.set, lookup=lookup_of(question, watch))
     settings = [setting(sweep.name, value, model) for value in sweep.values]
+    asked = [
+        plan_inputs(replace(question, what_if=None, set=(*texts(question.set), given)), watch) for given in settings
+    ]
     points: list[WhatIfPoint] = []
     with watch.counting("looking at the first value", "looked at") as done:
-        for number, (value, given) in enumerate(zip(sweep.values, settings, strict=True), start=1):
-            found, _ = _search(replace(question, what_if=None, set=(*texts(question.set), given)), watch)
-            points.append(WhatIfPoint(value=value, setting=given, plan=found))
-            done(value, number, len(settings))
+        for value, given, one in zip(sweep.values, settings, asked, strict=True):
+            found = _searched(one)
+            points.append(WhatIfPoint(value=value, number=leading_number(value), setting=given, plan=found))
+            done(value, len(points), len(settings))
     return WhatIf(what_if=sweep.name, points=tuple(points))

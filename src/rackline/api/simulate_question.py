@@ -65,7 +65,7 @@ class SimulateQuestion(ModelQuestion):
             group=_TRAFFIC,
         ),
     )
-    burstiness: Quantity = field(
+    arrival_cv: Quantity = field(
         default="1",
         metadata=option(
             "count",
@@ -76,7 +76,7 @@ class SimulateQuestion(ModelQuestion):
             group=_TRAFFIC,
         ),
     )
-    swing: Quantity = field(
+    diurnal_amplitude: Quantity = field(
         default="0",
         metadata=option(
             "fraction",
@@ -97,7 +97,7 @@ class SimulateQuestion(ModelQuestion):
             group=_TRAFFIC,
         ),
     )
-    think: Quantity = field(
+    think_time: Quantity = field(
         default="0s",
         metadata=option(
             "seconds",
@@ -107,7 +107,7 @@ class SimulateQuestion(ModelQuestion):
             group=_TRAFFIC,
         ),
     )
-    system: Quantity = field(
+    system_prompt: Quantity = field(
         default="0",
         metadata=option(
             "count",
@@ -118,7 +118,7 @@ class SimulateQuestion(ModelQuestion):
             group=_TRAFFIC,
         ),
     )
-    fast_share: Quantity = field(
+    high_priority_share: Quantity = field(
         default="0",
         metadata=option(
             "fraction",
@@ -128,7 +128,7 @@ class SimulateQuestion(ModelQuestion):
             group=_TRAFFIC,
         ),
     )
-    speed: Quantity = field(
+    rate_scale: Quantity = field(
         default="1",
         metadata=option(
             "count",
@@ -237,7 +237,7 @@ class SimulateQuestion(ModelQuestion):
             group=_CACHE,
         ),
     )
-    swap: Quantity | None = field(
+    swap_bandwidth: Quantity | None = field(
         default=None,
         metadata=option(
             "rate",

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
 from rackline.api.model_question import ModelQuestion
-from rackline.api.option import MOST_SECONDS, Quantity, numbers, option, si, tokens
-from rackline.api.resolve import lookup_of, model_and_cluster
+from rackline.api.option import MOST_SECONDS, Quantity, layout_text, numbers, option, si, tokens
+from rackline.api.resolve import resolve
 from rackline.api.selling import CALIBRATION, MOST_MARGIN, costs_of, rent_of
 from rackline.api.watch import Watch
 
 if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Quantities, Settings
     from rackline.parallel import Deployment
-    from rackline.pricing import KeepingCost, Reign
+    from rackline.pricing import CheapestSpan, KeepingCost
     from rackline.pricing.cache import HeldPrice, KeptLine
     from rackline.report.figure import Figure
 
@@ -34,7 +34,7 @@ class TiersQuestion(ModelQuestion):
     model: ModelLike = field(kw_only=False, metadata=shared.MODEL)
     on: ClusterLike = field(metadata=shared.ON)
     prompt: Quantity = field(default="8k", metadata=tokens("prompt tokens of the cache entry, such as 8k"))
-    held: Quantities | None = field(
+    hold_time: Quantities | None = field(
         default=None,
         metadata=option(
             "seconds",
@@ -51,7 +51,7 @@ class TiersQuestion(ModelQuestion):
             "count", "number of times it is loaded while it is held", unit="count", minimum=1.0, maximum=1e9
         ),
     )
-    within: Quantity | None = field(
+    max_load_time: Quantity | None = field(
         default=None,
         metadata=option(
             "seconds",
@@ -84,8 +84,8 @@ class Kept:
     Args:
         deployment: that computes it.
         lines: of each tier, cost over the time that it is held.
-        reigns: the cheapest tier by time.
-        holds_s: the times that were asked for [s].
+        spans: the cheapest tier by time.
+        hold_times_s: the times that were asked for [s].
         prompt_len: tokens of the entry [tokens].
         entry_bytes: its size [bytes].
         reuses: how often it is brought back [count].
@@ -99,14 +99,14 @@ class Kept:
         "reuses",
         "price_over_cost",
         "tiers",
-        "envelope=reigns",
-        "held",
+        "envelope=spans",
+        "hold_times",
     )
 
     deployment: Deployment
     lines: tuple[KeepingCost, ...]
-    reigns: tuple[Reign, ...]
-    holds_s: tuple[float, ...]
+    spans: tuple[CheapestSpan, ...]
+    hold_times_s: tuple[float, ...]
     prompt_len: float
     entry_bytes: float
     reuses: float
@@ -120,20 +120,20 @@ class Kept:
         return tuple(KeptLine(cost=line, prompt_len=self.prompt_len) for line in self.lines)
 
     @property
-    def held(self) -> tuple[HeldPrice, ...]:
+    def hold_times(self) -> tuple[HeldPrice, ...]:
         """The cheapest tier at each time that was asked for."""
         from rackline.pricing.cache import held_price
 
         return tuple(
             held_price(
                 self.lines,
-                self.reigns,
+                self.spans,
                 hold,
                 prompt_len=self.prompt_len,
                 reuses=self.reuses,
                 price_over_cost=self.price_over_cost,
             )
-            for hold in self.holds_s
+            for hold in self.hold_times_s
         )
 
     @property
@@ -149,8 +149,8 @@ def _text(answer: Answer[TiersQuestion, Kept], width: int) -> Iterable[Any]:
     found = answer.result
     yield tiers_report(
         found.lines,
-        found.reigns,
-        found.holds_s,
+        found.spans,
+        found.hold_times_s,
         title=found.title,
         entry_bytes=found.entry_bytes,
         prompt_len=found.prompt_len,
@@ -165,19 +165,19 @@ def _summary(answer: Answer[TiersQuestion, Kept]) -> str:
     from rackline.units import format_seconds
 
     found = answer.result
-    parts = [f"{cheapest(found.reigns, hold).name} for {format_seconds(hold)}" for hold in found.holds_s]
+    parts = [f"{cheapest(found.spans, hold).name} for {format_seconds(hold)}" for hold in found.hold_times_s]
     return f"cheapest: {', '.join(parts)}; {found.title}"
 
 
 def _rows(answer: Answer[TiersQuestion, Kept]) -> Iterable[Any]:
-    return answer.result.held
+    return answer.result.hold_times
 
 
 def _figure(answer: Answer[TiersQuestion, Kept]) -> Figure:
     from rackline.report.pricing_figures import tiers_figure
 
     found = answer.result
-    return tiers_figure(found.lines, found.reigns, title=found.title, prompt_len=found.prompt_len, reuses=found.reuses)
+    return tiers_figure(found.lines, found.spans, title=found.title, prompt_len=found.prompt_len, reuses=found.reuses)
 
 
 @asks(TiersQuestion, text=_text, summary=_summary, rows=_rows, figures={"cost": _figure})
@@ -189,25 +189,23 @@ def tiers(question: TiersQuestion, watch: Watch) -> Kept:
 
     Example:
         >>> import rackline as rl
-        >>> rl.tiers("llama-3.1-70b", on="dgx-h100", held=["5min", "1h"]).result.holds_s
+        >>> rl.tiers("llama-3.1-70b", on="dgx-h100", hold_time=["5min", "1h"]).result.hold_times_s
         (300.0, 3600.0)
     """
-    model, cluster = model_and_cluster(
-        question.model, question.on, price=question.price, settings=question.set, lookup=lookup_of(question, watch)
-    )
-    rent = rent_of(cluster)
+    resolved = resolve(question, watch)
+    rent = rent_of(resolved.cluster)
     prompt_len = si(question.prompt)
     from rackline.pricing import Terms, envelope, keeping_lines
     from rackline.serving.workload import Workload
 
     request = Workload(input_len=prompt_len, output_len=_PLANNED_OUTPUT_LEN)
-    costs = costs_of(question, cluster, model, request, watch)
-    lines = keeping_lines(costs, rent, prompt_len, fetch_s=si(question.within))
+    costs = costs_of(resolved, layout_text(question.layout), request, watch)
+    lines = keeping_lines(costs, rent, prompt_len, fetch_s=si(question.max_load_time))
     return Kept(
         deployment=costs.deployment,
         lines=tuple(lines),
-        reigns=envelope(lines, si(question.reuses)),
-        holds_s=numbers(question.held) or USUAL_HOLDS_S,
+        spans=envelope(lines, si(question.reuses)),
+        hold_times_s=numbers(question.hold_time) or USUAL_HOLDS_S,
         prompt_len=prompt_len,
         entry_bytes=float(costs.kv_bytes(prompt_len)),
         reuses=si(question.reuses),

@@ -28,8 +28,8 @@ def requests_of(question: SimulateQuestion) -> Requests:
         InputError: options that contradict each other or miss each other.
     """
     found = _recorded(question, question.trace) if question.trace is not None else _made(question)
-    speed = si(question.speed)
-    return found.scaled(speed) if speed != 1.0 else found
+    rate_scale = si(question.rate_scale)
+    return found.scaled(rate_scale) if rate_scale != 1.0 else found
 
 
 def _recorded(question: SimulateQuestion, trace: str) -> Requests:
@@ -38,7 +38,7 @@ def _recorded(question: SimulateQuestion, trace: str) -> Requests:
     for name in ("rate", "users", "input", "output", "turns"):
         value = getattr(question, name)
         if value is not None:
-            raise InputError(what=name, given=value, allowed="only without `trace` (`speed` scales its rate)")
+            raise InputError(what=name, given=value, allowed="only without `trace` (`rate_scale` scales its rate)")
     unit: TimeUnit | None = next((known for known in TIME_UNITS if known == question.time_unit), None)
     found = read_trace(trace, skip_bad=question.skip_bad, time_unit=unit)
     return found if question.requests is None else found.first(count(question.requests))
@@ -59,7 +59,7 @@ def _made(question: SimulateQuestion) -> Requests:
     lengths = Lengths(input_len=si(question.input), output_len=si(question.output), spread=spread)
     rng = np.random.default_rng(count(question.seed))
     number = count(question.requests) or _USUAL_REQUESTS
-    think_s = si(question.think)
+    think_s = si(question.think_time)
     if question.users is not None:
         return closed_loop_of(rng, number, count(question.users), lengths, think_s=think_s)
     rate = _rate(str(question.rate))
@@ -71,16 +71,16 @@ def _made(question: SimulateQuestion) -> Requests:
             lengths,
             turns=si(question.turns),
             think_s=think_s,
-            system_tokens=int(si(question.system)),
+            system_tokens=int(si(question.system_prompt)),
         )
     return open_arrivals(
         rng,
         number,
         rate,
         lengths,
-        burstiness=si(question.burstiness),
-        swing=si(question.swing),
-        fast_share=si(question.fast_share),
+        arrival_cv=si(question.arrival_cv),
+        diurnal_amplitude=si(question.diurnal_amplitude),
+        high_priority_share=si(question.high_priority_share),
     )
 
 

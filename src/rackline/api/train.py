@@ -12,7 +12,7 @@ from rackline.api import fields as shared
 from rackline.api.answer import Answer, SideFile, asks
 from rackline.api.model_question import ModelQuestion
 from rackline.api.option import MOST_TOKENS, Option, Quantity, count, layout_text, option, si, texts, whole
-from rackline.api.resolve import lookup_of, model_and_cluster
+from rackline.api.resolve import named
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import write_text
@@ -106,7 +106,7 @@ class TrainQuestion(ModelQuestion):
             maximum=1000.0,
         ),
     )
-    capacity: Quantity | None = field(
+    capacity_factor: Quantity | None = field(
         default=None,
         metadata=option(
             "count",
@@ -230,14 +230,7 @@ def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
         >>> found.result.best[0].layout.num_chips
         64
     """
-    model, cluster = model_and_cluster(
-        question.model,
-        question.on,
-        chips=question.chips,
-        price=question.price,
-        settings=question.set,
-        lookup=lookup_of(question, watch),
-    )
+    model, cluster = named(question, watch)
 
     from rackline.arch import Model
     from rackline.passes import calibration
@@ -261,7 +254,7 @@ def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
         global_batch_sequences=whole_batch(asked, seq_len, cluster.num_chips),
         seq_len=seq_len,
         mtp_layers=model.mtp_layers,
-        expert_load=min(load, si(question.capacity) or load),  # a capacity factor drops the rest
+        expert_load=min(load, si(question.capacity_factor) or load),  # a capacity factor drops the rest
         lora_rank=count(question.lora) or 0,
     )
     layout = layout_text(question.layout)

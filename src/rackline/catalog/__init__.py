@@ -14,6 +14,7 @@ from rackline.catalog.load import (
     memory_record,
     model_record,
     names,
+    orchestrator_record,
     price_sheet_record,
     resolve_beside,
     run_record,
@@ -22,6 +23,7 @@ from rackline.catalog.load import (
     training_stack_record,
 )
 from rackline.catalog.memory_tiers import MemoryRecord
+from rackline.catalog.orchestrators import OrchestratorRecord
 from rackline.catalog.prices import CacheWriteRecord, PastPriceRecord, PriceSheetRecord, PriceTierRecord
 from rackline.catalog.runs import RunRecord
 from rackline.catalog.schema import (
@@ -78,6 +80,7 @@ __all__ = [
     "ModelRecord",
     "MoeRecord",
     "OperationRecord",
+    "OrchestratorRecord",
     "PastPriceRecord",
     "PeakRates",
     "PriceSheetRecord",
@@ -101,6 +104,7 @@ __all__ = [
     "memory_record",
     "model_record",
     "names",
+    "orchestrator_record",
     "price_sheet_record",
     "resolve_beside",
     "run_record",

@@ -15,7 +15,7 @@ from rackline.errors import UnknownNameError, nearest_names
 
 Kind = Literal[
     "chips", "clusters", "memory", "models", "prices", "calibrations", "stacks", "launch_rules", "laws", "runs",
-    "training_stacks",
+    "training_stacks", "orchestrators",
 ]  # fmt: skip
 
 SINGULAR = {
@@ -28,6 +28,7 @@ SINGULAR = {
     "stacks": "stack",
     "training_stacks": "training stack",
     "launch_rules": "set of launch rules",
+    "orchestrators": "orchestrator",
     "laws": "scaling law",
     "runs": "training run",
 }

@@ -23,6 +23,7 @@ from rackline.catalog.launch_rules import LaunchRulesRecord
 from rackline.catalog.laws import LawRecord
 from rackline.catalog.lines import line_of
 from rackline.catalog.memory_tiers import MemoryRecord
+from rackline.catalog.orchestrators import OrchestratorRecord
 from rackline.catalog.overrides import apply_overrides, keys_of_table, settable_keys
 from rackline.catalog.prices import PriceSheetRecord
 from rackline.catalog.runs import RunRecord
@@ -44,6 +45,7 @@ __all__ = [
     "memory_record",
     "model_record",
     "names",
+    "orchestrator_record",
     "price_sheet_record",
     "record_from_mapping",
     "resolve_beside",
@@ -120,6 +122,11 @@ def stack_record(name: str, overrides: Mapping[str, object] | None = None) -> St
 def launch_rules_record(name: str, overrides: Mapping[str, object] | None = None) -> LaunchRulesRecord:
     """Read the launch rules of one serving stack; arguments and errors as in `chip_record`."""
     return _record("launch_rules", LaunchRulesRecord, name, overrides)
+
+
+def orchestrator_record(name: str, overrides: Mapping[str, object] | None = None) -> OrchestratorRecord:
+    """Read one orchestrator; arguments and errors as in `chip_record`."""
+    return _record("orchestrators", OrchestratorRecord, name, overrides)
 
 
 def law_record(name: str, overrides: Mapping[str, object] | None = None) -> LawRecord:

@@ -149,6 +149,8 @@ def _write(verb: Verb[Any, Any], found: Answer[Any, Any], key: str, path: Path, 
     """Write one of the files beside an answer."""
     if key == "plot":
         found.plot(wanted.get("plot_kind")).save(path, wanted.get("plot_theme") or "auto")
+    elif verb.files[key].option.before_file:
+        verb.files[key].write(found, path, wanted[key][0])
     else:
         verb.files[key].write(found, path)
 
@@ -218,8 +220,13 @@ def _paths(verb: Verb[Any, Any], question: Question, wanted: Mapping[str, Any]) 
             outputs[key].read(wanted[key], key)
     paths: dict[str, Path] = {}
     for key, text in wanted.items():
-        if text is not None and (key == "plot" or key in verb.files):
-            paths[key] = _path(verb, key, text)
+        if text is None or not (key == "plot" or key in verb.files):
+            continue
+        name = text
+        if outputs[key].before_file:
+            kind, name = text
+            outputs[key].read(kind, key)
+        paths[key] = _path(verb, key, name)
     check_outputs(paths, files_read(question))
     return paths
 
@@ -265,6 +272,9 @@ def _parameter(name: str, option: Option, usual: Mapping[str, Any]) -> inspect.P
             pass
         case _:
             assert_never(option.kind)
+    if option.before_file:
+        kind = tuple[str, str]
+        more["negative"] = ()
     if listed:
         kind = list[str]
         more["negative"] = ()

@@ -46,9 +46,9 @@ USUAL: Mapping[str, tuple[str, ...]] = {
                  "precision"),
     "explain": ("layout", "prefill", "precision", "calibration", "set"),
     "fit": ("context", "concurrency", "chips", "precision", "layout", "set"),
-    "tiers": ("prompt", "held", "reuses", "within", "layout", "precision", "set"),
+    "tiers": ("prompt", "hold_time", "reuses", "max_load_time", "layout", "precision", "set"),
     "price": ("layout", "precision", "contexts", "output", "margin", "utilisation", "tpot", "rent"),
-    "budget": ("quality_of", "loss", "serve", "months", "rl", "moe", "unique_tokens", "on", "runs"),
+    "budget": ("quality_of", "loss", "traffic", "months", "rl", "moe", "unique_tokens", "on", "runs"),
     "validate": ("calibration", "stored", "import_format", "output"),
 }  # fmt: skip
 """Options that `--help` shows beside the required ones, by command; the others are shown by `--help-all`. A command
@@ -119,7 +119,7 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
 
     rackline tiers deepseek-v3 --on dgx-h200 --prompt 16k
     rackline tiers llama-3.1-70b --on dgx-h100 \\
-      --held 5min --held 1h --reuses 10 --within 200ms --plot tiers.svg
+      --hold-time 5min --hold-time 1h --reuses 10 --max-load-time 200ms --plot tiers.svg
 """,
     "price": """Examples:
 
@@ -136,10 +136,10 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
 """,
     "budget": """Examples:
 
-    rackline budget --quality-of 70b@15T --serve 50M --months 2
-    rackline budget --quality-of 70b@15T --serve 50M --months 2 \\
+    rackline budget --quality-of 70b@15T --traffic 50M --months 2
+    rackline budget --quality-of 70b@15T --traffic 50M --months 2 \\
       --rl 10T --moe 32 --plot budget.svg
-    rackline budget --loss 1.95 --serve 1M --unique-tokens 20T --json
+    rackline budget --loss 1.95 --traffic 1M --unique-tokens 20T --json
     rackline budget --runs
 """,
     "validate": """Examples:

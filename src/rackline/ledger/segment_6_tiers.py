@@ -70,8 +70,8 @@ def c118(it: Work) -> Finding:
             it.least(f"{cheap.name}, to bring back", cheap.retrieve_usd, "USD", dear.retrieve_usd)
         else:
             it.show(f"{cheap.name}, to bring back", cheap.retrieve_usd, "USD")
-    reigns = envelope(found)
-    names = ", ".join(f"{reign.cost.name} from {format_seconds(reign.from_s)}" for reign in reigns)
+    spans = envelope(found)
+    names = ", ".join(f"{span.cost.name} from {format_seconds(span.from_s)}" for span in spans)
     return it.done(f"By the prices of the catalogue the cheapest are {names}.")
 
 
@@ -101,7 +101,7 @@ def c120(it: Work) -> Finding:
 
 def c121(it: Work) -> Finding:
     found = lines(it)
-    reigns = envelope(found)
+    spans = envelope(found)
     costs: list[str] = []
     for label, name in (("5 minutes", "short_s"), ("1 hour", "long_s")):
         by_rule = tier_by_drain(found, it.q(name))
@@ -109,7 +109,7 @@ def c121(it: Work) -> Finding:
         what = f"cost of the rule's tier over the cheapest, {label} ({by_rule.name})"
         it.most(what, over, "times", it.q("small_factor"), when=f"it is held for {label}")
         costs.append(f"{over:.3g} times the least for {label}")
-    ends = ", ".join(f"{reign.cost.name} from {format_seconds(reign.from_s)}" for reign in reigns)
+    ends = ", ".join(f"{span.cost.name} from {format_seconds(span.from_s)}" for span in spans)
     return it.done(f"The rule's tier costs {' and '.join(costs)}; by prices the cheapest are {ends}.")
 
 

@@ -1,8 +1,8 @@
 """Pricing: from cost to a price sheet, from a price sheet to the architecture, and the cost of keeping a KV cache."""
 
 from rackline.pricing.cache import (
+    CheapestSpan,
     KeepingCost,
-    Reign,
     break_even_s,
     cheapest,
     default_tiers,
@@ -21,6 +21,7 @@ from rackline.pricing.sheet import PriceSheet, PriceTier, all_sheets, find_sheet
 from rackline.pricing.unknowns import Offer, Range, Unknowns, default_offers, default_unknowns
 
 __all__ = [
+    "CheapestSpan",
     "Compared",
     "Conflict",
     "Inference",
@@ -34,7 +35,6 @@ __all__ = [
     "PriceTier",
     "Range",
     "Reading",
-    "Reign",
     "Rent",
     "SoldCache",
     "SoldTier",

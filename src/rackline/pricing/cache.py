@@ -104,7 +104,7 @@ def recompute_cost(prefill_usd: float, prefill_s: float) -> KeepingCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reign:
+class CheapestSpan:
     """The stretch of hold times in which one tier is the cheapest.
 
     Args:
@@ -124,10 +124,10 @@ class Reign:
     until_s: float
 
 
-def envelope(costs: Sequence[KeepingCost], reuses: float = 1.0) -> tuple[Reign, ...]:
+def envelope(costs: Sequence[KeepingCost], reuses: float = 1.0) -> tuple[CheapestSpan, ...]:
     """The cheapest tier over the hold time: the lower envelope of the cost lines.
 
-    From the cheapest line at t = 0, the next reign begins at the nearest crossing with a flatter line:
+    From the cheapest line at t = 0, the next span begins at the nearest crossing with a flatter line:
 
         t = (fixed_j - fixed_i) / (hold_i - hold_j)      fixed = write + n · retrieve
 
@@ -151,7 +151,7 @@ def envelope(costs: Sequence[KeepingCost], reuses: float = 1.0) -> tuple[Reign, 
     slope = [cost.hold_usd_per_s for cost in costs]
     order = range(len(costs))
     now = min(order, key=lambda i: (fixed[i], slope[i]))
-    start, reigns = 0.0, list[Reign]()
+    start, spans = 0.0, list[CheapestSpan]()
     while True:
         flatter = [i for i in order if slope[i] < slope[now]]
         if not flatter:
@@ -159,15 +159,15 @@ def envelope(costs: Sequence[KeepingCost], reuses: float = 1.0) -> tuple[Reign, 
         ends = {i: (fixed[i] - fixed[now]) / (slope[now] - slope[i]) for i in flatter}
         then = min(flatter, key=lambda i: (ends[i], slope[i]))
         if ends[then] > start:
-            reigns.append(Reign(cost=costs[now], from_s=start, until_s=ends[then]))
+            spans.append(CheapestSpan(cost=costs[now], from_s=start, until_s=ends[then]))
         start, now = max(ends[then], start), then
-    reigns.append(Reign(cost=costs[now], from_s=start, until_s=float("inf")))
-    return tuple(reigns)
+    spans.append(CheapestSpan(cost=costs[now], from_s=start, until_s=float("inf")))
+    return tuple(spans)
 
 
-def cheapest(reigns: Sequence[Reign], kept_s: float) -> KeepingCost:
-    """The tier whose reign holds a time."""
-    return next(reign.cost for reign in reversed(reigns) if kept_s >= reign.from_s)
+def cheapest(spans: Sequence[CheapestSpan], kept_s: float) -> KeepingCost:
+    """The tier whose span holds a time."""
+    return next(span.cost for span in reversed(spans) if kept_s >= span.from_s)
 
 
 def tier_by_drain(costs: Sequence[KeepingCost], kept_s: float) -> KeepingCost:
@@ -195,10 +195,10 @@ def tier_by_drain(costs: Sequence[KeepingCost], kept_s: float) -> KeepingCost:
     return min(draining, key=lambda cost: abs(np.log((cost.drain_s or 1.0) / kept_s)))
 
 
-def break_even_s(dear_to_hold: KeepingCost, dear_to_fetch: KeepingCost, reuses: float = 1.0) -> float:
+def break_even_s(cheap_to_load: KeepingCost, cheap_to_hold: KeepingCost, reuses: float = 1.0) -> float:
     """Hold time from which the second tier is cheaper than the first [s]; 0 if always, infinite if never."""
-    gap = float(dear_to_fetch.usd(0.0, reuses)) - float(dear_to_hold.usd(0.0, reuses))
-    faster = dear_to_hold.hold_usd_per_s - dear_to_fetch.hold_usd_per_s
+    gap = float(cheap_to_hold.usd(0.0, reuses)) - float(cheap_to_load.usd(0.0, reuses))
+    faster = cheap_to_load.hold_usd_per_s - cheap_to_hold.hold_usd_per_s
     if gap <= 0:
         return 0.0
     return gap / faster if faster > 0 else float("inf")
@@ -268,7 +268,7 @@ class HeldPrice:
 
 def held_price(
     lines: Sequence[KeepingCost],
-    reigns: Sequence[Reign],
+    spans: Sequence[CheapestSpan],
     kept_s: float,
     *,
     prompt_len: float,
@@ -279,13 +279,13 @@ def held_price(
 
     Args:
         lines: of each tier.
-        reigns: the cheapest tier by time.
+        spans: the cheapest tier by time.
         kept_s: hold time [s].
         prompt_len: tokens of the entry [tokens].
         reuses: how often it is brought back [count].
         price_over_cost: of the prices [1].
     """
-    best, rule = cheapest(reigns, kept_s), tier_by_drain(lines, kept_s)
+    best, rule = cheapest(spans, kept_s), tier_by_drain(lines, kept_s)
     per_mtok = 1e6 / prompt_len
     charged = per_mtok * price_over_cost
     return HeldPrice(

@@ -1,4 +1,4 @@
-"""Terminal report of `plan`: what to run, what it can promise, what a simulated run of it measured."""
+"""Terminal report of `plan`: what to run, the request rate that it sustains, and what its simulation measured."""
 
 from __future__ import annotations
 
@@ -126,10 +126,10 @@ def against(choice: Choice, name: str, limit: tuple[float, float | None] | None)
     if limit is None:
         return text
     most, percentile = limit
-    if percentile is None or choice.promise is None:
+    if percentile is None or choice.sustained is None:
         text.append(f"  ({percent(share(mean, most))} of the limit)", style="not bold dim")
         return text
-    served = choice.promise.simulated
+    served = choice.sustained.simulated
     value = (served.tpot_s if name == "tpot_s" else served.ttft_s).at(percentile)
     text.append(f"  (p{percentile:g} {percent(share(value, most))} of the limit)", style="not bold dim")
     return text
@@ -155,14 +155,14 @@ def chips_text(plan: Plan, choice: Choice) -> str:
 
 def served_table(choice: Choice) -> RenderableType:
     """What the simulator measured at the promised rate; or why it was not asked."""
-    promise = choice.promise
-    if promise is None:
+    sustained = choice.sustained
+    if sustained is None:
         why = choice.not_simulated or "not asked for"
         text = f"not simulated ({why}): the numbers are {BASIS[choice.basis]}"
         return Text(f"{text}; {choice.caveat}" if choice.caveat else text, style="yellow")
-    found = promise.simulated
+    found = sustained.simulated
     table = plain_table(
-        f"served: {found.requests:,} requests that arrive at random, {promise.requests_per_s:.3g} a second",
+        f"served: {found.requests:,} requests that arrive at random, {sustained.requests_per_s:.3g} a second",
         caption="± of p99: nine of ten other runs of this length lie between",
     )
     for name in ("", "mean", "p50", "p90", "p99", "± of p99"):
@@ -192,9 +192,9 @@ def other_kind(plan: Plan) -> list[RenderableType]:
         f"{what}: {replace(other.layout, dp=1).label()}, {money(other.usd_per_mtok_output_all_in, plan.priced)} per M"
     )
     text += f" output tokens, {ratio:.3g} times as much"
-    if other.promise is None:
+    if other.sustained is None:
         return [Text(f"{text} by {BASIS[other.basis]}; not simulated: {other.not_simulated}", style="dim")]
-    found = other.promise.simulated
+    found = other.sustained.simulated
     times = [
         f"{name} {format_seconds(one.mean)} (p99 {format_seconds(one.p99)})"
         for name, one in (("time to first token", found.ttft_s), ("per output token", found.tpot_s))
@@ -206,7 +206,7 @@ def other_kind(plan: Plan) -> list[RenderableType]:
 def estimate_line(choice: Choice) -> list[RenderableType]:
     """What the search had expected of it, where another rate is promised."""
     found = choice.estimate
-    if choice.promise is None or abs(choice.promise.requests_per_s / found.requests_per_s - 1.0) < 1e-3:
+    if choice.sustained is None or abs(choice.sustained.requests_per_s / found.requests_per_s - 1.0) < 1e-3:
         return []
     text = (
         f"the search had expected {found.requests_per_s:.3g} requests/s, {format_seconds(found.ttft_s)} to the first "

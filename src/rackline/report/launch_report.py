@@ -21,7 +21,7 @@ def launch_report(commands: Sequence[LaunchCommand]) -> Group:
         parts.append(Text(command_text(command.words), style="cyan", no_wrap=True, overflow="fold"))
         if command.options_file:
             parts.append(Text("options.yaml:\n" + "\n".join(f"    {line}" for line in command.options_file)))
-        parts += [Text(note, style="yellow") for note in command.notes]
+        parts += [Text(note, style="yellow") for note in (*command.notes, *command.lacks)]
     return Group(*parts)
 
 

@@ -98,11 +98,11 @@ def _paid(plan: Plan, best: Choice) -> str:
 
 def _served(best: Choice) -> RenderableType:
     """Percentiles of the simulated run, or why there are none."""
-    promise = best.promise
-    if promise is None:
+    sustained = best.sustained
+    if sustained is None:
         why = best.not_simulated or "not asked for"
         return Text(f"not simulated ({why}): {BASIS[best.basis]}", style="yellow")
-    found = promise.simulated
+    found = sustained.simulated
     table: Table = plain_table(f"simulated: {found.requests:,} requests that arrive at random")
     for name in ("", "mean", "p50", "p90", "p99"):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)

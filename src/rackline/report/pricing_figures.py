@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rackline.pricing import KeepingCost, Offered, Reading, Reign
+from rackline.pricing import CheapestSpan, KeepingCost, Offered, Reading
 from rackline.report.axes import Measure, log_axis
 from rackline.report.figure import Figure
 from rackline.report.layers import Layer, Row, colour, hovered, limit
@@ -21,21 +21,21 @@ _SHORTEST = 128.0
 
 
 def tiers_figure(
-    lines: Sequence[KeepingCost], reigns: Sequence[Reign], *, title: str, prompt_len: float, reuses: float
+    lines: Sequence[KeepingCost], spans: Sequence[CheapestSpan], *, title: str, prompt_len: float, reuses: float
 ) -> Figure:
     """Cost of keeping a prompt over the time held: the tiers that are ever the cheapest, and where one takes over.
 
     Args:
         lines: cost of each tier.
-        reigns: stretches in which one is the cheapest.
+        spans: stretches in which one is the cheapest.
         title: what is kept and where.
         prompt_len: tokens of the prompt [tokens].
         reuses: times that it is brought back [count].
     """
-    ends = [reign.until_s for reign in reigns if np.isfinite(reign.until_s) and reign.until_s > 0]
+    ends = [span.until_s for span in spans if np.isfinite(span.until_s) and span.until_s > 0]
     times = np.geomspace(min([1.0, *ends]) / 30.0, max([86400.0, *ends]) * 5.0, 81)
     per_mtok = 1e6 / prompt_len
-    names = list(dict.fromkeys(reign.cost.name for reign in reigns))
+    names = list(dict.fromkeys(span.cost.name for span in spans))
     rows: list[Row] = []
     for line in lines:
         if line.name in names:
@@ -70,10 +70,10 @@ def tiers_figure(
     for end in ends:
         layers += limit("x", x, end, format_seconds(end), "reference")
     words = "; ".join(
-        f"{reign.cost.name} up to {format_seconds(reign.until_s)}"
-        if np.isfinite(reign.until_s)
-        else f"then {reign.cost.name}"
-        for reign in reigns
+        f"{span.cost.name} up to {format_seconds(span.until_s)}"
+        if np.isfinite(span.until_s)
+        else f"then {span.cost.name}"
+        for span in spans
     )
     return Figure(
         title="Keeping the cache of a prompt: cost over the time held",

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rackline.pricing import Compared, Inference, KeepingCost, Offered, Reading, Reign, SoldTier, tier_by_drain
+from rackline.pricing import CheapestSpan, Compared, Inference, KeepingCost, Offered, Reading, SoldTier, tier_by_drain
 from rackline.report.breakdown import plain_table
 from rackline.report.wording import percent, short_count
 from rackline.units import format_bytes, format_count, format_percent, format_seconds, format_usd
@@ -133,8 +133,8 @@ def _cache_table(offered: Offered) -> Table:
 
 def tiers_report(
     lines: Sequence[KeepingCost],
-    reigns: Sequence[Reign],
-    holds_s: Sequence[float],
+    spans: Sequence[CheapestSpan],
+    hold_times_s: Sequence[float],
     *,
     title: str,
     entry_bytes: float,
@@ -153,34 +153,34 @@ def tiers_report(
     return Group(
         head,
         Text(""),
-        _reigns_table(reigns),
+        _spans_table(spans),
         Text(""),
-        _holds_table(lines, reigns, holds_s, prompt_len, reuses, price_over_cost, width >= 100),
+        _hold_times_table(lines, spans, hold_times_s, prompt_len, reuses, price_over_cost, width >= 100),
         Text(""),
         _lines_table(lines, prompt_len),
     )
 
 
-def _reigns_table(reigns: Sequence[Reign]) -> Table:
+def _spans_table(spans: Sequence[CheapestSpan]) -> Table:
     table = plain_table("cheapest tier by how long the entry is held")
     for name in ("from", "until", "tier", "kind", "drain time", "back in"):
         table.add_column(name, justify="right" if name in ("from", "until", "drain time", "back in") else "left")
-    for reign in reigns:
+    for span in spans:
         table.add_row(
-            format_seconds(reign.from_s) if reign.from_s else "0",
-            format_seconds(reign.until_s) if math.isfinite(reign.until_s) else _PAST,
-            reign.cost.name,
-            reign.cost.tier,
-            format_seconds(reign.cost.drain_s) if reign.cost.drain_s else "-",
-            format_seconds(reign.cost.fetch_s) if reign.cost.fetch_s else "at once",
+            format_seconds(span.from_s) if span.from_s else "0",
+            format_seconds(span.until_s) if math.isfinite(span.until_s) else _PAST,
+            span.cost.name,
+            span.cost.tier,
+            format_seconds(span.cost.drain_s) if span.cost.drain_s else "-",
+            format_seconds(span.cost.fetch_s) if span.cost.fetch_s else "at once",
         )
     return table
 
 
-def _holds_table(
+def _hold_times_table(
     lines: Sequence[KeepingCost],
-    reigns: Sequence[Reign],
-    holds_s: Sequence[float],
+    spans: Sequence[CheapestSpan],
+    hold_times_s: Sequence[float],
     prompt_len: float,
     reuses: float,
     price_over_cost: float,
@@ -195,8 +195,8 @@ def _holds_table(
     more = ("storage an hour", "rule's tier", "rule costs") if wide else ("rule's tier", "costs")
     for name in ("held", "tier", "write + hold", "each hit", *more):
         table.add_column(name, justify="left" if "tier" in name else "right", no_wrap=True)
-    for hold in holds_s:
-        best, rule = cheapest(reigns, hold), tier_by_drain(lines, hold)
+    for hold in hold_times_s:
+        best, rule = cheapest(spans, hold), tier_by_drain(lines, hold)
         per_token = price_over_cost / prompt_len
         over = float(rule.usd(hold, reuses)) / float(best.usd(hold, reuses))
         table.add_row(

@@ -56,10 +56,10 @@ def run_report(data: Mapping[str, Any], title: str, *, elapsed_s: float) -> Grou
         )
         body.append(f"\n{given} per M input tokens, {made} per M output tokens ({all_in} all-in)")
     if "slo" in data:
-        kept = data["holds_slo"]
+        kept = data["meets_slo"]
         body.append(f"\n{'keeps' if kept else 'breaks'} the limits", style="bold green" if kept else "bold red")
         body.append(
-            f" at p{data['slo']['percentile']:g}; {percent(data['good_share'])} of requests are within them, "
+            f" at p{data['slo']['percentile']:g}; {percent(data['slo_attainment'])} of requests are within them, "
             f"{data['goodput_requests_per_s']:.3g} requests/s"
         )
     _append_warnings(body, data)
@@ -84,7 +84,7 @@ def _append_warnings(body: Text, data: Mapping[str, Any]) -> None:
     over, steps = data["overload"], data["lockstep"]
     if over is not None:
         body.append(
-            f"\n{over['came_per_s']:.3g} requests/s came and {over['started_per_s']:.3g} could start; "
+            f"\n{over['arrived_per_s']:.3g} requests/s came and {over['started_per_s']:.3g} could start; "
             f"{over['waiting']:,} waited when the last one came. The longer such a run, the longer the waits.",
             style="yellow",
         )
@@ -126,8 +126,8 @@ def comparison_report(runs: Mapping[str, Mapping[str, Any]]) -> Table:
         for q in ("p50", "p99"):
             table.add_row(f"{name}, {q}", *(_seconds(data[key][q]) for data in runs.values()))
     table.add_row("output tokens/s", *(format_count(data["output_tokens_per_s"]) for data in runs.values()))
-    if any("good_share" in data for data in runs.values()):
-        table.add_row("within the limits", *(percent(data["good_share"]) for data in runs.values()))
+    if any("slo_attainment" in data for data in runs.values()):
+        table.add_row("within the limits", *(percent(data["slo_attainment"]) for data in runs.values()))
     for key, name in (("input", "$ per M input tokens"), ("output", "$ per M output tokens"),
                       ("output_all_in", "$ per M output, all-in")):  # fmt: skip
         prices = [data.get(f"usd_per_mtok_{key}") for data in runs.values()]

@@ -10,7 +10,7 @@ from rackline.passes import PassTime
 from rackline.search.candidate import Basis, Candidate
 from rackline.search.floors import Floors
 from rackline.search.pool_pair import Pool, PoolPair
-from rackline.search.promise import Promise
+from rackline.search.sustained_rate import SustainedRate
 from rackline.serving.disaggregated import KvTransfer
 from rackline.serving.workload import Mode, Workload
 
@@ -58,7 +58,7 @@ class Choice:
         workload: request lengths.
         estimate: the numbers by which it was found; `basis` says of what kind they are.
         inside: passes, memory and floors, at the batch of the estimate.
-        promise: the rate at which the limits hold when it is served; None where it was not.
+        sustained: the rate at which the limits hold when it is served; None where it was not.
         not_simulated: why it was not served; then the numbers are those of the estimate.
     """
 
@@ -83,7 +83,7 @@ class Choice:
         "usd_per_mtok_input",
         "usd_per_mtok_output",
         "usd_per_mtok_output_all_in",
-        "simulated=promise.simulated",
+        "simulated=sustained.simulated",
         "not_simulated",
         "estimate.basis=estimate.basis",
         "estimate.caveat=estimate.caveat",
@@ -112,7 +112,7 @@ class Choice:
     workload: Workload
     estimate: Candidate | PoolPair
     inside: Inside
-    promise: Promise | None = None
+    sustained: SustainedRate | None = None
     not_simulated: str = ""
 
     @property
@@ -123,12 +123,12 @@ class Choice:
     @property
     def basis(self) -> Basis:
         """What rate, latencies and costs rest on."""
-        return "simulated" if self.promise else self.estimate.basis
+        return "simulated" if self.sustained else self.estimate.basis
 
     @property
     def caveat(self) -> str:
         """Where the numbers are known to be off; empty for those that are simulated."""
-        return "" if self.promise else self.estimate.caveat
+        return "" if self.sustained else self.estimate.caveat
 
     @property
     def prefill_pool(self) -> Pool | None:
@@ -178,22 +178,22 @@ class Choice:
     @property
     def batch_size(self) -> float:
         """Requests in flight on one replica, in the mean [requests]."""
-        return self.promise.simulated.in_flight if self.promise else float(self.engine.batch_size)
+        return self.sustained.simulated.in_flight if self.sustained else float(self.engine.batch_size)
 
     @property
     def max_num_seqs(self) -> int:
         """Sequences that one rank and micro-batch may run [sequences]."""
-        return self.promise.max_num_seqs if self.promise else self.engine.sequences_per_rank
+        return self.sustained.max_num_seqs if self.sustained else self.engine.sequences_per_rank
 
     @property
     def tpot_s(self) -> float:
         """Mean time per output token [s]."""
-        return self.promise.simulated.tpot_s.mean if self.promise else self.estimate.tpot_s
+        return self.sustained.simulated.tpot_s.mean if self.sustained else self.estimate.tpot_s
 
     @property
     def ttft_s(self) -> float:
         """Mean time to first token [s]."""
-        return self.promise.simulated.ttft_s.mean if self.promise else self.estimate.ttft_s
+        return self.sustained.simulated.ttft_s.mean if self.sustained else self.estimate.ttft_s
 
     @property
     def tokens_per_s_per_user(self) -> float:
@@ -203,12 +203,12 @@ class Choice:
     @property
     def requests_per_s(self) -> float:
         """Arrivals at which the limits hold, of all replicas [requests/s]."""
-        return self.promise.requests_per_s if self.promise else self.estimate.requests_per_s
+        return self.sustained.requests_per_s if self.sustained else self.estimate.requests_per_s
 
     @property
     def saturation_requests_per_s(self) -> float:
         """What the engines reach with all slots taken [requests/s]."""
-        return self.promise.saturation_requests_per_s if self.promise else self.estimate.requests_per_s
+        return self.sustained.saturation_requests_per_s if self.sustained else self.estimate.requests_per_s
 
     @property
     def utilisation(self) -> float:
@@ -228,8 +228,8 @@ class Choice:
     @property
     def prompt_cost_share(self) -> float:
         """Share of the cost that prompts take."""
-        if self.promise is not None and isinstance(self.estimate, Candidate):
-            return self.promise.simulated.prompt_cost_share
+        if self.sustained is not None and isinstance(self.estimate, Candidate):
+            return self.sustained.simulated.prompt_cost_share
         return 1.0 - self.estimate.usd_per_mtok_output / self.estimate.usd_per_mtok_output_all_in
 
     @property
@@ -253,9 +253,9 @@ class Choice:
         """What a decode step waits for."""
         return self.inside.decode.binds
 
-    def with_promise(self, promise: Promise) -> Choice:
-        """Served: with the rate that it can promise."""
-        served = replace(self, promise=promise)
+    def with_sustained_rate(self, sustained: SustainedRate) -> Choice:
+        """Served: with the rate that it sustains."""
+        served = replace(self, sustained=sustained)
         floors = self.inside.floors
         if floors is None:
             return served

@@ -48,7 +48,7 @@ class Disaggregated:
         best: cheapest pair that keeps the limits, None when there is none, see `reason`.
         contenders: the cheapest pairs by their estimates, cheapest first.
         pareto: front of tokens/s/user against cost among the pairs that keep the time to first token.
-        usd_at_least: cost that no pair within the time per output token can be below, with both pools always full
+        usd_lower_bound: cost that no pair within the time per output token can be below, with both pools always full
             [USD per million output tokens].
         candidates_evaluated: points of both pools whose times were computed.
         pairs_compared: combinations of both pools that were compared.
@@ -66,7 +66,7 @@ class Disaggregated:
     candidates_evaluated: int
     pairs_compared: int
     contenders: tuple[Choice, ...] = ()
-    usd_at_least: float = 0.0
+    usd_lower_bound: float = 0.0
     reason: str = ""
 
 
@@ -204,7 +204,7 @@ class PoolSearch:
         return least * self.budget.decode_usd_per_chip_s
 
     @property
-    def usd_at_least(self) -> float:
+    def usd_lower_bound(self) -> float:
         """Cost with the cheapest of each pool always full, without a limit to the first token [USD per million]."""
         labels = {label for _, label in self._least}
         found = [self._least.get(("decode", one), np.inf) + self._least.get(("prefill", one), np.inf) for one in labels]
@@ -245,7 +245,7 @@ class PoolSearch:
         return Disaggregated(
             best=contenders[0] if contenders else None,
             contenders=contenders,
-            usd_at_least=self.usd_at_least,
+            usd_lower_bound=self.usd_lower_bound,
             pareto=tuple(shown[int(index)] for index in again),
             candidates_evaluated=evaluated,
             pairs_compared=pairs.evaluated,

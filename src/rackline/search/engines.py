@@ -37,7 +37,7 @@ class Engines:
 
     Args:
         contenders: the cheapest by their estimates that keep the limits, cheapest first.
-        usd_at_least: cost of the cheapest within the time per output token with every slot taken all the time
+        usd_lower_bound: cost of the cheapest within the time per output token with every slot taken all the time
             [USD per million output tokens]; infinite where there is none.
         pareto: front of tokens/s/user against cost, of all that fit, fastest first.
         ranked: cheapest of each tp, pp, moe_tp and precision that keeps the limits, cheapest first.
@@ -48,7 +48,7 @@ class Engines:
     """
 
     contenders: tuple[Choice, ...]
-    usd_at_least: float
+    usd_lower_bound: float
     pareto: tuple[Candidate, ...]
     ranked: tuple[Candidate, ...]
     rejected: tuple[Rejected, ...]
@@ -130,7 +130,7 @@ class EngineSearch:
         ]
         return Engines(
             contenders=tuple(contenders),
-            usd_at_least=self._usd_at_least(points),
+            usd_lower_bound=self._usd_lower_bound(points),
             pareto=tuple(found.pareto),
             ranked=tuple(found.ranked),
             rejected=tuple(found.rejected),
@@ -139,7 +139,7 @@ class EngineSearch:
             need=need,
         )
 
-    def _usd_at_least(self, points: Points) -> float:
+    def _usd_lower_bound(self, points: Points) -> float:
         """What no engine within the time per output token can be below, with every slot taken [USD per million]."""
         limit = np.inf if self.limits.tpot_s is None else self.limits.tpot_s
         batches, serves = self.space.batches, np.append(points.serves, False)

@@ -17,7 +17,7 @@ from rackline.parallel import (
     build_table,
     expert_law,
     memory_use,
-    pipeline_stretch,
+    stage_imbalance,
 )
 from rackline.parallel.deployment import ExpertLoads
 from rackline.passes import Batch, Calibration, ExpertLoad
@@ -117,13 +117,13 @@ class Space:
         Args:
             law: load of the busiest expert-parallel rank of each layout.
         """
-        stretch = as_array(pipeline_stretch(self.model, self.grid.pp))
+        stretch = as_array(stage_imbalance(self.model, self.grid.pp))
         table = build_table(self.model, self.cluster, self.grid, precision, self.calibration, self.routing, experts=law)
         return Engine(
             table=table,
             attention_dp=as_array(self.grid.attention_dp)[:, None],
             micro_batches=as_array(self.grid.pp)[:, None],
-            pipeline_stretch=stretch[:, None] if stretch.ndim else stretch,
+            stage_imbalance=stretch[:, None] if stretch.ndim else stretch,
             num_layers=self.model.num_layers if isinstance(self.model, Model) else 0,
             stack=self.stack,
         )

@@ -1,4 +1,4 @@
-"""The cheapest of each kind are simulated; the answer is the cheapest at its promised request rate."""
+"""The cheapest of each kind are simulated; the answer is the cheapest at the request rate that it sustains."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rackline.search.choice import Choice
-from rackline.search.promise import Promise, promise
 from rackline.search.served import Site
+from rackline.search.sustained_rate import SustainedRate, sustained_rate
 
 CONTENDERS = 3  # ways of one kind that are tried, where the cheapest cannot keep its limits when it is served
 
@@ -31,11 +31,11 @@ class Kind:
 
     Args:
         choices: the cheapest by their estimates, cheapest first; may be empty.
-        usd_at_least: what none of the kind can be below [USD per million output tokens].
+        usd_lower_bound: what none of the kind can be below [USD per million output tokens].
     """
 
     choices: Sequence[Choice]
-    usd_at_least: float
+    usd_lower_bound: float
 
 
 def serve_kinds(site: Site, kinds: Sequence[Kind]) -> list[Finalist]:
@@ -61,15 +61,15 @@ def serve_kinds(site: Site, kinds: Sequence[Kind]) -> list[Finalist]:
 def _first_that_holds(site: Site, kind: Kind, least: float) -> Finalist:
     reason = ""
     for choice in kind.choices:
-        if kind.usd_at_least >= least:
+        if kind.usd_lower_bound >= least:
             why = (
                 "it cannot be cheaper: even with every slot always taken and no limit to the first token "
-                f"it costs {kind.usd_at_least / least:.3g} times the answer"
+                f"it costs {kind.usd_lower_bound / least:.3g} times the answer"
             )
             return Finalist(choice=replace(choice, not_simulated=why))
-        found = promise(choice.estimate, site)
-        if isinstance(found, Promise):
-            return Finalist(choice=choice.with_promise(found))
+        found = sustained_rate(choice.estimate, site)
+        if isinstance(found, SustainedRate):
+            return Finalist(choice=choice.with_sustained_rate(found))
         if not found.simulated:
             return Finalist(choice=replace(choice, not_simulated=found.reason))
         reason = reason or found.reason

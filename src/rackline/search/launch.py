@@ -17,12 +17,14 @@ from rackline.arch import Model
 from rackline.hardware import Cluster
 from rackline.parallel import Layout, Precision, precision
 from rackline.search.choice import Choice
-from rackline.search.launch_rules import Role
+from rackline.search.launch_rules import Role, launch_rules
 from rackline.search.plan import Plan
 from rackline.search.pool_pair import Pool
 from rackline.serving.workload import Mode, Workload
 
 STACKS = ("vllm", "sglang", "trtllm")
+HOST = "HOST"
+"""Stands for the address of a replica's first host."""
 _ATTENTION_DP_OPTION = (0, 5, 23)  # first SGLang that was read with --attn-dp-size; --dp-size meant it before
 _FP4_WHILE_LOADING = {"vllm": ((0, 33), "nvfp4_per_token"), "sglang": ((0, 5, 23), "nvfp4_online")}  # first read
 
@@ -35,8 +37,10 @@ class LaunchCommand:
         stack: "vllm", "sglang" or "trtllm".
         role: what the replica does.
         words: the command and its arguments.
+        version: of the stack, whose options these are.
         options_file: lines of a YAML file that the command reads, empty for none.
-        notes: what the stack cannot express, or sets otherwise.
+        notes: what the stack sets otherwise, and what is to do on other hosts.
+        lacks: what of the plan the stack cannot express.
         replicas: how often it is started [count].
         chips_per_replica: [count].
         num_hosts: hosts of one replica [count].
@@ -45,8 +49,10 @@ class LaunchCommand:
     stack: str
     role: Role
     words: tuple[str, ...]
+    version: str = ""
     options_file: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
     replicas: int = 1
     chips_per_replica: int = 1
     num_hosts: int = 1
@@ -157,48 +163,73 @@ def launch_command(stack: str, replica: Replica, version: str = "") -> LaunchCom
             command = _trtllm(replica)
         case _:
             command = _vllm(replica, version)
-    return replace(command, replicas=layout.dp, chips_per_replica=layout.chips_per_replica, num_hosts=replica.num_hosts)
+    return replace(
+        command,
+        version=version or launch_rules(command.stack).version,
+        replicas=layout.dp,
+        chips_per_replica=layout.chips_per_replica,
+        num_hosts=replica.num_hosts,
+    )
 
 
-def checkpoint(found: Checkpoints, chosen: Precision, native: Precision) -> tuple[str, str, str]:
-    """(id to load, data type to convert to while loading or "", note or "") for the weights of a precision.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What an engine loads for the weights of a precision.
+
+    Args:
+        model_id: Hugging Face id or path.
+        quantise_to: data type to which the engine converts the weights while it loads them; empty for none.
+        note: what is to know of it; empty for nothing.
+        lack: what is missing; empty where the weights are those of the plan.
+    """
+
+    model_id: str
+    quantise_to: str = ""
+    note: str = ""
+    lack: str = ""
+
+
+def checkpoint(found: Checkpoints, chosen: Precision, native: Precision) -> Loaded:
+    """What is loaded for the weights of a precision.
 
     Args:
         native: precision of the released checkpoint.
     """
     wanted = (chosen.linear_weights, chosen.expert_weights)
     if wanted == (native.linear_weights, native.expert_weights):
-        return found.released, "", ""
+        return Loaded(model_id=found.released)
     narrow = min(wanted, key=_width)
     base = narrow.removesuffix("_block")
     other = found.others.get(base)
     if other is not None:
-        return other, "", ""
+        return Loaded(model_id=other)
     if _width(narrow) > _width(native.expert_weights):
         note = f"the engine must load the weights as {narrow}, wider than they were released"
-        return found.released, "", note
+        return Loaded(model_id=found.released, note=note)
     if base in ("fp8", "fp4") and native.linear_weights in ("bf16", "fp16"):
-        return found.released, base, f"converted to {base} while loading: a checkpoint in {base} loads faster"
-    return found.released, "", f"a checkpoint in {narrow} is needed, none is known: name its id or path instead"
+        note = f"converted to {base} while loading: a checkpoint in {base} loads faster"
+        return Loaded(model_id=found.released, quantise_to=base, note=note)
+    lack = f"a checkpoint in {narrow} is needed, none is known: name its id or path instead"
+    return Loaded(model_id=found.released, lack=lack)
 
 
 def _width(dtype: str) -> int:
     return {"fp32": 4, "bf16": 3, "fp16": 3}.get(dtype, 1 if dtype in ("fp4", "mxfp4", "int4") else 2)
 
 
-def _conversion(stack: str, replica: Replica, version: str, notes: list[str]) -> list[str]:
+def _conversion(stack: str, replica: Replica, version: str, lacks: list[str]) -> list[str]:
     """Options that convert the weights while they are loaded."""
     if replica.quantise_to != "fp4":
         return ["--quantization", replica.quantise_to] if replica.quantise_to else []
     since, method = _FP4_WHILE_LOADING[stack]
     if version and _numbers(version) < since:
-        notes.append(f"{stack} {version} does not convert to fp4: a checkpoint in fp4 is needed")
+        lacks.append(f"{stack} {version} does not convert to fp4: a checkpoint in fp4 is needed")
         return []
     return ["--quantization", method]
 
 
 def _vllm(replica: Replica, version: str) -> LaunchCommand:
-    layout, notes = replica.layout, list[str]()
+    layout, notes, lacks = replica.layout, list[str](), list[str]()
     words = ["vllm", "serve", replica.model_id, "--tensor-parallel-size", str(layout.tp)]
     if layout.pp > 1:
         words += ["--pipeline-parallel-size", str(layout.pp)]
@@ -207,11 +238,11 @@ def _vllm(replica: Replica, version: str) -> LaunchCommand:
     if layout.cp > 1 and not replica.decodes:
         words += ["--prefill-context-parallel-size", str(layout.cp)]
     elif layout.cp > 1:
-        notes.append(f"cp={layout.cp} adds chips that share a context; --decode-context-parallel-size cannot")
+        lacks.append(f"cp={layout.cp} adds chips that share a context; --decode-context-parallel-size cannot")
     if layout.ep > 1:
         words.append("--enable-expert-parallel")
         if layout.moe_tp > 1:
-            notes.append(f"ep={layout.ep} with moe_tp={layout.moe_tp} cannot be set: experts go to all chips or none")
+            lacks.append(f"ep={layout.ep} with moe_tp={layout.moe_tp} cannot be set: experts go to all chips or none")
         if layout.attention_dp > 1:
             kind = "high_throughput" if not replica.decodes else "low_latency"
             words += ["--all2all-backend", f"deepep_{kind}"]
@@ -221,15 +252,15 @@ def _vllm(replica: Replica, version: str) -> LaunchCommand:
         words.append("--enable-dbo")
     words += ["--max-num-seqs", str(replica.running), "--max-num-batched-tokens", str(replica.pass_tokens)]
     words += ["--max-model-len", str(replica.max_tokens), "--gpu-memory-utilization", f"{replica.memory_fraction:g}"]
-    words += _conversion("vllm", replica, version, notes)
+    words += _conversion("vllm", replica, version, lacks)
     if replica.precision.kv_cache == "fp8":
         words += ["--kv-cache-dtype", "fp8"]
     if replica.is_pool:
         words += ["--kv-transfer-config", _json({"kv_connector": "NixlConnector", "kv_role": "kv_both"})]
     words += _vllm_hosts(replica, notes)
     if replica.mode.admission != "chunked" and not replica.is_pool:
-        notes.append("prompts are mixed with decodes: vLLM has no passes of prompts alone")
-    return LaunchCommand(stack="vllm", role=replica.role, words=tuple(words), notes=tuple(notes))
+        lacks.append("prompts are mixed with decodes: vLLM has no passes of prompts alone")
+    return LaunchCommand(stack="vllm", role=replica.role, words=tuple(words), notes=tuple(notes), lacks=tuple(lacks))
 
 
 def _vllm_hosts(replica: Replica, notes: list[str]) -> list[str]:
@@ -240,11 +271,11 @@ def _vllm_hosts(replica: Replica, notes: list[str]) -> list[str]:
     ranks = layout.attention_dp
     if ranks % replica.num_hosts == 0:
         local = ranks // replica.num_hosts
-        start = ["--data-parallel-size-local", str(local), "--data-parallel-address", "HOST"]
+        start = ["--data-parallel-size-local", str(local), "--data-parallel-address", HOST]
         notes.append(f"on host h of {replica.num_hosts}: --headless --data-parallel-start-rank h*{local}")
         return start
     notes.append(f"on the other hosts: --headless --node-rank 1 to {replica.num_hosts - 1}")
-    return ["--nnodes", str(replica.num_hosts), "--node-rank", "0", "--master-addr", "HOST"]
+    return ["--nnodes", str(replica.num_hosts), "--node-rank", "0", "--master-addr", HOST]
 
 
 def _json(value: Mapping[str, Any]) -> str:
@@ -256,7 +287,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _sglang(replica: Replica, version: str) -> LaunchCommand:
-    layout, notes = replica.layout, list[str]()
+    layout, notes, lacks = replica.layout, list[str](), list[str]()
     ranks = layout.attention_dp
     # --tp-size counts all chips of a pipeline stage; attention-dp groups among them hold other sequences
     words = ["python", "-m", "sglang.launch_server", "--model-path", replica.model_id]
@@ -268,7 +299,7 @@ def _sglang(replica: Replica, version: str) -> LaunchCommand:
     elif ranks > 1:
         words += ["--attn-dp-size", str(ranks)]
     if layout.cp > 1:
-        notes.append(f"cp={layout.cp} cannot be set for this model")
+        lacks.append(f"cp={layout.cp} cannot be set for this model")
     if layout.ep > 1:
         words += ["--ep-size", str(layout.ep)]
         if ranks > 1 and layout.moe_tp == 1:
@@ -284,27 +315,27 @@ def _sglang(replica: Replica, version: str) -> LaunchCommand:
             words.append("--enable-mixed-chunk")
     words += ["--max-running-requests", str(replica.running * ranks)]
     words += ["--context-length", str(replica.max_tokens), "--mem-fraction-static", f"{replica.memory_fraction:g}"]
-    words += _conversion("sglang", replica, version, notes)
+    words += _conversion("sglang", replica, version, lacks)
     if replica.precision.kv_cache == "fp8":
         words += ["--kv-cache-dtype", "fp8_e4m3"]
     if replica.is_pool:
         backend = "mooncake" if layout.pp > 1 else "nixl"  # stages of a prefill pool: mooncake only
         words += ["--disaggregation-mode", replica.role, "--disaggregation-transfer-backend", backend]
     if replica.num_hosts > 1:
-        words += ["--nnodes", str(replica.num_hosts), "--node-rank", "0", "--dist-init-addr", "HOST:5000"]
+        words += ["--nnodes", str(replica.num_hosts), "--node-rank", "0", "--dist-init-addr", f"{HOST}:5000"]
         notes.append(f"on the other hosts: --node-rank 1 to {replica.num_hosts - 1}")
-    return LaunchCommand(stack="sglang", role=replica.role, words=tuple(words), notes=tuple(notes))
+    return LaunchCommand(stack="sglang", role=replica.role, words=tuple(words), notes=tuple(notes), lacks=tuple(lacks))
 
 
 def _trtllm(replica: Replica) -> LaunchCommand:
-    layout, notes = replica.layout, list[str]()
+    layout, lacks = replica.layout, list[str]()
     words = ["trtllm-serve", replica.model_id, "--tp_size", str(layout.tp * layout.attention_dp)]
     if layout.pp > 1:
         words += ["--pp_size", str(layout.pp)]
     if replica.num_experts:
         words += ["--ep_size", str(layout.ep)]
     if layout.tp > 1 and layout.attention_dp > 1:
-        notes.append(f"attention is either cut over all chips or not at all: tp={layout.tp} a rank becomes 1")
+        lacks.append(f"attention is either cut over all chips or not at all: tp={layout.tp} a rank becomes 1")
     words += ["--max_batch_size", str(replica.running), "--max_num_tokens", str(replica.pass_tokens)]
     words += ["--max_seq_len", str(replica.max_tokens)]
     words += ["--kv_cache_free_gpu_memory_fraction", f"{replica.memory_fraction:g}"]
@@ -325,9 +356,9 @@ def _trtllm(replica: Replica) -> LaunchCommand:
     if options:
         words += ["--extra_llm_api_options", "options.yaml"]
     if replica.mode.two_batch_overlap:
-        notes.append("no option splits the batch to overlap the exchange of tokens")
+        lacks.append("no option splits the batch to overlap the exchange of tokens")
     return LaunchCommand(
-        stack="trtllm", role=replica.role, words=tuple(words), options_file=tuple(options), notes=tuple(notes)
+        stack="trtllm", role=replica.role, words=tuple(words), options_file=tuple(options), lacks=tuple(lacks)
     )
 
 
@@ -367,12 +398,12 @@ def _role_command(
 ) -> LaunchCommand:
     model = plan.model
     moe = model.moe() if isinstance(model, Model) else None
-    model_id, quantise_to, note = checkpoint(found, what.precision, precision("native", model, on.chip))
+    loaded = checkpoint(found, what.precision, precision("native", model, on.chip))
     command = launch_command(
         stack,
         Replica(
-            model_id=model_id,
-            quantise_to=quantise_to,
+            model_id=loaded.model_id,
+            quantise_to=loaded.quantise_to,
             layout=what.layout,
             precision=what.precision,
             mode=what.mode,
@@ -385,4 +416,8 @@ def _role_command(
         ),
         version,
     )
-    return replace(command, notes=(*command.notes, note)) if note else command
+    return replace(
+        command,
+        notes=(*command.notes, *([loaded.note] if loaded.note else [])),
+        lacks=(*command.lacks, *([loaded.lack] if loaded.lack else [])),
+    )

@@ -128,8 +128,8 @@ class Plan:
         both = self.disaggregated
         pairs = both.contenders if both else ()
         kinds = (
-            Kind(choices=engines.contenders, usd_at_least=engines.usd_at_least),
-            Kind(choices=pairs, usd_at_least=both.usd_at_least if both else 0.0),
+            Kind(choices=engines.contenders, usd_lower_bound=engines.usd_lower_bound),
+            Kind(choices=pairs, usd_lower_bound=both.usd_lower_bound if both else 0.0),
         )
         alone, apart = serve_kinds(site, kinds)
         if both is not None and pairs:

@@ -19,7 +19,7 @@ from rackline.search.space import Constraints
 from rackline.serving.stack import Stack, stack_of
 from rackline.serving.workload import Mode, Workload
 from rackline.simulation import Handover, Pool, Result, pool_of, simulate
-from rackline.simulation.open_loop import Latency, OpenLoop, grows, lags, latency
+from rackline.simulation.open_loop import Latency, OpenLoop, completions_lag, latency, queue_grows
 
 MEASURED = 4000  # requests of a run that count
 
@@ -63,7 +63,7 @@ class Simulated:
         in_flight: requests that decode or prefill on one replica of what decodes, in the mean [requests].
         prompt_cost_share: share of the cost that prompts take.
         ttft_s, tpot_s, e2e_s: [s].
-        grows: whether the queue keeps growing.
+        queue_grows: whether the queue keeps growing.
     """
 
     json_keys: ClassVar = (
@@ -80,7 +80,7 @@ class Simulated:
     ttft_s: Latency
     tpot_s: Latency
     e2e_s: Latency
-    grows: bool
+    queue_grows: bool
 
     def over_limits(self, limits: Constraints) -> dict[str, float]:
         """Each limited latency, at its percentile, over its limit."""
@@ -152,8 +152,8 @@ class Group:
             ttft_s=latency(result.ttft_s[part]),
             tpot_s=latency(result.tpot_s[part]),
             e2e_s=latency(result.e2e_s[part]),
-            grows=grows(result.queue_s[part], requests_per_s / self.copies)
-            or lags(result.arrival_s[part], result.finish_s[part]),
+            queue_grows=queue_grows(result.queue_s[part], requests_per_s / self.copies)
+            or completions_lag(result.arrival_s[part], result.finish_s[part]),
         )
 
 

@@ -254,7 +254,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 def shares(parts: Mapping[str, Any], micro_batches: float) -> dict[str, float]:
     """Where the time of a step goes [s]: groups of rows over all micro-batches, host, bubble, exchange, optimiser."""
     found = {
-        name: micro_batches * sum(float(parts["shown_s"].get(kind, 0.0)) for kind in kinds)
+        name: micro_batches * sum(float(parts["exposed_s"].get(kind, 0.0)) for kind in kinds)
         for name, kinds in GROUPS.items()
     }
     found["recompute"] = micro_batches * float(parts["recompute_s"])

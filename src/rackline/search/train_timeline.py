@@ -26,7 +26,7 @@ def timeline_of(plan: TrainPlan, one: TrainCandidate) -> Timeline:
     parts = layout.pp * chunks // kind.copies
     layers = job.model.num_layers + job.mtp_layers
     per_part = [layers // parts + (1 if index < layers % parts else 0) for index in range(parts)]
-    head_s = sum(one.step["shown_s"].get(name, 0.0) for name in ("head", "logits")) * layout.pp
+    head_s = sum(one.step["exposed_s"].get(name, 0.0) for name in ("head", "logits")) * layout.pp
     forward, given, weight = (one.step[name] * layout.pp for name in ("forward_s", "input_s", "weight_s"))
     again = one.step["recompute_s"] * layout.pp
     batch = job.micro_batch(runs)

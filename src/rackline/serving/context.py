@@ -209,7 +209,7 @@ def context_decode_s(
     features[f.TOKENS] = n / group.cp
     features[f.LOGIT_ROWS] = n / group.cp
     times = engine.time_table(False)
-    device = (times.seconds(features, threads=threads) + engine.skew_s()) * engine.pipeline_stretch
+    device = (times.seconds(features, threads=threads) + engine.skew_s()) * engine.stage_imbalance
     if group.cp > 1:
         tp = as_array(group.tp)
         sent = split_kv_bytes(model, n, replace(group, tp=tp[:, None] if tp.ndim else tp))

@@ -81,7 +81,7 @@ def batch_curve(
     """
     points = np.unique(np.rint(np.geomspace(1, 16384, 61))) if batch_size is None else np.asarray(batch_size)
     step = deployment.table().seconds(decode_batch(deployment, points, context_len), policy)
-    step = step * deployment.pipeline_stretch
+    step = step * deployment.stage_imbalance
     chips = deployment.layout.chips_per_replica
     rate = points * deployment.layout.pp / step
     price = deployment.cluster.usd_per_chip_hour
@@ -102,7 +102,7 @@ def _step(deployment: Deployment, context_len: float, policy: StepPolicy | None)
 
     def seconds(batch_size: float) -> float:
         batch = Batch(decode_sequences=max(batch_size / ranks, 1.0), context_len=context_len, group_tokens=batch_size)
-        return float(times.seconds(table.features(batch))) * deployment.pipeline_stretch
+        return float(times.seconds(table.features(batch))) * deployment.stage_imbalance
 
     return seconds
 

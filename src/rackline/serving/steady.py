@@ -71,7 +71,7 @@ class Engine:
         table: of one layout or of many.
         attention_dp: ranks that hold different sequences [count].
         micro_batches: in flight in the pipeline [count].
-        pipeline_stretch: slowest over mean pipeline stage.
+        stage_imbalance: slowest over mean pipeline stage.
         num_layers: of the model [count].
         stack: what runs around the kernels.
         speculation: drafts a step and what they yield.
@@ -81,7 +81,7 @@ class Engine:
     table: PassTable
     attention_dp: FloatLike
     micro_batches: FloatLike = 1.0
-    pipeline_stretch: FloatLike = 1.0
+    stage_imbalance: FloatLike = 1.0
     num_layers: int = 0
     stack: Stack = IDEAL
     speculation: Speculation = PLAIN
@@ -98,7 +98,7 @@ class Engine:
             table=self.table.take(layouts),
             attention_dp=pick(self.attention_dp),
             micro_batches=pick(self.micro_batches),
-            pipeline_stretch=pick(self.pipeline_stretch),
+            stage_imbalance=pick(self.stage_imbalance),
         )
 
     def time_table(self, two_batch_overlap: bool) -> TimeTable:
@@ -134,7 +134,7 @@ class Engine:
             group_tokens=tokens * self.attention_dp if batch.group_tokens is None else batch.group_tokens * half,
         )
         device = times.seconds(self.table.features(work), threads=threads) / half
-        return (device + self.skew_s()) * self.pipeline_stretch
+        return (device + self.skew_s()) * self.stage_imbalance
 
     def with_prompts_s(
         self, decode_s: FloatLike, mixed_s: FloatLike, *, tokens: FloatLike = np.inf, sequences: FloatLike = 0.0
@@ -203,7 +203,7 @@ class Engine:
         """All drafts of a step, one after another, with a given number of sequences on a rank [s]."""
         if self.draft is None or not self.speculation.draft_tokens:
             return 0.0
-        alone = replace(self, table=self.draft, pipeline_stretch=1.0, speculation=PLAIN, draft=None)
+        alone = replace(self, table=self.draft, stage_imbalance=1.0, speculation=PLAIN, draft=None)
         one = Batch(decode_sequences=sequences, context_len=context_len)
         return self.speculation.draft_tokens * alone.seconds(one, alone.time_table(False), two_batch_overlap=False)
 

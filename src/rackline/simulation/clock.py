@@ -137,7 +137,7 @@ class TableClock:
         table = compiled(
             engine,
             engine.table,
-            float(engine.pipeline_stretch),
+            float(engine.stage_imbalance),
             int(speculation.verified_tokens),
             two_batch_overlap=two_batch_overlap,
         )
@@ -227,7 +227,7 @@ class TableClock:
                     else sum(float(kind.law.attention_pairs(new, before)) for new, before in chunks)
                 )
         values.pop()
-        device = (table.call(*values) + table.skew_s) * table.stretch
+        device = (table.call(*values) + table.skew_s) * table.stage_imbalance
         if not tokens:
             return device
         stack = self.engine.stack

@@ -189,7 +189,7 @@ def _times(clock: TableClock, seqs: int) -> PassTimes:
         line=line_arrays(times, place),
         around=Around(
             float(clock.table.skew_s),
-            float(clock.table.stretch),
+            float(clock.table.stage_imbalance),
             float(clock.engine.stack.prefill_slowdown),
             float(clock.floor_s),
             float(clock.engine.stack.prompt_graph_tokens),

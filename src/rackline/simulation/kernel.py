@@ -217,7 +217,7 @@ def _mixed_s(n, kv, longest, chunks, count, times):
     """A pass of n decoding sequences and `count` pieces of prompts [s]."""
     of_pass, of_kinds, of_experts, loads, touched = times.columns
     decode, x = times.decode, times.x
-    skew_s, stretch, prefill_slowdown, floor_s, graph_tokens = times.around
+    skew_s, stage_imbalance, prefill_slowdown, floor_s, graph_tokens = times.around
     _, takes, dones = chunks
     tokens = prefix = largest = 0
     pairs = 0.0
@@ -241,7 +241,7 @@ def _mixed_s(n, kv, longest, chunks, count, times):
                 x[of_kinds[i, j]] = what[j]
     if len(touched):
         _experts(x, of_experts, loads, touched)
-    device = (pass_s(x, times.line) + skew_s) * stretch
+    device = (pass_s(x, times.line) + skew_s) * stage_imbalance
     alone = decode[n, 0] + decode[n, 1] * kv + decode[n, 2] * longest if n else 0.0
     held = n + tokens <= graph_tokens
     seconds = max(device - alone, 0.0) * (1.0 if held else prefill_slowdown) + alone

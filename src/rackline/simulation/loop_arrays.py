@@ -152,7 +152,7 @@ class Around(NamedTuple):
     tokens of the largest pass without it."""
 
     skew_s: float
-    stretch: float
+    stage_imbalance: float
     prefill_slowdown: float
     floor_s: float
     graph_tokens: float

@@ -10,10 +10,10 @@ from typing import NotRequired, TypedDict
 import numpy as np
 
 from rackline.passes.features import Array
-from rackline.simulation.book import Book
 from rackline.simulation.replica import Replica
+from rackline.simulation.replica_statistics import GAPS_PER_E, PassRecord
+from rackline.simulation.request_log import RequestLog
 from rackline.simulation.requests import Requests
-from rackline.simulation.tally import GAPS_PER_E, PassRecord
 
 PERCENTILES = (50.0, 90.0, 99.0)
 
@@ -30,7 +30,7 @@ class Spread(TypedDict):
 class Overload(TypedDict):
     """Rates of requests that came and that started [requests/s], and how many waited when the last one came."""
 
-    came_per_s: float
+    arrived_per_s: float
     started_per_s: float
     waiting: int
 
@@ -91,8 +91,8 @@ class RunData(TypedDict):
     cache_hit_share: float
     cache_hit_share_by_tier: list[float]
     slo: NotRequired[Limits]
-    holds_slo: NotRequired[bool]
-    good_share: NotRequired[float]
+    meets_slo: NotRequired[bool]
+    slo_attainment: NotRequired[float]
     goodput_requests_per_s: NotRequired[float]
     usd_per_mtok_input: NotRequired[float]
     usd_per_mtok_output: NotRequired[float]
@@ -266,7 +266,7 @@ class Result:
         quarters = [float(part.mean()) for part in np.array_split(self.queue_s, 4)]
         if waiting < 0.1 * count or quarters[3] < 1.5 * quarters[1]:
             return None
-        return {"came_per_s": count / last_s, "started_per_s": (count - waiting) / last_s, "waiting": waiting}
+        return {"arrived_per_s": count / last_s, "started_per_s": (count - waiting) / last_s, "waiting": waiting}
 
     def lockstep(self) -> Lockstep | None:
         """Share of time of passes with prompts, and the share of ranks that have some in them; None for one rank."""
@@ -345,8 +345,8 @@ class Result:
         if slo is not None and slo.limits():
             good = self.good(slo)
             data["slo"] = slo.as_dict()
-            data["holds_slo"] = self.holds(slo)
-            data["good_share"] = float(good.mean())
+            data["meets_slo"] = self.holds(slo)
+            data["slo_attainment"] = float(good.mean())
             data["goodput_requests_per_s"] = _per(float(good.sum()), self.makespan_s)
         if costs is not None:
             data["usd_per_mtok_input"] = costs["usd_per_mtok_input"]
@@ -365,45 +365,51 @@ def percentiles(values: Array) -> Spread:
 
 
 def gather(
-    requests: Requests, book: Book, replicas: list[Replica], front: list[Replica], *, skipped: int, interrupted: bool
+    requests: Requests,
+    log: RequestLog,
+    replicas: list[Replica],
+    front: list[Replica],
+    *,
+    skipped: int,
+    interrupted: bool,
 ) -> Result:
-    """Collect a run from its book and replicas."""
+    """Collect a run from its log and replicas."""
     everyone = [*front, *replicas]
     count = len(requests)
     preempted, cached = np.zeros(count, dtype=int), np.zeros(count, dtype=int)
-    for column, found in ((preempted, book.preempted), (cached, book.cached)):
+    for column, found in ((preempted, log.preempted), (cached, log.cached)):
         if found:
             column[np.fromiter(found, int, len(found))] = np.fromiter(found.values(), int, len(found))
     gaps: dict[int, int] = {}
     for replica in everyone:
-        for place, number in replica.tally.gaps.items():
+        for place, number in replica.statistics.gaps.items():
             gaps[place] = gaps.get(place, 0) + number
     samples = [
-        np.column_stack([np.full(len(r.tally.samples), index), np.array(r.tally.samples, dtype=float).reshape(-1, 4)])
-        for index, r in enumerate(everyone)
+        np.column_stack([np.full(len(samples_of), index), np.array(samples_of, dtype=float).reshape(-1, 4)])
+        for index, samples_of in enumerate(r.statistics.samples for r in everyone)
     ]
     ranks = [rank for replica in everyone for rank in replica.ranks]
     return Result(
         requests=requests,
-        arrival_s=np.array(book.arrival_s, dtype=float),
-        engine_s=np.array(book.engine_s, dtype=float),
-        admitted_s=np.array(book.admitted_s, dtype=float),
-        first_s=np.array(book.first_s, dtype=float),
-        finish_s=np.array(book.finish_s, dtype=float),
+        arrival_s=np.array(log.arrival_s, dtype=float),
+        engine_s=np.array(log.engine_s, dtype=float),
+        admitted_s=np.array(log.admitted_s, dtype=float),
+        first_s=np.array(log.first_s, dtype=float),
+        finish_s=np.array(log.finish_s, dtype=float),
         preempted=preempted,
         cached_tokens=cached,
         gaps=gaps,
-        steps=sum(r.tally.steps for r in everyone),
-        passes=sum(r.tally.passes for r in everyone),
-        busy_s=sum(r.tally.busy_s for r in everyone),
-        sequence_s=sum(r.tally.sequence_s for r in everyone),
-        used_block_s=sum(r.tally.used_s for r in everyone),
-        prompt_pass_s=sum(r.tally.prompt_pass_s for r in everyone),
-        prompt_rank_s=sum(r.tally.prompt_rank_s for r in everyone),
+        steps=sum(r.statistics.steps for r in everyone),
+        passes=sum(r.statistics.passes for r in everyone),
+        busy_s=sum(r.statistics.busy_s for r in everyone),
+        sequence_s=sum(r.statistics.sequence_s for r in everyone),
+        used_block_s=sum(r.statistics.used_s for r in everyone),
+        prompt_pass_s=sum(r.statistics.prompt_pass_s for r in everyone),
+        prompt_rank_s=sum(r.statistics.prompt_rank_s for r in everyone),
         num_blocks=sum(rank.blocks.total for rank in ranks),
         ranks=len(ranks),
         replicas=len(everyone),
-        tier_tokens=tuple(book.tier_tokens),
+        tier_tokens=tuple(log.tier_tokens),
         samples=np.concatenate(samples),
         passes_run=tuple(r.records for r in everyone if r.records is not None),
         skipped=skipped,

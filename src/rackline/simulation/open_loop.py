@@ -107,7 +107,7 @@ class OpenLoop:
         return slice(begun + self.warm_up, begun + self.warm_up + self.measured)
 
 
-def grows(queue_s: Array, rate_per_s: float) -> bool:
+def queue_grows(queue_s: Array, rate_per_s: float) -> bool:
     """Whether a queue keeps growing: the last quarter waits half as much again as the second, for many requests.
 
     Args:
@@ -118,7 +118,7 @@ def grows(queue_s: Array, rate_per_s: float) -> bool:
     return quarters[3] > 1.5 * quarters[1] and quarters[3] * rate_per_s > 0.1 * len(queue_s)
 
 
-def lags(arrival_s: Array, finish_s: Array) -> bool:
+def completions_lag(arrival_s: Array, finish_s: Array) -> bool:
     """Whether requests end more than a tenth slower than they arrive, over the middle four fifths of a run.
 
     Args:

@@ -37,13 +37,13 @@ class Table:
     order: tuple[str, ...]
     kinds: tuple[Kind, ...]
     kv_rows: tuple[tuple[dict[str, float], float, float], ...]  # |…| rows with kv: other features, kv and longest
-    stretch: float
+    stage_imbalance: float
     skew_s: float
     places: PromptPlaces
 
     def seconds(self, values: dict[str, Any]) -> Any:
         """Time of a pass [s] from features by name, also arrays of what a sequence reads."""
-        return (self.call_arrays(*[values.get(name, 0.0) for name in self.order]) + self.skew_s) * self.stretch
+        return (self.call_arrays(*[values.get(name, 0.0) for name in self.order]) + self.skew_s) * self.stage_imbalance
 
 
 class PromptPlaces(NamedTuple):
@@ -101,11 +101,13 @@ def _of_two_halves(call: Callable[..., Any], order: Sequence[str]) -> Callable[.
     return both
 
 
-def compiled(engine: Engine, table: Any, stretch: float, verified: int, *, two_batch_overlap: bool = False) -> Table:
+def compiled(
+    engine: Engine, table: Any, stage_imbalance: float, verified: int, *, two_batch_overlap: bool = False
+) -> Table:
     """Compile a pass table.
 
     Args:
-        stretch: slowest over mean pipeline stage.
+        stage_imbalance: slowest over mean pipeline stage.
         verified: tokens of a sequence that a step pushes through [tokens].
         two_batch_overlap: the batch runs as two halves, of which one computes while the other communicates.
     """
@@ -136,7 +138,7 @@ def compiled(engine: Engine, table: Any, stretch: float, verified: int, *, two_b
         order=step.parameters,
         kinds=kinds,
         kv_rows=tuple(row for row in rows if row[1] or row[2]),
-        stretch=stretch,
+        stage_imbalance=stage_imbalance,
         skew_s=float(cast("float", engine.skew_s())) if table is engine.table else 0.0,
         places=_places(step.parameters, kinds),
     )

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rackline.simulation.blocks import KvBlocks
-from rackline.simulation.book import Book
 from rackline.simulation.decoding import DecodingBatch
 from rackline.simulation.policies import Policy, Reserve, reserved_tokens
 from rackline.simulation.prefix_cache import PrefixCache
 from rackline.simulation.rank_spec import RankSpec
+from rackline.simulation.request_log import RequestLog
 from rackline.simulation.waiting import ArrivalOrder, KeyOrder
 
 
@@ -30,12 +30,28 @@ class Rank:
     """State of a rank; `replica` drives it."""
 
     __slots__ = (
-        "blocks", "book", "cache", "decoding", "final", "held", "is_open", "policy", "preemptions", "prefilling",
-        "reserve", "running", "shared", "spec", "swap_s", "tier_s", "waiting", "yields",
+        "blocks",
+        "cache",
+        "decoding",
+        "final",
+        "held",
+        "is_open",
+        "log",
+        "policy",
+        "preemptions",
+        "prefilling",
+        "reserve",
+        "running",
+        "shared",
+        "spec",
+        "swap_s",
+        "tier_s",
+        "waiting",
+        "yields",
     )  # fmt: skip
 
-    def __init__(self, spec: RankSpec, policy: Policy, book: Book) -> None:
-        self.spec, self.policy, self.book = spec, policy, book
+    def __init__(self, spec: RankSpec, policy: Policy, log: RequestLog) -> None:
+        self.spec, self.policy, self.log = spec, policy, log
         self.reserve: Reserve = spec.reserve or policy.reserve
         self.final = self.reserve == "final"
         self.waiting: ArrivalOrder | KeyOrder = ArrivalOrder() if policy.order is None else KeyOrder(self._key)
@@ -50,7 +66,7 @@ class Rank:
         self.swap_s = self.tier_s = 0.0
         self.cache = (
             PrefixCache(spec.hash_tokens, spec.hash_tokens // spec.block_size, spec.tiers)
-            if spec.prefix_caching and book.hashes is not None
+            if spec.prefix_caching and log.hashes is not None
             else None
         )
         keeps_content = spec.prefix_caching and self.cache is None and not self.final
@@ -63,7 +79,7 @@ class Rank:
 
     def _key(self, request: int) -> float:
         order = self.policy.order
-        return 0.0 if order is None else order(self.book, request)
+        return 0.0 if order is None else order(self.log, request)
 
     # blocks
 
@@ -93,21 +109,21 @@ class Rank:
     def preempt(self, now: float) -> int:
         """Stop the request that was admitted last (or that is last in the policy's order), put it back; which one."""
         if self.policy.preempts_last_of_order:
-            book = self.book
-            victim = max(self.running, key=lambda r: (self._key(r), book.engine_s[r] or 0.0, r))
+            log = self.log
+            victim = max(self.running, key=lambda r: (self._key(r), log.engine_s[r] or 0.0, r))
         else:
             victim = next(reversed(self.running))
-        book = self.book
+        log = self.log
         if victim in self.decoding.base:
             context = self.decoding.base[victim] + self.decoding.clock
-            book.generated[victim] = book.output_len[victim] - self.decoding.remaining(victim)
-            book.last_s[victim] = now
+            log.generated[victim] = log.output_len[victim] - self.decoding.remaining(victim)
+            log.last_s[victim] = now
             if self.spec.swap_tokens_per_s:
                 self.swap_s += context / self.spec.swap_tokens_per_s
         self.free(victim, victim)
-        book.preempted[victim] = book.preempted.get(victim, 0) + 1
+        log.preempted[victim] = log.preempted.get(victim, 0) + 1
         self.preemptions += 1
-        self.waiting.put_back(victim, book.engine_s[victim] or 0.0)
+        self.waiting.put_back(victim, log.engine_s[victim] or 0.0)
         return victim
 
     def make_room(self, tokens: int, now: float) -> bool:
@@ -154,11 +170,11 @@ class Rank:
 
     def target(self, request: int) -> int:
         """Tokens that must be cached before the next token comes out [tokens]."""
-        return self.book.input_len[request] + self.book.generated.get(request, 0)
+        return self.log.input_len[request] + self.log.generated.get(request, 0)
 
     def join_ready(self, now: float) -> None:
         """Requests whose prompt was computed elsewhere start to decode, as far as there is room."""
-        ready = self.book.ready
+        ready = self.log.ready
         while self.waiting and len(self.running) < self.spec.max_num_seqs and self.waiting.first() in ready:
             request = self.waiting.first()
             entry = self._entry(request, self.spec.max_batched_tokens)
@@ -169,26 +185,26 @@ class Rank:
 
     def _entry(self, request: int, budget: int) -> _Entry:
         """What a waiting request needs to start."""
-        book, cache = self.book, self.cache
+        log, cache = self.log, self.cache
         target = self.target(request)
         done = found = resting = 0
         tiers: list[int] = []
-        if request in book.ready:
+        if request in log.ready:
             done = target
-        elif self.spec.swap_tokens_per_s and request in book.last_s:
+        elif self.spec.swap_tokens_per_s and request in log.last_s:
             done = target - 1  # its cache is on the host; only the last token is not in it
-        elif cache is not None and book.hashes is not None:
-            hashes = book.hashes[request]
+        elif cache is not None and log.hashes is not None:
+            hashes = log.hashes[request]
             # at least one token is computed, so that there is something to predict from
             most = min(len(hashes), (target - 1) // cache.unit_tokens)
             found, resting, tiers = cache.match(hashes, most)
             done = (found + sum(tiers)) * cache.unit_tokens
-        elif book.computed is not None and book.computed[request]:
-            done = min(book.computed[request], target - 1)
+        elif log.computed is not None and log.computed[request]:
+            done = min(log.computed[request], target - 1)
         elif left := self.blocks.left_of(request):
             done = min(left, (target - 1) // self.spec.block_size) * self.spec.block_size
         take = min(target - done, budget) if self.policy.chunked else target - done
-        whole = book.input_len[request] + book.output_len[request] - 1
+        whole = log.input_len[request] + log.output_len[request] - 1
         holding = reserved_tokens(self.reserve, chunk=done + take, prompt=target, final=whole)
         need = self.spec.blocks_of(holding)
         if cache is not None:
@@ -211,26 +227,26 @@ class Rank:
 
     def _start(self, request: int, entry: _Entry, now: float) -> None:
         """Take a request out of the queue and give it its blocks."""
-        book = self.book
+        log = self.log
         self.waiting.remove_first()
         self.running[request] = None
         again = self.blocks.take_again(request, entry.done // self.spec.block_size)
         self.blocks.take(entry.need - again)
-        if self.cache is not None and book.hashes is not None:
-            hashes = book.hashes[request]
+        if self.cache is not None and log.hashes is not None:
+            hashes = log.hashes[request]
             self.cache.acquire(hashes[: entry.found])
             self.shared[request] = hashes[: entry.found]
-            first = book.admitted_s[request] is None  # what a preempted request finds again is no hit of its own
+            first = log.admitted_s[request] is None  # what a preempted request finds again is no hit of its own
             if any(entry.tiers):
                 self._fetch(hashes[entry.found : entry.found + sum(entry.tiers)], entry.tiers, count=first)
-            if first and entry.done and request not in book.ready:
-                book.cached[request] = entry.done
-                book.tier_tokens[0] += entry.found * self.cache.unit_tokens
+            if first and entry.done and request not in log.ready:
+                log.cached[request] = entry.done
+                log.tier_tokens[0] += entry.found * self.cache.unit_tokens
         self.held[request] = self._private(request, entry.holding)
         self.prefilling[request] = entry.done
-        if book.admitted_s[request] is None:
-            book.admitted_s[request] = now
-        if self.spec.swap_tokens_per_s and request in book.last_s:
+        if log.admitted_s[request] is None:
+            log.admitted_s[request] = now
+        if self.spec.swap_tokens_per_s and request in log.last_s:
             self.swap_s += entry.done / self.spec.swap_tokens_per_s
 
     def _fetch(self, hashes: Sequence[int], tiers: list[int], *, count: bool) -> None:
@@ -242,16 +258,16 @@ class Rank:
             if blocks:
                 spec = self.cache.tiers[index].spec
                 tokens = blocks * self.cache.unit_tokens
-                self.book.tier_tokens[1 + index] += tokens if count else 0
+                self.log.tier_tokens[1 + index] += tokens if count else 0
                 self.tier_s += spec.latency_s + tokens / spec.tokens_per_s
 
     def _hash(self, chunks: list[tuple[int, int, int]]) -> None:
         """Blocks that this pass completes can be found from now on."""
-        cache, book = self.cache, self.book
-        if cache is None or book.hashes is None:
+        cache, log = self.cache, self.log
+        if cache is None or log.hashes is None:
             return
         for request, take, done in chunks:
-            hashes = book.hashes[request]
+            hashes = log.hashes[request]
             full = min((done + take) // cache.unit_tokens, len(hashes))
             mine = self.shared[request]
             if full <= len(mine):
@@ -275,15 +291,15 @@ class Rank:
 
     def prompt_done(self, request: int) -> bool:
         """The prompt is cached and a token came out; whether that was the last one."""
-        book = self.book
-        generated = book.generated.pop(request, 0) + 1
-        target = book.input_len[request] + generated - 1
-        book.ready.discard(request)
-        if generated >= book.output_len[request]:
+        log = self.log
+        generated = log.generated.pop(request, 0) + 1
+        target = log.input_len[request] + generated - 1
+        log.ready.discard(request)
+        if generated >= log.output_len[request]:
             self.free(request)
             return True
         del self.prefilling[request]
-        self.decoding.add(request, target, book.output_len[request] - generated)
+        self.decoding.add(request, target, log.output_len[request] - generated)
         if not self.final:
             del self.held[request]
         return False

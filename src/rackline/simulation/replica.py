@@ -16,13 +16,13 @@ from typing import assert_never
 
 import numpy as np
 
-from rackline.simulation.book import Book
 from rackline.simulation.clock import Chunk, Clock
+from rackline.simulation.decode_steps import common_line, durations_of, step_s, steps_before, steps_with_room
 from rackline.simulation.policies import Policy
 from rackline.simulation.rank import Rank
 from rackline.simulation.rank_spec import RankSpec
-from rackline.simulation.stretch import common_line, durations_of, step_s, steps_before, steps_with_room
-from rackline.simulation.tally import PassRecord, Tally
+from rackline.simulation.replica_statistics import PassRecord, ReplicaStatistics
+from rackline.simulation.request_log import RequestLog
 from rackline.simulation.waiting import ArrivalQueue
 
 _AHEAD = 1 << 16  # steps that are looked at in one piece
@@ -35,7 +35,7 @@ class Replica:
         clock: time of a pass.
         spec: of each rank.
         policy: the scheduler.
-        book: where times go.
+        log: where times go.
         ranks: attention-dp ranks [count].
         micro_batches: in flight in a pipeline [count].
         hands_over: whether requests leave after their first token (a prefill pool).
@@ -48,7 +48,7 @@ class Replica:
         clock: Clock,
         spec: RankSpec,
         policy: Policy,
-        book: Book,
+        log: RequestLog,
         *,
         ranks: int = 1,
         micro_batches: int = 1,
@@ -56,9 +56,9 @@ class Replica:
         stepwise: bool = False,
         keep_passes: bool = False,
     ) -> None:
-        self.clock, self.spec, self.policy, self.book = clock, spec, policy, book
+        self.clock, self.spec, self.policy, self.log = clock, spec, policy, log
         self.per_step = clock.tokens_per_step
-        self.groups = [[Rank(spec, policy, book) for _ in range(ranks)] for _ in range(micro_batches)]
+        self.groups = [[Rank(spec, policy, log) for _ in range(ranks)] for _ in range(micro_batches)]
         self.ranks = [rank for group in self.groups for rank in group]
         self.hands_over, self.stepwise = hands_over, stepwise
         self.now = 0.0
@@ -66,7 +66,7 @@ class Replica:
         self.done: list[tuple[int, float]] = []  # finished or handed over, when anybody wants to know
         self.tells = hands_over
         self.finished = 0
-        self.tally = Tally()
+        self.statistics = ReplicaStatistics()
         self.records: list[PassRecord] | None = [] if keep_passes else None
 
     # arrivals
@@ -82,7 +82,7 @@ class Replica:
 
     def known_prefix(self, request: int) -> int:
         """KV blocks of a prompt's prefix that some rank has cached [count]."""
-        hashes = self.book.hashes
+        hashes = self.log.hashes
         if hashes is None:
             return 0
         mine = hashes[request]
@@ -91,8 +91,8 @@ class Replica:
     def _take_arrivals(self) -> None:
         while (arrival := self.arrivals.pop_until(self.now)) is not None:
             time_s, request = arrival
-            if self.book.engine_s[request] is None:
-                self.book.engine_s[request] = time_s
+            if self.log.engine_s[request] is None:
+                self.log.engine_s[request] = time_s
             ranks = self.ranks
             rank = ranks[0] if len(ranks) == 1 else min(ranks, key=lambda r: (r.load, r.blocks.used))
             rank.waiting.add(request, time_s)
@@ -137,8 +137,8 @@ class Replica:
                         return
                     self._wait(start - self.now)
                     continue
-            if self.now >= self.tally.next_sample:
-                self.tally.sample(self.ranks, self.now)
+            if self.now >= self.statistics.next_sample:
+                self.statistics.sample(self.ranks, self.now)
             if mixed:
                 self._mixed_or_decode(until)
             else:
@@ -154,14 +154,14 @@ class Replica:
     def _wait(self, seconds: float) -> None:
         self.now += seconds
         if any(rank.decoding.count for rank in self.ranks):
-            self.tally.waited_s += seconds
+            self.statistics.waited_s += seconds
 
     def _mixed_or_decode(self, until: float) -> None:
         now, verified = self.now, self.clock.verified
         prompts: list[list[tuple[int, int, int]]] = []
         any_prompts = lost = False
         for rank in self.ranks:
-            if self.book.ready:
+            if self.log.ready:
                 rank.join_ready(now)
             found: list[tuple[int, int, int]] = []
             grown = 0
@@ -190,7 +190,7 @@ class Replica:
         prompts: list[list[tuple[int, int, int]]] = []
         any_prompts = lost = yielding = False
         for rank in self.ranks:
-            if self.book.ready:
+            if self.log.ready:
                 rank.join_ready(now)
             if batch and not rank.running:
                 rank.is_open = True
@@ -219,7 +219,7 @@ class Replica:
     # one pass with prompts
 
     def _pass(self, prompts: list[list[tuple[int, int, int]]], *, decodes: bool) -> None:
-        book, clock, verified = self.book, self.clock, self.clock.verified
+        log, clock, verified = self.log, self.clock, self.clock.verified
         seconds = beside = 0.0
         index = tokens = sequences = 0
         for group in self.groups:
@@ -251,14 +251,14 @@ class Replica:
         if interval:
             seconds = ceil(seconds / interval - 1e-9) * interval
         start, end = self.now, self.now + seconds
-        self.tally.account(self.ranks, seconds, 1, 0.0)
+        self.statistics.account(self.ranks, seconds, 1, 0.0)
         self.now = end
         if self.records is not None:
             self.records.append(PassRecord(start, seconds, 1, sequences, tokens))
         if sequences:
-            self.tally.gap(sequences, seconds, end)
+            self.statistics.gap(sequences, seconds, end)
         if len(prompts) > 1:
-            self.tally.prompts(prompts, seconds)
+            self.statistics.prompts(prompts, seconds)
         joined = 0
         for rank, chunks in zip(self.ranks, prompts, strict=True):
             if decodes and rank.decoding.count:
@@ -272,12 +272,12 @@ class Replica:
                 if done + take < rank.target(request):
                     rank.prefilling[request] = done + take
                     continue
-                if book.first_s[request] is None:
-                    book.first_s[request] = end
+                if log.first_s[request] is None:
+                    log.first_s[request] = end
                 else:
-                    last = book.last_s.pop(request, None)
+                    last = log.last_s.pop(request, None)
                     if last is not None:
-                        self.tally.gap_of(end - last, 1)
+                        self.statistics.gap_of(end - last, 1)
                 if self.hands_over:
                     rank.free(request)
                     self.done.append((request, end))
@@ -286,9 +286,9 @@ class Replica:
                 else:
                     joined += 1
         if not decodes:
-            self.tally.waited_s += seconds
+            self.statistics.waited_s += seconds
             if joined:
-                self.tally.joined.append((end, joined))
+                self.statistics.joined.append((end, joined))
 
     def _dominated(self, rank: Rank, group: list[Rank], prompts: list[list[tuple[int, int, int]]]) -> bool:
         """Whether another rank of the group has at least as much of everything, so that it ends later."""
@@ -348,7 +348,7 @@ class Replica:
         self.now = end = start + seconds
         if self.records is not None:
             self.records.append(PassRecord(start, seconds, steps, sequences, 0))
-        self.tally.gaps_of(sequences, start, first + swapped, slope, steps, durations)
+        self.statistics.gaps_of(sequences, start, first + swapped, slope, steps, durations)
         grown_used = 0
         for rank in self.ranks:
             if rank.decoding.count:
@@ -356,7 +356,7 @@ class Replica:
                 need = rank.needed(grown)
                 rank.blocks.take(need)
                 grown_used += need
-        self.tally.account(self.ranks, seconds, steps, -0.5 * grown_used)
+        self.statistics.account(self.ranks, seconds, steps, -0.5 * grown_used)
         for rank in self.ranks:
             if rank.decoding.count:
                 grown = rank.decoding.tokens_of(steps, per_step)
@@ -366,7 +366,7 @@ class Replica:
                     self._finish(request, end)
 
     def _finish(self, request: int, end: float) -> None:
-        self.book.finish_s[request] = end
+        self.log.finish_s[request] = end
         self.finished += 1
         if self.tells:
             self.done.append((request, end))

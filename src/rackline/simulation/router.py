@@ -55,7 +55,7 @@ def _prefix_aware(request: int, replicas: Sequence[Replica]) -> Replica:
         return _least_loaded(request, replicas)
     known = [replica.known_prefix(request) for replica in replicas]
     best = max(range(len(replicas)), key=lambda i: (known[i], -loads[i]))
-    hashes = replicas[0].book.hashes
+    hashes = replicas[0].log.hashes
     if hashes is not None and hashes[request] and known[best] > MATCH_SHARE * len(hashes[request]):
         return replicas[best]
     return _least_loaded(request, replicas)

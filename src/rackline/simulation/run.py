@@ -12,13 +12,13 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.interrupts import held
 from rackline.passes.features import Array
-from rackline.simulation.book import Book
 from rackline.simulation.clock import Clock, TableClock
 from rackline.simulation.fast import FastRun, is_plain, is_plain_clock, is_worth_it, run_fast
 from rackline.simulation.metrics import Result, gather
 from rackline.simulation.policies import Policy
 from rackline.simulation.rank_spec import RankSpec
 from rackline.simulation.replica import Replica
+from rackline.simulation.request_log import RequestLog
 from rackline.simulation.requests import Requests
 from rackline.simulation.router import router as find_router
 
@@ -51,14 +51,14 @@ class Pool:
             if getattr(self, name) < 1:
                 raise InputError(what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
 
-    def build(self, book: Book, *, hands_over: bool, stepwise: bool, keep_passes: bool) -> list[Replica]:
-        """Fresh replicas that write to this book."""
+    def build(self, log: RequestLog, *, hands_over: bool, stepwise: bool, keep_passes: bool) -> list[Replica]:
+        """Fresh replicas that write to this log."""
         return [
             Replica(
                 self.clock,
                 self.spec,
                 self.policy,
-                book,
+                log,
                 ranks=self.ranks,
                 micro_batches=self.micro_batches,
                 hands_over=hands_over,
@@ -135,18 +135,18 @@ def simulate(
         if wanted and isinstance(clock, TableClock) and is_plain_clock(clock, pool.spec):
             return _compiled(requests, pool, clock, beyond_s, skipped, progress)
     tiers = max(len(pool.spec.tiers), len(prefill.pool.spec.tiers) if prefill else 0)
-    book = Book(requests, tiers)
-    replicas = pool.build(book, hands_over=False, stepwise=stepwise, keep_passes=keep_passes)
+    log = RequestLog(requests, tiers)
+    replicas = pool.build(log, hands_over=False, stepwise=stepwise, keep_passes=keep_passes)
     front: list[Replica] = []
     if prefill is not None:
-        front = prefill.pool.build(book, hands_over=True, stepwise=stepwise, keep_passes=keep_passes)
-    run = _Run(requests, book, replicas, front, router, prefill, beyond_s, progress)
+        front = prefill.pool.build(log, hands_over=True, stepwise=stepwise, keep_passes=keep_passes)
+    run = _Run(requests, log, replicas, front, router, prefill, beyond_s, progress)
     interrupted = False
     try:
         run.go()
     except KeyboardInterrupt:
         interrupted = True
-    return _finished(lambda: gather(requests, book, replicas, front, skipped=skipped, interrupted=interrupted))
+    return _finished(lambda: gather(requests, log, replicas, front, skipped=skipped, interrupted=interrupted))
 
 
 def _finished(make: Callable[[], Result]) -> Result:
@@ -255,7 +255,7 @@ class _Run:
     def __init__(
         self,
         requests: Requests,
-        book: Book,
+        log: RequestLog,
         replicas: list[Replica],
         front: list[Replica],
         router: str,
@@ -263,7 +263,7 @@ class _Run:
         beyond_s: float,
         progress: Progress | None,
     ) -> None:
-        self.requests, self.book, self.replicas, self.front = requests, book, replicas, front
+        self.requests, self.log, self.replicas, self.front = requests, log, replicas, front
         self.router_name, self.prefill, self.beyond_s, self.progress = router, prefill, beyond_s, progress
         self.choose = find_router(router)
         self.choose_decode = find_router(router)
@@ -285,8 +285,8 @@ class _Run:
 
     def _independent(self, times: list[float]) -> None:
         """Replicas that never hear of each other run one after another."""
-        book, count = self.book, len(self.replicas)
-        book.arrival_s = list(times)
+        log, count = self.log, len(self.replicas)
+        log.arrival_s = list(times)
         for index, time_s in enumerate(times):
             self.replicas[index % count].submit(index, time_s + self.beyond_s)
         if self.progress is None:
@@ -303,10 +303,10 @@ class _Run:
         after = self.requests.after
         free = range(len(times)) if after is None else np.flatnonzero(after < 0).tolist()
         # (time, kind, serial, request): at one time arrivals of the pool behind come first
-        begun = self.book.ready  # their prompts are computed: the pool behind takes them at once
+        begun = self.log.ready  # their prompts are computed: the pool behind takes them at once
         events = [(times[i] + self.beyond_s, 0 if i in begun else 1, i, i) for i in free]
         for i in free:
-            self.book.arrival_s[i] = times[i]
+            self.log.arrival_s[i] = times[i]
         heapq.heapify(events)
         everyone = [*self.front, *self.replicas]
         for replica in everyone:
@@ -336,23 +336,23 @@ class _Run:
             next_one.advance(max(min(arrival, second), nextafter(start, inf)))
             for request, end in next_one.done:
                 serial += 1
-                if next_one.hands_over and self.book.output_len[request] > 1 and self.prefill is not None:
-                    moved = end + self.prefill.latency_s + self.book.input_len[request] / self.prefill.tokens_per_s
-                    self.book.first_s[request] = moved  # the pool behind streams the first token as well
+                if next_one.hands_over and self.log.output_len[request] > 1 and self.prefill is not None:
+                    moved = end + self.prefill.latency_s + self.log.input_len[request] / self.prefill.tokens_per_s
+                    self.log.first_s[request] = moved  # the pool behind streams the first token as well
                     heapq.heappush(events, (moved, 0, serial, request))
                     continue
                 if next_one.hands_over:
-                    self.book.finish_s[request] = end
+                    self.log.finish_s[request] = end
                     self.replicas[0].finished += 1
                 for follower in self.followers.get(request, ()):
                     serial += 1
-                    self.book.arrival_s[follower] = end + times[follower]
+                    self.log.arrival_s[follower] = end + times[follower]
                     heapq.heappush(events, (end + times[follower] + self.beyond_s, 1, serial, follower))
             next_one.done.clear()
 
     def _route(self, request: int, time_s: float, *, behind: bool) -> None:
         if behind:
-            self.book.ready.add(request)
+            self.log.ready.add(request)
             self.choose_decode(request, self.replicas).submit(request, time_s)
         else:
             pool = self.front or self.replicas

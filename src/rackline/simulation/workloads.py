@@ -61,9 +61,9 @@ def open_arrivals(
     rate_per_s: float,
     lengths: Lengths,
     *,
-    burstiness: float = 1.0,
-    swing: float = 0.0,
-    fast_share: float = 0.0,
+    arrival_cv: float = 1.0,
+    diurnal_amplitude: float = 0.0,
+    high_priority_share: float = 0.0,
 ) -> Requests:
     """Open-loop requests: they arrive independently of the server.
 
@@ -71,20 +71,22 @@ def open_arrivals(
         count: how many [requests].
         rate_per_s: mean rate; infinite for all at once [requests/s].
         lengths: of prompts and outputs.
-        burstiness: of the gaps, 1 is Poisson; see `gamma`.
-        swing: of a rate that follows the time of day; see `diurnal`.
-        fast_share: share of urgent requests (tier 0, the others are tier 1).
+        arrival_cv: of the gaps, 1 is Poisson; see `gamma`.
+        diurnal_amplitude: of a rate that follows the time of day; see `diurnal`.
+        high_priority_share: share of urgent requests (tier 0, the others are tier 1).
     """
     if np.isinf(rate_per_s):
         times = np.zeros(count)
+    elif diurnal_amplitude:
+        times = diurnal(rng, count, rate_per_s, diurnal_amplitude)
     else:
-        times = diurnal(rng, count, rate_per_s, swing) if swing else gamma(rng, count, rate_per_s, burstiness)
+        times = gamma(rng, count, rate_per_s, arrival_cv)
     inputs, outputs = lengths.draw(rng, count)
     priority = None
-    if fast_share:
-        if not 0.0 <= fast_share <= 1.0:
-            raise InputError(what="fast_share", given=fast_share, allowed="0 to 1", nearest="0.1")
-        priority = (rng.random(count) >= fast_share).astype(np.int64)
+    if high_priority_share:
+        if not 0.0 <= high_priority_share <= 1.0:
+            raise InputError(what="high_priority_share", given=high_priority_share, allowed="0 to 1", nearest="0.1")
+        priority = (rng.random(count) >= high_priority_share).astype(np.int64)
     return Requests(arrival_s=times, input_len=inputs, output_len=outputs, priority=priority, name="synthetic requests")
 
 

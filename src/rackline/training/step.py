@@ -67,7 +67,7 @@ class StepParts:
 
 
 class StepSeconds(TypedDict):
-    """Parts of one training step [s], see `StepTime`; `shown_s` by kind."""
+    """Parts of one training step [s], see `StepTime`; `exposed_s` by kind."""
 
     forward_s: float
     input_s: float
@@ -80,7 +80,7 @@ class StepSeconds(TypedDict):
     optimizer_s: float
     fixed_s: float
     step_s: float
-    shown_s: dict[str, float]
+    exposed_s: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ class StepTime:
             "optimizer_s": float(self.optimizer[index]),
             "fixed_s": float(self.fixed[index]),
             "step_s": float(self.step[index]),
-            "shown_s": {kind: float(value[index]) for kind, value in self.shown.items()},
+            "exposed_s": {kind: float(value[index]) for kind, value in self.shown.items()},
         }
 
 

@@ -119,7 +119,7 @@ class KeptEngine(Engine):
             self.kept_seconds[key] = Engine.seconds(
                 alone, batch, times, two_batch_overlap=two_batch_overlap, threads=threads
             )
-        return self.kept_seconds[key] + self.skew_s() * self.pipeline_stretch
+        return self.kept_seconds[key] + self.skew_s() * self.stage_imbalance
 
 
 Change = Callable[[Deployment], Deployment]
@@ -227,7 +227,7 @@ class FitCases:
                 table=plain.table,
                 attention_dp=plain.attention_dp,
                 micro_batches=plain.micro_batches,
-                pipeline_stretch=plain.pipeline_stretch,
+                stage_imbalance=plain.stage_imbalance,
                 num_layers=plain.num_layers,
             )
             self._engines[same] = (changed, kept)

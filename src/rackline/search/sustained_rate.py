@@ -1,4 +1,4 @@
-"""What a deployment can promise: the highest request rate at which its limits hold in simulation.
+"""The highest request rate of a deployment at which its limits hold in simulation.
 
 The estimate of the search says about which rate that is. Latency grows with the rate as A / (1 - r / s), which both a
 queue and a batch do whose size follows the rate. So 1 / latency is about a line in the rate, and where it crosses a
@@ -35,7 +35,7 @@ _LEAST_RATE = 0.02  # of the first one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
+class SustainedRate:
     """A rate at which the limits hold.
 
     Args:
@@ -54,7 +54,7 @@ class Promise:
 
     @property
     def utilisation(self) -> float:
-        """Share of the saturation rate that is promised."""
+        """Sustained rate over the saturation rate."""
         return self.requests_per_s / self.saturation_requests_per_s
 
 
@@ -74,7 +74,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoPromise:
+class NoSustainedRate:
     """Why there is no rate.
 
     Args:
@@ -86,23 +86,23 @@ class NoPromise:
     simulated: bool
 
 
-def promise(estimate: Candidate | PoolPair, site: Site) -> Promise | NoPromise:
+def sustained_rate(estimate: Candidate | PoolPair, site: Site) -> SustainedRate | NoSustainedRate:
     """Find the rate, or say why there is none."""
     if isinstance(estimate, PoolPair) and (estimate.prefill.layout.cp > 1 or estimate.decode.layout.cp > 1):
-        return NoPromise(reason="context parallelism is not simulated", simulated=False)
+        return NoSustainedRate(reason="context parallelism is not simulated", simulated=False)
     span = span_of(estimate, site)
     engine = estimate.decode if isinstance(estimate, PoolPair) else estimate
     if engine.batch_size > MOST_IN_FLIGHT:
         reason = f"{engine.batch_size:,} requests are in flight on a replica, more than {MOST_IN_FLIGHT:,}"
-        return NoPromise(reason=reason, simulated=False)
+        return NoSustainedRate(reason=reason, simulated=False)
     try:
         group = group_of(estimate, site, span.max_num_seqs)
     except RacklineError as error:
-        return NoPromise(reason=str(error), simulated=False)
+        return NoSustainedRate(reason=str(error), simulated=False)
     in_group = engine.batch_size * group.pool.replicas
     if in_group > MOST_IN_GROUP:
         reason = f"{in_group:,} requests are in flight on a group of both pools, more than {MOST_IN_GROUP:,}"
-        return NoPromise(reason=reason, simulated=False)
+        return NoSustainedRate(reason=reason, simulated=False)
     return _Search(estimate=estimate, span=span, group=group, limits=site.limits).answer()
 
 
@@ -165,7 +165,7 @@ class _Search:
     group: Group
     limits: Constraints
 
-    def answer(self) -> Promise | NoPromise:
+    def answer(self) -> SustainedRate | NoSustainedRate:
         first = min(self.estimate.requests_per_s, MOST_LOAD * self.span.saturation_requests_per_s)
         held: Simulated | None = None
         broken: Simulated | None = None
@@ -180,21 +180,21 @@ class _Search:
             if held is not None and broken is None:
                 more = self._raised(held)
                 if more <= held.requests_per_s * (1.0 + _CLOSE):
-                    return self._promise(held, run)
+                    return self._sustained(held, run)
                 rate = more
                 continue
             if held is not None and broken is not None and self._is_near(held, broken):
-                return self._promise(held, run)
+                return self._sustained(held, run)
             rate = self._next(held, broken) if broken is not None else rate
             if rate < _LEAST_RATE * first:
                 break
         if held is not None:
-            return self._promise(held, _MOST_RUNS)
+            return self._sustained(held, _MOST_RUNS)
         worst = "nothing ends" if broken is None else self._worst(broken)
-        return NoPromise(reason=f"no request rate keeps the limits: {worst}", simulated=True)
+        return NoSustainedRate(reason=f"no request rate keeps the limits: {worst}", simulated=True)
 
-    def _promise(self, held: Simulated, runs: int) -> Promise:
-        return Promise(
+    def _sustained(self, held: Simulated, runs: int) -> SustainedRate:
+        return SustainedRate(
             requests_per_s=held.requests_per_s,
             saturation_requests_per_s=self.span.saturation_requests_per_s,
             max_num_seqs=self.span.max_num_seqs,
@@ -204,7 +204,7 @@ class _Search:
 
     def _excess(self, found: Simulated) -> float:
         """The latency that is furthest over its limit, over that; infinite where the queue grows."""
-        return float("inf") if found.grows else max(found.over_limits(self.limits).values(), default=0.0)
+        return float("inf") if found.queue_grows else max(found.over_limits(self.limits).values(), default=0.0)
 
     def _is_near(self, held: Simulated, broken: Simulated) -> bool:
         return broken.requests_per_s <= held.requests_per_s * (1.0 + _CLOSE) or self._excess(held) >= 1.0 - _SLACK
@@ -228,7 +228,7 @@ class _Search:
         if held is not None:
             low = held.requests_per_s
             below = held.over_limits(self.limits)
-            if broken.grows:
+            if broken.queue_grows:
                 return (low * high) ** 0.5
             # 1 / latency is about a line: aim a little below the limit
             crossings = [
@@ -239,7 +239,7 @@ class _Search:
             ]
             inside = 0.1 * (high - low)
             return min(max(min(crossings, default=low), low + inside), high - inside)
-        rate = 0.9 * high if broken.grows else 0.98 * high
+        rate = 0.9 * high if broken.queue_grows else 0.98 * high
         for name, limit, _ in self.limits.latencies():
             ratio = over[name]
             if ratio <= 1.0:
@@ -251,7 +251,7 @@ class _Search:
 
     def _worst(self, found: Simulated) -> str:
         """Which limit is exceeded most, as text."""
-        if found.grows:
+        if found.queue_grows:
             return f"at {found.requests_per_s:.3g} requests/s the queue still grows"
         over = found.over_limits(self.limits)
         name = max(over, key=lambda key: over[key])

@@ -25,7 +25,7 @@ class PassRecord(NamedTuple):
     prompt_tokens: int
 
 
-class Tally:
+class ReplicaStatistics:
     """Counts of one replica."""
 
     def __init__(self) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from rackline.simulation import PlainClock, Pool, RankSpec, Requests, policy, simulate
+from rackline.simulation.decode_steps import common_line, durations_of
 from rackline.simulation.decoding import DecodingBatch
-from rackline.simulation.stretch import common_line, durations_of
 
 
 def test_a_rank_that_is_passed_over_twice_still_counts() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from rackline.simulation.requests import Requests
 
 
-class Book:
+class RequestLog:
     """Lengths, times and counts by request; times are None until they are known."""
 
     __slots__ = (
