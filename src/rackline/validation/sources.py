@@ -109,6 +109,8 @@ def known_sources() -> tuple[Source, ...]:
         values: dict[str, Any] = dict(entry)
         urls = tuple(str(url) for url in values.pop("urls"))
         rows: list[dict[str, Any]] = values.pop("launched", [])
-        launched = tuple(Launched(**{**one, "chips": tuple(one.get("chips", ()))}) for one in rows)
+        for row in rows:
+            row["chips"] = tuple(row.get("chips", ()))
+        launched = tuple(Launched(**row) for row in rows)
         found.append(Source(urls=urls, launched=launched, **values))
     return tuple(found)
