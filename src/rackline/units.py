@@ -30,6 +30,15 @@ _FLOP_RATE = {"": 1.0} | {
     f"{prefix}{unit}": factor for prefix, factor in _DECIMAL.items() for unit in ("FLOP/s", "FLOPS", "FLOPs/s", "OP/s")
 }
 _PER_HOUR = ("", "$", "USD", "$/h", "$/hour", "USD/h", "USD/hour", "usd/h", "usd/hour")
+_PER_TIME = (
+    {"": 1.0}
+    | {
+        f"{prefix}/{word}": factor / seconds
+        for prefix, factor in {**_COUNT, "": 1.0}.items()
+        for word, seconds in {"s": 1.0, "min": 60.0, "h": 3600.0, "hour": 3600.0, "day": 86400.0, "d": 86400.0}.items()
+    }
+    | _COUNT
+)
 _USD: dict[str, float] = dict.fromkeys(_PER_HOUR, 1.0)
 _FRACTION = {"": 1.0, "%": 0.01}
 # what a text without a unit might mean, the likelier reading last
@@ -150,6 +159,20 @@ def parse_count(value: Quantity, *, name: str = "count", **bounds: Unpack[Bounds
         (4000.0, 131072.0, 70000000000.0)
     """
     return _parse(value, name=name, units=_COUNT, example="a count such as 4096, 4k or 128Ki", show="count", **bounds)
+
+
+def parse_per_second(value: Quantity, *, name: str = "rate", **bounds: Unpack[Bounds]) -> float:
+    """Read how often something happens, a second [1/s]; a number without a unit is a second's.
+
+    Arguments as in `parse_seconds`.
+
+    Example:
+        >>> parse_per_second("50/s"), parse_per_second("3k/min"), parse_per_second("1.8M/h"), parse_per_second(7)
+        (50.0, 50.0, 500.0, 7.0)
+    """
+    return _parse(
+        value, name=name, units=_PER_TIME, example="a rate such as 50/s, 3k/min or 1M/h", show="count", **bounds
+    )
 
 
 def parse_whole(value: Quantity, *, name: str = "count", **bounds: Unpack[Bounds]) -> int:

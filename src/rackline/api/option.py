@@ -19,6 +19,7 @@ from rackline.units import (
     parse_count,
     parse_fraction,
     parse_limit,
+    parse_per_second,
     parse_rate,
     parse_seconds,
     parse_usd_per_hour,
@@ -46,8 +47,8 @@ MOST_USD = 1e6
 MOST_CHIPS = 1e9
 
 Kind = Literal[
-    "text", "switch", "settings", "object", "limit", "seconds", "count", "whole", "fraction", "rate", "bytes",
-    "usd_per_hour",
+    "text", "switch", "settings", "object", "limit", "seconds", "count", "whole", "fraction", "rate", "per_second",
+    "bytes", "usd_per_hour",
 ]  # fmt: skip
 
 # how a text of each kind of quantity is read, and what stands behind a number when it is written as a text
@@ -57,6 +58,7 @@ _QUANTITIES: dict[str, tuple[Callable[..., float], str]] = {
     "whole": (parse_whole, ""),
     "fraction": (parse_fraction, ""),
     "rate": (parse_rate, "B/s"),
+    "per_second": (parse_per_second, "/s"),
     "bytes": (parse_bytes, "B"),
     "usd_per_hour": (parse_usd_per_hour, ""),
 }
@@ -140,7 +142,7 @@ class Option:
                 return _split(text)
             case "text" | "object" | "limit":
                 return _split(text) if self.several else text
-            case "seconds" | "count" | "whole" | "fraction" | "rate" | "bytes" | "usd_per_hour":
+            case "seconds" | "count" | "whole" | "fraction" | "rate" | "per_second" | "bytes" | "usd_per_hour":
                 return text
             case _:
                 assert_never(self.kind)
@@ -169,7 +171,7 @@ class Option:
             case "limit":
                 limit_s, percentile = parse_limit(value, name=name, maximum=MOST_SECONDS)
                 return (limit_s if percentile is None else f"{limit_s!r}s@p{percentile:g}",)
-            case "seconds" | "count" | "whole" | "fraction" | "rate" | "bytes" | "usd_per_hour":
+            case "seconds" | "count" | "whole" | "fraction" | "rate" | "per_second" | "bytes" | "usd_per_hour":
                 return (self._quantity(value, name),)
             case _:
                 assert_never(self.kind)

@@ -13,6 +13,7 @@ from rackline.api.plan_parts import PlanInputs, plan_inputs
 from rackline.api.plan_question import PlanQuestion
 from rackline.api.resolve import named
 from rackline.api.starting import LAUNCH_AS, Starting, write_manifests_of
+from rackline.api.uses import Use, with_use
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
@@ -43,6 +44,7 @@ class Planned:
 
     Args:
         plan: the best of each kind, the front, what was rejected.
+        use: what it is for, with the lengths and limits that this gave.
         fleet: for the traffic; None where none was asked for or nothing serves.
         speculation: when drafts pay; None where it was not asked for.
         attention_ffn: attention and experts on chips of their own; None where it does not pay or was not asked for.
@@ -51,6 +53,7 @@ class Planned:
     """
 
     plan: Plan
+    use: Use
     fleet: Fleet | None = None
     speculation: tuple[SpeculationRow, ...] | None = None
     attention_ffn: AttentionFfnSplit | None = None
@@ -86,8 +89,22 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
         return
     report = plan_report if answer.question.full else plan_summary
     yield report(found.plan, width=width, elapsed_s=answer.elapsed_s)
+    yield from _use_text(found.use, full=answer.question.full)
     yield from _interval_text(found.plan)
     yield from _more_text(answer.question, found)
+
+
+def _use_text(use: Use, *, full: bool) -> Iterable[Any]:
+    """Lengths and limits that nobody asked for."""
+    from rich.text import Text
+
+    if not use.text:
+        return
+    others = "" if use.asked else "; --for agents, summarise or batch has others"
+    yield Text(f"{use.text}{others}", style="dim")
+    if full:
+        for source in dict.fromkeys(use.sources.values()):
+            yield Text(f"  {source}", style="dim")
 
 
 def _interval_text(plan: Plan) -> Iterable[Any]:
@@ -155,6 +172,7 @@ class PlanData:
         "*answer.plan",
         "best",
         "pareto",
+        "use=answer.use",
         "fleet=answer.fleet",
         "speculation=answer.speculation",
         "attention_ffn=answer.attention_ffn",
@@ -262,6 +280,7 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
         >>> found.result.plan.best.tpot_s < 0.05
         True
     """
+    question, use = with_use(question)
     if question.what_if is not None:
         return _what_if(question, question.what_if, watch)
     asked = plan_inputs(question, watch)
@@ -281,7 +300,8 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
     )
     return Planned(
         plan=found,
-        fleet=None if asked.traffic is None else plan_fleet(asked.traffic, found, asked.prefill_cluster),
+        use=use,
+        fleet=plan_fleet(asked.traffic, found, asked.prefill_cluster, asked.users),
         speculation=None if asked.drafts is None else tuple(plan_speculation(found, asked.drafts or None)),
         attention_ffn=plan_split(found) if question.attention_ffn else None,
         launch=None if question.launch is None else tuple(starting.commands()),
@@ -310,7 +330,7 @@ def _what_if(question: PlanQuestion, text: str, watch: Watch) -> WhatIf:
     Raises:
         InputError: a bad quantity, or options that belong to a single answer.
     """
-    for name in ("traffic", "launch"):
+    for name in ("traffic", "requests", "users", "launch"):
         value = getattr(question, name)
         if value is not None:
             raise InputError(what=name, given=value, allowed="a single plan, without `what_if`")

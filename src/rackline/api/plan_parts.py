@@ -31,8 +31,27 @@ if TYPE_CHECKING:
     from rackline.search import Constraints, PrefillPool, SearchSpace
     from rackline.search.launch import Checkpoints
     from rackline.serving.fleet import Traffic
+    from rackline.serving.population import Population
     from rackline.serving.speculative import Speculation
     from rackline.serving.workload import Mode, Workload
+
+
+def workload_of(question: PlanQuestion) -> Workload:
+    """The requests of a question.
+
+    Raises:
+        InputError: lengths that are missing.
+    """
+    from rackline.serving.workload import Workload
+
+    for name in ("input", "output"):
+        if getattr(question, name) is None:
+            raise InputError(what=name, given="nothing", allowed="tokens per request, such as 2k")
+    return Workload(
+        input_len=si(question.input) or 1.0,
+        output_len=si(question.output) or 2.0,
+        cache_hit=si(question.cache_hit),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +62,7 @@ class PlanInputs:
         resolved: model, cluster, kernels, stack, precisions and routing.
         prefill: pool of its own for prompts; None for single engines only.
         traffic: of a fleet; None without.
+        users: whose traffic follows from the answer; None without.
         drafts: speculative decoding to look at; None without.
         checkpoints: of the model, that an engine can load.
         engine, version: that is launched; empty where the calibration decides.
@@ -54,6 +74,7 @@ class PlanInputs:
     space: SearchSpace
     prefill: PrefillPool | None
     traffic: Traffic | None
+    users: Population | None
     drafts: Sequence[Speculation] | None
     checkpoints: Checkpoints
     engine: str
@@ -72,16 +93,17 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
         RacklineError: as `rackline.api.resolve.resolve`; options that contradict each other.
     """
     model, cluster = named(question, watch)
-    check_context(model, si(question.input) + si(question.output), watch)
+    workload = workload_of(question)
+    check_context(model, workload.final_context, watch)
     other, other_numbers = _prefill_pool(question)
     engine, version = engine_of(question.launch or "auto")
     checkpoints = checkpoints_of(question.model, lookup_of(question, watch))
-    traffic, drafts = _traffic(question), speculations_of(question.speculate)
+    (traffic, users), drafts = traffic_of(question), speculations_of(question.speculate)
 
     from rackline.parallel import matching_layouts
     from rackline.search import Constraints, PrefillPool, SearchSpace
     from rackline.search.launch_rules import launch_rules
-    from rackline.serving.workload import Workload, parse_mode
+    from rackline.serving.workload import parse_mode
 
     modes = [parse_mode(text) for text in texts(question.mode)]
     layouts = matching_layouts(layout_text(question.layout), model, cluster.num_chips)
@@ -90,9 +112,7 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     resolved = resolve_on(question, model, cluster)
     return PlanInputs(
         resolved=resolved,
-        workload=Workload(
-            input_len=si(question.input), output_len=si(question.output), cache_hit=si(question.cache_hit)
-        ),
+        workload=workload,
         limits=Constraints.of(question.tpot, question.ttft, si(question.memory_fraction)),
         space=SearchSpace(
             precisions=resolved.precisions or None,
@@ -105,6 +125,7 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
         if question.serving == "both"
         else None,
         traffic=traffic,
+        users=users,
         drafts=drafts,
         checkpoints=checkpoints,
         engine=engine,
@@ -157,26 +178,39 @@ def _check_overlap(
     raise InputError(what="mode", given=overlapping[0], allowed=allowed, nearest=overlapping[0].partition(",")[0])
 
 
-def _traffic(question: PlanQuestion) -> Traffic | None:
-    """The traffic of a fleet; None without it.
+_TRAFFIC = ("traffic", "requests", "users")
+
+
+def traffic_of(question: PlanQuestion) -> tuple[Traffic | None, Population | None]:
+    """The traffic of a fleet, with the users whose traffic follows from the answer; None for what is not asked for.
 
     Raises:
-        InputError: an option that belongs to traffic without it.
+        InputError: two kinds of traffic, or an option that belongs to traffic without it.
     """
-    if question.traffic is None:
-        for name in ("peak_over_mean", "offline_share", "provider"):
-            value = getattr(question, name)
-            if value is not None:
-                raise InputError(what=name, given=value, allowed="together with `traffic` TOKENS_PER_SECOND")
-        return None
-    from rackline.serving.fleet import Traffic
+    given = [name for name in _TRAFFIC if getattr(question, name) is not None]
+    if len(given) > 1:
+        raise InputError(what=given[1], given=getattr(question, given[1]), allowed=f"only without `{given[0]}`")
+    needs = {"peak_over_mean": _TRAFFIC, "offline_share": _TRAFFIC[:2], "provider": _TRAFFIC, "think_time": ("users",)}
+    for name, of in needs.items():
+        value = getattr(question, name)
+        if value is not None and not set(given) & set(of):
+            known = " or ".join(f"`{one}`" for one in of)
+            raise InputError(what=name, given=value, allowed=f"together with {known}")
+    if not given:
+        return None, None
 
-    return Traffic(
-        tokens_per_s=si(question.traffic),
+    from rackline.serving.fleet import Traffic
+    from rackline.serving.population import Population
+
+    traffic = Traffic(
+        tokens_per_s=si(question.traffic) or (si(question.requests) or 1.0) * (si(question.output) or 1.0),
         peak_over_mean=si(question.peak_over_mean) or 1.0,
         offline_share=si(question.offline_share) or 0.0,
         provider_tokens_per_s=si(question.provider),
     )
+    if question.users is None:
+        return traffic, None
+    return traffic, Population(users=count(question.users), think_s=si(question.think_time) or 0.0)
 
 
 def speculations_of(text: str | None) -> list[Speculation] | None:
