@@ -5,9 +5,9 @@ Kernels are fitted to tables of single operations and see no served request, so 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from typing import Any, ClassVar, Literal, assert_never
 from zlib import crc32
@@ -18,6 +18,8 @@ from rackline.errors import InputError, RacklineError
 from rackline.passes.features import Array
 from rackline.plain import plain
 from rackline.validation.cases import Case, CaseSet, Unsupported
+from rackline.validation.engine_fit import ELSEWHERE, NAMES, Step, fit_engine, is_of_older_engine, steps_of, with_engine
+from rackline.validation.engine_fit import FEWEST as OF_ENGINE
 from rackline.validation.fit_cases import FitCases, ServingNumbers, prepare, shipped_numbers
 from rackline.validation.pools_fit import fit_pools
 from rackline.validation.predict import Predictor
@@ -25,10 +27,12 @@ from rackline.validation.resolve import Resolver, stack_name
 from rackline.validation.run import scores_of
 from rackline.validation.scoreboard import SERVED, Score, Scoreboard, Stats, statistics
 from rackline.validation.serving_fit import fit_numbers
+from rackline.validation.sources import laboratory_of
 
-LeftOut = Literal["model", "chip", "stack", "half"]
+LeftOut = Literal["model", "chip", "stack", "laboratory", "half"]
 EVERYTHING = ""
 """The fold that leaves nothing out."""
+_SHAPES = {"Llama-3.3": "Llama-3.1", "DeepSeek-R1": "DeepSeek-V3", "DeepSeek-V3.1": "DeepSeek-V3"}
 MANY = 15
 """Fewest cases of a group that may be named as the worst [cases]."""
 Done = Callable[[str, int, int], None]
@@ -39,21 +43,24 @@ class Fold:
     """One refit.
 
     Args:
-        left_out: model, chip, stack or half of the configurations that the fit did not see; EVERYTHING where it saw
-            all cases.
+        left_out: model, chip, stack, laboratory or half of the configurations that the fit did not see; EVERYTHING
+            where it saw all cases.
         num_cases: cases that are scored [count].
         numbers: what was fitted to the others.
+        engine: the four numbers of an older engine (`engine_fit.NAMES`), fitted to the others; none where no case
+            states medians.
         scores: of the cases left out; of all cases where nothing is.
         memory_bound: ids of scored cases whose batch the memory bounds, so that requests queue for it.
     """
 
-    json_keys: ClassVar = ("left_out", "cases=num_cases", "numbers", "metrics")
+    json_keys: ClassVar = ("left_out", "cases=num_cases", "numbers", "engine", "metrics")
 
     left_out: str
     num_cases: int
     numbers: ServingNumbers
     scores: tuple[Score, ...]
     memory_bound: tuple[str, ...]
+    engine: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def metrics(self) -> dict[str, Stats]:
@@ -119,8 +126,8 @@ class Refit:
     def ranges(self) -> dict[str, tuple[float, float, float]]:
         """Number → (least, most) over the folds, and its value in the fit that sees all cases."""
         found: dict[str, tuple[float, float, float]] = {}
-        for name, value in plain(self.whole.numbers).items():
-            known = [d[name] for fold in self.folds if name in (d := plain(fold.numbers))]
+        for name, value in _all_numbers(self.whole).items():
+            known = [d[name] for fold in self.folds if name in (d := _all_numbers(fold))]
             found[name] = (min(known, default=value), max(known, default=value), value)
         return found
 
@@ -150,13 +157,33 @@ class Refit:
         )
 
 
+def _all_numbers(fold: Fold) -> dict[str, float]:
+    return {**plain(fold.numbers), **fold.engine}
+
+
+def shape_of(model: str) -> str:
+    """A model without what releases of one shape differ in, so that they are left out together.
+
+    >>> shape_of("Qwen/Qwen3-235B-A22B-Thinking-2507-FP8"), shape_of("meta-llama/Llama-3.3-70B-Instruct")
+    ('Qwen3-235B-A22B', 'Llama-3.1-70B')
+    """
+    name = model.rpartition("/")[2]
+    for word in ("-Instruct", "-Thinking", "-2507", "-FP8", "-NVFP4"):
+        name = name.replace(word, "")
+    for release, shape in _SHAPES.items():
+        name = name.replace(release, shape)
+    return name or model
+
+
 def fold_name(case: Case, by: LeftOut) -> str:
     """The fold that a case belongs to."""
     match by:
         case "stack":
             return stack_name(case.stack) or "-"
         case "model":
-            return case.model or "-"
+            return shape_of(case.model) or "-"
+        case "laboratory":
+            return laboratory_of(case)
         case "chip":
             return case.chip or "-"
         case "half":
@@ -175,11 +202,11 @@ def refit(
     processes: int = 2,
     done: Done | None = None,
 ) -> Refit:
-    """Refit without each model, chip or stack in turn and score what was left out.
+    """Refit without each model, chip, stack or laboratory in turn and score what was left out.
 
     Args:
         found: cases; only served requests with a time per output token count. Numbers are fitted to single engines;
-            pools of prefill and decode workers add two.
+            pools of prefill and decode workers add two, medians of an older engine four.
         by: what to leave out.
         calibration: "auto" (each case's own stack), a stack or a file.
         processes: how many to use; 1 stays in this one [count].
@@ -204,7 +231,7 @@ def refit(
     folds = dict(in_processes(_fold, tasks, (cases, calibration), processes, done))
     left_out = tuple(sorted((folds[by, name] for name in names), key=lambda fold: -fold.num_cases))
     unsupported = (
-        *prepare(cases, calibration_name=calibration).unsupported,
+        *prepare(_with_means(cases), calibration_name=calibration).unsupported,
         *_predicted_pools(cases, folds[by, EVERYTHING].numbers, calibration)[1],
     )
     return Refit(
@@ -255,13 +282,19 @@ def in_processes(
             yield waiting[future], future.result()
 
 
+def _with_means(cases: Iterable[Case]) -> list[Case]:
+    return [case for case in cases if not is_of_older_engine(case)]
+
+
 _SHARED: list[tuple[tuple[Case, ...], str]] = []
 _PREPARED: dict[str, FitCases] = {}
+_STEPS: dict[str, list[Step]] = {}
 
 
 def _share(shared: tuple[tuple[Case, ...], str]) -> None:
     _SHARED[:] = [shared]
     _PREPARED.clear()
+    _STEPS.clear()
 
 
 def shared_cases() -> tuple[tuple[Case, ...], str]:
@@ -273,7 +306,8 @@ def _fold(task: tuple[LeftOut, str]) -> Fold:
     by, name = task
     cases, calibration = shared_cases()
     if calibration not in _PREPARED:  # engines and kernel times serve all folds of this process
-        _PREPARED[calibration] = prepare(cases, calibration_name=calibration)
+        _PREPARED[calibration] = prepare(_with_means(cases), calibration_name=calibration)
+        _STEPS[calibration] = steps_of([case for case in cases if is_of_older_engine(case)], calibration)
     ready = _PREPARED[calibration]
     held = np.array([fold_name(case, by) == name for case in ready.cases], dtype=bool)
     scored = held if name else np.ones(len(ready.cases), dtype=bool)
@@ -286,9 +320,30 @@ def _fold(task: tuple[LeftOut, str]) -> Fold:
     scores, _ = _predicted_pools(
         [case for case in pools if not name or fold_name(case, by) == name], numbers, calibration
     )
+    medians = _STEPS[calibration]
+    seen = [step for step in medians if not name or fold_name(step.case, by) != name]
+    engine = fit_engine(seen) if len(seen) >= OF_ENGINE else ELSEWHERE
+    own = [step.case for step in medians if not name or fold_name(step.case, by) == name]
+    scores += _predicted_medians(own, numbers, engine, calibration)
     return replace(
-        fold, num_cases=fold.num_cases + len({one.case_id for one in scores}), scores=(*fold.scores, *scores)
+        fold,
+        num_cases=fold.num_cases + len({one.case_id for one in scores}),
+        scores=(*fold.scores, *scores),
+        engine=dict(zip(NAMES, engine.tolist(), strict=True)) if medians else {},
     )
+
+
+def _predicted_medians(cases: Sequence[Case], numbers: ServingNumbers, engine: Array, calibration: str) -> list[Score]:
+    """Scores of cases of the older engine under fitted numbers."""
+    of_engine = with_engine(engine)
+    predictor = Predictor(
+        resolver=Resolver(calibration_name=calibration, change=lambda found: of_engine(numbers.stack(found)))
+    )
+    scores: list[Score] = []
+    for case, values in zip(cases, predictor.predict_all(cases), strict=True):
+        if not isinstance(values, RacklineError):
+            scores += scores_of(case, values)
+    return scores
 
 
 def _predicted_pools(
