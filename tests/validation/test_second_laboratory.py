@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from rackline.validation import validate
+from rackline.validation.engine_fit import steps_of
 from rackline.validation.read import read_cases
 
 ROOT = Path(__file__).resolve().parents[2]
