@@ -59,17 +59,22 @@ class Compared:
         kind: chips, clusters, models or deployments.
         sides: in the order of the names.
         prices: of which kind the prices are, and which are estimated; empty without prices.
+        intervals: what measured servers of the kind of each deployment deviate by, a line a side; empty for others.
     """
 
     kind: str
     sides: tuple[Side, ...]
     prices: str = ""
+    intervals: tuple[str, ...] = ()
 
 
 def _text(answer: Answer[CompareQuestion, Compared], width: int) -> Iterable[Any]:
+    from rich.text import Text
+
     from rackline.report.compare_report import compare_table
 
     yield compare_table(answer.result.sides, what=answer.result.kind, prices=answer.result.prices)
+    yield from (Text(line, style="dim") for line in answer.result.intervals)
 
 
 def _data(answer: Answer[CompareQuestion, Compared]) -> Comparison:
@@ -207,6 +212,7 @@ def _deployments(names: tuple[str, ...], question: CompareQuestion, watch: Watch
     from rackline.report.compare_report import deployment_side
     from rackline.search import Constraints, plan
     from rackline.serving.workload import Workload
+    from rackline.validation.intervals import interval_line, of_candidate
 
     pairs: list[tuple[AnyModel, Cluster]] = []
     for name in names:
@@ -215,7 +221,7 @@ def _deployments(names: tuple[str, ...], question: CompareQuestion, watch: Watch
             raise InputError(what="deployment", given=name, allowed="MODEL@CLUSTER, for all names")
         pairs.append(model_and_cluster(model_name, cluster_name, lookup=lookup_of(question, watch)))
     priced, said = _clusters([cluster for _, cluster in pairs], question.rent)
-    sides: list[Side] = []
+    sides, lines = list[Side](), list[str]()
     for name, (model, _), cluster in zip(names, pairs, priced, strict=True):
         with watch.moving(f"planning {name}"):
             answer = plan(
@@ -226,4 +232,7 @@ def _deployments(names: tuple[str, ...], question: CompareQuestion, watch: Watch
                 constraints=Constraints.of(question.tpot, question.ttft),
             )
         sides.append(deployment_side(name, answer))
-    return Compared(kind="deployments", sides=tuple(sides), prices=said)
+        if answer.best is not None:
+            line = interval_line(of_candidate(answer.best, model, cluster.chip.name, answer.calibration.name))
+            lines += [f"{name}: {line}"] if line else []
+    return Compared(kind="deployments", sides=tuple(sides), prices=said, intervals=tuple(lines))

@@ -54,8 +54,8 @@ class ValidateQuestion(Question):
         metadata=option(
             "text",
             "leave one group out: refit the serving parameters without each model, chip, stack, laboratory or half "
-            "of the configurations in turn and score the held-out cases; with training cases only, the training parameters "
-            "without each source, model family or chip",
+            "of the configurations in turn and score the held-out cases; with training cases only, the training "
+            "parameters without each source, model family or chip",
             choices=get_args(LeftOut),
         ),
     )

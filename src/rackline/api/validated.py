@@ -228,15 +228,24 @@ def _write_bands(answer: Answered, path: Path) -> None:
     files, found = texts(answer.question.files), answer.result
     if not isinstance(found, Validated | Refit):
         raise InputError(what="write_bands", given=str(path), allowed="only for served cases")
-    scores: Iterable[Score] = found.board.scores
+    scores: list[Score] = list(found.board.scores)
     if isinstance(found, Refit):
-        from rackline.validation import read_cases
+        from rackline.validation import CaseSet, read_cases
         from rackline.validation.run import score_cases
+        from rackline.validation.train_refit import refit_training
 
         # what was left out stands for a new model; kinds of cases that no number is fitted to are scored as they are
         kinds = {score.groups["kind"] for score in scores}
-        every = score_cases(read_cases(files), answer.question.calibration, num_worst=0).scores
-        scores = [*scores, *(score for score in every if score.groups["kind"] not in kinds)]
+        cases = read_cases(files)
+        others = CaseSet(
+            cases=tuple(case for case in cases.cases if case.kind not in {*kinds, "train"}),
+            unsupported=(),
+            unknown_keys={},
+        )
+        scores = [*scores, *score_cases(others, answer.question.calibration, num_worst=0).scores]
+        if any(case.kind == "train" for case in cases.cases):
+            training = refit_training(cases, "source")
+            scores += [score for fold in training.folds for score in fold.scores]
     write_text(path, to_toml(make_bands(scores), files), what="write_bands")
 
 

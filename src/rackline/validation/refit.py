@@ -27,12 +27,11 @@ from rackline.validation.resolve import Resolver, stack_name
 from rackline.validation.run import scores_of
 from rackline.validation.scoreboard import SERVED, Score, Scoreboard, Stats, statistics
 from rackline.validation.serving_fit import fit_numbers
-from rackline.validation.sources import laboratory_of
+from rackline.validation.sources import laboratory_of, shape_of
 
 LeftOut = Literal["model", "chip", "stack", "laboratory", "half"]
 EVERYTHING = ""
 """The fold that leaves nothing out."""
-_SHAPES = {"Llama-3.3": "Llama-3.1", "DeepSeek-R1": "DeepSeek-V3", "DeepSeek-V3.1": "DeepSeek-V3"}
 MANY = 15
 """Fewest cases of a group that may be named as the worst [cases]."""
 Done = Callable[[str, int, int], None]
@@ -159,20 +158,6 @@ class Refit:
 
 def _all_numbers(fold: Fold) -> dict[str, float]:
     return {**plain(fold.numbers), **fold.engine}
-
-
-def shape_of(model: str) -> str:
-    """A model without what releases of one shape differ in, so that they are left out together.
-
-    >>> shape_of("Qwen/Qwen3-235B-A22B-Thinking-2507-FP8"), shape_of("meta-llama/Llama-3.3-70B-Instruct")
-    ('Qwen3-235B-A22B', 'Llama-3.1-70B')
-    """
-    name = model.rpartition("/")[2]
-    for word in ("-Instruct", "-Thinking", "-2507", "-FP8", "-NVFP4"):
-        name = name.replace(word, "")
-    for release, shape in _SHAPES.items():
-        name = name.replace(release, shape)
-    return name or model
 
 
 def fold_name(case: Case, by: LeftOut) -> str:

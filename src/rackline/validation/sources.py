@@ -12,6 +12,7 @@ from typing import Any, Literal
 from rackline.validation.cases import Case
 
 _FILE = "sources.toml"
+_SHAPES = {"Llama-3.3": "Llama-3.1", "DeepSeek-R1": "DeepSeek-V3", "DeepSeek-V3.1": "DeepSeek-V3"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,20 @@ def laboratory_of(case: Case) -> str:
     """Who ran the servers of a case: as its benchmark says, else where it was published."""
     found = source_of(case)
     return found.laboratory or found.name or case.source.partition("@")[0].partition("#")[0] or "-"
+
+
+def shape_of(model: str) -> str:
+    """A model without what releases of one shape differ in, so that they are left out together.
+
+    >>> shape_of("Qwen/Qwen3-235B-A22B-Thinking-2507-FP8"), shape_of("meta-llama/Llama-3.3-70B-Instruct")
+    ('Qwen3-235B-A22B', 'Llama-3.1-70B')
+    """
+    name = model.rpartition("/")[2]
+    for word in ("-Instruct", "-Thinking", "-2507", "-FP8", "-NVFP4"):
+        name = name.replace(word, "")
+    for release, shape in _SHAPES.items():
+        name = name.replace(release, shape)
+    return name or model
 
 
 def launched_of(case: Case) -> tuple[Launched, ...]:
