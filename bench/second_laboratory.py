@@ -20,7 +20,7 @@ from rackline.validation.engine_fit import ELSEWHERE, NAMES, WITHOUT, Step, fit_
 from rackline.validation.read import read_cases
 from rackline.validation.sources import shape_of
 
-CLASSES = (16, 64, 256, np.inf)  # sequences a chip
+CLASSES = (16, 64, 256, np.inf)  # sequences per chip
 
 
 def report(name: str, steps: Sequence[Step], predicted: Sequence[float]) -> None:
@@ -43,7 +43,7 @@ def left_out(steps: Sequence[Step], key: Callable[[Step], object]) -> tuple[list
 
 
 def batch_class(step: Step) -> int:
-    """Class of a case by sequences a chip."""
+    """Class of a case by sequences per chip."""
     each = step.case.number("concurrency") / step.case.num_chips
     return next(index for index, most in enumerate(CLASSES) if each <= most)
 
@@ -70,15 +70,15 @@ def main(paths: Sequence[str]) -> None:
     print("\n| | cases | median error | p90 | bias |\n|---|---:|---:|---:|---:|")
     report("in sample", steps, [step.seconds(numbers) for step in steps])
     report("without the four numbers", steps, [step.seconds(WITHOUT) for step in steps])
-    report("laboratory left out", steps, [step.seconds(ELSEWHERE) for step in steps])
+    report("laboratory held out", steps, [step.seconds(ELSEWHERE) for step in steps])
     for index, name in enumerate(NAMES):
         one = numbers.copy()
         one[index] = WITHOUT[index]
         report(f"without {name}", steps, [step.seconds(one) for step in steps])
-    report("each chip left out", steps, left_out(steps, chip_of)[0])
-    report("each class of batch sizes left out", steps, left_out(steps, batch_class)[0])
+    report("each chip held out", steps, left_out(steps, chip_of)[0])
+    report("each class of batch sizes held out", steps, left_out(steps, batch_class)[0])
     predicted, folds = left_out(steps, model_of)
-    report("each model left out", steps, predicted)
+    report("each model held out", steps, predicted)
     low, high = np.min(folds, axis=0), np.max(folds, axis=0)
 
     def part(name: str, chosen: Sequence[bool]) -> None:
@@ -88,7 +88,7 @@ def main(paths: Sequence[str]) -> None:
     part("mixtures", [step.mixture for step in steps])
     part("dense and hybrid", [not step.mixture for step in steps])
     for index, most in enumerate(CLASSES):
-        part(f"up to {most:g} sequences a chip", [batch_class(step) == index for step in steps])
+        part(f"up to {most:g} sequences per chip", [batch_class(step) == index for step in steps])
     for chip in sorted(set(map(chip_of, steps))):
         part(chip, [chip_of(step) == chip for step in steps])
     for model in sorted(set(map(model_of, steps))):

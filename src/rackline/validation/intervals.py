@@ -1,4 +1,4 @@
-"""Intervals of predicted numbers: where nine of ten measured values of such cases lay."""
+"""Intervals of predicted values, in which 90 % of the measured values of similar cases lay."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ FOLLOWS: Mapping[str, tuple[str, int]] = {
     "decode_pass_s": ("token_s", 1),
     "prefill_pass_s": ("prefill_s", 1),
 }
-"""Numbers that no case measures as such → the measured one that they follow, and whether they grow (1) or fall (-1)
-with it. Rates and costs of a fixed batch follow the time per token; a single pass follows that of a static batch."""
+"""Values that no case measures → the measured one that they depend on, and whether they rise (1) or fall (-1) with it.
+Rates and costs of a fixed batch depend on the time per token; a single pass on that of a static batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A predicted number with its band.
+    """A predicted value with its band.
 
     Args:
-        metric: what it is.
-        predicted: the number.
-        low, high: nine of ten measured values of the group lay between them.
-        group: which cases the band comes from, as text.
-        num_cases: how many they are [cases].
+        metric: the predicted quantity.
+        predicted: the predicted value, in SI units.
+        low, high: 90 % of the measured values of the group lay between them.
+        group: description of the cases that the band comes from.
+        num_cases: number of these cases [cases].
     """
 
     metric: str
