@@ -28,6 +28,7 @@ from rackline.errors import InputError, RacklineError, nearest_names
 from rackline.files import rounded, toml_text
 from rackline.parallel import Deployment, Layout
 from rackline.passes.features import Array
+from rackline.validation.page import fill_block
 from rackline.validation.resolve import stack_name
 from rackline.validation.scoreboard import Score
 from rackline.validation.sources import shape_of
@@ -357,6 +358,38 @@ def _covered(metric: str, by: str, group: str, inside: Array, width: Array) -> C
         share=float(np.mean(inside)),
         width=float(np.median(width)),
     )
+
+
+BEGIN, END = "<!-- error bands: begin -->", "<!-- error bands: end -->"
+_LEAST = 0.75
+_MANY = 30
+
+
+def coverage_markdown(found: Sequence[Coverage]) -> str:
+    """The table of a page: all cases of a metric, then the groups of 30 cases and more that are held worst."""
+    lines = [
+        f"Bands of {COVERAGE:.0%}, made without each model in turn from predictions that had not seen theirs either, "
+        "and scored on it. Width is the median of high over low.",
+        "",
+        "| measured | cases | inside | width | groups of 30 cases and more that are held worst |",
+        "|---|---:|---:|---:|---|",
+    ]
+    for one in found:
+        if one.group:
+            continue
+        groups = [part for part in found if part.metric == one.metric and part.group and part.num_cases >= _MANY]
+        worst = sorted(groups, key=lambda part: part.share)[:3]
+        named = ", ".join(f"{part.group} {part.share:.0%} of {part.num_cases}" for part in worst)
+        lines.append(f"| {one.metric} | {one.num_cases} | {one.share:.1%} | {one.width:.2f} | {named or '-'} |")
+    low = [part for part in found if part.group and part.num_cases >= _MANY and part.share < _LEAST]
+    names = "; ".join(f"{part.metric} of {part.group} {part.share:.0%}" for part in low)
+    lines += ["", f"Groups of 30 cases and more under {_LEAST:.0%}: {names or 'none'}."]
+    return "\n".join(lines)
+
+
+def write_coverage_docs(scores: Iterable[Score], page: Path) -> None:
+    """Replace the table of a page; see `rackline.validation.page.fill_block`."""
+    fill_block(page, BEGIN, END, coverage_markdown(held_out_coverage(scores)))
 
 
 # ------------------------------------------------------------------------------------------------- the shipped file
