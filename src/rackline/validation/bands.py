@@ -20,6 +20,7 @@ from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, cast
+from zlib import crc32
 
 import numpy as np
 
@@ -316,6 +317,8 @@ GROUPED: Mapping[str, Callable[[Score], str]] = {
 def held_out_coverage(scores: Iterable[Score], left_out: str = "model") -> list[Coverage]:
     """Coverage of bands made without each group of cases in turn; the widening factor is found without it as well.
 
+    Where most cases of a metric are of one group, so that too few others would be left, random halves take turns.
+
     Args:
         scores: of predictions with models left out.
         left_out: one of GROUPED. Its groups, and those of the others, are listed.
@@ -326,7 +329,9 @@ def held_out_coverage(scores: Iterable[Score], left_out: str = "model") -> list[
         if score.groups["kind"] not in ("op", "params") and score.predicted > 0 and score.measured > 0:
             by_metric.setdefault(score.metric, []).append(score)
     for metric, own in by_metric.items():
-        names = [GROUPED[left_out](score) for score in own]
+        by, names = left_out, [GROUPED[left_out](score) for score in own]
+        if len(own) - max(map(names.count, set(names))) < FEWEST:
+            by, names = "half", [str(crc32(score.case_id.encode()) % 2) for score in own]
         inside, width = np.zeros(len(own), dtype=bool), np.full(len(own), np.nan)
         for name in dict.fromkeys(names):
             bands = make_bands(score for score, of in zip(own, names, strict=True) if of != name)
@@ -340,12 +345,12 @@ def held_out_coverage(scores: Iterable[Score], left_out: str = "model") -> list[
         known = np.isfinite(width)
         if not known.any():
             continue
-        found.append(_covered(metric, left_out, "", inside[known], width[known]))
-        for by, key in GROUPED.items():
+        found.append(_covered(metric, by, "", inside[known], width[known]))
+        for kind, key in GROUPED.items():
             groups = np.array([key(score) for score in own])
             for group in dict.fromkeys(groups[known].tolist()):
                 part = known & (groups == group)
-                found.append(_covered(metric, by, group, inside[part], width[part]))
+                found.append(_covered(metric, kind, group, inside[part], width[part]))
     return found
 
 
@@ -368,11 +373,11 @@ _MANY = 30
 def coverage_markdown(found: Sequence[Coverage]) -> str:
     """The table of a page: all cases of a metric, then the groups of 30 cases and more that are held worst."""
     lines = [
-        f"Bands of {COVERAGE:.0%}, made without each model in turn from predictions that had not seen theirs either, "
-        "and scored on it. Width is the median of high over low.",
+        f"Bands of {COVERAGE:.0%}, made without each model (or half of the cases) in turn from predictions that had "
+        "not seen its model either, and scored on it. Width is the median of high over low.",
         "",
-        "| measured | cases | inside | width | groups of 30 cases and more that are held worst |",
-        "|---|---:|---:|---:|---|",
+        "| measured | left out | cases | inside | width | groups of 30 cases and more that are held worst |",
+        "|---|---|---:|---:|---:|---|",
     ]
     for one in found:
         if one.group:
@@ -380,7 +385,9 @@ def coverage_markdown(found: Sequence[Coverage]) -> str:
         groups = [part for part in found if part.metric == one.metric and part.group and part.num_cases >= _MANY]
         worst = sorted(groups, key=lambda part: part.share)[:3]
         named = ", ".join(f"{part.group} {part.share:.0%} of {part.num_cases}" for part in worst)
-        lines.append(f"| {one.metric} | {one.num_cases} | {one.share:.1%} | {one.width:.2f} | {named or '-'} |")
+        lines.append(
+            f"| {one.metric} | {one.by} | {one.num_cases} | {one.share:.1%} | {one.width:.2f} | {named or '-'} |"
+        )
     low = [part for part in found if part.group and part.num_cases >= _MANY and part.share < _LEAST]
     names = "; ".join(f"{part.metric} of {part.group} {part.share:.0%}" for part in low)
     lines += ["", f"Groups of 30 cases and more under {_LEAST:.0%}: {names or 'none'}."]
