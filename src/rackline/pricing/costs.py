@@ -167,7 +167,7 @@ class TokenCosts:
         )
         overlap = self.mode.two_batch_overlap
         seconds = self.engine.seconds(batch, self.engine.time_table(overlap), two_batch_overlap=overlap)
-        full = np.broadcast_to(self.engine.with_prompts_s(0.0, seconds), prompts.shape)
+        full = np.broadcast_to(self.engine.with_prompts_s(0.0, seconds, tokens=room), prompts.shape)
         # all attention-dp ranks prefill side by side, and pp micro-batches are under way
         ranks = self.deployment.layout.attention_dp * self.deployment.layout.pp
         return np.asarray(full * self.num_chips / (room * ranks))
