@@ -295,7 +295,7 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
         fleet=plan_fleet(asked.traffic, found, asked.prefill_cluster, asked.users),
         speculation=None if asked.drafts is None else tuple(plan_speculation(found, asked.drafts or None)),
         attention_ffn=plan_split(found) if question.attention_ffn else None,
-        launch=None if question.launch is None else tuple(starting.commands()),
+        launch=None if question.launch is None else tuple(starting.commands(leftover=True)),
         starting=starting,
     )
 

@@ -147,6 +147,8 @@ def chips_text(plan: Plan, choice: Choice) -> str:
     first, then = choice.prefill_pool, choice.decode_pool
     left = choice.billed_chips - choice.num_chips
     paid = f"; {choice.billed_chips} paid, {left} left over" if left else f"; {choice.billed_chips} paid"
+    if choice.leftover is not None:
+        paid += f", {choice.leftover.num_chips} of them used by a second kind of replica"
     if first is None or then is None:
         return f"{choice.num_chips} of {plan.cluster.num_chips}{paid}"
     used = f"{then.num_chips} decode + {first.num_chips} prefill"

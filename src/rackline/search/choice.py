@@ -60,6 +60,7 @@ class Choice:
         inside: passes, memory and floors, at the batch of the estimate.
         sustained: the rate at which the limits hold when it is served; None where it was not.
         not_simulated: why it was not served; then the numbers are those of the estimate.
+        leftover: engines on paid chips that these replicas leave free; rate and costs here are without them.
     """
 
     json_keys: ClassVar = (
@@ -107,6 +108,9 @@ class Choice:
         "decode=inside.decode",
         "prefill=inside.prefill",
         "floors=inside.floors",
+        "leftover",
+        "requests_per_s_with_leftover",
+        "usd_per_mtok_output_all_in_with_leftover=usd_with_leftover",
     )
 
     workload: Workload
@@ -114,6 +118,17 @@ class Choice:
     inside: Inside
     sustained: SustainedRate | None = None
     not_simulated: str = ""
+    leftover: Leftover | None = None
+
+    @property
+    def requests_per_s_with_leftover(self) -> float:
+        """Arrivals at which the limits hold, of all replicas of both kinds [requests/s]."""
+        return self.requests_per_s + (self.leftover.requests_per_s if self.leftover else 0.0)
+
+    @property
+    def usd_with_leftover(self) -> float:
+        """All cost over the output tokens of both kinds of replicas [USD per million]."""
+        return self.usd_per_mtok_output_all_in * self.requests_per_s / self.requests_per_s_with_leftover
 
     @property
     def serving(self) -> Serving:
@@ -287,3 +302,39 @@ class Choice:
     def free_bytes(self) -> float | None:
         """Left on the fullest chip in the estimate [bytes]; None for pools."""
         return None if isinstance(self.estimate, PoolPair) else self.estimate.free_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """Engines on chips of paid units that the replicas of an answer leave free.
+
+    Args:
+        choice: the engine, on the chips that lie free together.
+        places: hosts with such chips [count].
+    """
+
+    json_keys: ClassVar = (
+        "places",
+        "num_chips",
+        "layout=choice.layout",
+        "precision=choice.precision",
+        "mode=choice.mode",
+        "batch_size=choice.batch_size",
+        "requests_per_s",
+        "tpot_s=choice.tpot_s",
+        "ttft_s=choice.ttft_s",
+        "basis=choice.basis",
+    )
+
+    choice: Choice
+    places: int
+
+    @property
+    def num_chips(self) -> int:
+        """Chips of all of them."""
+        return self.places * self.choice.num_chips
+
+    @property
+    def requests_per_s(self) -> float:
+        """Arrivals at which the limits hold, of all of them [requests/s]."""
+        return self.places * self.choice.requests_per_s

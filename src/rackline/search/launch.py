@@ -363,7 +363,13 @@ def _trtllm(replica: Replica) -> LaunchCommand:
 
 
 def plan_commands(
-    plan: Plan, found: Checkpoints, stack: str, version: str = "", prefill_on: Cluster | None = None
+    plan: Plan,
+    found: Checkpoints,
+    stack: str,
+    version: str = "",
+    prefill_on: Cluster | None = None,
+    *,
+    leftover: bool = False,
 ) -> list[LaunchCommand]:
     """Commands of a plan's cheapest deployment: one for an engine that does both, two for pools; none without answer.
 
@@ -372,6 +378,7 @@ def plan_commands(
         stack: "vllm", "sglang", "trtllm"; the calibration's own stack is the usual choice.
         version: of the stack; the newest that was read when it is empty.
         prefill_on: cluster of the prefill pool, where that is another one.
+        leftover: one more for the engine on paid chips that these leave free.
     """
     best = plan.best
     if best is None:
@@ -383,6 +390,9 @@ def plan_commands(
     for role, what in roles:
         on = prefill_on if role == "prefill" and prefill_on is not None else plan.cluster
         commands.append(_role_command(plan, best, on, found, role, what, stack, version))
+    if leftover and best.leftover is not None:
+        beside = best.leftover.choice
+        commands.append(_role_command(plan, beside, plan.cluster, found, "both", beside, stack, version))
     return commands
 
 

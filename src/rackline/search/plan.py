@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -25,7 +26,8 @@ from rackline.search.evaluate import Space
 from rackline.search.finalists import Kind, serve_kinds
 from rackline.search.fits import ClusterNeed
 from rackline.search.launch_rules import rules_of
-from rackline.search.launchable import better_refused, launchable, starts_nothing
+from rackline.search.launchable import better_refused, better_refused_pair, launchable, starts_nothing
+from rackline.search.leftover import serve_leftover, with_leftover
 from rackline.search.pool_space import ANY_POOL, PrefillPool, prefill_space
 from rackline.search.rejected import Rejected
 from rackline.search.served import Site
@@ -106,7 +108,7 @@ class Plan:
     def choices(self) -> tuple[Choice, ...]:
         """The cheapest of each kind that keeps the limits, cheapest first."""
         found = [choice for choice in (self.aggregated, self.pools) if choice is not None]
-        return tuple(sorted(found, key=lambda choice: choice.usd_per_mtok_output_all_in))
+        return tuple(sorted(found, key=lambda choice: choice.usd_with_leftover))
 
     @property
     def best(self) -> Choice | None:
@@ -128,15 +130,15 @@ class Plan:
         both = self.disaggregated
         pairs = both.contenders if both else ()
         kinds = (
-            Kind(choices=engines.contenders, usd_lower_bound=engines.usd_lower_bound),
-            Kind(choices=pairs, usd_lower_bound=both.usd_lower_bound if both else 0.0),
+            Kind(choices=engines.contenders, usd_lower_bound=_lower_bound(engines.contenders, engines.usd_lower_bound)),
+            Kind(choices=pairs, usd_lower_bound=_lower_bound(pairs, both.usd_lower_bound if both else 0.0)),
         )
         alone, apart = serve_kinds(site, kinds)
         if both is not None and pairs:
-            both = replace(both, best=apart.choice, reason=apart.reason)
+            both = replace(both, best=serve_leftover(apart.choice, site), reason=apart.reason)
         return replace(
             self,
-            aggregated=alone.choice,
+            aggregated=serve_leftover(alone.choice, site),
             reason=alone.reason if engines.contenders else self.reason,
             disaggregated=both,
         )
@@ -194,7 +196,15 @@ def plan(
     space, options = launchable(space, options, pools=prefill is not None)
     apart = None if prefill is None else PoolSearch.of(space, options, limits, prefill_space(space, prefill))
     engines = _looked_at(space, options, limits, apart, open_loop=served)
-    better = better_refused(whole, everything, limits, next(iter(engines.contenders), None), open_loop=served)
+    pools = None if apart is None else apart.answer()
+    engines = replace(engines, contenders=tuple(with_leftover(engines.contenders, space, limits, open_loop=served)))
+    if pools is not None and pools.contenders and (prefill is None or prefill.cluster is None):
+        pairs = tuple(with_leftover(pools.contenders, space, limits, open_loop=served))
+        pools = replace(pools, contenders=pairs, best=pairs[0])
+    better = [better_refused(whole, everything, limits, next(iter(engines.contenders), None), open_loop=served)]
+    if prefill is not None and pools is not None:
+        launched = [*engines.contenders[:1], *pools.contenders[:1]]
+        better.append(better_refused_pair(whole, everything, limits, prefill, launched))
     found = Plan(
         model=model,
         cluster=cluster,
@@ -204,7 +214,7 @@ def plan(
         aggregated=engines.contenders[0] if engines.contenders else None,
         pareto=engines.pareto,
         ranked=engines.ranked,
-        rejected=(*([better] if better else []), *engines.rejected),
+        rejected=(*(one for one in better if one is not None), *engines.rejected),
         candidates_evaluated=engines.candidates_evaluated,
         combinations=space.combinations,
         priced=cluster.usd_per_chip_hour is not None,
@@ -217,7 +227,7 @@ def plan(
             f"{_bill(cluster)}; experts chosen by {space.routing.label()}",
             f"calibration {calibration.name} ({calibration.evidence})",
         ),
-        disaggregated=None if apart is None else apart.answer(),
+        disaggregated=pools,
     )
     if not served:
         return found
@@ -246,6 +256,11 @@ def _looked_at(
         if apart is not None:
             apart.look_at(part)
     return search.answer().without_answer(refused) if refused else search.answer()
+
+
+def _lower_bound(choices: Sequence[Choice], usd: float) -> float:
+    """What none of a kind can be below, also with engines on the chips that it leaves free [USD per million]."""
+    return usd * min((one.usd_with_leftover / one.usd_per_mtok_output_all_in for one in choices), default=1.0)
 
 
 def _bill(cluster: Cluster) -> str:
