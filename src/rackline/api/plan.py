@@ -337,7 +337,7 @@ def _what_if(question: PlanQuestion, text: str, watch: Watch) -> WhatIf:
         plan_inputs(replace(question, what_if=None, set=(*texts(question.set), given)), watch) for given in settings
     ]
     points: list[WhatIfPoint] = []
-    with watch.counting("looking at the first value", "looked at") as done:
+    with watch.counting("looking at the first value", "considered") as done:
         for value, given, one in zip(sweep.values, settings, asked, strict=True):
             found = searched(one)
             points.append(WhatIfPoint(value=value, number=leading_number(value), setting=given, plan=found))

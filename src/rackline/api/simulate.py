@@ -164,7 +164,7 @@ def _summary(answer: Answered) -> str:
 
     found = answer.result
     if isinstance(found, Sustained):
-        return f"{found.capacity.rate_per_s:.3g} requests/s hold the limits; {found.server.title(found.requests)}"
+        return f"{found.capacity.rate_per_s:.3g} requests/s meet the limits; {found.server.title(found.requests)}"
     data = found.run.summary
     times = ", ".join(
         f"{name} p50 {format_seconds(data[key]['p50'])}, p99 {format_seconds(data[key]['p99'])}" for key, name in _TIMES

@@ -89,7 +89,7 @@ def _rates(best: Choice) -> str:
 
 
 def _paid(plan: Plan, best: Choice) -> str:
-    """Chips in use, chips that are paid, and their price."""
+    """Chips in use, chips that are paid for, and their price."""
     price = plan.cluster.usd_per_chip_hour
     text = chips_text(plan, best)
     if price is None:
@@ -197,7 +197,7 @@ def _next(plan: Plan, best: Choice) -> str:
 
 
 def _looked(plan: Plan, elapsed_s: float) -> Text:
-    """How much was looked at, under whose rules and numbers."""
+    """How much was considered, under whose rules and numbers."""
     line = Text(style="dim")
     line.append(f"{plan.candidates_evaluated:,} candidates in {format_seconds(elapsed_s)}; ", style="dim")
     line.append("; ".join(plan.assumptions[2:-1]), style="dim")

@@ -41,16 +41,16 @@ class Plan:
     """The answer.
 
     Args:
-        aggregated: the cheapest single engine that keeps every limit; None when there is none, see `reason`.
+        aggregated: the cheapest single engine that meets every limit; None if there is none, see `reason`.
         pareto: front of tokens/s/user against cost, of all that fit, fastest first.
-        ranked: cheapest single engine of each tp, pp, moe_tp and precision that keeps the limits, cheapest first.
+        ranked: cheapest single engine of each tp, pp, moe_tp and precision that meets the limits, cheapest first.
         rejected: nearest candidate for each reason of rejection.
         candidates_evaluated: points whose times were computed.
         combinations: distinct layout × precision × mode among them.
         priced: False when costs are chip-hours, because the cluster has no price.
         rules_name: engine and version whose launch rules every layout keeps; empty without rules.
-        reason: why no single engine keeps the limits; empty when one does.
-        disaggregated: the search over separate pools for prefill and decode; None when not asked.
+        reason: why no single engine meets the limits; empty when one does.
+        disaggregated: the search over separate prefill and decode pools; None if not requested.
     """
 
     json_keys: ClassVar = (
@@ -101,23 +101,23 @@ class Plan:
 
     @property
     def pools(self) -> Choice | None:
-        """The cheapest pair of pools that keeps every limit; None when there is none or none was asked for."""
+        """The cheapest pair of pools that meets every limit; None when there is none or none was asked for."""
         return self.disaggregated.best if self.disaggregated else None
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """The cheapest of each kind that keeps the limits, cheapest first."""
+        """The cheapest of each kind that meets the limits, cheapest first."""
         found = [choice for choice in (self.aggregated, self.pools) if choice is not None]
         return tuple(sorted(found, key=lambda choice: choice.usd_with_leftover))
 
     @property
     def best(self) -> Choice | None:
-        """The cheapest way to serve that keeps every limit, of one engine or of two pools; None when there is none."""
+        """The cheapest option that meets every limit, a single engine or two pools; None if there is none."""
         return next(iter(self.choices), None)
 
     @property
     def runner_up(self) -> Choice | None:
-        """The cheapest of the other kind; None when only one kind keeps the limits."""
+        """The cheapest of the other kind; None when only one kind meets the limits."""
         return self.choices[1] if len(self.choices) > 1 else None
 
     def served(self, site: Site, engines: Engines) -> Plan:
@@ -157,18 +157,18 @@ def plan(
     threads: int = 2,
     served: bool = True,
 ) -> Plan:
-    """Look at every layout × precision × mode × batch and return the cheapest that keeps the limits.
+    """Evaluate every layout × precision × mode × batch and return the cheapest that meets the limits.
 
     Args:
-        model, cluster, workload: what is served, on what, for whom.
+        model, cluster, workload: the model, the cluster and the requests.
         search_space: restricts the space, which is exhaustive by default.
         routing: how tokens spread over experts; as fitted to servers of the calibration's stack by default.
         prefill: of separate pools for prefill and decode; None to look at single engines only.
-        served: rank engines by arrivals at random, serve the cheapest in the simulator and find the rate at which the
-            limits hold; without, engines are those of a closed loop, with every slot taken all the time.
+        served: whether to rank engines under random arrivals and simulate the cheapest to find the rate at which the
+            limits hold; else engines are ranked in a closed loop, with every slot always taken.
 
     Raises:
-        InputError: an empty space.
+        InputError: the space is empty.
     """
     limits, among = constraints or Constraints(), search_space or SearchSpace()
     options = list(among.layouts) if among.layouts is not None else enumerate_layouts(model, cluster.num_chips)
@@ -222,7 +222,7 @@ def plan(
         reason=engines.reason,
         need=engines.need,
         assumptions=(
-            "one request length; arrivals at random",
+            "one request length; random arrivals",
             "KV of every sequence reserved at its final context",
             f"{_bill(cluster)}; experts chosen by {space.routing.label()}",
             f"calibration {calibration.name} ({calibration.evidence})",
