@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rackline.api.lengths import mixture_of_file, mixture_of_trace
 from rackline.api.option import count, layout_text, si, texts
 from rackline.api.plan_question import PlanQuestion
 from rackline.api.resolve import (
@@ -40,12 +41,20 @@ def workload_of(question: PlanQuestion) -> Workload:
     """The requests of a question.
 
     Raises:
-        InputError: lengths that are missing.
+        InputError: lengths that are missing, or given in two ways.
     """
     from rackline.serving.workload import Workload
 
+    files = [name for name in ("mix", "trace") if getattr(question, name) is not None]
+    given = [*files, *(name for name in ("input", "output") if getattr(question, name) is not None)]
+    if files and len(given) > 1:
+        raise InputError(what=given[1], given=getattr(question, given[1]), allowed=f"only without `{given[0]}`")
+    if question.mix is not None:
+        return Workload.of_mixture(mixture_of_file(question.mix), si(question.cache_hit))
+    if question.trace is not None:
+        return Workload.of_mixture(mixture_of_trace(question.trace), si(question.cache_hit))
     for name in ("input", "output"):
-        if getattr(question, name) is None:
+        if name not in given:
             raise InputError(what=name, given="nothing", allowed="tokens per request, such as 2k")
     return Workload(
         input_len=si(question.input) or 1.0,
@@ -94,11 +103,11 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     """
     model, cluster = named(question, watch)
     workload = workload_of(question)
-    check_context(model, workload.final_context, watch)
+    check_context(model, workload.longest_context, watch)
     other, other_numbers = _prefill_pool(question)
     engine, version = engine_of(question.launch or "auto")
     checkpoints = checkpoints_of(question.model, lookup_of(question, watch))
-    (traffic, users), drafts = traffic_of(question), speculations_of(question.speculate)
+    (traffic, users), drafts = traffic_of(question, workload), speculations_of(question.speculate)
 
     from rackline.parallel import matching_layouts
     from rackline.search import Constraints, PrefillPool, SearchSpace
@@ -181,7 +190,7 @@ def _check_overlap(
 _TRAFFIC = ("traffic", "requests", "users")
 
 
-def traffic_of(question: PlanQuestion) -> tuple[Traffic | None, Population | None]:
+def traffic_of(question: PlanQuestion, workload: Workload) -> tuple[Traffic | None, Population | None]:
     """The traffic of a fleet, with the users whose traffic follows from the answer; None for what is not asked for.
 
     Raises:
@@ -203,7 +212,7 @@ def traffic_of(question: PlanQuestion) -> tuple[Traffic | None, Population | Non
     from rackline.serving.population import Population
 
     traffic = Traffic(
-        tokens_per_s=si(question.traffic) or (si(question.requests) or 1.0) * (si(question.output) or 1.0),
+        tokens_per_s=si(question.traffic) or (si(question.requests) or 1.0) * workload.output_len,
         peak_over_mean=si(question.peak_over_mean) or 1.0,
         offline_share=si(question.offline_share) or 0.0,
         provider_tokens_per_s=si(question.provider),

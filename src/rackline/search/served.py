@@ -122,6 +122,7 @@ class Group:
             input_len=round(work.input_len),
             output_len=round(work.output_len),
             cached_tokens=round(work.cached_tokens),
+            lengths=work.mixture,
             measured=measured,
             servers=self.copies,
             seed=seed,

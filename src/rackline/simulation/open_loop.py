@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, sqrt
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -50,9 +50,21 @@ class Latency:
         return self.mean if percentile is None else float(np.percentile(self.values, percentile))
 
 
+class DrawnLengths(Protocol):
+    """Several lengths, each with its share of the requests."""
+
+    def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
+        """(input_len, output_len) of requests that arrive, (count,) each [tokens]."""
+        ...
+
+    def draw_decoding(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
+        """The same of requests that are decoding at some time."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLoop:
-    """Requests of one length that arrive at random, as one of several equal servers behind a router sees them.
+    """Requests that arrive at random, of one length or of several, as one of several servers behind a router sees them.
 
     Some are decoding already when the run begins, evenly spread over their answers. Then come a few that are not
     measured, those that are, and enough behind them that the servers stay busy until the last of them has ended.
@@ -60,6 +72,7 @@ class OpenLoop:
     Args:
         input_len, output_len: [tokens].
         cached_tokens: of a prompt, whose cache is there on arrival [tokens].
+        lengths: drawn for each request, of which input_len and output_len are then the means; None for one length.
         measured: requests that count [requests].
         warm_up: requests before them [requests].
         servers: that take turns with the arrivals; one of them is simulated [count].
@@ -69,6 +82,7 @@ class OpenLoop:
     input_len: int
     output_len: int
     cached_tokens: int = 0
+    lengths: DrawnLengths | None = None
     measured: int = 4000
     warm_up: int = 1000
     servers: int = 1
@@ -84,15 +98,24 @@ class OpenLoop:
         """
         rng = np.random.default_rng(self.seed)
         behind = ceil(1.1 * rate_per_s * decode_s + 3.0 * sqrt(rate_per_s * decode_s)) + 20
+        if self.lengths is not None:
+            behind *= 2  # some answers are longer than the mean
         count = self.warm_up + self.measured + behind
         # every n-th of arrivals at random: the sum of n exponential gaps
         gaps = gamma(rng, count, 1.0, 1.0 / sqrt(self.servers))
         gaps *= count / (gaps[-1] * rate_per_s)  # as many as the rate says in the time that it takes
         place = np.random.default_rng(self.seed + 1).permutation(begun)
-        written = 1 + (place * (self.output_len - 1) // max(begun, 1))
-        inputs = np.concatenate([self.input_len + written, np.full(count, self.input_len)])
-        outputs = np.concatenate([self.output_len - written, np.full(count, self.output_len)])
-        computed = np.concatenate([self.input_len + written, np.full(count, self.cached_tokens)])
+        prompts, answers = np.full(count, self.input_len), np.full(count, self.output_len)
+        begun_prompts, begun_answers = np.full(begun, self.input_len), np.full(begun, self.output_len)
+        if self.lengths is not None:
+            drawn = np.random.default_rng(self.seed + 2)
+            prompts, answers = self.lengths.draw(drawn, count)
+            begun_prompts, begun_answers = self.lengths.draw_decoding(drawn, begun)
+        written = 1 + (place * (begun_answers - 1) // max(begun, 1))
+        inputs = np.concatenate([begun_prompts + written, prompts])
+        outputs = np.concatenate([begun_answers - written, answers])
+        cached = prompts * self.cached_tokens // max(self.input_len, 1)
+        computed = np.concatenate([begun_prompts + written, cached])
         return Requests(
             arrival_s=np.concatenate([np.zeros(begun), gaps]),
             input_len=inputs,
