@@ -127,7 +127,8 @@ class Group:
             servers=self.copies,
             seed=seed,
         )
-        decode_s = (work.output_len - 1.0) * tpot_s
+        slots = self.pool.spec.max_num_seqs * self.pool.ranks * self.pool.replicas
+        decode_s = min((work.output_len - 1.0) * tpot_s, slots / rate)  # more do not decode at a time
         # a batch that ends before the next begins has nobody in between
         begun = 0 if self.pool.policy.passes == "batch" else round(rate * decode_s)
         requests = loop.requests(rate, begun, decode_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 from typing import ClassVar
 
 import numpy as np
@@ -72,7 +73,7 @@ class Mixture:
 
     def _spread(self, rng: np.random.Generator, count: int, weights: Array) -> tuple[Array, Array]:
         """Each length as often as its weight says, to one request, in random order."""
-        ends = np.cumsum(weights)
+        ends: Array = as_array(np.cumsum(weights))
         quantiles = (rng.permutation(count) + rng.random(count)) / max(count, 1)
         place = np.minimum(np.searchsorted(ends, quantiles * ends[-1]), len(ends) - 1)
         return self.input_len[place].astype(np.int64), self.output_len[place].astype(np.int64)
@@ -84,9 +85,9 @@ class Mixture:
             new_share: of the prompts that is not cached.
         """
         order = np.argsort(self.input_len)
-        tokens = (self.shares * self.input_len)[order]
-        middle = np.add.accumulate(tokens) - 0.5 * tokens
-        place = np.minimum((middle / tokens.sum() * _CLASSES).astype(int), _CLASSES - 1)
+        tokens: Array = as_array(self.shares * self.input_len)[order]
+        middle = np.cumsum(tokens) - 0.5 * tokens
+        place = np.clip(middle / tokens.sum() * _CLASSES, 0.0, _CLASSES - 1.0).astype(np.int64)
         weights = np.bincount(place, weights=self.shares[order], minlength=_CLASSES)
         sums = np.bincount(place, weights=tokens, minlength=_CLASSES)
         some = weights > 0.0
@@ -115,6 +116,17 @@ class Mixture:
     def final_context(self) -> float:
         """What a decoding sequence will hold at its end, averaged over those in flight [tokens]."""
         return self.mean(self.output_len * (self.input_len + self.output_len)) / self.mean(self.output_len)
+
+    def slots(self, room: float) -> float:
+        """Sequences for which there is nearly always room: their contexts add up to n m + 2 s sqrt(n) or less.
+
+        Args:
+            room: sequences of the mean final context that memory holds [sequences].
+        """
+        weights = self.shares * self.output_len / self.mean(self.output_len)
+        final, mean = self.input_len + self.output_len, self.final_context
+        spread = sqrt(float(weights @ (final - mean) ** 2)) / mean
+        return (sqrt(spread**2 + max(room, 0.0)) - spread) ** 2
 
     @property
     def longest_context(self) -> float:

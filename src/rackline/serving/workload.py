@@ -98,6 +98,10 @@ class Workload:
             return self.mixture.final_context
         return self.input_len + self.output_len
 
+    def slots(self, room: float) -> float:
+        """Sequences for which there is nearly always room, where memory holds `room` of the mean one [sequences]."""
+        return room if self.mixture is None else self.mixture.slots(room)
+
     @property
     def longest_context(self) -> float:
         """At the end of the longest request [tokens]."""
