@@ -177,7 +177,7 @@ class TestPlan:
         simulated = best.sustained.simulated
         means = {name: np.mean([one[name]["mean"] for one in served]) for name in ("ttft_s", "tpot_s")}
         assert means["ttft_s"] == pytest.approx(simulated.ttft_s.mean, rel=0.10)
-        assert means["tpot_s"] == pytest.approx(simulated.tpot_s.mean, rel=0.05)
+        assert means["tpot_s"] == pytest.approx(simulated.tpot_s.mean, rel=0.10)
         assert simulated.ttft_s.p99 <= 1.0
         assert simulated.tpot_s.p99 <= 0.060
 

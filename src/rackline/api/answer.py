@@ -19,7 +19,7 @@ from rackline.api.watch import Watch
 from rackline.errors import InputError, nearest_names
 
 if TYPE_CHECKING:
-    from rackline.arch import Origin
+    from rackline.arch import MediaPart, Origin
     from rackline.report.figure import Figure
 
 P = ParamSpec("P")
@@ -40,6 +40,7 @@ class Answer(Generic[Q, R]):
         elapsed_s: how long that took [s].
         origins: what the models were read from.
         warnings: what must be said beside the numbers, such as assumptions about a model.
+        media: images and sound of each request.
     """
 
     question: Q
@@ -47,6 +48,7 @@ class Answer(Generic[Q, R]):
     elapsed_s: float = 0.0
     origins: tuple[Origin, ...] = ()
     warnings: tuple[str, ...] = ()
+    media: tuple[MediaPart, ...] = ()
 
     @property
     def verb(self) -> Verb[Q, R]:
@@ -66,6 +68,7 @@ class Answer(Generic[Q, R]):
             "question": self.question.to_data(),
             **({"model_origins": plain(list(self.origins))} if self.origins else {}),
             **({"warnings": list(self.warnings)} if self.warnings else {}),
+            **({"media": plain(list(self.media))} if self.media else {}),
             **plain(self.verb.data(self)),
         }
 
@@ -87,7 +90,7 @@ class Answer(Generic[Q, R]):
         """
         from rich.text import Text
 
-        lines = [Text(one.line, style="dim") for one in self.origins if one.line]
+        lines = [Text(one.line, style="dim") for one in (*self.origins, *self.media) if one.line]
         warned = [Text(f"warning: {text}", style="yellow") for text in self.warnings]
         return [*self.verb.text(self, width), *lines, *warned]
 
@@ -283,7 +286,7 @@ def find_verb(name: str) -> Verb[Any, Any]:
     if known not in MODULES:
         near = nearest_names(known, MODULES, 1)
         raise InputError(what="ask", given=name, allowed=", ".join(MODULES), nearest=near[0] if near else None)
-    module = import_module(f"rackline.api.{MODULES[known]}")
+    module = import_module(f"rackline.{MODULES[known]}")
     return cast("Verb[Any, Any]", getattr(module, function_name(known)).verb)
 
 
@@ -313,6 +316,7 @@ def answer_of(question: Q, solve: Callable[[Q, Watch], R], watch: Watch | None =
         elapsed_s=time.perf_counter() - start,
         origins=tuple(watch.origins),
         warnings=tuple(watch.warnings),
+        media=tuple(watch.media),
     )
 
 

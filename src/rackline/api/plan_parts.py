@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rackline.api.lengths import mixture_of_file, mixture_of_trace
+from rackline.api.media import media_of, media_tokens, with_media
 from rackline.api.option import count, layout_text, si, texts
 from rackline.api.plan_question import PlanQuestion
 from rackline.api.resolve import (
@@ -37,8 +38,11 @@ if TYPE_CHECKING:
     from rackline.serving.workload import Mode, Workload
 
 
-def workload_of(question: PlanQuestion) -> Workload:
+def workload_of(question: PlanQuestion, media_tokens: int) -> Workload:
     """The requests of a question.
+
+    Args:
+        media_tokens: that images and sound add to a prompt [tokens].
 
     Raises:
         InputError: lengths that are missing, or given in two ways.
@@ -49,15 +53,15 @@ def workload_of(question: PlanQuestion) -> Workload:
     given = [*files, *(name for name in ("input", "output") if getattr(question, name) is not None)]
     if files and len(given) > 1:
         raise InputError(what=given[1], given=getattr(question, given[1]), allowed=f"only without `{given[0]}`")
-    if question.mix is not None:
-        return Workload.of_mixture(mixture_of_file(question.mix), si(question.cache_hit))
-    if question.trace is not None:
-        return Workload.of_mixture(mixture_of_trace(question.trace), si(question.cache_hit))
+    if files:
+        mixture = mixture_of_file(question.mix) if question.mix is not None else mixture_of_trace(question.trace or "")
+        mixture = replace(mixture, input_len=mixture.input_len + media_tokens)
+        return Workload.of_mixture(mixture, si(question.cache_hit))
     for name in ("input", "output"):
         if name not in given:
             raise InputError(what=name, given="nothing", allowed="tokens per request, such as 2k")
     return Workload(
-        input_len=si(question.input) or 1.0,
+        input_len=(si(question.input) or 1.0) + media_tokens,
         output_len=si(question.output) or 2.0,
         cache_hit=si(question.cache_hit),
     )
@@ -102,7 +106,9 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
         RacklineError: as `rackline.api.resolve.resolve`; options that contradict each other.
     """
     model, cluster = named(question, watch)
-    workload = workload_of(question)
+    media = media_of(question, watch)
+    workload = workload_of(question, media_tokens(media))
+    model = with_media(model, media, workload.input_len)
     check_context(model, workload.longest_context, watch)
     other, other_numbers = _prefill_pool(question)
     engine, version = engine_of(question.launch or "auto")
@@ -226,7 +232,7 @@ def speculations_of(text: str | None) -> list[Speculation] | None:
     """Read usual, or DRAFTS[=TOKENS_PER_STEP] separated by commas; None without it, empty for usual.
 
     Raises:
-        InputError: another text, or impossible tokens a step.
+        InputError: another text, or impossible tokens per step.
     """
     if text is None:
         return None

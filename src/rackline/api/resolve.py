@@ -98,7 +98,7 @@ class Lookup:
     offline: bool = False
 
     def find(self, name: str, *, headers: bool = False) -> FoundModel:
-        """The description of a model by any name, read once a question.
+        """The description of a model by any name, read once per question.
 
         Args:
             name: catalogue name, Hugging Face id or file.
@@ -149,7 +149,9 @@ def lookup_of(question: FindsModels, watch: Watch) -> Lookup:
 
 
 def check_context(model: AnyModel, context_len: float, watch: Watch) -> None:
-    """Note a context that is longer than the model was made for.
+    """Note a context that is longer than the model was made for, with the longest that it was made for.
+
+    Every question with lengths calls this, so that all say the same.
 
     Args:
         context_len: longest context of a request, prompt and output together [tokens].
@@ -160,7 +162,8 @@ def check_context(model: AnyModel, context_len: float, watch: Watch) -> None:
     if limit is not None and context_len > limit:
         watch.warn(
             f"{model.name}: requests of {context_len:,.0f} tokens, but the model was made for {limit:,} "
-            "(max_position_embeddings, with its scaling): engines refuse them unless the limit is raised"
+            "(max_position_embeddings, with its scaling): engines refuse them unless the limit is raised; the longest "
+            f"without that is {limit}"
         )
 
 
@@ -242,11 +245,10 @@ def named(question: Names, watch: Watch) -> tuple[AnyModel, Cluster]:
     Raises:
         RacklineError: as the catalogue and the Hub; settings, chips or terms that are impossible.
     """
-    rent = getattr(question, "rent", None)  # a kind, or USD per hour
     model, rack = model_and_cluster(
         question.model,
         question.on,
-        price=getattr(question, "price", None) if rent is None or isinstance(rent, str) else rent,
+        price=getattr(question, "price", None),
         settings=getattr(question, "set", None),
         lookup=lookup_of(question, watch),
     )

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rackline.api.answer import Answer, SideFile, asks
+from rackline.api.media import media_of, media_tokens, with_media
 from rackline.api.option import Option, texts
-from rackline.api.resolve import named
+from rackline.api.resolve import check_context, named
 from rackline.api.server import Server, other_server, server_of
 from rackline.api.simulate_question import SimulateQuestion
-from rackline.api.traffic import limits_of, requests_of
+from rackline.api.traffic import encoded_over, limits_of, requests_of
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import write_text
@@ -43,9 +44,12 @@ class Run:
     result: Result
     slo: Slo | None
 
-    def as_dict(self) -> RunData:
+    json_keys: ClassVar = ("*summary",)
+
+    @property
+    def summary(self) -> RunData:
         """Percentiles, rates and costs in SI units."""
-        return self.result.as_dict(self.slo, self.server.costs(self.result))
+        return self.result.summary(self.slo, self.server.costs(self.result))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +98,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     if isinstance(found, Sustained):
         yield rate_capacity_report(found.capacity)
         return
-    data = {name: run.as_dict() for name, run in found.runs.items()}
+    data = {name: run.summary for name, run in found.runs.items()}
     yield run_report(data[ASKED], found.run.server.title(found.requests), elapsed_s=answer.elapsed_s)
     if len(data) > 1 or answer.question.compare:
         yield comparison_report(data)
@@ -147,7 +151,7 @@ def _summary(answer: Answered) -> str:
     found = answer.result
     if isinstance(found, Sustained):
         return f"{found.capacity.rate_per_s:.3g} requests/s hold the limits; {found.server.title(found.requests)}"
-    data = found.run.as_dict()
+    data = found.run.summary
     times = ", ".join(
         f"{name} p50 {format_seconds(data[key]['p50'])}, p99 {format_seconds(data[key]['p99'])}" for key, name in _TIMES
     )
@@ -253,8 +257,11 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
     limits = limits_of(question.slo, "slo") if question.slo is not None else None
     asked = limits_of(question.capacity, "capacity") if question.capacity is not None else None
     model, cluster = named(question, watch)
-    traffic = requests_of(question)
+    media = media_of(question, watch)
+    traffic = requests_of(question, media_tokens(media))
+    model = with_media(model, media, encoded_over(question, traffic, media_tokens(media)))
     longest = int((traffic.input_len + traffic.output_len).max())
+    check_context(model, float(longest), watch)
     asked_for = {ASKED: (question, cluster)}
     for text in texts(question.compare):
         asked_for[text] = other_server(question, cluster, text)

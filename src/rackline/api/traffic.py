@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rackline.api.lengths import mixture_of_file
@@ -22,15 +23,33 @@ _LIMITS = ("ttft", "tpot", "e2e")
 _USUAL_REQUESTS = 1000
 
 
-def requests_of(question: SimulateQuestion) -> Requests:
+def requests_of(question: SimulateQuestion, media_tokens: int = 0) -> Requests:
     """The requests of a question.
+
+    Args:
+        media_tokens: of images and sound, which come on top of each prompt, or of each message of a conversation
+            [tokens].
 
     Raises:
         InputError: options that contradict each other or miss each other.
     """
-    found = _recorded(question, question.trace) if question.trace is not None else _made(question)
+    found = _recorded(question, question.trace) if question.trace is not None else _made(question, media_tokens)
+    if question.turns is None and media_tokens:
+        found = replace(found, input_len=found.input_len + media_tokens)
     rate_scale = si(question.rate_scale)
     return found.scaled(rate_scale) if rate_scale != 1.0 else found
+
+
+def encoded_over(question: SimulateQuestion, requests: Requests, media_tokens: int) -> float:
+    """Tokens of a prompt over which the encoding of images and sound is spread: those of the mean prompt or message.
+
+    Args:
+        requests: as served.
+        media_tokens: as in `requests_of` [tokens].
+    """
+    if question.turns is not None:
+        return si(question.input) + media_tokens if question.input is not None else float(media_tokens)
+    return float(requests.input_len.mean())
 
 
 def _recorded(question: SimulateQuestion, trace: str) -> Requests:
@@ -45,7 +64,7 @@ def _recorded(question: SimulateQuestion, trace: str) -> Requests:
     return found if question.requests is None else found.first(count(question.requests))
 
 
-def _made(question: SimulateQuestion) -> Requests:
+def _made(question: SimulateQuestion, media_tokens: int) -> Requests:
     import numpy as np
 
     from rackline.simulation import closed_loop_of, conversations, open_arrivals
@@ -53,7 +72,7 @@ def _made(question: SimulateQuestion) -> Requests:
     if (question.rate is None) == (question.users is None):
         given = "neither" if question.rate is None else "both"
         raise InputError(what="traffic", given=given, allowed="one of `trace`, `rate` and `users`")
-    lengths = _lengths(question)
+    lengths = _lengths(question, media_tokens if question.turns is not None else 0)
     rng = np.random.default_rng(count(question.seed))
     number = count(question.requests) or _USUAL_REQUESTS
     think_s = si(question.think_time)
@@ -81,8 +100,8 @@ def _made(question: SimulateQuestion) -> Requests:
     )
 
 
-def _lengths(question: SimulateQuestion) -> AnyLengths:
-    """What prompts and answers are drawn from."""
+def _lengths(question: SimulateQuestion, more_tokens: int) -> AnyLengths:
+    """What prompts, with some tokens more, and answers are drawn from."""
     from rackline.simulation import Lengths
 
     if question.mix is not None:
@@ -95,7 +114,7 @@ def _lengths(question: SimulateQuestion) -> AnyLengths:
         name = "input" if question.input is None else "output"
         raise InputError(what=name, given="nothing", allowed="mean tokens per request, such as 2k")
     spread: Spread = next(known for known in SPREADS if known == question.lengths)
-    return Lengths(input_len=si(question.input), output_len=si(question.output), spread=spread)
+    return Lengths(input_len=si(question.input) + more_tokens, output_len=si(question.output), spread=spread)
 
 
 def _rate(text: str) -> float:

@@ -14,6 +14,7 @@ from rackline.hardware import Chip
 from rackline.parallel.layout import Layout, Sharding
 from rackline.parallel.precision import Precision, storage_bytes
 from rackline.parallel.server_memory import SERVER, ServerMemory
+from rackline.parallel.towers import tower_activation_bytes, tower_bytes
 from rackline.passes.features import Array, FloatLike, as_array
 
 _FAR = float(1 << 22)  # a context at which windows are full and only what grows is left
@@ -127,7 +128,7 @@ def weight_bytes(model: AnyModel, layout: Sharding, precision: Precision) -> dic
     add("embedding", table + model.learned_positions * d * other)
     if not model.tied_embeddings:
         add("head", np.where(pp > 1, 0.0, table))
-    return held
+    return {**held, **tower_bytes(model.media, layout)}
 
 
 def _stored(width: FloatLike, multiple: float, element_bytes: float) -> FloatLike:
@@ -207,9 +208,9 @@ def activation_bytes(model: AnyModel, layout: Sharding, batched_tokens: FloatLik
     """Live activations of the largest pass on one rank [bytes].
 
     A layer keeps the residual stream, its normalised copy and the block's output, beside the fused q, k, v, or the
-    gate, the up projection and their product: 2 (3 d + 3 d_ff / tp) bytes a token of a dense model.
+    gate, the up projection and their product: 2 (3 d + 3 d_ff / tp) bytes per token of a dense model.
 
-    Sources: vllm-project/vllm issue 10517, peak memory of Llama-3.1-8B at 20,000 and 29,000 tokens: 111 kB a token,
+    Sources: vllm-project/vllm issue 10517, peak memory of Llama-3.1-8B at 20,000 and 29,000 tokens: 111 kB per token,
         2 (3 · 4096 + 3 · 14336) is 110.6 kB.
     """
     tokens = as_array(batched_tokens)
@@ -325,6 +326,8 @@ def kv_room_bytes(
         activation_bytes(model, layout, server.batched_tokens),
         sampling_bytes(model, server.max_num_seqs, server.logit_bytes),
     )
+    if not isinstance(model, AggregateModel) and model.media is not None:
+        working = np.maximum(working, max(tower_activation_bytes(part) for part in model.media.parts))
     around = runtime_bytes(layout, server) + allocator_bytes(model, layout, precision)
     given, fraction = chip.program_bytes, server.memory_fraction
     left = given - server.context_bytes - held - working - around

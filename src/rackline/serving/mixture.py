@@ -75,7 +75,7 @@ class Mixture:
         """Each length as often as its weight says, to one request, in random order."""
         ends: Array = as_array(np.cumsum(weights))
         quantiles = (rng.permutation(count) + rng.random(count)) / max(count, 1)
-        place = np.minimum(np.searchsorted(ends, quantiles * ends[-1]), len(ends) - 1)
+        place = np.searchsorted(ends, quantiles * float(ends[-1])).clip(0, len(ends) - 1)
         return self.input_len[place].astype(np.int64), self.output_len[place].astype(np.int64)
 
     def prompt_sizes(self, new_share: float = 1.0) -> PromptSizes:
