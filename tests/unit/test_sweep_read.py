@@ -1,4 +1,4 @@
-"""What is read from a sweep: fronts, groups, sensitivities, constraints, crossovers, SQL; search against brute force."""
+"""What is read from a sweep: fronts, groups, sensitivities, constraints, crossovers, SQL; searches."""
 
 from __future__ import annotations
 
