@@ -317,3 +317,17 @@ def test_questions_are_searched_one_by_one() -> None:
     assert found.how == "all points"
     assert found.best is not None
     assert found.best["on"] == "dgx-h100"
+
+
+def test_only_rows_that_keep_a_condition(folder: str) -> None:
+    some, every = Results.of(folder, "context = 4000 AND \"on\" = 'l40s-8'"), Results.of(folder).scan().collect()
+    wanted = every.filter((pl.col("context") == 4000) & (pl.col("on") == "l40s-8"))
+    assert some.scan().collect().equals(wanted)
+    objectives: Any = {"usd_per_mtok_output": "min", "server_s": "min"}
+    front = some.front(objectives)
+    values = wanted.filter("feasible").select(list(objectives)).to_numpy()
+    assert front.height == len(front_of(values))
+    assert front["context"].unique().to_list() == [4000]
+    for where in ("contxt = 1", "context + 1", "context ="):
+        with pytest.raises(InputError, match="where: got"):
+            Results.of(folder, where)

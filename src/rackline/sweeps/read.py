@@ -95,18 +95,23 @@ class Results:
         store: where they lie.
         index: what was asked.
         names: of the shards that are there, in order.
+        where: a condition in SQL that rows keep; None for all rows.
     """
 
     store: Store
     index: Mapping[str, Any]
     names: tuple[str, ...]
+    where: str | None = None
 
     @classmethod
-    def of(cls, address: str) -> Results:
+    def of(cls, address: str, where: str | None = None) -> Results:
         """The sweep in a folder, or at an address of fsspec.
 
+        Args:
+            where: a condition in SQL that rows keep, such as "context = 32000"; None for all rows.
+
         Raises:
-            InputError: there is none, or it has no shard yet.
+            InputError: there is none, or it has no shard yet; a condition that is none.
         """
         store = store_of(address)
         index = read_index(store)
@@ -114,13 +119,33 @@ class Results:
         names = tuple(name for name in index["shards"] if name in there)
         if not names:
             raise InputError(what="folder", given=address, allowed="a sweep that was run; no shard is there yet")
-        return cls(store=store, index=index, names=names)
+        found = cls(store=store, index=index, names=names, where=where)
+        if where is not None:
+            found.check_where(where)
+        return found
+
+    def check_where(self, where: str) -> None:
+        """Refuse a condition that the rows do not have.
+
+        Raises:
+            InputError: with what is wrong with it.
+        """
+        import polars as pl
+
+        try:
+            kind = self.scan().select(pl.sql_expr(where)).collect_schema().dtypes()[0]
+        except pl.exceptions.PolarsError as error:
+            why = " ".join(str(error).split())[:300]
+            raise InputError(what="where", given=where, allowed=f"a condition in SQL ({why})") from None
+        if kind != pl.Boolean:
+            raise InputError(what="where", given=where, allowed="a condition in SQL, such as context = 32000")
 
     def scan(self) -> LazyFrame:
-        """All rows as a lazy table of polars."""
-        from polars import scan_parquet
+        """The rows as a lazy table of polars."""
+        from polars import scan_parquet, sql_expr
 
-        return scan_parquet(self.store.sources(list(self.names)))
+        rows = scan_parquet(self.store.sources(list(self.names)))
+        return rows if self.where is None else rows.filter(sql_expr(self.where))
 
     @property
     def objectives(self) -> dict[str, Sense]:
@@ -223,7 +248,7 @@ class Results:
             parts.append(read_parquet(source)[place[place[:, 0] == shard, 1].tolist()])
         if not parts:
             return self.scan().head(0).collect()
-        return concat(parts).sort(list(objectives), descending=[sense == "max" for sense in objectives.values()])
+        return concat(parts).sort(list(objectives), descending=[sign < 0 for sign in signs])
 
     def _best_of_shards(self, objectives: Mapping[str, Sense], signs: Sequence[float]) -> Array:
         """The best value of each objective in each shard, as its metadata says; -inf where it does not."""
@@ -243,10 +268,14 @@ class Results:
         self, shard: int, objectives: Mapping[str, Sense], signs: Sequence[float]
     ) -> tuple[Array, NDArray[np.int64]]:
         """Objectives of the feasible rows of a shard, all to be small, and the numbers of those rows."""
-        from polars import read_parquet
+        from polars import read_parquet, scan_parquet, sql_expr
 
         (source,) = self.store.sources([self.names[shard]])
-        frame = read_parquet(source, columns=["feasible", *objectives])
+        if self.where is None:
+            frame = read_parquet(source, columns=["feasible", *objectives])
+        else:
+            kept = sql_expr(f"feasible AND ({self.where})").alias("feasible")
+            frame = scan_parquet(source).select(kept, *objectives).collect()
         rows = np.flatnonzero(frame["feasible"].to_numpy())
         columns = [sign * frame[name].to_numpy()[rows] for name, sign in zip(objectives, signs, strict=True)]
         values = np.stack(columns, axis=1).astype(np.float64)

@@ -51,6 +51,9 @@ class SweepShowQuestion(Question):
             repeated=True,
         ),
     )
+    where: str | None = field(
+        default=None, metadata=option("text", "only rows that keep a condition in SQL, such as 'context = 32000'")
+    )
     along: str | None = field(
         default=None,
         metadata=option("text", "quantity along which options are compared; by default the longest list of numbers"),
@@ -91,6 +94,7 @@ class Shown:
         missing: of them, those that are not there yet [count].
         reasons: why points have no result or do not fit, most first.
         objectives: column → whether less or more is better.
+        quantities: columns of lists with several values.
         front: rows of the Pareto front, as column → value.
         best: the best row of each group.
         by: columns of the groups.
@@ -107,6 +111,7 @@ class Shown:
     missing: int
     reasons: tuple[Reason, ...]
     objectives: Mapping[str, Sense]
+    quantities: tuple[str, ...]
     front: tuple[Mapping[str, Any], ...]
     best: tuple[Mapping[str, Any], ...]
     by: tuple[str, ...]
@@ -187,7 +192,7 @@ def _bands(answer: Answer[SweepShowQuestion, Any]) -> Figure:
     from rackline.sweeps.sensitivity import bands
 
     found, question = _shown(answer), answer.question
-    results = Results.of(question.folder)
+    results = Results.of(question.folder, question.where)
     along = question.along or (found.crossovers.along if found.crossovers else _along(results, None))
     if along is None or not results.drawn:
         raise InputError(what="plot_kind", given="bands", allowed="a sweep with a list of numbers and with draws")
@@ -221,7 +226,7 @@ def sweep_show(question: SweepShowQuestion, watch: Watch) -> Shown | Queried:
         >>> rl.sweep_show("my-results").result.front[0]["batch"]
         64
     """
-    results = Results.of(question.folder)
+    results = Results.of(question.folder, question.where)
     if question.sql is not None:
         columns, rows = results.sql(question.sql, count(question.rows))
         return Queried(columns=tuple(columns), values=tuple(tuple(map(_value, row)) for row in rows))
@@ -245,6 +250,7 @@ def sweep_show(question: SweepShowQuestion, watch: Watch) -> Shown | Queried:
             missing=len(results.index["shards"]) - len(results.names),
             reasons=tuple(Reason(reason=reason, rows=number) for reason, number in results.reasons()),
             objectives=objectives,
+            quantities=tuple(name for name in results.axes if name not in results.drawn),
             front=tuple(_row(row) for row in front.iter_rows(named=True)),
             best=tuple(_row(row) for row in best.iter_rows(named=True)),
             by=tuple(by),

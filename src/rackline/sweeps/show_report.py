@@ -14,7 +14,7 @@ from rackline.report.breakdown import plain_table, spaced
 if TYPE_CHECKING:
     from rackline.sweeps.show import Queried, Shown
 
-_HIDDEN = ("reason", "feasible")
+_CHOSEN = ("layout", "batch")  # what a rule or a group chooses
 
 
 def value_text(value: Any) -> str:
@@ -28,15 +28,15 @@ def value_text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def rows_table(rows: Sequence[Mapping[str, Any]], title: str, most: int, hidden: Sequence[str] = _HIDDEN) -> Table:
+def rows_table(rows: Sequence[Mapping[str, Any]], title: str, most: int, columns: Sequence[str]) -> Table:
     """Rows as a table; columns that are the same everywhere are left out and said below it.
 
     Args:
         most: rows that are shown [count].
-        hidden: columns that are left out.
+        columns: that are shown, in the order of the rows.
     """
     shown = list(rows)[:most]
-    names = [name for name in rows[0] if name not in hidden] if rows else list[str]()
+    names = [name for name in rows[0] if name in columns] if rows else list[str]()
     same = [name for name in names if len(rows) > 1 and all(row[name] == rows[0][name] for row in rows)]
     said = [f"{name} {value_text(rows[0][name])}" for name in same]
     more = [f"{len(rows) - most:,} more rows"] if len(rows) > most else []
@@ -53,7 +53,7 @@ def rows_table(rows: Sequence[Mapping[str, Any]], title: str, most: int, hidden:
 def queried_report(found: Queried) -> RenderableType:
     """The answer to SQL."""
     rows = [dict(zip(found.columns, values, strict=True)) for values in found.values]
-    return rows_table(rows, "", len(rows), hidden=()) if rows else Text("no rows")
+    return rows_table(rows, "", len(rows), found.columns) if rows else Text("no rows")
 
 
 def shown_report(found: Shown, most: int) -> RenderableType:
@@ -66,10 +66,13 @@ def shown_report(found: Shown, most: int) -> RenderableType:
     parts: list[RenderableType] = [_head(found)]
     if not found.feasible_rows:
         return spaced([*parts, Text("nothing is feasible", style="yellow"), _binding(found)])
-    parts.append(rows_table(found.front, f"Pareto front of {wanted}", most))
+    columns = (*found.quantities, *_CHOSEN, *found.objectives)
+    parts.append(rows_table(found.front, f"Pareto front of {wanted}", most, columns))
     if found.by:
         first = next(iter(found.objectives))
-        parts.append(rows_table(found.best, f"best {first} for each {', '.join(found.by)}", most))
+        parts.append(
+            rows_table(found.best, f"best {first} for each {', '.join(found.by)}", most, (*found.by, *columns))
+        )
     parts.append(_binding(found))
     if found.sensitivities:
         parts.append(_sensitivities(found))
@@ -113,7 +116,7 @@ def _sensitivities(found: Shown) -> RenderableType:
     first = next(iter(found.objectives))
     how = {
         "saltelli": "Saltelli's design, 95 % confidence",
-        "grid": "exact on the grid",
+        "grid": "on the grid; approximate where points have no result",
         "bins": "bins of the draws, 95 % confidence",
     }[found.sensitivities[0].how]
     table = plain_table(f"Sobol' indices of {first}", caption=f"{how}; all points with a result")
