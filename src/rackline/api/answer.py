@@ -19,7 +19,7 @@ from rackline.api.watch import Watch
 from rackline.errors import InputError, nearest_names
 
 if TYPE_CHECKING:
-    from rackline.arch import MediaPart, Origin
+    from rackline.arch import AppliedAdapter, MediaPart, Origin
     from rackline.report.figure import Figure
 
 P = ParamSpec("P")
@@ -41,6 +41,7 @@ class Answer(Generic[Q, R]):
         origins: what the models were read from.
         warnings: what must be said beside the numbers, such as assumptions about a model.
         media: images and sound of each request.
+        adapter: low-rank adapter that all tokens go through.
     """
 
     question: Q
@@ -49,6 +50,7 @@ class Answer(Generic[Q, R]):
     origins: tuple[Origin, ...] = ()
     warnings: tuple[str, ...] = ()
     media: tuple[MediaPart, ...] = ()
+    adapter: AppliedAdapter | None = None
 
     @property
     def verb(self) -> Verb[Q, R]:
@@ -69,6 +71,7 @@ class Answer(Generic[Q, R]):
             **({"model_origins": plain(list(self.origins))} if self.origins else {}),
             **({"warnings": list(self.warnings)} if self.warnings else {}),
             **({"media": plain(list(self.media))} if self.media else {}),
+            **({"adapter": plain(self.adapter)} if self.adapter else {}),
             **plain(self.verb.data(self)),
         }
 
@@ -90,7 +93,8 @@ class Answer(Generic[Q, R]):
         """
         from rich.text import Text
 
-        lines = [Text(one.line, style="dim") for one in (*self.origins, *self.media) if one.line]
+        noted = (*self.origins, *self.media, *((self.adapter,) if self.adapter else ()))
+        lines = [Text(one.line, style="dim") for one in noted if one.line]
         warned = [Text(f"warning: {text}", style="yellow") for text in self.warnings]
         return [*self.verb.text(self, width), *lines, *warned]
 
@@ -317,6 +321,7 @@ def answer_of(question: Q, solve: Callable[[Q, Watch], R], watch: Watch | None =
         origins=tuple(watch.origins),
         warnings=tuple(watch.warnings),
         media=tuple(watch.media),
+        adapter=watch.adapter,
     )
 
 

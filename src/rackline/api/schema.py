@@ -87,6 +87,7 @@ def answer_schemas(names: Iterable[str]) -> dict[str, Any]:
             "model_origins": schemas.of(hints(Answer)["origins"]),
             "warnings": schemas.of(tuple[str, ...]),
             "media": schemas.of(hints(Answer)["media"]),
+            "adapter": schemas.of(hints(Answer)["adapter"]),
         }
         forms = schemas.objects_of(answer_type(verb.data, verb.solve), name)
         for form in forms:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rackline.arch import AnyModel, FoundModel, MediaPart, Origin
+    from rackline.arch import AnyModel, AppliedAdapter, FoundModel, MediaPart, Origin
 
 Counted = Callable[[str, int, int], None]
 Computed = Callable[[int, int, int], None]
@@ -22,6 +22,7 @@ class Watch:
         origins: what models were read from, in order.
         warnings: what the answer must say beside its numbers.
         media: images and sound of each request.
+        adapter: that all tokens go through.
     """
 
     def __init__(self) -> None:
@@ -29,6 +30,7 @@ class Watch:
         self.origins: list[Origin] = []
         self.warnings: list[str] = []
         self.media: tuple[MediaPart, ...] = ()
+        self.adapter: AppliedAdapter | None = None
 
     def uses(self, model: AnyModel) -> None:
         """Note where a model comes from and what is to be said of it, once."""
