@@ -130,7 +130,7 @@ def test_a_crossover_of_two_lines(tmp_path: Path) -> None:
     found = rl.sweep_show(str(tmp_path / "a"), options_of="way", along="batch").result.crossovers
     assert found is not None
     (point,) = found.points
-    assert (point.before, point.after) == ("1.0", "2.0")
+    assert (point.before, point.after) == ("1", "2")
     assert point.at == pytest.approx(20, rel=0.03)  # between 16 and 25, in logarithms
 
 

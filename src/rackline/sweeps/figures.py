@@ -114,7 +114,7 @@ def options_figure(found: Shown) -> Figure:
     ]
     coloured = {**place, "color": colour(names, title=one.option), "strokeDash": dashes(names)}
     few = one.points[:4]
-    changes = "; ".join(f"{each.after} from {value_text(each.at)}" for each in few) or "no crossover"
+    changes = "; ".join(f"{each.after} from {each.at:.3g}" for each in few) or "no crossover"
     layers: list[Layer] = [
         {"mark": {"type": "line"}, "encoding": coloured},
         hovered({"type": "point", "size": 22}, {**place, "color": colour(names, title=one.option)}, shown),

@@ -101,7 +101,7 @@ class _Looked:
         return self.most - len(self.scores)
 
     def look(self, places: Array) -> Array:
-        """Scores of points, (points,); small is good. What is known is not computed again.
+        """Scores of points, (points,); small is good. What is known stays.
 
         Args:
             places: numbers of values, or quantiles, (points, quantities).

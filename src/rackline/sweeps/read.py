@@ -343,12 +343,14 @@ class Results:
             option: column whose values compete.
             along: column of numbers.
         """
-        from polars import col
+        from polars import Series, col
 
         best = col(objective).min() if sense == "min" else col(objective).max()
         kept = self.scan().filter(col("feasible") & col(objective).is_not_null())
         found = kept.group_by(option, along).agg(best).collect(engine="streaming")
-        table = found.with_columns(col(option).cast(str)).sort(option, along)
+        numbers = found.schema[option].is_numeric()
+        texts = [f"{one:g}" if numbers else str(one) for one in found[option]]
+        table = found.with_columns(Series(option, texts)).sort(option, along)
         curves = {
             str(name): (part[along].to_numpy().astype(float), part[objective].to_numpy().astype(float))
             for (name,), part in table.group_by(option, maintain_order=True)
