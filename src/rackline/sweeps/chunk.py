@@ -19,7 +19,8 @@ from rackline.passes.features import Array
 from rackline.sweeps import passes, questions
 from rackline.sweeps.expression import Expression, check_columns
 from rackline.sweeps.file import SweepFile
-from rackline.sweeps.passes import PRICE, Grid, PassSweep, Rate
+from rackline.sweeps.levels import Rate, levels_of
+from rackline.sweeps.passes import PRICE, Grid, PassSweep
 from rackline.sweeps.space import DRAW, Chunk, Level, Part, Space, space_of
 from rackline.sweeps.store import ENDING, SHARDS, Store
 
@@ -96,7 +97,7 @@ def job_of(file: SweepFile) -> Job:
     levels: dict[str, tuple[Level, Rate | None]]
     if file.is_compiled:
         passes.check_options(file)
-        levels = passes.levels_of(file)
+        levels = levels_of(file)
         results = dict.fromkeys(passes.results_of(file), "number")
     else:
         levels = {one.name: ("after" if one.place == "input" else "table", None) for one in file.axes}
