@@ -144,7 +144,7 @@ def _prefill_pool(question: PlanQuestion) -> tuple[Cluster | None, Calibration |
     """The cluster of the prefill pool and the numbers of its chip, where it is another one.
 
     Raises:
-        InputError: options of a pool that is not looked at, or not on another cluster.
+        InputError: options of a pool that is not considered, or not on another cluster.
     """
     if question.serving == "aggregated":
         for name in ("prefill_on", "prefill_chips", "prefill_layout"):

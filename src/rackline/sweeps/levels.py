@@ -31,7 +31,7 @@ from rackline.sweeps.space import Level
 
 POINTS = ("batch", "context", "prefill")
 """Options of a pass that are features of its batch."""
-_COMBINATIONS = 32  # of models and clusters on which a rate is looked at before it is taken for a lane
+_COMBINATIONS = 32  # of models and clusters on which a rate is considered before it is taken for a lane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
