@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rackline.api.draft import with_draft
 from rackline.api.media import media_of, media_tokens, with_media
 from rackline.api.option import count, layout_text, si, texts
 from rackline.api.plan_question import PlanQuestion
@@ -99,7 +100,7 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     model, cluster = named(question, watch)
     media = media_of(question, watch)
     workload = workload_of(question, media_tokens(media))
-    model = with_media(model, media, workload.input_len)
+    model = with_draft(with_media(model, media, workload.input_len), question, question.speculate, watch)
     check_context(model, workload.final_context, watch)
     other, other_numbers = _prefill_pool(question)
     engine, version = engine_of(question.launch or "auto")
@@ -143,7 +144,7 @@ def _prefill_pool(question: PlanQuestion) -> tuple[Cluster | None, Calibration |
     """The cluster of the prefill pool and the numbers of its chip, where it is another one.
 
     Raises:
-        InputError: options of a pool that is not looked at, or not on another cluster.
+        InputError: options of a pool that is not considered, or not on another cluster.
     """
     if question.serving == "aggregated":
         for name in ("prefill_on", "prefill_chips", "prefill_layout"):

@@ -49,7 +49,7 @@ def pareto_figure(plan: Plan) -> Figure:
     if limits.tpot_s is not None:
         text = f"limit: {format_seconds(limits.tpot_s)} a token"
         layers += limit("x", x, 1.0 / limits.tpot_s, text)
-    words = "Nothing keeps the limits."
+    words = "Nothing meets the limits."
     if best is not None:
         row = _best_row(plan, best)
         text = f"best: {money(row[cost.field], plan.priced)} at {row[_SPEED.field]:.3g} tokens/s"
@@ -57,7 +57,7 @@ def pareto_figure(plan: Plan) -> Figure:
             hovered({"type": "point", "style": "best"}, place, _shown(plan), data={"values": [row]}),
         )
         layers += note(x, y, (row[_SPEED.field], row[cost.field]), text, below=True)
-        words = f"The cheapest that keeps the limits: {row['layout']}, {text.removeprefix('best: ')} for each user."
+        words = f"The cheapest that meets the limits: {row['layout']}, {text.removeprefix('best: ')} for each user."
     broken = any(not row["keeps_limits"] for row in rows)
     return Figure(
         title=f"{plan.model.name} on {plan.cluster.name}: speed against cost",
@@ -71,30 +71,37 @@ def pareto_figure(plan: Plan) -> Figure:
 def rejected_figure(plan: Plan) -> Figure:
     """The nearest rejected candidates beside the best: one for each limit, which it alone breaks."""
     cost = _cost(plan)
-    rows: list[Row] = [{**_row(plan, one.candidate), "series": one.reason, "what": one.what} for one in plan.rejected]
+    rows: list[Row] = [
+        {**_row(plan, one.candidate), "series": f"{one.reason} ({one.what})", "what": one.what} for one in plan.rejected
+    ]
     title = f"{plan.model.name} on {plan.cluster.name}: what was rejected by the least"
     best = _best_row(plan, plan.best) if plan.best else None
     if not rows:
         return nothing_figure(title, "Nothing was rejected.")
     points = [*rows, *([best] if best else [])]
-    x = log_axis(_SPEED, [row[_SPEED.field] for row in points], margin=0.12)
+    tpot_s = plan.constraints.tpot_s
+    speeds = [row[_SPEED.field] for row in points] + ([] if tpot_s is None else [1.0 / tpot_s])
+    x = log_axis(_SPEED, speeds, margin=0.12)
     y = log_axis(cost, [row[cost.field] for row in points], margin=0.15)
     names = [row["series"] for row in rows]
     place = {"x": x, "y": y}
     colours = colour(names)
-    colours["legend"] = {"title": "rejected for", "columns": 1, "labelLimit": 600}
+    colours["legend"] = {"title": "rejected for", "columns": 1, "labelLimit": 640}
     shown = (Measure(field="what", title="candidate"), Measure(field="series", title="rejected for"), *_shown(plan))
     layers: list[Layer] = [
         hovered({"type": "point", "shape": "cross", "size": 130}, {**place, "color": colours}, shown),
     ]
     if best is not None:
         layers.append(hovered({"type": "point", "style": "best"}, place, _shown(plan), data={"values": [best]}))
-        layers += note(x, y, (best[_SPEED.field], best[cost.field]), "best", below=True)
+        text = f"best: {money(best[cost.field], plan.priced)} at {best[_SPEED.field]:.3g} tokens/s"
+        layers += note(x, y, (best[_SPEED.field], best[cost.field]), text, below=True)
+    if tpot_s is not None:
+        layers += limit("x", x, 1.0 / tpot_s, f"limit: {format_seconds(tpot_s)} a token")
     return Figure(
         title=title,
         subtitle=f"estimates; {plan.calibration.name} calibration",
         description="Candidates that break one limit alone, by the least, at their speed for one user and cost: "
-        + "; ".join(f"{row['what']} ({row['series']})" for row in rows)
+        + "; ".join(f"{one.what} ({one.reason})" for one in plan.rejected)
         + ".",
         spec={"data": {"values": rows}, "layer": layers},
     )
@@ -130,7 +137,7 @@ def what_if_figure(name: str, points: Sequence[WhatIfPoint]) -> Figure:
         {"mark": {"type": "line", "opacity": 0.7}, "encoding": {"x": x, "y": y}},
         hovered({"type": "point", "size": 70}, {"x": x, "y": y}, shown),
     ]
-    words = "No value keeps the limits."
+    words = "No value meets the limits."
     if least is not None:
         layers.append(
             {"data": {"values": [least]}, "mark": {"type": "point", "style": "best"}, "encoding": {"x": x, "y": y}}

@@ -23,8 +23,8 @@ class ClusterNeed:
     """The smallest cluster of the catalogue on which one request fits.
 
     Args:
-        cluster: its name, None when there is none.
-        reason: why, in one line.
+        cluster: its name; None if there is none.
+        reason: explanation in one line.
     """
 
     cluster: str | None
@@ -33,7 +33,7 @@ class ClusterNeed:
 
 
 def best_free_bytes(model: AnyModel, on: Cluster, workload: Workload, memory_fraction: float) -> tuple[float, str]:
-    """Most bytes left on the fullest chip with one request a rank, over all layouts and default precisions.
+    """Most free bytes on the fullest chip with one request per rank, over all layouts and default precisions.
 
     Returns:
         (bytes, "layout · precision"); -inf when no layout is possible.
