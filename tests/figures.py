@@ -70,7 +70,10 @@ def a_plan() -> Plan:
 
 def what_ifs() -> list[WhatIfPoint]:
     return [
-        WhatIfPoint(value=value, setting=f"chip.hbm_bytes_per_s={value}", plan=a_plan()) for value in ("2TB/s", "4TB/s")
+        WhatIfPoint(
+            value=f"{number:g}TB/s", number=number, setting=f"chip.hbm_bytes_per_s={number:g}TB/s", plan=a_plan()
+        )
+        for number in (2.0, 4.0)
     ]
 
 

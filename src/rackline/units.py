@@ -30,6 +30,15 @@ _FLOP_RATE = {"": 1.0} | {
     f"{prefix}{unit}": factor for prefix, factor in _DECIMAL.items() for unit in ("FLOP/s", "FLOPS", "FLOPs/s", "OP/s")
 }
 _PER_HOUR = ("", "$", "USD", "$/h", "$/hour", "USD/h", "USD/hour", "usd/h", "usd/hour")
+_PER_TIME = (
+    {"": 1.0}
+    | {
+        f"{prefix}/{word}": factor / seconds
+        for prefix, factor in {**_COUNT, "": 1.0}.items()
+        for word, seconds in {"s": 1.0, "min": 60.0, "h": 3600.0, "hour": 3600.0, "day": 86400.0, "d": 86400.0}.items()
+    }
+    | _COUNT
+)
 _USD: dict[str, float] = dict.fromkeys(_PER_HOUR, 1.0)
 _FRACTION = {"": 1.0, "%": 0.01}
 # what a text without a unit might mean, the likelier reading last
@@ -150,6 +159,60 @@ def parse_count(value: Quantity, *, name: str = "count", **bounds: Unpack[Bounds
         (4000.0, 131072.0, 70000000000.0)
     """
     return _parse(value, name=name, units=_COUNT, example="a count such as 4096, 4k or 128Ki", show="count", **bounds)
+
+
+def parse_per_second(value: Quantity, *, name: str = "rate", **bounds: Unpack[Bounds]) -> float:
+    """Read how often something happens, a second [1/s]; a number without a unit is a second's.
+
+    Arguments as in `parse_seconds`.
+
+    Example:
+        >>> parse_per_second("50/s"), parse_per_second("3k/min"), parse_per_second("1.8M/h"), parse_per_second(7)
+        (50.0, 50.0, 500.0, 7.0)
+    """
+    return _parse(
+        value, name=name, units=_PER_TIME, example="a rate such as 50/s, 3k/min or 1M/h", show="count", **bounds
+    )
+
+
+def parse_whole(value: Quantity, *, name: str = "count", **bounds: Unpack[Bounds]) -> int:
+    """Read a whole number; arguments as in `parse_seconds`.
+
+    Raises:
+        UnitError: as `parse_count`; a fraction.
+
+    Example:
+        >>> parse_whole("8k")
+        8000
+    """
+    found = parse_count(value, name=name, **bounds)
+    if not found.is_integer():
+        nearest = str(max(int(bounds.get("minimum", 0)), round(found)))
+        raise UnitError(what=name, given=value, allowed="a whole number", nearest=nearest)
+    return int(found)
+
+
+def parse_limit(value: Quantity, *, name: str, **bounds: Unpack[Bounds]) -> tuple[float, float | None]:
+    """Read a limit of a latency, "2s" of the mean or "2s@p99" of a percentile.
+
+    Returns:
+        The limit [s] and the percentile; None for the mean.
+
+    Raises:
+        UnitError: another form.
+
+    Example:
+        >>> parse_limit("2s", name="ttft"), parse_limit("50ms@p99", name="tpot")
+        ((2.0, None), (0.05, 99.0))
+    """
+    if not isinstance(value, str) or "@" not in value:
+        return parse_seconds(value, name=name, **bounds), None
+    time, _, place = (part.strip() for part in value.partition("@"))
+    found = parse_seconds(time, name=name, **bounds)
+    if not place.startswith("p") or not place[1:]:
+        allowed = "a time and a percentile such as 2s@p99"
+        raise UnitError(what=name, given=value, allowed=allowed, nearest=f"{time}@p99")
+    return found, parse_count(place[1:], name=f"{name} percentile", maximum=99.99)
 
 
 def parse_rate(value: Quantity, *, name: str = "bandwidth", **bounds: Unpack[Bounds]) -> float:

@@ -60,7 +60,7 @@ class Asked:
 
     @cached_property
     def plan(self) -> Plan:
-        return rl.plan(self.name, on=self.on, input=self.given, output=self.made).result.plan
+        return rl.plan(self.name, on=self.on, use="batch", input=self.given, output=self.made).result.plan
 
     @property
     def compared(self) -> Mapping[str, float | None]:
@@ -69,7 +69,8 @@ class Asked:
     @cached_property
     def varied(self) -> Choice:
         speed = f"hbm_bandwidth={cluster(self.on).chip.hbm_bytes_per_s / 1e12!r}TB/s"
-        found = rl.plan(self.name, on=self.on, input=self.given, output=self.made, what_if=speed).result
+        asked = {"on": self.on, "use": "batch", "input": self.given, "output": self.made, "what_if": speed}
+        found = rl.plan(self.name, **asked).result
         best = found.points[0].plan.best
         assert best is not None
         return best

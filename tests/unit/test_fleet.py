@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rackline as rl
+from rackline.api.what_if import read_sweep, setting
 from rackline.cli.main import run
 from rackline.hardware import rack_bill
 from rackline.search.launch import Checkpoints, Replica, checkpoint, launch_command
-from rackline.search.what_if import read_sweep, setting
 from rackline.serving import Workload
 from rackline.serving.fleet import Part, Traffic, fleet, packed_racks
 from rackline.serving.workload import Mode
@@ -64,6 +64,17 @@ class TestFleet:
         racks = packed_racks(72, [(a, n), (b, m)])
         assert racks * 72 >= a * n + b * m
         assert racks <= -(-n // (72 // a)) + -(-m // (72 // b))  # never more than each size in racks of its own
+
+    def test_whole_units_are_paid_and_pools_share_hosts(self) -> None:
+        on = rl.cluster("dgx-h100")  # hosts of eight
+        alone = fleet(Traffic(tokens_per_s=1e6), 1e6, (Part(cluster=on, replica_chips=3),))
+        assert (alone.num_chips, alone.billed_chips) == (3, 8)
+        assert alone.usd_per_hour == pytest.approx(8 * on.usd_per_chip_hour)
+        pools = (Part(cluster=on, replica_chips=2), Part(cluster=on, replica_chips=1, replicas=6))
+        found = fleet(Traffic(tokens_per_s=2e6), 1e6, pools)
+        assert (found.num_chips, found.billed_chips) == (16, 16)
+        by_chip = replace(on, rented_chips=1)
+        assert fleet(Traffic(tokens_per_s=1e6), 1e6, (Part(cluster=by_chip, replica_chips=3),)).billed_chips == 3
 
     @pytest.mark.parametrize(
         ("kept", "message"),
@@ -198,7 +209,7 @@ def call(capsys: pytest.CaptureFixture[str], *more: str) -> str:
 
 def test_command_prints_fleet_and_commands(capsys: pytest.CaptureFixture[str]) -> None:
     text = call(capsys, "--traffic", "5M", "--peak-over-mean", "1.5", "--provider", "400M", "--launch", "vllm")
-    for part in ("fleet for 5.00M", "racks", "mean utilisation", "vllm serve meta-llama/Llama-3.1-8B"):
+    for part in ("5.00M output tokens/s", "racks", "mean utilisation", "vllm serve meta-llama/Llama-3.1-8B"):
         assert part in text, part
     data = json.loads(call(capsys, "--traffic", "5M", "--launch", "auto", "--json"))
     assert data["fleet"]["copies"] >= 1

@@ -7,9 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from rackline.api.resolve import routing_of
 from rackline.errors import InputError
-from rackline.parallel import Routing
+from rackline.parallel import Routing, parse_routing
 from rackline.passes import ExpertLoad
 from rackline.passes.popularity import log_normal_shares, rearranged
 from rackline.passes.routing import (
@@ -240,14 +239,14 @@ def test_copies_lower_the_busiest_rank(tokens: int) -> None:
     ],
 )
 def test_a_routing_is_read_as_it_is_written(text: str, routing: Routing) -> None:
-    assert routing_of(text) == routing
+    assert parse_routing(text) == routing
     assert routing.label() == text
 
 
 @pytest.mark.parametrize("text", ["uniform+32", "zipf", "balanced=1", "log-normal=x", "log-normal+", "power-law+-1"])
 def test_other_routings_are_refused(text: str) -> None:
     with pytest.raises(InputError):
-        routing_of(text)
+        parse_routing(text)
 
 
 def test_experts_lie_as_numbered_below_the_width_from_which_a_stack_rearranges() -> None:

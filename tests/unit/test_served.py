@@ -10,7 +10,6 @@ import pytest
 
 from helpers import cluster, deploy, model, numbers, types
 from rackline.api.compare import CompareQuestion
-from rackline.api.option import latency_limit
 from rackline.errors import InputError
 from rackline.parallel import Layout, Routing
 from rackline.passes import Batch
@@ -24,6 +23,7 @@ from rackline.simulation import Lengths, Requests, open_arrivals, pool_of, simul
 from rackline.simulation.clock import Chunk, TableClock
 from rackline.simulation.extremes import Extremes
 from rackline.simulation.open_loop import OpenLoop, latency, queue_grows
+from rackline.units import parse_limit
 
 WORK = Workload(input_len=1000, output_len=200)
 LIMITS = {
@@ -272,12 +272,12 @@ def test_extremes_are_those_of_the_values() -> None:
 
 
 def test_limits_are_read_with_their_percentile() -> None:
-    assert latency_limit("2s", "--ttft") == (2.0, None)
-    assert latency_limit("50ms@p90", "--tpot") == (0.05, 90.0)
-    assert latency_limit(0.05, "tpot") == (0.05, None)
+    assert parse_limit("2s", name="--ttft") == (2.0, None)
+    assert parse_limit("50ms@p90", name="--tpot") == (0.05, 90.0)
+    assert parse_limit(0.05, name="tpot") == (0.05, None)
     asked = CompareQuestion(["a@b", "c@d"], tpot="50ms@p90", ttft="2s")
     assert (asked.tpot, asked.ttft) == ("0.05s@p90", 2.0)
     assert CompareQuestion.from_params(asked.to_params()) == asked == CompareQuestion.from_data(asked.to_data())
     for text in ("2s@", "2s@90", "2s@p", "2s@p100", "@p99", "2s@q99"):
         with pytest.raises(InputError, match="--ttft"):
-            latency_limit(text, "--ttft")
+            parse_limit(text, name="--ttft")

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rackline import units
+from rackline.api.what_if import setting
 from rackline.arch import model
 from rackline.errors import UnitError
-from rackline.search.what_if import setting
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,7 @@ from rackline.api.answer import Answer, asks
 from rackline.api.fields import INPUT, OUTPUT, RENT
 from rackline.api.model_question import ModelQuestion
 from rackline.api.option import Quantity, limit, option, si, texts
-from rackline.api.resolve import (
-    Lookup,
-    calibration_of,
-    constraints_of,
-    lookup_of,
-    model_and_cluster,
-    rent_kind,
-)
+from rackline.api.resolve import Lookup, calibration_of, lookup_of, model_and_cluster
 from rackline.api.watch import Watch
 from rackline.errors import InputError, UnknownNameError
 
@@ -123,7 +116,9 @@ def _kind_of_prices(chips: Sequence[Chip], rent: str | None) -> RentKind | None:
         InputError: an unknown kind.
     """
     if rent is not None:
-        return rent_kind(rent)
+        from rackline.hardware import parse_rent_kind
+
+        return parse_rent_kind(rent)
     kinds: list[RentKind] = [chip.rent_kind for chip in chips if chip.rent_kind is not None]
     return max(kinds, key=kinds.count) if len(set(kinds)) > 1 else None
 
@@ -210,7 +205,7 @@ def _of_the_catalogue(names: tuple[str, ...], rent: str | None, lookup: Lookup) 
 def _deployments(names: tuple[str, ...], question: CompareQuestion, watch: Watch) -> Compared:
     """Plans of MODEL@CLUSTER, at prices of one kind."""
     from rackline.report.compare_report import deployment_side
-    from rackline.search import plan
+    from rackline.search import Constraints, plan
     from rackline.serving.workload import Workload
 
     pairs: list[tuple[AnyModel, Cluster]] = []
@@ -228,7 +223,7 @@ def _deployments(names: tuple[str, ...], question: CompareQuestion, watch: Watch
                 cluster,
                 Workload(input_len=si(question.input), output_len=si(question.output)),
                 calibration=calibration_of(question.calibration, cluster.chip),
-                constraints=constraints_of(question.tpot, question.ttft),
+                constraints=Constraints.of(question.tpot, question.ttft),
             )
         sides.append(deployment_side(name, answer))
     return Compared(kind="deployments", sides=tuple(sides), prices=said)

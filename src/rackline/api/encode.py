@@ -11,7 +11,7 @@ from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
 from rackline.api.model_question import ModelQuestion
 from rackline.api.option import Quantity, count, layout_text, option, si, tokens, whole
-from rackline.api.resolve import calibration_of, check_context, lookup_of, model_and_cluster
+from rackline.api.resolve import check_context, resolve
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
@@ -108,42 +108,29 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
         kinds = " and ".join(tower.kind for tower in towers) or "no"
         allowed = f"images or `audio` for its {kinds} tower" if towers else "a model with a tower that is known"
         raise InputError(what="model", given=question.model, allowed=allowed)
-    model, cluster = model_and_cluster(
-        question.model, question.on, settings=question.set, lookup=lookup_of(question, watch)
-    )
+    resolved = resolve(question, watch)
+    model, cluster, stack = resolved.model, resolved.cluster, resolved.stack
 
-    from rackline.parallel import Deployment, parse_layout
-    from rackline.parallel import precision as find_precision
+    from rackline.parallel import parse_layout
     from rackline.passes import Batch
     from rackline.serving.capacity import capacity
-    from rackline.serving.stack import stack_of
 
     encoded = sum(view.tokens * many for _, view, many in wanted)
     prompt = round(si(question.prompt)) + encoded
     check_context(model, prompt, watch)
-    numbers = calibration_of(question.calibration, cluster.chip)
-    stack = stack_of(numbers, cluster.chip.hbm_bytes)
-    types = find_precision(question.precision, model, cluster.chip)
     given = layout_text(question.layout)
     if given is not None:
         layout = parse_layout(given, model)
     else:
         server = stack.memory(max(float(stack.max_batched_tokens), float(prompt)), si(question.memory_fraction))
-        rows = capacity(model, cluster, types, context_len=float(prompt), server=server).rows
+        rows = capacity(model, cluster, resolved.precision, context_len=float(prompt), server=server).rows
         fitting = [row for row in rows if row.max_concurrency >= 1]
         if not fitting:
             raise InputError(
                 what="on", given=cluster.name, allowed=f"a cluster that holds {model.name}; see rackline fit"
             )
         layout = min(fitting, key=lambda row: (row.layout.chips_per_replica, row.layout.pp)).layout
-    deployment = Deployment(
-        model=model,
-        cluster=cluster,
-        layout=layout,
-        precision=types,
-        calibration=stack.calibrated(numbers, cluster.chip.generation),
-        routing=stack.routing,
-    )
+    deployment = resolved.deployment(layout)
     passes = tuple(_pass(tower, view, many, deployment) for tower, view, many in wanted)
 
     def prefill_s(new: float) -> float:

@@ -13,7 +13,7 @@ from rackline.api import fields as shared
 from rackline.api.answer import Answer, SideFile, asks
 from rackline.api.model_question import ModelQuestion
 from rackline.api.option import Option, Quantity, count, layout_text, option, si, tokens, whole
-from rackline.api.resolve import calibration_of, lookup_of, model_and_cluster, routing_of, sample_bytes, stack_named
+from rackline.api.resolve import resolve
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import write_text
@@ -191,30 +191,17 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
     context_len, new_tokens = si(question.context), si(question.prefill) or 0.0
     if not sequences and not new_tokens:
         raise InputError(what="batch", given=0, allowed="at least 1, or 0 together with `prefill`", nearest="1")
-    model, cluster = model_and_cluster(
-        question.model, question.on, settings=question.set, lookup=lookup_of(question, watch)
-    )
+    resolved = resolve(question, watch)
 
-    from rackline.parallel import Deployment, Layout, parse_layout
-    from rackline.parallel import precision as find_precision
+    from rackline.parallel import Layout, parse_layout
     from rackline.report.explain_report import Explanation
 
-    numbers = calibration_of(question.calibration, cluster.chip)
-    stack = stack_named(question.stack, numbers, cluster.chip)
-    start = Deployment(
-        model=model,
-        cluster=cluster,
-        layout=Layout(),
-        precision=find_precision(question.precision, model, cluster.chip),
-        calibration=stack.calibrated(numbers, cluster.chip.generation),
-        routing=routing_of(question.routing) or stack.routing,
-        sample_bytes_per_logit=sample_bytes(question.sampling, stack),
-    )
+    stack, start = resolved.stack, resolved.deployment(Layout())
     asked = _Pass(sequences=sequences, context_len=context_len, new_tokens=new_tokens)
     given = layout_text(question.layout)
     server = stack.memory(max(float(stack.max_batched_tokens), new_tokens), si(question.memory_fraction))
     if given is not None:
-        layout, how = parse_layout(given, model), "given"
+        layout, how = parse_layout(given, resolved.model), "given"
     else:
         with watch.moving("searching for the smallest layout that fits"):
             layout, how = asked.smallest(start, server)

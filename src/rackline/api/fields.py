@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal, get_args
 
-from rackline.api.option import MOST_CHIPS, MOST_USD, option, tokens, whole
+from rackline.api.option import MOST_CHIPS, MOST_USD, Option, option, tokens, whole
 
 Sampling = Literal["greedy", "top-p"]
 SAMPLINGS: tuple[Sampling, ...] = get_args(Sampling)
@@ -45,5 +46,25 @@ SET = option(
     "settings",
     "KEY=VALUE overrides a number of the model, cluster or chip, such as hbm_bytes_per_s=20TB/s; may be repeated",
 )
+USE = option(
+    "text",
+    "what it is for, which gives the lengths and limits that are not asked for: chat (the default), agents, summarise "
+    "or batch (no limits), or a TOML file",
+    flag="--for",
+)
+THINK_TIME = option(
+    "seconds",
+    "think time: mean pause between an answer and the user's next request, such as 10s",
+    unit="s",
+    zero=True,
+    flag="--think",
+)
+
+
+def within(given: dict[str, Option], group: str) -> dict[str, Option]:
+    """An option under another heading."""
+    return {name: replace(one, group=group) for name, one in given.items()}
+
+
 INPUT = tokens("prompt tokens per request, such as 4k")
 OUTPUT = tokens("output tokens per request, at least 2", minimum=2.0)

@@ -10,7 +10,7 @@ from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
 from rackline.api.model_question import ModelQuestion
 from rackline.api.option import Quantity, count, layout_text, si, tokens, whole
-from rackline.api.resolve import calibration_of, layouts_of, lookup_of, model_and_cluster
+from rackline.api.resolve import resolve
 from rackline.api.watch import Watch
 
 if TYPE_CHECKING:
@@ -104,13 +104,11 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
         >>> rl.fit("llama-3.1-70b", on="dgx-h100", context="32k").result.capacity.fitting[0].layout.chips_per_replica
         8
     """
-    model, cluster = model_and_cluster(
-        question.model, question.on, chips=question.chips, settings=question.set, lookup=lookup_of(question, watch)
-    )
+    resolved = resolve(question, watch)
+    model, cluster = resolved.model, resolved.cluster
 
-    from rackline.parallel import precision
+    from rackline.parallel import matching_layouts
     from rackline.serving.capacity import capacity
-    from rackline.serving.stack import stack_of
 
     context_len = si(question.context)
     memory_fraction = si(question.memory_fraction)
@@ -118,13 +116,11 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
         found = capacity(
             model,
             cluster,
-            precision(question.precision, model, cluster.chip),
+            resolved.precision,
             context_len=context_len,
             concurrency=count(question.concurrency),
-            server=stack_of(calibration_of("auto", cluster.chip), cluster.chip.hbm_bytes).memory(
-                memory_fraction=memory_fraction
-            ),
-            layouts=layouts_of(layout_text(question.layout), model, cluster),
+            server=resolved.stack.memory(memory_fraction=memory_fraction),
+            layouts=matching_layouts(layout_text(question.layout), model, cluster.num_chips),
         )
     need = None
     if not found.fitting:

@@ -18,9 +18,12 @@ from rackline.units import (
     parse_bytes,
     parse_count,
     parse_fraction,
+    parse_limit,
+    parse_per_second,
     parse_rate,
     parse_seconds,
     parse_usd_per_hour,
+    parse_whole,
 )
 
 if TYPE_CHECKING:
@@ -44,17 +47,18 @@ MOST_USD = 1e6
 MOST_CHIPS = 1e9
 
 Kind = Literal[
-    "text", "switch", "settings", "object", "limit", "seconds", "count", "whole", "fraction", "rate", "bytes",
-    "usd_per_hour",
+    "text", "switch", "settings", "object", "limit", "seconds", "count", "whole", "fraction", "rate", "per_second",
+    "bytes", "usd_per_hour",
 ]  # fmt: skip
 
 # how a text of each kind of quantity is read, and what stands behind a number when it is written as a text
 _QUANTITIES: dict[str, tuple[Callable[..., float], str]] = {
     "seconds": (parse_seconds, "s"),
     "count": (parse_count, ""),
-    "whole": (parse_count, ""),
+    "whole": (parse_whole, ""),
     "fraction": (parse_fraction, ""),
     "rate": (parse_rate, "B/s"),
+    "per_second": (parse_per_second, "/s"),
     "bytes": (parse_bytes, "B"),
     "usd_per_hour": (parse_usd_per_hour, ""),
 }
@@ -138,7 +142,7 @@ class Option:
                 return _split(text)
             case "text" | "object" | "limit":
                 return _split(text) if self.several else text
-            case "seconds" | "count" | "whole" | "fraction" | "rate" | "bytes" | "usd_per_hour":
+            case "seconds" | "count" | "whole" | "fraction" | "rate" | "per_second" | "bytes" | "usd_per_hour":
                 return text
             case _:
                 assert_never(self.kind)
@@ -165,11 +169,9 @@ class Option:
             case "text":
                 return (self._text(value, name),)
             case "limit":
-                limit_s, percentile = latency_limit(value, name)
+                limit_s, percentile = parse_limit(value, name=name, maximum=MOST_SECONDS)
                 return (limit_s if percentile is None else f"{limit_s!r}s@p{percentile:g}",)
-            case "whole":
-                return (_whole(value, self._quantity(value, name), name, self.minimum),)
-            case "seconds" | "count" | "fraction" | "rate" | "bytes" | "usd_per_hour":
+            case "seconds" | "count" | "whole" | "fraction" | "rate" | "per_second" | "bytes" | "usd_per_hour":
                 return (self._quantity(value, name),)
             case _:
                 assert_never(self.kind)
@@ -240,22 +242,6 @@ def limit(what: str, example: str) -> dict[str, Option]:
     )
 
 
-def latency_limit(value: Quantity, name: str) -> tuple[float, float | None]:
-    """A limit of a latency, "2s" of the mean or "2s@p99" of a percentile: (limit [s], percentile or None).
-
-    Raises:
-        InputError: another form.
-    """
-    if not isinstance(value, str) or "@" not in value:
-        return parse_seconds(value, name=name, maximum=MOST_SECONDS), None
-    time, _, place = (part.strip() for part in value.partition("@"))
-    found = parse_seconds(time, name=name, maximum=MOST_SECONDS)
-    if not place.startswith("p") or not place[1:]:
-        allowed = "a time and a percentile such as 2s@p99"
-        raise InputError(what=name, given=value, allowed=allowed, nearest=f"{time}@p99")
-    return found, parse_count(place[1:], name=f"{name} percentile", maximum=99.99)
-
-
 @overload
 def si(value: Quantity) -> float: ...
 @overload
@@ -291,13 +277,6 @@ def numbers(value: Quantities | None) -> tuple[float, ...]:
 def layout_text(value: LayoutLike | None) -> str | None:
     """The text of a layout that may have been given as an object, which is a text by now."""
     return cast("str | None", value)
-
-
-def _whole(given: Any, value: float, name: str, minimum: float | None) -> int:
-    if not value.is_integer():
-        nearest = str(max(int(minimum or 0), round(value)))
-        raise InputError(what=name, given=given, allowed="a whole number", nearest=nearest)
-    return int(value)
 
 
 def _settings(value: Any, name: str) -> tuple[str, ...]:

@@ -8,28 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, SideFile, asks
-from rackline.api.option import layout_text, si, texts
-from rackline.api.plan_parts import checkpoints_of, engine_of, prefill_pool, rules_asked, speculations_of, traffic_of
+from rackline.api.option import texts
+from rackline.api.plan_parts import PlanInputs, plan_inputs
 from rackline.api.plan_question import PlanQuestion
-from rackline.api.resolve import (
-    billed_as,
-    calibration_of,
-    check_context,
-    check_overlap,
-    constraints_of,
-    layouts_of,
-    lookup_of,
-    model_and_cluster,
-    modes_of,
-    precisions_of,
-    routing_of,
-)
+from rackline.api.resolve import named
 from rackline.api.starting import LAUNCH_AS, Starting, write_manifests_of
+from rackline.api.uses import Use, with_use
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
-    from rackline.hardware import Cluster
     from rackline.report.figure import Figure
     from rackline.search import Plan
     from rackline.search.attention_ffn import AttentionFfnSplit
@@ -56,6 +44,7 @@ class Planned:
 
     Args:
         plan: the best of each kind, the front, what was rejected.
+        use: what it is for, with the lengths and limits that this gave.
         fleet: for the traffic; None where none was asked for or nothing serves.
         speculation: when drafts pay; None where it was not asked for.
         attention_ffn: attention and experts on chips of their own; None where it does not pay or was not asked for.
@@ -64,6 +53,7 @@ class Planned:
     """
 
     plan: Plan
+    use: Use
     fleet: Fleet | None = None
     speculation: tuple[SpeculationRow, ...] | None = None
     attention_ffn: AttentionFfnSplit | None = None
@@ -99,8 +89,22 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
         return
     report = plan_report if answer.question.full else plan_summary
     yield report(found.plan, width=width, elapsed_s=answer.elapsed_s)
+    yield from _use_text(found.use, full=answer.question.full)
     yield from _interval_text(found.plan)
     yield from _more_text(answer.question, found)
+
+
+def _use_text(use: Use, *, full: bool) -> Iterable[Any]:
+    """Lengths and limits that nobody asked for."""
+    from rich.text import Text
+
+    if not use.text:
+        return
+    others = "" if use.asked else "; --for agents, summarise or batch has others"
+    yield Text(f"{use.text}{others}", style="dim")
+    if full:
+        for source in dict.fromkeys(use.sources.values()):
+            yield Text(f"  {source}", style="dim")
 
 
 def _interval_text(plan: Plan) -> Iterable[Any]:
@@ -168,6 +172,7 @@ class PlanData:
         "*answer.plan",
         "best",
         "pareto",
+        "use=answer.use",
         "fleet=answer.fleet",
         "speculation=answer.speculation",
         "attention_ffn=answer.attention_ffn",
@@ -275,73 +280,48 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
         >>> found.result.plan.best.tpot_s < 0.05
         True
     """
+    question, use = with_use(question)
     if question.what_if is not None:
         return _what_if(question, question.what_if, watch)
-    traffic, drafts = traffic_of(question), speculations_of(question.speculate)
+    asked = plan_inputs(question, watch)
     with watch.moving("searching layouts, precisions, modes and batch sizes; simulating the best"):
-        found, prefill_cluster = _search(question, watch)
+        found = _searched(asked)
 
     from rackline.search.attention_ffn import plan_split
     from rackline.search.fleet import plan_fleet
     from rackline.search.speculation import plan_speculation
 
-    stack, version = engine_of(question.launch or "auto")
     starting = Starting(
         plan=found,
-        checkpoints=checkpoints_of(question.model, lookup_of(question, watch)),
-        stack=stack or found.calibration.name,
-        version=version,
-        prefill_cluster=prefill_cluster,
+        checkpoints=asked.checkpoints,
+        stack=asked.engine or found.calibration.name,
+        version=asked.version,
+        prefill_cluster=asked.prefill_cluster,
     )
     return Planned(
         plan=found,
-        fleet=None if traffic is None else plan_fleet(traffic, found, prefill_cluster),
-        speculation=None if drafts is None else tuple(plan_speculation(found, drafts or None)),
+        use=use,
+        fleet=plan_fleet(asked.traffic, found, asked.prefill_cluster, asked.users),
+        speculation=None if asked.drafts is None else tuple(plan_speculation(found, asked.drafts or None)),
         attention_ffn=plan_split(found) if question.attention_ffn else None,
         launch=None if question.launch is None else tuple(starting.commands()),
         starting=starting,
     )
 
 
-def _search(question: PlanQuestion, watch: Watch) -> tuple[Plan, Cluster | None]:
-    """The plan, and the cluster of its prefill pool where that is another one."""
-    model, cluster = model_and_cluster(
-        question.model,
-        question.on,
-        chips=question.chips,
-        price=question.price,
-        rent=question.rent,
-        settings=question.set,
-        lookup=lookup_of(question, watch),
-    )
-    cluster = billed_as(cluster, question.bill)
-    check_context(model, si(question.input) + si(question.output), watch)
-
-    from rackline.search import SearchSpace
+def _searched(asked: PlanInputs) -> Plan:
     from rackline.search import plan as search_plan
-    from rackline.serving.workload import Workload
 
-    modes = modes_of(texts(question.mode), model)
-    layouts = layouts_of(layout_text(question.layout), model, cluster)
-    check_overlap(modes, layouts, cluster)
-    pool = prefill_pool(question, model, cluster)
-    found = search_plan(
-        model,
-        cluster,
-        Workload(input_len=si(question.input), output_len=si(question.output), cache_hit=si(question.cache_hit)),
-        calibration=calibration_of(question.calibration, cluster.chip),
-        constraints=constraints_of(question.tpot, question.ttft, si(question.memory_fraction)),
-        search_space=SearchSpace(
-            precisions=precisions_of(texts(question.precision), model, cluster),
-            modes=modes,
-            layouts=layouts,
-            rules=rules_asked(question.launch),
-            any_layout=question.any_layout,
-        ),
-        routing=routing_of(question.routing),
-        prefill=pool,
+    return search_plan(
+        asked.resolved.model,
+        asked.resolved.cluster,
+        asked.workload,
+        calibration=asked.resolved.calibration,
+        constraints=asked.limits,
+        search_space=asked.space,
+        routing=asked.resolved.routing,
+        prefill=asked.prefill,
     )
-    return found, pool.cluster if pool is not None else None
 
 
 def _what_if(question: PlanQuestion, text: str, watch: Watch) -> WhatIf:
@@ -350,20 +330,24 @@ def _what_if(question: PlanQuestion, text: str, watch: Watch) -> WhatIf:
     Raises:
         InputError: a bad quantity, or options that belong to a single answer.
     """
-    for name in ("traffic", "launch"):
+    for name in ("traffic", "requests", "users", "launch"):
         value = getattr(question, name)
         if value is not None:
             raise InputError(what=name, given=value, allowed="a single plan, without `what_if`")
 
-    from rackline.search.what_if import WhatIfPoint, read_sweep, setting
+    from rackline.api.what_if import leading_number, read_sweep, setting
+    from rackline.search.what_if import WhatIfPoint
 
+    model, _ = named(question, watch)
     sweep = read_sweep(text)
-    model, _ = model_and_cluster(question.model, question.on, settings=question.set, lookup=lookup_of(question, watch))
     settings = [setting(sweep.name, value, model) for value in sweep.values]
+    asked = [
+        plan_inputs(replace(question, what_if=None, set=(*texts(question.set), given)), watch) for given in settings
+    ]
     points: list[WhatIfPoint] = []
     with watch.counting("looking at the first value", "looked at") as done:
-        for number, (value, given) in enumerate(zip(sweep.values, settings, strict=True), start=1):
-            found, _ = _search(replace(question, what_if=None, set=(*texts(question.set), given)), watch)
-            points.append(WhatIfPoint(value=value, setting=given, plan=found))
-            done(value, number, len(settings))
+        for value, given, one in zip(sweep.values, settings, asked, strict=True):
+            found = _searched(one)
+            points.append(WhatIfPoint(value=value, number=leading_number(value), setting=given, plan=found))
+            done(value, len(points), len(settings))
     return WhatIf(what_if=sweep.name, points=tuple(points))

@@ -1,77 +1,216 @@
-"""Parts of a plan's question → objects: the prefill pool, the traffic of a fleet, speculation, what is launched."""
+"""A plan's question → what is searched: the space, the limits, the prefill pool, the traffic, what is launched."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rackline.api.option import count, layout_text, si
+from rackline.api.option import count, layout_text, si, texts
 from rackline.api.plan_question import PlanQuestion
-from rackline.api.resolve import billed_as, calibration_of, cluster_of, layouts_of, rented_as
+from rackline.api.resolve import (
+    Resolved,
+    calibration_of,
+    check_context,
+    cluster_of,
+    lookup_of,
+    named,
+    on_terms,
+    resolve_on,
+)
 from rackline.errors import InputError, nearest_names
 
 if TYPE_CHECKING:
     from rackline.api.option import ModelLike
     from rackline.api.resolve import Lookup
+    from rackline.api.watch import Watch
     from rackline.arch import AnyModel
     from rackline.hardware import Cluster
-    from rackline.search import PrefillPool
+    from rackline.parallel import Layout
+    from rackline.passes import Calibration
+    from rackline.search import Constraints, PrefillPool, SearchSpace
     from rackline.search.launch import Checkpoints
-    from rackline.search.launch_rules import LaunchRules
     from rackline.serving.fleet import Traffic
+    from rackline.serving.population import Population
     from rackline.serving.speculative import Speculation
+    from rackline.serving.workload import Mode, Workload
 
 
-def prefill_pool(question: PlanQuestion, model: AnyModel, cluster: Cluster) -> PrefillPool | None:
-    """What the question says of a prefill pool; None for single engines only.
+def workload_of(question: PlanQuestion) -> Workload:
+    """The requests of a question.
 
     Raises:
-        InputError: options of a pool that is not looked at.
+        InputError: lengths that are missing.
+    """
+    from rackline.serving.workload import Workload
+
+    for name in ("input", "output"):
+        if getattr(question, name) is None:
+            raise InputError(what=name, given="nothing", allowed="tokens per request, such as 2k")
+    return Workload(
+        input_len=si(question.input) or 1.0,
+        output_len=si(question.output) or 2.0,
+        cache_hit=si(question.cache_hit),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanInputs:
+    """Everything that a plan's question says, as objects.
+
+    Args:
+        resolved: model, cluster, kernels, stack, precisions and routing.
+        prefill: pool of its own for prompts; None for single engines only.
+        traffic: of a fleet; None without.
+        users: whose traffic follows from the answer; None without.
+        drafts: speculative decoding to look at; None without.
+        checkpoints: of the model, that an engine can load.
+        engine, version: that is launched; empty where the calibration decides.
+    """
+
+    resolved: Resolved
+    workload: Workload
+    limits: Constraints
+    space: SearchSpace
+    prefill: PrefillPool | None
+    traffic: Traffic | None
+    users: Population | None
+    drafts: Sequence[Speculation] | None
+    checkpoints: Checkpoints
+    engine: str
+    version: str
+
+    @property
+    def prefill_cluster(self) -> Cluster | None:
+        """The cluster of the prefill pool where it is another one."""
+        return self.prefill.cluster if self.prefill is not None else None
+
+
+def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
+    """Everything that a plan's question says, as objects.
+
+    Raises:
+        RacklineError: as `rackline.api.resolve.resolve`; options that contradict each other.
+    """
+    model, cluster = named(question, watch)
+    workload = workload_of(question)
+    check_context(model, workload.final_context, watch)
+    other, other_numbers = _prefill_pool(question)
+    engine, version = engine_of(question.launch or "auto")
+    checkpoints = checkpoints_of(question.model, lookup_of(question, watch))
+    (traffic, users), drafts = traffic_of(question), speculations_of(question.speculate)
+
+    from rackline.parallel import matching_layouts
+    from rackline.search import Constraints, PrefillPool, SearchSpace
+    from rackline.search.launch_rules import launch_rules
+    from rackline.serving.workload import parse_mode
+
+    modes = [parse_mode(text) for text in texts(question.mode)]
+    layouts = matching_layouts(layout_text(question.layout), model, cluster.num_chips)
+    pool_layouts = matching_layouts(layout_text(question.prefill_layout), model, (other or cluster).num_chips)
+    _check_overlap(question, modes, layouts, model, cluster)
+    resolved = resolve_on(question, model, cluster)
+    return PlanInputs(
+        resolved=resolved,
+        workload=workload,
+        limits=Constraints.of(question.tpot, question.ttft, si(question.memory_fraction)),
+        space=SearchSpace(
+            precisions=resolved.precisions or None,
+            modes=modes or None,
+            layouts=layouts,
+            rules=launch_rules(engine, version) if engine else None,
+            any_layout=question.any_layout,
+        ),
+        prefill=PrefillPool(cluster=other, layouts=pool_layouts, calibration=other_numbers)
+        if question.serving == "both"
+        else None,
+        traffic=traffic,
+        users=users,
+        drafts=drafts,
+        checkpoints=checkpoints,
+        engine=engine,
+        version=version,
+    )
+
+
+def _prefill_pool(question: PlanQuestion) -> tuple[Cluster | None, Calibration | None]:
+    """The cluster of the prefill pool and the numbers of its chip, where it is another one.
+
+    Raises:
+        InputError: options of a pool that is not looked at, or not on another cluster.
     """
     if question.serving == "aggregated":
         for name in ("prefill_on", "prefill_chips", "prefill_layout"):
             value = getattr(question, name)
             if value is not None:
                 raise InputError(what=name, given=value, allowed="only with `serving` both")
-        return None
-
-    from rackline.search import PrefillPool
-
-    layout = layout_text(question.prefill_layout)
     if question.prefill_on is None:
         if question.prefill_chips is not None:
             allowed = "together with `prefill_on` CLUSTER"
             raise InputError(what="prefill_chips", given=question.prefill_chips, allowed=allowed)
-        return PrefillPool(layouts=layouts_of(layout, model, cluster))
-    other = billed_as(rented_as(cluster_of(question.prefill_on), question.rent), question.bill)
-    if question.prefill_chips is not None:
-        other = other.with_num_chips(count(question.prefill_chips))
-    return PrefillPool(
-        cluster=other,
-        layouts=layouts_of(layout, model, other),
-        calibration=calibration_of(question.calibration, other.chip),
-    )
+        return None, None
+    other, chips = on_terms(question, cluster_of(question.prefill_on)), count(question.prefill_chips)
+    other = other if chips is None else other.with_num_chips(chips)
+    return other, calibration_of(question.calibration, other.chip)
 
 
-def traffic_of(question: PlanQuestion) -> Traffic | None:
-    """The traffic of a fleet; None without it.
+def _check_overlap(
+    question: PlanQuestion, modes: Sequence[Mode], layouts: Sequence[Layout] | None, model: AnyModel, cluster: Cluster
+) -> None:
+    """Two-batch overlap hides the exchange of experts between attention-dp ranks: refuse it where there is none.
 
     Raises:
-        InputError: an option that belongs to traffic without it.
+        InputError: a model without experts, or only overlapping modes where no layout has several ranks.
     """
-    if question.traffic is None:
-        for name in ("peak_over_mean", "offline_share", "provider"):
-            value = getattr(question, name)
-            if value is not None:
-                raise InputError(what=name, given=value, allowed="together with `traffic` TOKENS_PER_SECOND")
-        return None
-    from rackline.serving.fleet import Traffic
+    overlapping = [text for text, mode in zip(texts(question.mode), modes, strict=True) if mode.two_batch_overlap]
+    if not overlapping:
+        return
+    from rackline.arch import Model
 
-    return Traffic(
-        tokens_per_s=si(question.traffic),
+    if not (isinstance(model, Model) and model.is_moe):
+        allowed = f"no overlap: {model.name} exchanges no expert tokens"
+    elif len(overlapping) < len(modes) or (
+        cluster.num_chips > 1 and (layouts is None or any(layout.attention_dp > 1 for layout in layouts))
+    ):
+        return
+    else:
+        allowed = "no overlap: it needs a layout with attention_dp of at least 2"
+    raise InputError(what="mode", given=overlapping[0], allowed=allowed, nearest=overlapping[0].partition(",")[0])
+
+
+_TRAFFIC = ("traffic", "requests", "users")
+
+
+def traffic_of(question: PlanQuestion) -> tuple[Traffic | None, Population | None]:
+    """The traffic of a fleet, with the users whose traffic follows from the answer; None for what is not asked for.
+
+    Raises:
+        InputError: two kinds of traffic, or an option that belongs to traffic without it.
+    """
+    given = [name for name in _TRAFFIC if getattr(question, name) is not None]
+    if len(given) > 1:
+        raise InputError(what=given[1], given=getattr(question, given[1]), allowed=f"only without `{given[0]}`")
+    needs = {"peak_over_mean": _TRAFFIC, "offline_share": _TRAFFIC[:2], "provider": _TRAFFIC, "think_time": ("users",)}
+    for name, of in needs.items():
+        value = getattr(question, name)
+        if value is not None and not set(given) & set(of):
+            known = " or ".join(f"`{one}`" for one in of)
+            raise InputError(what=name, given=value, allowed=f"together with {known}")
+    if not given:
+        return None, None
+
+    from rackline.serving.fleet import Traffic
+    from rackline.serving.population import Population
+
+    traffic = Traffic(
+        tokens_per_s=si(question.traffic) or (si(question.requests) or 1.0) * (si(question.output) or 1.0),
         peak_over_mean=si(question.peak_over_mean) or 1.0,
         offline_share=si(question.offline_share) or 0.0,
         provider_tokens_per_s=si(question.provider),
     )
+    if question.users is None:
+        return traffic, None
+    return traffic, Population(users=count(question.users), think_s=si(question.think_time) or 0.0)
 
 
 def speculations_of(text: str | None) -> list[Speculation] | None:
@@ -123,18 +262,6 @@ def engine_of(text: str) -> tuple[str, str]:
         allowed = f"{', '.join(known)}, each but auto also with a version such as vllm=0.12"
         raise InputError(what="launch", given=text, allowed=allowed, nearest=near[0] if near else None)
     return name, version
-
-
-def rules_asked(text: str | None) -> LaunchRules | None:
-    """Launch rules of an engine that is named; None where the calibration decides.
-
-    Raises:
-        InputError: as `engine_of`; a version without a number.
-    """
-    from rackline.search.launch_rules import launch_rules
-
-    name, version = engine_of(text or "auto")
-    return launch_rules(name, version) if name else None
 
 
 _TUNED = ("-instruct", "-it", "-chat", "-hf")

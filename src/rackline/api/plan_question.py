@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rackline.api import fields as shared
 from rackline.api.model_question import ModelQuestion
-from rackline.api.option import Quantity, limit, option
+from rackline.api.option import Quantity, limit, option, whole
 
 if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Settings, Texts
@@ -24,8 +24,9 @@ class PlanQuestion(ModelQuestion):
 
     model: ModelLike = field(kw_only=False, metadata=shared.MODEL)
     on: ClusterLike = field(metadata=shared.ON)
-    input: Quantity = field(metadata=shared.INPUT)
-    output: Quantity = field(metadata=shared.OUTPUT)
+    use: str | None = field(default=None, metadata=shared.USE)
+    input: Quantity | None = field(default=None, metadata=shared.INPUT)
+    output: Quantity | None = field(default=None, metadata=shared.OUTPUT)
     tpot: Quantity | None = field(default=None, metadata=limit("time per output token", "30ms"))
     ttft: Quantity | None = field(default=None, metadata=limit("time to first token", "2s"))
     chips: Quantity | None = field(default=None, metadata=shared.CHIPS)
@@ -119,13 +120,28 @@ class PlanQuestion(ModelQuestion):
     traffic: Quantity | None = field(
         default=None,
         metadata=option(
-            "count",
-            "output tokens/s to serve, such as 50M: prints the replicas, racks, watts and dollars needed",
+            "per_second",
+            "output tokens to serve, such as 50M/s or 2T/day: prints the replicas, racks, watts and dollars needed",
             unit="token/s",
             maximum=1e15,
             group=_FLEET,
         ),
     )
+    requests: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "per_second",
+            "the same for requests, such as 50/s, 3k/min or 1M/h",
+            unit="request/s",
+            maximum=1e12,
+            group=_FLEET,
+        ),
+    )
+    users: Quantity | None = field(
+        default=None,
+        metadata=whole("the same for interactive users, of whom each waits for an answer or thinks", group=_FLEET),
+    )
+    think_time: Quantity | None = field(default=None, metadata=shared.within(shared.THINK_TIME, _FLEET))
     peak_over_mean: Quantity | None = field(
         default=None,
         metadata=option(

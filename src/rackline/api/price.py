@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
 from rackline.api.model_question import ModelQuestion
-from rackline.api.option import MOST_USD, Quantity, latency, numbers, option, si, tokens
-from rackline.api.resolve import lookup_of, model_and_cluster
+from rackline.api.option import MOST_USD, Quantity, latency, layout_text, numbers, option, si, tokens
+from rackline.api.resolve import resolve
 from rackline.api.selling import CALIBRATION, MOST_MARGIN, costs_of, rent_of
 from rackline.api.watch import Watch
 
@@ -150,11 +150,9 @@ def price(question: PriceQuestion, watch: Watch) -> Offered:
         >>> rl.price("llama-3.1-70b", on="dgx-h100", precision="fp8", layout="tp=8")
         <price: $... in and $... out a million tokens ...>
     """
-    model, cluster = model_and_cluster(
-        question.model, question.on, price=question.rent, settings=question.set, lookup=lookup_of(question, watch)
-    )
+    resolved = resolve(question, watch)
     rent = rent_of(
-        cluster,
+        resolved.cluster,
         purchase_usd=si(question.purchase),
         years=si(question.years),
         usd_per_kwh=si(question.electricity_price),
@@ -166,9 +164,8 @@ def price(question: PriceQuestion, watch: Watch) -> Offered:
 
     steps = numbers(question.contexts)
     costs = costs_of(
-        question,
-        cluster,
-        model,
+        resolved,
+        layout_text(question.layout),
         Workload(input_len=steps[0], output_len=max(output_len, 2.0)),
         watch,
         tpot_s=si(question.tpot),

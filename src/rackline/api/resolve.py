@@ -7,27 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, assert_never, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
-from rackline.api.option import latency_limit, texts
-from rackline.errors import CatalogError, InputError, LayoutError, UnknownNameError, nearest_names
-from rackline.units import Quantity, parse_count
+from rackline.api.option import Quantity, texts
+from rackline.errors import CatalogError, InputError, nearest_names
 
 if TYPE_CHECKING:
-    from rackline.api.fields import Sampling
-    from rackline.api.model_question import ModelQuestion
-    from rackline.api.option import CalibrationLike, ClusterLike, ModelLike, Settings
+    from rackline.api.option import CalibrationLike, ClusterLike, ModelLike, Settings, Texts
     from rackline.api.watch import Watch
     from rackline.arch import AnyModel, FoundModel
-    from rackline.catalog import RentKind
     from rackline.hardware import Chip, Cluster
-    from rackline.parallel import Layout, Precision, Routing
+    from rackline.parallel import Deployment, Layout, Precision, Routing
     from rackline.passes import Calibration
-    from rackline.search import Constraints
     from rackline.serving.stack import Stack
-    from rackline.serving.workload import Mode
-
-_MOST_COPIES = 4096
 
 
 def assignments(settings: Settings | None) -> dict[str, str]:
@@ -131,7 +123,27 @@ class Lookup:
         return built
 
 
-def lookup_of(question: ModelQuestion, watch: Watch) -> Lookup:
+class FindsModels(Protocol):
+    """A question whose models may be any on the Hugging Face Hub."""
+
+    @property
+    def assume(self) -> Texts | None: ...
+
+    @property
+    def offline(self) -> bool: ...
+
+
+class Names(FindsModels, Protocol):
+    """A question that names a model and a cluster."""
+
+    @property
+    def model(self) -> ModelLike: ...
+
+    @property
+    def on(self) -> ClusterLike: ...
+
+
+def lookup_of(question: FindsModels, watch: Watch) -> Lookup:
     """How the models of a question are found."""
     return Lookup(watch=watch, assume=texts(question.assume), offline=question.offline)
 
@@ -156,13 +168,11 @@ def model_and_cluster(
     model: ModelLike,
     on: ClusterLike,
     *,
-    chips: Quantity | None = None,
     price: Quantity | None = None,
-    rent: str | None = None,
     settings: Settings | None = None,
     lookup: Lookup,
 ) -> tuple[AnyModel, Cluster]:
-    """The model and the cluster of a question, with its settings, number of chips and price [USD/h] applied.
+    """The model and the cluster of a question, with its settings and price of a chip [USD/h] applied.
 
     Raises:
         InputError: settings of something that was given as an object.
@@ -192,56 +202,14 @@ def model_and_cluster(
         on_model = found.get("model", {})
     if price is not None and isinstance(on, str):
         on_cluster["usd_per_chip_hour"] = float(price)
-    rack = rented_as(cluster_of(on, on_cluster), rent, price)
+    rack = cluster_of(on, on_cluster)
     if price is not None and not isinstance(on, str):
         rack = replace(rack, usd_per_chip_hour=float(price), rent="")
-    if chips is not None:
-        rack = rack.with_num_chips(int(chips))
     if isinstance(model, str):
         return lookup.model(model, on_model), rack
     built = cast("AnyModel", model)
     lookup.watch.uses(built)
     return built, rack
-
-
-def rent_kind(text: str) -> RentKind:
-    """A kind of price of a chip-hour.
-
-    Raises:
-        InputError: an unknown one.
-    """
-    from rackline.hardware.chip import RENT_KINDS
-
-    kind: RentKind | None = next((known for known in RENT_KINDS if known == text.replace("-", "_")), None)
-    if kind is None:
-        known = [one.replace("_", "-") for one in RENT_KINDS]
-        near = nearest_names(text, known, 1)
-        raise InputError(what="rent", given=text, allowed=", ".join(known), nearest=near[0] if near else None)
-    return kind
-
-
-def rented_as(rack: Cluster, rent: str | None, price: Quantity | None = None) -> Cluster:
-    """The cluster at a kind of price.
-
-    Raises:
-        InputError: a kind beside a price, or an unknown one.
-    """
-    if rent is None:
-        return rack
-    if price is not None:
-        raise InputError(what="rent", given=rent, allowed="either a kind of rent or `price`")
-    from rackline.hardware import rented
-
-    return rented(rack, rent_kind(rent))
-
-
-def billed_as(rack: Cluster, bill: str) -> Cluster:
-    """The cluster, rented in whole units or chip by chip.
-
-    Args:
-        bill: "whole" or "used".
-    """
-    return replace(rack, rented_chips=1) if bill == "used" else rack
 
 
 def cluster_of(on: ClusterLike, overrides: dict[str, object] | None = None) -> Cluster:
@@ -251,219 +219,115 @@ def cluster_of(on: ClusterLike, overrides: dict[str, object] | None = None) -> C
     return cluster(on, overrides or None) if isinstance(on, str) else cast("Cluster", on)
 
 
-def precisions_of(labels: Sequence[str], model: AnyModel, cluster: Cluster) -> list[Precision] | None:
-    """Precisions by label; None for the default ones."""
-    from rackline.parallel import precision
-
-    return [precision(label, model, cluster.chip) for label in labels] or None
-
-
-def modes_of(labels: Sequence[str], model: AnyModel) -> list[Mode] | None:
-    """Read ADMISSION[=TOKENS][,overlap]; None for the default ones.
+def on_terms(question: Names, rack: Cluster) -> Cluster:
+    """The cluster at the kind of price, and rented by the unit, that a question asks for.
 
     Raises:
-        InputError: an unknown admission, or overlap for a model without experts.
+        InputError: a kind of price that is unknown, or beside a price.
     """
-    from rackline.arch import Model
-    from rackline.serving.workload import Admission, Mode
+    rent = getattr(question, "rent", None)
+    if isinstance(rent, str):
+        price = getattr(question, "price", None)
+        if price is not None:
+            raise InputError(what="rent", given=rent, allowed="either a kind of rent or `price`")
+        from rackline.hardware import parse_rent_kind, rented
 
-    budgets: dict[Admission, int] = {"chunked": 8192, "prefill_first": 16384, "decode_first": 16384}
-    found: list[Mode] = []
-    for label in labels:
-        head, *extras = [part.strip() for part in label.split(",")]
-        name, equals, budget = head.partition("=")
-        written = name.strip().replace("-", "_")
-        allowed = "chunked[=TOKENS], prefill-first[=TOKENS] or decode-first[=TOKENS], each also with ,overlap"
-        admission: Admission | None = next((known for known in budgets if known == written), None)
-        if admission is None or any(extra != "overlap" for extra in extras):
-            near = nearest_names(written, budgets, 1)
-            nearest = near[0].replace("_", "-") if near else "chunked"
-            raise InputError(what="mode", given=label, allowed=allowed, nearest=nearest)
-        if extras and not (isinstance(model, Model) and model.is_moe):
-            raise InputError(
-                what="mode", given=label, allowed=f"no overlap: {model.name} exchanges no expert tokens", nearest=head
-            )
-        most = whole_count(budget, "mode tokens") if equals else budgets[admission]
-        found.append(Mode(admission=admission, max_batched_tokens=most, two_batch_overlap=bool(extras)))
-    return found or None
+        rack = rented(rack, parse_rent_kind(rent))
+    return replace(rack, rented_chips=1) if getattr(question, "bill", None) == "used" else rack
 
 
-def whole_count(value: Quantity, name: str, minimum: int = 1, maximum: float = 1e9) -> int:
-    """A whole number inside of a text.
+def named(question: Names, watch: Watch) -> tuple[AnyModel, Cluster]:
+    """The model and the cluster that a question names, with its settings, terms and number of chips.
 
     Raises:
-        InputError: a fraction; else as `parse_count`.
+        RacklineError: as the catalogue and the Hub; settings, chips or terms that are impossible.
     """
-    found = parse_count(value, name=name, minimum=minimum, maximum=maximum, zero_allowed=minimum == 0)
-    if not found.is_integer():
-        raise InputError(what=name, given=value, allowed="a whole number", nearest=str(max(minimum, round(found))))
-    return int(found)
-
-
-def check_overlap(modes: Sequence[Mode] | None, layouts: Sequence[Layout] | None, cluster: Cluster) -> None:
-    """Two-batch overlap hides the exchange between attention-dp ranks: refuse it where there is only one.
-
-    Raises:
-        InputError: every mode overlaps and no layout has several ranks.
-    """
-    if not modes or not all(mode.two_batch_overlap for mode in modes):
-        return
-    if cluster.num_chips > 1 and (layouts is None or any(layout.attention_dp > 1 for layout in layouts)):
-        return
-    raise InputError(
-        what="mode",
-        given=modes[0].label(),
-        allowed="no overlap: it needs a layout with attention_dp of at least 2",
-        nearest=modes[0].admission.replace("_", "-"),
+    rent = getattr(question, "rent", None)  # a kind, or USD per hour
+    model, rack = model_and_cluster(
+        question.model,
+        question.on,
+        price=getattr(question, "price", None) if rent is None or isinstance(rent, str) else rent,
+        settings=getattr(question, "set", None),
+        lookup=lookup_of(question, watch),
     )
+    rack, chips = on_terms(question, rack), getattr(question, "chips", None)
+    return model, rack if chips is None else rack.with_num_chips(int(chips))
 
 
-def layouts_of(text: Any, model: AnyModel, cluster: Cluster) -> list[Layout] | None:
-    """Layouts that have the parts that are named ("tp=8" leaves the others free); None for all.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """What the names of a question stand for; everything below works with these objects.
+
+    Args:
+        model: with its settings.
+        cluster: with its settings, terms and number of chips.
+        calibration: numbers of the kernels on its chip.
+        stack: that runs them.
+        precisions: data types that were named; empty where all are looked at.
+        routing: law that was named; None for that of the stack.
+        sample_bytes_per_logit: memory traffic of drawing a token [bytes].
+    """
+
+    model: AnyModel
+    cluster: Cluster
+    calibration: Calibration
+    stack: Stack
+    precisions: tuple[Precision, ...]
+    routing: Routing | None
+    sample_bytes_per_logit: float
+
+    @property
+    def precision(self) -> Precision:
+        """The data types of a question that has one precision."""
+        return self.precisions[0]
+
+    def deployment(self, layout: Layout) -> Deployment:
+        """The deployment under a layout, with the kernels of the stack's version."""
+        from rackline.parallel import Deployment
+
+        return Deployment(
+            model=self.model,
+            cluster=self.cluster,
+            layout=layout,
+            precision=self.precision,
+            calibration=self.stack.calibrated(self.calibration, self.cluster.chip.generation),
+            routing=self.routing or self.stack.routing,
+            sample_bytes_per_logit=self.sample_bytes_per_logit,
+        )
+
+
+def resolve(question: Names, watch: Watch) -> Resolved:
+    """Everything that a question names, as objects; what questions of its kind do not name is at its default.
 
     Raises:
-        LayoutError: there is none, with the nearest one that is possible.
+        RacklineError: as `named`; an unknown calibration, stack, precision or routing.
     """
-    if text is None:
-        return None
-    from rackline.parallel import enumerate_layouts, parse_layout
-    from rackline.parallel.layout import check
-
-    wanted = parse_layout(text, model)
-    if not text.strip(" ,"):
-        raise LayoutError(what="layout", given=text, allowed="parts such as tp=8,ep=8", nearest="tp=1")
-    named = [part.partition("=")[0].strip().replace("-", "_") for part in text.split(",") if part.strip()]
-    if "dp" in named:
-        raise LayoutError(
-            what="layout",
-            given=text,
-            allowed="the degrees of one replica; replicas fill all chips, see `chips`",
-        )
-    options = enumerate_layouts(model, cluster.num_chips)
-    matching = [o for o in options if all(getattr(o, name) == getattr(wanted, name) for name in named)]
-    if not matching:
-        check(wanted, model, cluster.num_chips)
-        matching = [wanted]
-    return matching
+    return resolve_on(question, *named(question, watch))
 
 
-def routing_of(text: str | None) -> Routing | None:
-    """Read a law of routing; nothing without a text, which leaves it to the stack.
+def resolve_on(question: Names, model: AnyModel, cluster: Cluster) -> Resolved:
+    """As `resolve`, for a model and a cluster that are known."""
+    from rackline.parallel import parse_routing, precision
+    from rackline.serving.stack import stack_named
 
-    "uniform", "balanced", "power-law=EXPONENT" or "log-normal=SPREAD", whose spread is that of as many experts if it is
-    not given; the last two with "+COPIES" where experts are rearranged with this number of redundant ones.
-
-    Raises:
-        InputError: another law.
-    """
-    from rackline.parallel import Routing
-    from rackline.passes.routing import POPULAR, ROUTING_LAWS, RoutingLaw
-
-    if text is None:
-        return None
-    known: dict[str, RoutingLaw] = {name.replace("_", "-"): name for name in ROUTING_LAWS}
-    words, plus, copies = text.partition("+")
-    name, equals, skew = words.strip().partition("=")
-    law = known.get(name.strip().replace("_", "-"))
-    if law is None or ((equals or plus) and law not in POPULAR):
-        near = nearest_names(name.strip(), known, 1)
-        raise InputError(
-            what="routing",
-            given=text,
-            allowed="balanced, uniform, log-normal[=SPREAD][+COPIES] or power-law=EXPONENT[+COPIES]",
-            nearest=near[0] if near else None,
-        )
-    exponent, spread = 0.0, None
-    match law:
-        case "power_law":
-            exponent = parse_count(skew, name="routing exponent", maximum=10.0) if equals else 0.5
-        case "log_normal":
-            spread = parse_count(skew, name="routing spread", maximum=10.0) if equals else None
-        case "balanced" | "uniform":
-            pass
-        case _:
-            assert_never(law)
-    return Routing(
-        law=law,
-        exponent=exponent,
-        spread=spread,
-        rearranged_from_ep=1 if plus else None,
-        redundant_experts=_copies(text, copies) if plus else 0,
+    chip = cluster.chip
+    calibration = calibration_of(getattr(question, "calibration", "auto"), chip)
+    stack = stack_named(getattr(question, "stack", None), calibration, chip.hbm_bytes)
+    labels: str | tuple[str, ...] = getattr(question, "precision", None) or ()
+    routing: str | None = getattr(question, "routing", None)
+    return Resolved(
+        model=model,
+        cluster=cluster,
+        calibration=calibration,
+        stack=stack,
+        precisions=tuple(precision(one, model, chip) for one in ((labels,) if isinstance(labels, str) else labels)),
+        routing=None if routing is None else parse_routing(routing),
+        sample_bytes_per_logit=stack.sample_bytes_per_logit if getattr(question, "sampling", None) == "top-p" else 0.0,
     )
-
-
-def _copies(text: str, copies: str) -> int:
-    if not copies.strip().isdecimal() or int(copies) > _MOST_COPIES:
-        raise InputError(what="routing", given=text, allowed=f"0 to {_MOST_COPIES} redundant experts after +")
-    return int(copies)
 
 
 def calibration_of(given: CalibrationLike, chip: Chip) -> Calibration:
-    """The numbers of a name or file on a chip.
-
-    Raises:
-        UnknownNameError: neither a name nor a file.
-        CatalogError: a file that breaks the schema.
-    """
-    from rackline.catalog import names
+    """The numbers of a name or file on a chip; an object as it is."""
     from rackline.passes import calibration
 
-    if not isinstance(given, str):
-        return cast("Calibration", given)
-    try:
-        return calibration(given, chip)
-    except UnknownNameError as error:
-        if given.endswith(".toml"):
-            raise
-        allowed = ["auto", *names("calibrations")]
-        near = nearest_names(given, allowed, 1)
-        raise UnknownNameError(
-            what="calibration",
-            given=given,
-            allowed=f"{', '.join(allowed)} or a TOML file",
-            nearest=near[0] if near else None,
-        ) from error
-
-
-def constraints_of(tpot: Quantity | None, ttft: Quantity | None, memory_fraction: float = 0.9) -> Constraints:
-    """Limits of a plan, each at the mean or at a percentile.
-
-    Args:
-        tpot, ttft: such as 0.03 [s], "30ms" or "2s@p99"; None for no limit.
-    """
-    from rackline.search import Constraints
-
-    tpot_s, tpot_percentile = (None, None) if tpot is None else latency_limit(tpot, "tpot")
-    ttft_s, ttft_percentile = (None, None) if ttft is None else latency_limit(ttft, "ttft")
-    return Constraints(
-        tpot_s=tpot_s,
-        ttft_s=ttft_s,
-        tpot_percentile=tpot_percentile,
-        ttft_percentile=ttft_percentile,
-        memory_fraction=memory_fraction,
-    )
-
-
-def stack_named(text: str | None, numbers: Calibration, chip: Chip) -> Stack:
-    """A stack by NAME or NAME=VERSION, with its version's defaults on a chip; that of a calibration without a text.
-
-    Raises:
-        UnknownNameError, CatalogError: as the catalogue.
-    """
-    from rackline.serving.stack import stack, stack_of
-
-    if text is None:
-        return stack_of(numbers, chip.hbm_bytes)
-    name, _, version = text.partition("=")
-    return stack(name, version=version, hbm_bytes=chip.hbm_bytes)
-
-
-def sample_bytes(sampling: Sampling, stack: Stack) -> float:
-    """Memory traffic of a logit while tokens are drawn in this way under a stack [bytes]."""
-    match sampling:
-        case "greedy":
-            return 0.0
-        case "top-p":
-            return stack.sample_bytes_per_logit
-        case _:
-            assert_never(sampling)
+    return calibration(given, chip) if isinstance(given, str) else cast("Calibration", given)

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from rackline.api.option import layout_text, option
-from rackline.api.resolve import calibration_of, layouts_of, precisions_of
+from rackline.api.option import option
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
-    from rackline.api.option import CalibrationLike, LayoutLike
+    from rackline.api.resolve import Resolved
     from rackline.api.watch import Watch
-    from rackline.arch import AnyModel
     from rackline.hardware import Cluster
     from rackline.pricing import Rent, TokenCosts
     from rackline.serving.workload import Workload
 
 MOST_MARGIN = 1000.0
 CALIBRATION = option("object", "auto, trtllm, vllm, sglang, generic, unit (ideal roofline) or a TOML file")
-
-
-class Sold(Protocol):
-    """What a question says of the deployment that is sold."""
-
-    @property
-    def layout(self) -> LayoutLike | None: ...
-
-    @property
-    def precision(self) -> str: ...
-
-    @property
-    def calibration(self) -> CalibrationLike: ...
 
 
 def rent_of(
@@ -74,9 +59,8 @@ def rent_of(
 
 
 def costs_of(
-    question: Sold,
-    cluster: Cluster,
-    model: AnyModel,
+    resolved: Resolved,
+    layout: str | None,
     request: Workload,
     watch: Watch,
     *,
@@ -88,7 +72,8 @@ def costs_of(
     A plan finds the cheapest of each kind of layout; of these the one with the least bare cost of the request counts.
 
     Args:
-        question: layout (the parts that are fixed), precision and calibration.
+        resolved: model, cluster, precision and kernels.
+        layout: the parts of it that are fixed.
         request: lengths of the request.
         tpot_s: limit on time per output token; where no layout keeps it, it is left out [s].
         memory_fraction: share of the memory that the server may use.
@@ -96,45 +81,29 @@ def costs_of(
     Raises:
         InputError: none fits.
     """
-    from rackline.parallel import Deployment
+    from rackline.parallel import matching_layouts
     from rackline.pricing import TokenCosts
     from rackline.search import Constraints, SearchSpace, plan
-    from rackline.serving.stack import stack_of
 
-    numbers = calibration_of(question.calibration, cluster.chip)
+    model, cluster = resolved.model, resolved.cluster
     with watch.moving("searching for the cheapest deployment"):
         answer = plan(
             model,
             cluster,
             request,
-            calibration=numbers,
+            calibration=resolved.calibration,
             constraints=Constraints(memory_fraction=memory_fraction),
             prefill=None,
             served=False,
             search_space=SearchSpace(
-                precisions=precisions_of([question.precision], model, cluster),
-                layouts=layouts_of(layout_text(question.layout), model, cluster),
+                precisions=resolved.precisions, layouts=matching_layouts(layout, model, cluster.num_chips)
             ),
         )
     if answer.best is None:
         raise InputError(
             what="deployment", given=f"{model.name} on {cluster.name}", allowed=f"one that fits: {answer.reason}"
         )
-    routing = stack_of(numbers, cluster.chip.hbm_bytes).routing
-    found = [
-        TokenCosts.of(
-            Deployment(
-                model=model,
-                cluster=cluster,
-                layout=one.layout,
-                precision=one.precision,
-                calibration=numbers,
-                routing=routing,
-            ),
-            memory_fraction=memory_fraction,
-        )
-        for one in answer.ranked
-    ]
+    found = [TokenCosts.of(resolved.deployment(one.layout), memory_fraction=memory_fraction) for one in answer.ranked]
 
     def least(limit: float | None) -> list[float]:
         return [float(one.request_chip_s(request.input_len, request.output_len, limit)[0]) for one in found]

@@ -6,19 +6,19 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rackline.api.option import count, layout_text, si, texts
+from rackline.api.option import MOST_CHIPS, count, layout_text, si, texts
 from rackline.api.question import options
-from rackline.api.resolve import calibration_of, cluster_of, routing_of, sample_bytes, stack_named, whole_count
+from rackline.api.resolve import Resolved, cluster_of, resolve_on
 from rackline.api.simulate_question import RESERVES, SimulateQuestion
 from rackline.api.traffic import tiers_of
 from rackline.errors import InputError, nearest_names
-from rackline.units import parse_count
+from rackline.units import parse_count, parse_whole
 
 if TYPE_CHECKING:
     from rackline.api.watch import Served
     from rackline.arch import AnyModel
     from rackline.hardware import Cluster
-    from rackline.parallel import Deployment, Layout, Precision
+    from rackline.parallel import Deployment, Layout
     from rackline.serving.speculative import Speculation
     from rackline.serving.stack import Stack
     from rackline.simulation import CacheConfig, Handover, Pool, Requests, Result
@@ -143,7 +143,7 @@ def other_server(question: SimulateQuestion, cluster: Cluster, text: str) -> tup
         if name == "on":
             rack = cluster_of(value)
         elif name == "chips":
-            chips = whole_count(value, "compare chips")
+            chips = parse_whole(value, name="compare chips", minimum=1, maximum=MOST_CHIPS)
         elif options(SimulateQuestion)[name].kind == "switch":
             changes[name] = value not in ("no", "false", "0")
         else:
@@ -161,27 +161,16 @@ def server_of(question: SimulateQuestion, model: AnyModel, cluster: Cluster, has
     Raises:
         InputError: options that contradict each other, or more chips than the cluster has.
     """
-    from rackline.parallel import Deployment, parse_layout
-    from rackline.parallel import precision as find_precision
+    from rackline.parallel import parse_layout
     from rackline.simulation import pool_of
     from rackline.simulation.router import router as find_router
 
     find_router(question.router)
-    chip = cluster.chip
-    calibration = calibration_of(question.calibration, chip)
-    stack = _stack(question, cluster, calibration)
-    precision = find_precision(question.precision, model, chip)
+    resolved = _with_numbers(question, resolve_on(question, model, cluster))
+    stack = resolved.stack
     given = layout_text(question.layout)
-    layout = parse_layout(given, model) if given else _smallest(model, cluster, precision, stack)
-    deployment = Deployment(
-        model=model,
-        cluster=cluster,
-        layout=layout,
-        precision=precision,
-        calibration=stack.calibrated(calibration, chip.generation),
-        routing=routing_of(question.routing) or stack.routing,
-        sample_bytes_per_logit=sample_bytes(question.sampling, stack),
-    )
+    layout = parse_layout(given, model) if given else _smallest(resolved)
+    deployment = resolved.deployment(layout)
     front_given = layout_text(question.prefill_layout)
     front_layout = parse_layout(front_given, model) if front_given else layout
     replicas, front, used = _sizes(question, cluster, layout, front_layout)
@@ -207,16 +196,15 @@ def server_of(question: SimulateQuestion, model: AnyModel, cluster: Cluster, has
     )
 
 
-def _stack(question: SimulateQuestion, cluster: Cluster, calibration: Any) -> Stack:
-    """What runs around the kernels, with the numbers that were given."""
-    found = stack_named(question.stack, calibration, cluster.chip)
+def _with_numbers(question: SimulateQuestion, resolved: Resolved) -> Resolved:
+    """The same with the numbers of the stack that were given."""
     numbers: dict[str, Any] = {}
     for key in ("max_batched_tokens", "max_num_seqs"):
         if getattr(question, key) is not None:
             numbers[key] = count(getattr(question, key))
     if question.memory_fraction is not None:
         numbers["memory_fraction"] = si(question.memory_fraction)
-    return replace(found, **numbers)
+    return replace(resolved, stack=replace(resolved.stack, **numbers))
 
 
 def _sizes(question: SimulateQuestion, cluster: Cluster, layout: Layout, front_layout: Layout) -> tuple[int, int, int]:
@@ -284,28 +272,23 @@ def _speculation(text: str | None) -> Speculation:
     if text is None:
         return PLAIN
     drafts, equals, yielded = text.partition("=")
-    number = whole_count(drafts, "speculate", minimum=0)
+    number = parse_whole(drafts, name="speculate", minimum=0, maximum=MOST_CHIPS, zero_allowed=True)
     if not equals:
         return usual_speculation(number)
     return Speculation(draft_tokens=number, tokens_per_step=parse_count(yielded, name="speculate tokens"))
 
 
-def _smallest(model: AnyModel, cluster: Cluster, precision: Precision, stack: Stack) -> Layout:
+def _smallest(resolved: Resolved) -> Layout:
     """The fewest chips that hold a request, with the most room among those."""
     from rackline.serving.capacity import capacity
 
-    found = capacity(
-        model,
-        cluster,
-        precision,
-        server=stack.memory(),
-    )
+    found = capacity(resolved.model, resolved.cluster, resolved.precision, server=resolved.stack.memory())
     holding = [row for row in found.rows if row.max_concurrency >= 1]
     if not holding:
         from rackline.report.capacity_report import nearest_reason
 
         raise InputError(
-            what=f"{model.name} on {cluster.name}",
+            what=f"{resolved.model.name} on {resolved.cluster.name}",
             given=nearest_reason(found),
             allowed="a cluster that holds weights and a request of 8k tokens (see rackline fit)",
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rackline.api.answer import Answer, SideFile, asks
 from rackline.api.option import Option, texts
-from rackline.api.resolve import lookup_of, model_and_cluster
+from rackline.api.resolve import named
 from rackline.api.server import Server, other_server, server_of
 from rackline.api.simulate_question import SimulateQuestion
 from rackline.api.traffic import limits_of, requests_of
@@ -252,14 +252,7 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
     """
     limits = limits_of(question.slo, "slo") if question.slo is not None else None
     asked = limits_of(question.capacity, "capacity") if question.capacity is not None else None
-    model, cluster = model_and_cluster(
-        question.model,
-        question.on,
-        chips=question.chips,
-        price=question.price,
-        settings=question.set,
-        lookup=lookup_of(question, watch),
-    )
+    model, cluster = named(question, watch)
     traffic = requests_of(question)
     longest = int((traffic.input_len + traffic.output_len).max())
     asked_for = {ASKED: (question, cluster)}

@@ -99,13 +99,7 @@ class SimulateQuestion(ModelQuestion):
     )
     think_time: Quantity = field(
         default="0s",
-        metadata=option(
-            "seconds",
-            "think time: mean pause between an answer and the user's next request, such as 10s",
-            unit="s",
-            zero=True,
-            group=_TRAFFIC,
-        ),
+        metadata=shared.within(shared.THINK_TIME, _TRAFFIC),
     )
     system_prompt: Quantity = field(
         default="0",

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
 from rackline.api.model_question import ModelQuestion
-from rackline.api.option import MOST_SECONDS, Quantity, numbers, option, si, tokens
-from rackline.api.resolve import lookup_of, model_and_cluster
+from rackline.api.option import MOST_SECONDS, Quantity, layout_text, numbers, option, si, tokens
+from rackline.api.resolve import resolve
 from rackline.api.selling import CALIBRATION, MOST_MARGIN, costs_of, rent_of
 from rackline.api.watch import Watch
 
@@ -192,16 +192,14 @@ def tiers(question: TiersQuestion, watch: Watch) -> Kept:
         >>> rl.tiers("llama-3.1-70b", on="dgx-h100", hold_time=["5min", "1h"]).result.hold_times_s
         (300.0, 3600.0)
     """
-    model, cluster = model_and_cluster(
-        question.model, question.on, price=question.price, settings=question.set, lookup=lookup_of(question, watch)
-    )
-    rent = rent_of(cluster)
+    resolved = resolve(question, watch)
+    rent = rent_of(resolved.cluster)
     prompt_len = si(question.prompt)
     from rackline.pricing import Terms, envelope, keeping_lines
     from rackline.serving.workload import Workload
 
     request = Workload(input_len=prompt_len, output_len=_PLANNED_OUTPUT_LEN)
-    costs = costs_of(question, cluster, model, request, watch)
+    costs = costs_of(resolved, layout_text(question.layout), request, watch)
     lines = keeping_lines(costs, rent, prompt_len, fetch_s=si(question.max_load_time))
     return Kept(
         deployment=costs.deployment,

@@ -12,7 +12,7 @@ from rackline.api import fields as shared
 from rackline.api.answer import Answer, SideFile, asks
 from rackline.api.model_question import ModelQuestion
 from rackline.api.option import MOST_TOKENS, Option, Quantity, count, layout_text, option, si, texts, whole
-from rackline.api.resolve import lookup_of, model_and_cluster
+from rackline.api.resolve import named
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import write_text
@@ -230,14 +230,7 @@ def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
         >>> found.result.best[0].layout.num_chips
         64
     """
-    model, cluster = model_and_cluster(
-        question.model,
-        question.on,
-        chips=question.chips,
-        price=question.price,
-        settings=question.set,
-        lookup=lookup_of(question, watch),
-    )
+    model, cluster = named(question, watch)
 
     from rackline.arch import Model
     from rackline.passes import calibration

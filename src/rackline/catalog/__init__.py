@@ -21,6 +21,7 @@ from rackline.catalog.load import (
     settable_keys,
     stack_record,
     training_stack_record,
+    use_record,
 )
 from rackline.catalog.memory_tiers import MemoryRecord
 from rackline.catalog.orchestrators import OrchestratorRecord
@@ -52,6 +53,7 @@ from rackline.catalog.schema import (
 )
 from rackline.catalog.stacks import StackRecord
 from rackline.catalog.training_stacks import TrainingStackRecord
+from rackline.catalog.uses import UseRecord
 
 __all__ = [
     "AggregateRecord",
@@ -93,6 +95,7 @@ __all__ = [
     "Source",
     "StackRecord",
     "TrainingStackRecord",
+    "UseRecord",
     "calibration_record",
     "canonical_name",
     "chip_record",
@@ -111,4 +114,5 @@ __all__ = [
     "settable_keys",
     "stack_record",
     "training_stack_record",
+    "use_record",
 ]

@@ -15,7 +15,7 @@ from rackline.errors import UnknownNameError, nearest_names
 
 Kind = Literal[
     "chips", "clusters", "memory", "models", "prices", "calibrations", "stacks", "launch_rules", "laws", "runs",
-    "training_stacks", "orchestrators",
+    "training_stacks", "orchestrators", "uses",
 ]  # fmt: skip
 
 SINGULAR = {
@@ -31,6 +31,7 @@ SINGULAR = {
     "orchestrators": "orchestrator",
     "laws": "scaling law",
     "runs": "training run",
+    "uses": "use",
 }
 _CANONICAL = re.compile(r"^[a-z0-9][a-z0-9._-]*$")
 _LONGEST_NAME = 200  # characters; longer ones are no names

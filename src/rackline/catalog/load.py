@@ -30,6 +30,7 @@ from rackline.catalog.runs import RunRecord
 from rackline.catalog.schema import CalibrationRecord, ChipRecord, ClusterRecord, ModelRecord
 from rackline.catalog.stacks import StackRecord
 from rackline.catalog.training_stacks import TrainingStackRecord
+from rackline.catalog.uses import UseRecord
 from rackline.errors import CatalogError, nearest_names, shown
 from rackline.files import read_text
 
@@ -53,6 +54,7 @@ __all__ = [
     "settable_keys",
     "stack_record",
     "training_stack_record",
+    "use_record",
 ]
 
 R = TypeVar("R", bound=SourcedRecord)
@@ -142,6 +144,16 @@ def run_record(name: str, overrides: Mapping[str, object] | None = None) -> RunR
 def training_stack_record(name: str, overrides: Mapping[str, object] | None = None) -> TrainingStackRecord:
     """Read one training stack; arguments and errors as in `chip_record`."""
     return _record("training_stacks", TrainingStackRecord, name, overrides)
+
+
+def use_record(name: str, overrides: Mapping[str, object] | None = None) -> UseRecord:
+    """Read what a model is used for; arguments and errors as in `chip_record`.
+
+    Example:
+        >>> use_record("batch").ttft_s is None
+        True
+    """
+    return _record("uses", UseRecord, name, overrides)
 
 
 def record_from_mapping(

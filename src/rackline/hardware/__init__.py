@@ -6,7 +6,7 @@ from rackline.hardware.memory import MemoryTier, hbm_of, memory_tier, tier_from_
 from rackline.hardware.paths import FatTree, Path, fat_tree, path_between, scale_out_path, scale_up_path, torus_hops
 from rackline.hardware.racks import RackBill, rack_bill, scale_up_cables, scale_up_switches
 from rackline.hardware.renting import billed_chips, paid_share, replicas, taken_chips
-from rackline.hardware.rents import Rent, rent_of, rented
+from rackline.hardware.rents import Rent, parse_rent_kind, rent_of, rented
 
 __all__ = [
     "Chip",
@@ -26,6 +26,7 @@ __all__ = [
     "hbm_of",
     "memory_tier",
     "paid_share",
+    "parse_rent_kind",
     "path_between",
     "rack_bill",
     "rent_of",

@@ -6,10 +6,25 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from rackline.catalog import ChipRecord, RentKind, chip_record, names
+from rackline.errors import InputError, nearest_names
 from rackline.hardware.chip import RENT_KINDS
 from rackline.hardware.fabric import Cluster
 
 _NEAREST: tuple[RentKind, ...] = ("reserved_3y", "reserved_1y", "contract", "on_demand", "owned")
+
+
+def parse_rent_kind(text: str) -> RentKind:
+    """A kind of price of a chip-hour, such as "reserved-1y".
+
+    Raises:
+        InputError: an unknown one.
+    """
+    kind: RentKind | None = next((known for known in RENT_KINDS if known == text.replace("-", "_")), None)
+    if kind is None:
+        known = [one.replace("_", "-") for one in RENT_KINDS]
+        near = nearest_names(text, known, 1)
+        raise InputError(what="rent", given=text, allowed=", ".join(known), nearest=near[0] if near else None)
+    return kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,14 @@
 """How a model is sharded over chips, the memory of each chip, and the resulting deployment."""
 
-from rackline.parallel.deployment import Deployment, Routing, build_table, expert_law, stage_imbalance
-from rackline.parallel.layout import Layout, LayoutGrid, enumerate_layouts, parse_layout
+from rackline.parallel.deployment import (
+    Deployment,
+    Routing,
+    build_table,
+    expert_law,
+    parse_routing,
+    stage_imbalance,
+)
+from rackline.parallel.layout import Layout, LayoutGrid, enumerate_layouts, matching_layouts, parse_layout
 from rackline.parallel.memory import MemoryUse, fitting_sequences, max_sequences, memory_use
 from rackline.parallel.precision import Precision, precision
 from rackline.parallel.server_memory import SERVER, ServerMemory
@@ -33,9 +40,11 @@ __all__ = [
     "expert_law",
     "fitting_sequences",
     "forwarded_traffic",
+    "matching_layouts",
     "max_sequences",
     "memory_use",
     "parse_layout",
+    "parse_routing",
     "precision",
     "stage_imbalance",
 ]

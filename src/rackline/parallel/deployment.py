@@ -8,7 +8,7 @@ from typing import Any, ClassVar, assert_never
 import numpy as np
 
 from rackline.arch import AggregateModel, AnyModel, Model
-from rackline.errors import InputError
+from rackline.errors import InputError, nearest_names
 from rackline.hardware import Cluster
 from rackline.parallel.blocks import attention_rows, ends_rows, ffn_rows
 from rackline.parallel.exchange import exchange_rows
@@ -20,6 +20,10 @@ from rackline.passes import Calibration, ExpertLoad, PassTable, RoutingLaw, Row
 from rackline.passes import features as f
 from rackline.passes.features import Array, ExpertLaw, FloatLike, as_array
 from rackline.passes.popularity import expert_spread
+from rackline.passes.routing import POPULAR, ROUTING_LAWS
+from rackline.units import parse_count
+
+_MOST_COPIES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,52 @@ class Routing:
         """Redundant experts with this number of ranks; None where experts lie as they are numbered."""
         rearranges = self.rearranged_from_ep is not None and ep >= self.rearranged_from_ep
         return self.redundant_experts if rearranges else None
+
+
+def parse_routing(text: str) -> Routing:
+    """Read a law of routing.
+
+    "uniform", "balanced", "power-law=EXPONENT" or "log-normal=SPREAD", whose spread is that of as many experts if it is
+    not given; the last two with "+COPIES" where experts are rearranged with this number of redundant ones.
+
+    Raises:
+        InputError: another law.
+    """
+    known: dict[str, RoutingLaw] = {name.replace("_", "-"): name for name in ROUTING_LAWS}
+    words, plus, copies = text.partition("+")
+    name, equals, skew = words.strip().partition("=")
+    law = known.get(name.strip().replace("_", "-"))
+    if law is None or ((equals or plus) and law not in POPULAR):
+        near = nearest_names(name.strip(), known, 1)
+        raise InputError(
+            what="routing",
+            given=text,
+            allowed="balanced, uniform, log-normal[=SPREAD][+COPIES] or power-law=EXPONENT[+COPIES]",
+            nearest=near[0] if near else None,
+        )
+    exponent, spread = 0.0, None
+    match law:
+        case "power_law":
+            exponent = parse_count(skew, name="routing exponent", maximum=10.0) if equals else 0.5
+        case "log_normal":
+            spread = parse_count(skew, name="routing spread", maximum=10.0) if equals else None
+        case "balanced" | "uniform":
+            pass
+        case _:
+            assert_never(law)
+    return Routing(
+        law=law,
+        exponent=exponent,
+        spread=spread,
+        rearranged_from_ep=1 if plus else None,
+        redundant_experts=_copies_in(text, copies) if plus else 0,
+    )
+
+
+def _copies_in(text: str, copies: str) -> int:
+    if not copies.strip().isdecimal() or int(copies) > _MOST_COPIES:
+        raise InputError(what="routing", given=text, allowed=f"0 to {_MOST_COPIES} redundant experts after +")
+    return int(copies)
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,3 +225,27 @@ def enumerate_layouts(model: AnyModel, num_chips: int, max_pp: int = 8) -> list[
                     if group % ep == 0
                 )
     return [layout for layout in found if problem(layout, model) is None]
+
+
+def matching_layouts(text: str | None, model: AnyModel, num_chips: int) -> list[Layout] | None:
+    """Layouts that have the parts that are named ("tp=8" leaves the others free); None for all.
+
+    Raises:
+        LayoutError: there is none, with the nearest one that is possible.
+    """
+    if text is None:
+        return None
+    wanted = parse_layout(text, model)
+    named = [part.partition("=")[0].strip().replace("-", "_") for part in text.split(",") if part.strip()]
+    if not named:
+        raise LayoutError(what="layout", given=text, allowed="parts such as tp=8,ep=8", nearest="tp=1")
+    if "dp" in named:
+        raise LayoutError(
+            what="layout", given=text, allowed="the degrees of one replica; replicas fill all chips, see `chips`"
+        )
+    options = enumerate_layouts(model, num_chips)
+    matching = [o for o in options if all(getattr(o, name) == getattr(wanted, name) for name in named)]
+    if not matching:
+        check(wanted, model, num_chips)
+        matching = [wanted]
+    return matching

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from rackline.catalog import CalibrationRecord, CollectiveRecord, OperationRecord, calibration_record, measured_stacks
+from rackline.catalog import (
+    CalibrationRecord,
+    CollectiveRecord,
+    OperationRecord,
+    calibration_record,
+    measured_stacks,
+    names,
+)
+from rackline.errors import UnknownNameError, nearest_names
 from rackline.hardware import Chip
 from rackline.passes.borrowed import adapted
 from rackline.passes.calibration import UNIT, Calibration, CollectiveCalibration, OperationCalibration
@@ -29,7 +37,7 @@ def calibration(name: str, chip: Chip | None = None) -> Calibration:
     """
     if name == "auto":
         name = best_stack(chip)
-    record = calibration_record(name)
+    record = _record(name)
     if record.name == "unit":
         return UNIT
     found = calibration_from_record(record, chip)
@@ -42,6 +50,21 @@ def calibration(name: str, chip: Chip | None = None) -> Calibration:
         return found
     tables = [entry for stack in measured_stacks() for entry in calibration_record(stack).operation]
     return replace(found, operations=adapted(found.operations, chip, tables, calibration_record(GENERIC)))
+
+
+def _record(name: str) -> CalibrationRecord:
+    try:
+        return calibration_record(name)
+    except UnknownNameError as error:
+        if name.endswith(".toml"):
+            raise
+        allowed = ["auto", *names("calibrations")]
+        raise UnknownNameError(
+            what="calibration",
+            given=name,
+            allowed=f"{', '.join(allowed)} or a TOML file",
+            nearest=next(iter(nearest_names(name, allowed, 1)), None),
+        ) from error
 
 
 def best_stack(chip: Chip | None) -> str:

@@ -7,24 +7,29 @@ from rich.table import Table
 from rackline.report.breakdown import plain_table
 from rackline.report.wording import money, percent
 from rackline.serving.fleet import Fleet
-from rackline.units import format_count
+from rackline.units import format_count, format_seconds
 
 
 def fleet_report(fleet: Fleet) -> Table:
     """One row a quantity."""
     traffic = fleet.traffic
-    table = plain_table(f"fleet for {format_count(traffic.tokens_per_s)} output tokens/s")
+    table = plain_table(f"fleet for {_asked(fleet)}")
     table.add_column("", no_wrap=True)
     table.add_column("", justify="right", no_wrap=True)
     rows = [
         ("rate that must be reached", f"{format_count(traffic.capacity_tokens_per_s)} tokens/s"),
         ("copies of the deployment", f"{fleet.copies:,} of {format_count(fleet.copy_tokens_per_s)} tokens/s"),
-        ("chips", f"{fleet.num_chips:,}"),
+        ("chips", _chips(fleet)),
         ("racks", f"{fleet.num_racks:,}"),
         ("power", "not known" if fleet.power_w is None else f"{format_count(fleet.power_w)} W"),
         ("rent", "no price" if fleet.usd_per_hour is None else f"{money(fleet.usd_per_hour)} an hour"),
         ("mean utilisation", percent(fleet.utilisation)),
     ]
+    users = fleet.interactive
+    if users is not None:
+        rows.append(("users of a copy within its limits", f"{users.users_per_copy:,.0f}"))
+        rows.append(("time of a request at this traffic", format_seconds(users.response_s)))
+        rows.append(("users who wait, in the mean", f"{users.waiting_users:,.0f}"))
     if fleet.usd_per_mtok_output_all_in is not None:
         rows.append(("per M output tokens, idle hours paid", money(fleet.usd_per_mtok_output_all_in)))
     if fleet.copy_share is not None and fleet.fleet_share is not None:
@@ -33,3 +38,20 @@ def fleet_report(fleet: Fleet) -> Table:
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def _asked(fleet: Fleet) -> str:
+    """What the traffic was given as, and what it is in tokens."""
+    tokens = f"{format_count(fleet.traffic.tokens_per_s)} output tokens/s"
+    if fleet.requests_per_s is None:
+        return tokens
+    requests = f"{fleet.requests_per_s:,.3g} requests/s, {tokens}"
+    if fleet.interactive is None:
+        return requests
+    users = fleet.interactive.population
+    return f"{users.users:,.0f} users who think {format_seconds(users.think_s)}: {requests}"
+
+
+def _chips(fleet: Fleet) -> str:
+    left = fleet.billed_chips - fleet.num_chips
+    return f"{fleet.num_chips:,}" + (f", {fleet.billed_chips:,} paid" if left else "")

@@ -13,7 +13,7 @@ from rackline.report.figure import Figure
 from rackline.report.layers import Layer, Row, colour, hovered, limit, note
 from rackline.report.wording import money, money_name
 from rackline.search import Candidate, Choice, Plan, PoolPair
-from rackline.search.what_if import WhatIfPoint, leading_number
+from rackline.search.what_if import WhatIfPoint
 from rackline.units import format_seconds
 
 _SPEED = Measure(field="tokens_per_s_per_user", title="speed for one user [tokens/s]", kind="count")
@@ -120,7 +120,7 @@ def what_if_figure(name: str, points: Sequence[WhatIfPoint]) -> Figure:
         chosen = point.plan.best
         if chosen is None:
             continue
-        rows.append({"given": point.value, "value": leading_number(point.value), **_best_row(point.plan, chosen)})
+        rows.append({"given": point.value, "value": point.number, **_best_row(point.plan, chosen)})
     x = log_axis(varied, [row["value"] for row in rows])
     x["axis"]["values"] = [row["value"] for row in rows]
     x["axis"]["labelExpr"] = _chosen_labels(rows)

@@ -2,37 +2,55 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rackline.hardware import Cluster
+from rackline.search.choice import Choice
 from rackline.search.plan import Plan
-from rackline.serving.fleet import Fleet, Part, Traffic, fleet
+from rackline.serving.fleet import Fleet, Part, Traffic, fleet, fleet_of_users
+from rackline.serving.population import Population, Response
 
 
-def plan_fleet(traffic: Traffic, answer: Plan, prefill_on: Cluster | None = None) -> Fleet | None:
+def plan_fleet(
+    traffic: Traffic | None, answer: Plan, prefill_on: Cluster | None = None, users: Population | None = None
+) -> Fleet | None:
     """Copies of the cheapest deployment: one replica of an aggregated plan, or a pair of pools; None without an answer.
 
     Args:
+        traffic: of the fleet; None where it was not asked for.
         prefill_on: cluster of the prefill pool where it has its own.
+        users: where the traffic follows from them; then only its peak counts.
     """
     best = answer.best
-    if best is None:
+    if best is None or traffic is None:
         return None
+    parts, copies = _parts(best, answer.cluster, prefill_on)
+    output_len = best.workload.output_len
+    if users is not None:
+        return fleet_of_users(users, traffic, output_len, _response(best, copies), parts)
+    rate = best.requests_per_s / copies * output_len
+    return replace(fleet(traffic, rate, parts), requests_per_s=traffic.tokens_per_s / output_len)
+
+
+def _parts(best: Choice, cluster: Cluster, prefill_on: Cluster | None) -> tuple[tuple[Part, ...], int]:
+    """Chips of one copy, and copies in the plan."""
     first, then = best.prefill_pool, best.decode_pool
     if first is not None and then is not None:
-        rate = best.output_tokens_per_s_per_chip * best.num_chips
-        parts = (
-            Part(
-                cluster=answer.cluster,
-                replica_chips=then.layout.chips_per_replica,
-                replicas=then.layout.dp,
-            ),
-            Part(
-                cluster=prefill_on or answer.cluster,
-                replica_chips=first.layout.chips_per_replica,
-                replicas=first.layout.dp,
-            ),
+        decode = Part(cluster=cluster, replica_chips=then.layout.chips_per_replica, replicas=then.layout.dp)
+        prefill = Part(
+            cluster=prefill_on or cluster, replica_chips=first.layout.chips_per_replica, replicas=first.layout.dp
         )
-        return fleet(traffic, rate, parts)
-    chips = best.layout.chips_per_replica
-    return fleet(
-        traffic, best.output_tokens_per_s_per_chip * chips, (Part(cluster=answer.cluster, replica_chips=chips),)
+        return (decode, prefill), 1
+    return (Part(cluster=cluster, replica_chips=best.layout.chips_per_replica),), best.layout.dp
+
+
+def _response(best: Choice, copies: int) -> Response:
+    """How long a request takes on one copy."""
+    steps = best.workload.output_len - 1.0
+    loaded_s = best.ttft_s + steps * best.tpot_s
+    alone_s = (
+        loaded_s
+        if best.sustained is None
+        else best.sustained.alone_s["ttft_s"] + steps * best.sustained.alone_s["tpot_s"]
     )
+    return Response(alone_s=min(alone_s, loaded_s), loaded_s=loaded_s, requests_per_s=best.requests_per_s / copies)

@@ -14,6 +14,7 @@ from rackline.parallel import Layout, Precision, precision
 from rackline.passes.features import Array
 from rackline.search.launch_rules import LaunchRules
 from rackline.serving.workload import Mode
+from rackline.units import Quantity, parse_limit
 
 # Sequences per attention-dp rank: every power of two, and its 3/2; the best is refined to a whole batch afterwards.
 BATCH_GRID = np.unique(np.array([1, 2, 3] + [2**e * q // 2 for e in range(2, 13) for q in (2, 3)], dtype=np.int64))
@@ -48,6 +49,23 @@ class Constraints:
                 raise InputError(what=name, given=place, allowed="above 0 and below 100", nearest="99")
         if not 0.0 < self.memory_fraction <= 1.0:
             raise InputError(what="memory_fraction", given=self.memory_fraction, allowed="above 0 to 1", nearest="0.9")
+
+    @classmethod
+    def of(cls, tpot: Quantity | None, ttft: Quantity | None, memory_fraction: float = 0.9) -> Constraints:
+        """Limits as they are written: such as 0.03 [s], "30ms" or "2s@p99"; None for no limit.
+
+        Raises:
+            InputError: another form.
+        """
+        tpot_s, tpot_percentile = (None, None) if tpot is None else parse_limit(tpot, name="tpot")
+        ttft_s, ttft_percentile = (None, None) if ttft is None else parse_limit(ttft, name="ttft")
+        return cls(
+            tpot_s=tpot_s,
+            ttft_s=ttft_s,
+            tpot_percentile=tpot_percentile,
+            ttft_percentile=ttft_percentile,
+            memory_fraction=memory_fraction,
+        )
 
     def latencies(self) -> list[tuple[str, float, float | None]]:
         """(name, limit [s], percentile or None for the mean) of those that are limited."""

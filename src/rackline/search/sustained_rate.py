@@ -44,6 +44,7 @@ class SustainedRate:
         max_num_seqs: sequences that one rank and micro-batch may run [sequences].
         simulated: what was measured at the rate.
         runs: simulations that it took [count].
+        alone_s: latency of a request that is alone [s], by name.
     """
 
     requests_per_s: float
@@ -51,6 +52,7 @@ class SustainedRate:
     max_num_seqs: int
     simulated: Simulated
     runs: int
+    alone_s: Mapping[str, float]
 
     @property
     def utilisation(self) -> float:
@@ -200,6 +202,7 @@ class _Search:
             max_num_seqs=self.span.max_num_seqs,
             simulated=held,
             runs=runs,
+            alone_s=self.span.alone,
         )
 
     def _excess(self, found: Simulated) -> float:

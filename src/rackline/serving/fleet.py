@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from rackline.errors import InputError
-from rackline.hardware import Cluster, rack_bill
+from rackline.hardware import Cluster, rack_bill, taken_chips
+from rackline.serving.population import Population, Response
+
+_CLOSE = 1e-9  # of a rented unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,36 @@ class Part:
         """Chips of all replicas [count]."""
         return self.replica_chips * self.replicas
 
+    @property
+    def taken_chips(self) -> float:
+        """Chips of hosts that one copy takes from others, with those that hold no further replica [count]."""
+        return self.replicas * float(taken_chips(self.cluster, self.replica_chips))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interactive:
+    """Users and the fleet that they see.
+
+    Args:
+        population: the users.
+        users_per_copy: that one copy serves within its limits [count].
+        response_s: mean time of a request at this traffic [s].
+        waiting_users: that wait for an answer or read it come in, in the mean [count].
+    """
+
+    json_keys: ClassVar = (
+        "users=population.users",
+        "think_s=population.think_s",
+        "users_per_copy",
+        "response_s",
+        "waiting_users",
+    )
+
+    population: Population
+    users_per_copy: float
+    response_s: float
+    waiting_users: float
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
@@ -81,12 +114,15 @@ class Fleet:
         copies: of the deployment [count].
         copy_tokens_per_s: of one of them [tokens/s].
         num_chips, num_racks: of all copies [count].
+        billed_chips: that are paid for, whole rented units [count].
         power_w: with host, network and cooling, or None [W].
-        usd_per_hour: rent of the chips in use, or None [USD/hour].
+        usd_per_hour: rent of the chips that are paid, or None [USD/hour].
         utilisation: mean traffic over what the copies could serve.
         usd_per_mtok_output_all_in: rent over the mean traffic, idle hours paid [USD per million output tokens].
         copy_share: one copy over the provider's traffic (lecture C33), or None.
         fleet_share: this traffic over the provider's, or None.
+        requests_per_s: mean traffic as requests; None where lengths are not known [requests/s].
+        interactive: the users that the traffic comes from; None where it was given as a rate.
     """
 
     json_keys: ClassVar = (
@@ -97,6 +133,7 @@ class Fleet:
         "copies",
         "copy_tokens_per_s",
         "num_chips",
+        "billed_chips",
         "num_racks",
         "power_w",
         "usd_per_hour",
@@ -104,6 +141,8 @@ class Fleet:
         "usd_per_mtok_output_all_in",
         "copy_share",
         "fleet_share",
+        "requests_per_s",
+        "interactive",
     )
 
     traffic: Traffic
@@ -117,14 +156,18 @@ class Fleet:
     usd_per_mtok_output_all_in: float | None
     copy_share: float | None
     fleet_share: float | None
+    billed_chips: int
+    requests_per_s: float | None = None
+    interactive: Interactive | None = None
 
 
-def fleet(traffic: Traffic, copy_tokens_per_s: float, parts: tuple[Part, ...]) -> Fleet:
+def fleet(traffic: Traffic, copy_tokens_per_s: float, parts: tuple[Part, ...], copies: int | None = None) -> Fleet:
     """Copies, racks, power and rent for a traffic.
 
     Args:
         copy_tokens_per_s: output tokens of one copy of the deployment [tokens/s].
         parts: chips of one copy by cluster; two for pools on clusters of their own.
+        copies: where they are known; else as many as the traffic needs [count].
 
     Assumes: replicas share racks, see `packed_racks`; pools may then lie in different racks.
 
@@ -132,9 +175,11 @@ def fleet(traffic: Traffic, copy_tokens_per_s: float, parts: tuple[Part, ...]) -
     """
     if not copy_tokens_per_s > 0:
         raise InputError(what="copy_tokens_per_s", given=copy_tokens_per_s, allowed="more than 0 tokens/s")
-    copies = max(1, math.ceil(traffic.capacity_tokens_per_s / copy_tokens_per_s))
-    power, usd = 0.0, 0.0
+    copies = copies or max(1, math.ceil(traffic.capacity_tokens_per_s / copy_tokens_per_s))
+    power = 0.0
     known_power = known_price = True
+    billed = _billed(parts, copies)
+    usd = sum((on.usd_per_chip_hour or 0.0) * chips for on, chips in billed)
     held: dict[str, tuple[int, list[tuple[int, int]]]] = {}  # chips of a rack, (chips, count) of its replicas
     for part in parts:
         bill = rack_bill(part.cluster, copies * part.num_chips)
@@ -143,7 +188,6 @@ def fleet(traffic: Traffic, copy_tokens_per_s: float, parts: tuple[Part, ...]) -
         known_power &= bill.power_w is not None
         known_price &= bill.usd_per_hour is not None
         power += bill.power_w or 0.0
-        usd += bill.usd_per_hour or 0.0
     racks = sum(packed_racks(size, replicas) for size, replicas in held.values())
     provider = traffic.provider_tokens_per_s
     return Fleet(
@@ -158,6 +202,54 @@ def fleet(traffic: Traffic, copy_tokens_per_s: float, parts: tuple[Part, ...]) -
         usd_per_mtok_output_all_in=usd / (traffic.tokens_per_s * 3600.0) * 1e6 if known_price else None,
         copy_share=None if provider is None else copy_tokens_per_s / provider,
         fleet_share=None if provider is None else traffic.tokens_per_s / provider,
+        billed_chips=sum(chips for _, chips in billed),
+    )
+
+
+def _billed(parts: tuple[Part, ...], copies: int) -> list[tuple[Cluster, int]]:
+    """Chips that are paid for on each cluster: whole hosts, trays or slices [count]."""
+    taken: dict[str, float] = {}
+    used: dict[str, int] = {}
+    clusters = {part.cluster.name: part.cluster for part in parts}
+    for part in parts:
+        name = part.cluster.name
+        taken[name] = taken.get(name, 0.0) + copies * part.taken_chips
+        used[name] = used.get(name, 0) + copies * part.num_chips
+    units = {name: on.rented_chips for name, on in clusters.items()}
+    return [
+        (on, max(math.ceil(taken[name] / units[name] - _CLOSE) * units[name], used[name]))
+        for name, on in clusters.items()
+    ]
+
+
+def fleet_of_users(
+    population: Population,
+    traffic: Traffic,
+    output_len: float,
+    response: Response,
+    parts: tuple[Part, ...],
+) -> Fleet:
+    """The fleet that users need who think between an answer and their next request.
+
+    Args:
+        traffic: of which only the peak and the provider are read.
+        output_len: tokens of an answer, in the mean [tokens].
+        response: of one copy, at the rate that keeps its limits.
+        parts: as for `fleet`.
+    """
+    most = population.most(response)
+    copies = max(1, math.ceil(population.users * traffic.peak_over_mean / most))
+    rate = population.requests_per_s(response, copies)
+    found = fleet(
+        replace(traffic, tokens_per_s=rate * output_len), response.requests_per_s * output_len, parts, copies=copies
+    )
+    response_s = response.at(rate / copies)
+    return replace(
+        found,
+        requests_per_s=rate,
+        interactive=Interactive(
+            population=population, users_per_copy=most, response_s=response_s, waiting_users=rate * response_s
+        ),
     )
 
 

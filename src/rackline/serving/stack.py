@@ -184,6 +184,21 @@ def stack_of(calibration: Calibration, hbm_bytes: float | None = None) -> Stack:
     return stack(calibration.name if calibration.name in names("stacks") else "generic", hbm_bytes=hbm_bytes)
 
 
+def stack_named(text: str | None, calibration: Calibration, hbm_bytes: float) -> Stack:
+    """A stack by NAME or NAME=VERSION, with its version's defaults on a chip; that of a calibration without a text.
+
+    Args:
+        hbm_bytes: memory of the chip, on which some defaults depend [bytes].
+
+    Raises:
+        UnknownNameError, CatalogError: as the catalogue.
+    """
+    if text is None:
+        return stack_of(calibration, hbm_bytes)
+    name, _, version = text.partition("=")
+    return stack(name, version=version, hbm_bytes=hbm_bytes)
+
+
 def stack_from_record(record: StackRecord) -> Stack:
     """Build the object of a validated record."""
     return Stack(

@@ -8,8 +8,9 @@ from typing import Literal, assert_never
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import InputError, nearest_names
 from rackline.passes.features import Array
+from rackline.units import parse_whole
 
 Admission = Literal["chunked", "prefill_first", "decode_first"]
 
@@ -159,3 +160,33 @@ class Mode:
         """Short text."""
         overlap = ", two-batch overlap" if self.two_batch_overlap else ""
         return f"{self.admission.replace('_', ' ')} {self.max_batched_tokens}{overlap}"
+
+
+# the tokens of a pass where the text of a mode names none
+_USUAL_TOKENS: dict[Admission, int] = {"chunked": 8192, "prefill_first": 16384, "decode_first": 16384}
+
+
+def parse_mode(text: str) -> Mode:
+    """Read ADMISSION[=TOKENS][,overlap], such as "chunked=2k" or "prefill-first,overlap".
+
+    Raises:
+        InputError: an unknown admission, or tokens that are no whole number.
+
+    Example:
+        >>> parse_mode("prefill-first=8k").max_batched_tokens
+        8000
+    """
+    head, *extras = [part.strip() for part in text.split(",")]
+    name, equals, tokens = head.partition("=")
+    written = name.strip().replace("-", "_")
+    admission: Admission | None = next((known for known in _USUAL_TOKENS if known == written), None)
+    if admission is None or any(extra != "overlap" for extra in extras):
+        near = nearest_names(written, _USUAL_TOKENS, 1)
+        raise InputError(
+            what="mode",
+            given=text,
+            allowed="chunked[=TOKENS], prefill-first[=TOKENS] or decode-first[=TOKENS], each also with ,overlap",
+            nearest=near[0].replace("_", "-") if near else "chunked",
+        )
+    most = parse_whole(tokens, name="mode tokens", minimum=1, maximum=1e9) if equals else _USUAL_TOKENS[admission]
+    return Mode(admission=admission, max_batched_tokens=most, two_batch_overlap=bool(extras))
