@@ -40,6 +40,7 @@ class Answer(Generic[Q, R]):
         elapsed_s: how long that took [s].
         origins: what the models were read from.
         warnings: what must be said beside the numbers, such as assumptions about a model.
+        defaults: what was taken where the question says nothing, such as the serving stack.
     """
 
     question: Q
@@ -47,6 +48,7 @@ class Answer(Generic[Q, R]):
     elapsed_s: float = 0.0
     origins: tuple[Origin, ...] = ()
     warnings: tuple[str, ...] = ()
+    defaults: tuple[str, ...] = ()
 
     @property
     def verb(self) -> Verb[Q, R]:
@@ -66,6 +68,7 @@ class Answer(Generic[Q, R]):
             "question": self.question.to_data(),
             **({"model_origins": plain(list(self.origins))} if self.origins else {}),
             **({"warnings": list(self.warnings)} if self.warnings else {}),
+            **({"defaults": list(self.defaults)} if self.defaults else {}),
             **plain(self.verb.data(self)),
         }
 
@@ -87,7 +90,8 @@ class Answer(Generic[Q, R]):
         """
         from rich.text import Text
 
-        lines = [Text(one.line, style="dim") for one in self.origins if one.line]
+        lines = [Text(text, style="dim") for text in self.defaults]
+        lines += [Text(one.line, style="dim") for one in self.origins if one.line]
         warned = [Text(f"warning: {text}", style="yellow") for text in self.warnings]
         return [*self.verb.text(self, width), *lines, *warned]
 
@@ -313,6 +317,7 @@ def answer_of(question: Q, solve: Callable[[Q, Watch], R], watch: Watch | None =
         elapsed_s=time.perf_counter() - start,
         origins=tuple(watch.origins),
         warnings=tuple(watch.warnings),
+        defaults=tuple(watch.defaults),
     )
 
 

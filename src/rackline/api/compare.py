@@ -10,7 +10,7 @@ from rackline.api.answer import Answer, asks
 from rackline.api.fields import INPUT, OUTPUT, RENT
 from rackline.api.model_question import ModelQuestion
 from rackline.api.option import Quantity, limit, option, si, texts
-from rackline.api.resolve import Lookup, calibration_of, lookup_of, model_and_cluster
+from rackline.api.resolve import Lookup, lookup_of, model_and_cluster, numbers_of
 from rackline.api.watch import Watch
 from rackline.errors import InputError, UnknownNameError
 
@@ -204,8 +204,9 @@ def _of_the_catalogue(names: tuple[str, ...], rent: str | None, lookup: Lookup) 
 
 def _deployments(names: tuple[str, ...], question: CompareQuestion, watch: Watch) -> Compared:
     """Plans of MODEL@CLUSTER, at prices of one kind."""
+    from rackline.parallel import precision
     from rackline.report.compare_report import deployment_side
-    from rackline.search import Constraints, plan
+    from rackline.search import Constraints, SearchSpace, plan
     from rackline.serving.workload import Workload
 
     pairs: list[tuple[AnyModel, Cluster]] = []
@@ -222,7 +223,8 @@ def _deployments(names: tuple[str, ...], question: CompareQuestion, watch: Watch
                 model,
                 cluster,
                 Workload(input_len=si(question.input), output_len=si(question.output)),
-                calibration=calibration_of(question.calibration, cluster.chip),
+                calibration=numbers_of(question.calibration, model, cluster, watch),
+                search_space=SearchSpace(precisions=[precision("native", model, cluster.chip)]),
                 constraints=Constraints.of(question.tpot, question.ttft),
             )
         sides.append(deployment_side(name, answer))

@@ -83,7 +83,8 @@ def answer_schemas(names: Iterable[str]) -> dict[str, Any]:
             "schema_version": {"const": SCHEMA_VERSION},
             "question": {"$ref": f"#/$defs/{asked}"},
         }
-        beside = {"model_origins": schemas.of(hints(Answer)["origins"]), "warnings": schemas.of(tuple[str, ...])}
+        texts = schemas.of(tuple[str, ...])
+        beside = {"model_origins": schemas.of(hints(Answer)["origins"]), "warnings": texts, "defaults": texts}
         forms = schemas.objects_of(answer_type(verb.data, verb.solve), name)
         for form in forms:
             form["properties"] = head | beside | form["properties"]

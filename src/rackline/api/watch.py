@@ -20,12 +20,14 @@ class Watch:
         found: models by what was asked for, so that one question reads each once.
         origins: what models were read from, in order.
         warnings: what the answer must say beside its numbers.
+        defaults: what was taken where the question says nothing.
     """
 
     def __init__(self) -> None:
         self.found: dict[tuple[str, ...], FoundModel] = {}
         self.origins: list[Origin] = []
         self.warnings: list[str] = []
+        self.defaults: list[str] = []
 
     def uses(self, model: AnyModel) -> None:
         """Note where a model comes from and what is to be said of it, once."""
@@ -38,6 +40,11 @@ class Watch:
         """Note what the answer must say, once."""
         if text not in self.warnings:
             self.warnings.append(text)
+
+    def takes(self, text: str) -> None:
+        """Note what is taken where the question says nothing, once."""
+        if text not in self.defaults:
+            self.defaults.append(text)
 
     def moving(self, what: str) -> AbstractContextManager[None]:
         """Work of unknown length."""

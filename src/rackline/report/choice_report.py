@@ -13,6 +13,7 @@ from rackline.parallel import Layout
 from rackline.report.breakdown import plain_table
 from rackline.report.wording import money, money_name, percent, share, short_count
 from rackline.search import Basis, Choice, Plan, Pool
+from rackline.search.fits import ClusterNeed
 from rackline.units import format_count, format_seconds
 
 BASIS: dict[Basis, str] = {
@@ -219,7 +220,8 @@ def nothing_panel(plan: Plan) -> Group:
     """Why there is no answer, and which cluster would hold it."""
     body = Text()
     body.append("Nothing fits. " if plan.need is not None else "No answer. ", style="bold red")
-    body.append(f"{plan.reason[:1].upper()}{plan.reason[1:]}")
+    named = plan.reason.startswith(plan.model.name)  # a name keeps its letters
+    body.append(plan.reason if named else f"{plan.reason[:1].upper()}{plan.reason[1:]}")
     panel = Panel(
         body,
         title=title(plan),
@@ -233,8 +235,23 @@ def nothing_panel(plan: Plan) -> Group:
         [Text(f"separate pools for prefill and decode: {apart}", style="dim")] if apart else []
     )
     if plan.need is not None:
-        line = Text("smallest cluster of the catalogue that holds it: ")
-        line.append(plan.need.cluster or "none", style="bold")
-        line.append(f"\n{plan.need.reason}", style="dim")
-        lines.append(line)
+        lines.append(need_text(plan.need, plan.cluster.name))
     return Group(panel, *lines)
+
+
+def need_text(need: ClusterNeed, cluster: str) -> Text:
+    """What would hold it: more chips, other types, another cluster.
+
+    Args:
+        cluster: name of the one on which it does not fit.
+    """
+    line = Text("next    ")
+    if need.cluster == cluster:
+        line.append(f"--chips {need.num_chips}", style="bold")
+    else:
+        line.append(f"--on {need.cluster}" if need.cluster else "no cluster of the catalogue", style="bold")
+    if need.narrower:
+        line.append(", or on these chips ")
+        line.append(f"--precision {need.narrower}", style="bold")
+    line.append(f"\n        {need.reason}", style="dim")
+    return line
