@@ -136,6 +136,11 @@ PICTURES = (
         command="price deepseek-v3 --on gb200-nvl72",
     ),
     Picture(
+        name="price-modes",
+        shows="`price`: what to charge by mode and context tier, each in its own cheapest layout",
+        command="price deepseek-v3 --on gb200-nvl72 --plot-kind modes",
+    ),
+    Picture(
         name="price-map",
         shows="`infer-prices`: what price sheets reveal",
         command="infer-prices --all",

@@ -43,7 +43,7 @@ def make_a_sheet() -> None:
     from rackline.hardware import cluster
     from rackline.parallel import Deployment, parse_layout, precision
     from rackline.passes import calibration
-    from rackline.pricing import Rent, TokenCosts, offer_prices
+    from rackline.pricing import OneDeployment, Rent, TokenCosts, offer_prices
 
     found, on = model("deepseek-v3"), cluster("dgx-h200")
     deployment = Deployment(
@@ -53,7 +53,7 @@ def make_a_sheet() -> None:
         precision=precision("fp8", found, on.chip),
         calibration=calibration("auto", on.chip),
     )
-    offer_prices(TokenCosts.of(deployment), Rent(usd_per_chip_hour=on.usd_per_chip_hour or 1.0))
+    offer_prices(OneDeployment(costs=TokenCosts.of(deployment)), Rent(usd_per_chip_hour=on.usd_per_chip_hour or 1.0))
 
 
 def command() -> None:

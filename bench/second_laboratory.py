@@ -36,7 +36,7 @@ SCALE = np.array([1e-3, 3e-5, 400.0, 2.0])
 # between 2.0 and 2.5 ms), the sort in vLLM's pull request 40376 (128 x 131,072 logits in 2.32 ms, its chip taken for an
 # H100); nothing on hosts per sequence and on untuned experts.
 ELSEWHERE = np.array([2.2e-3, 0.0, 2.318e-3 / (128 * 131_072) * 0.75 * 3.35e12, 1.0])
-CLASSES = (16, 64, 256, np.inf)  # sequences a chip
+CLASSES = (16, 64, 256, np.inf)  # sequences per chip
 REACHED = 0.75  # of the memory bandwidth, by kernels that pass over tensors
 
 
@@ -128,7 +128,7 @@ def left_out(steps: Sequence[Step], key: Callable[[Step], object]) -> tuple[list
 
 
 def batch_class(step: Step) -> int:
-    """Class of a case by sequences a chip."""
+    """Class of a case by sequences per chip."""
     each = step.case.number("concurrency") / step.case.num_chips
     return next(index for index, most in enumerate(CLASSES) if each <= most)
 
@@ -180,7 +180,7 @@ def main(paths: Sequence[str]) -> None:
     part("mixtures", [step.mixture for step in steps])
     part("dense and hybrid", [not step.mixture for step in steps])
     for index, most in enumerate(CLASSES):
-        part(f"up to {most:g} sequences a chip", [batch_class(step) == index for step in steps])
+        part(f"up to {most:g} sequences per chip", [batch_class(step) == index for step in steps])
     for chip in sorted(set(map(chip_of, steps))):
         part(chip, [chip_of(step) == chip for step in steps])
     for model in sorted(set(map(model_of, steps))):

@@ -23,7 +23,7 @@ def served(*words: str) -> tuple[float, float, int]:
 
 
 def main(traces: Path) -> None:
-    """Print a line a workload."""
+    """Print a line per workload."""
     small = ("llama-3.1-8b", "--on", "dgx-h100", "--chips", "1", "--rate", "10", "--input", "2048", "--output", "256")
     cases = {"20,000 × 2048/256 at 10/s": (*small, "--requests", "20000")}
     cases["1,000,000 × 2048/256 at 10/s"] = (*small, "--requests", "1000000")

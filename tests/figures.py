@@ -19,6 +19,7 @@ from rackline.passes import Batch, StepPolicy, calibration
 from rackline.pricing import (
     KeepingCost,
     Offered,
+    OneDeployment,
     Reading,
     Rent,
     TokenCosts,
@@ -36,7 +37,7 @@ from rackline.report.explain_figures import curves_figure, memory_figure, roofli
 from rackline.report.explain_report import Explanation
 from rackline.report.figure import Figure
 from rackline.report.plan_figure import pareto_figure, rejected_figure, what_if_figure
-from rackline.report.pricing_figures import offered_figure, readings_figure, tiers_figure
+from rackline.report.pricing_figures import modes_figure, offered_figure, readings_figure, tiers_figure
 from rackline.report.simulate_figures import occupancy_figure, tails_figure, timeline_figure
 from rackline.report.train_figures import pipeline_figure, pipeline_of_plan, step_figure, train_memory_figure
 from rackline.scaling import Budget, PhaseMfu, Usage, budget, loss_law
@@ -89,7 +90,7 @@ def tiers() -> list[KeepingCost]:
 
 @cache
 def offered() -> Offered:
-    return offer_prices(costs(), RENT, steps=(8e3, 32e3))
+    return offer_prices(OneDeployment(costs=costs()), RENT, steps=(8e3, 32e3))
 
 
 @cache
@@ -214,6 +215,7 @@ MAKERS: dict[str, Callable[[], Figure]] = {
     "what-if": lambda: what_if_figure("hbm_bandwidth", what_ifs()),
     "tiers": tiers_of_a_prompt,
     "price": lambda: offered_figure(offered()),
+    "prices by mode": lambda: modes_figure(offered()),
     "price map": lambda: readings_figure(readings()),
     "tails": lambda: tails_figure({"this": a_run()}),
     "tails of two": lambda: tails_figure(two_runs()),

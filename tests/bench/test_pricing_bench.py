@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from helpers import deploy
-from rackline.pricing import Rent, TokenCosts, all_sheets, offer_prices, read_all
+from rackline.pricing import OneDeployment, Rent, TokenCosts, all_sheets, offer_prices, read_all
 
 
 def test_all_sheets(benchmark: Any) -> None:
@@ -14,5 +14,5 @@ def test_all_sheets(benchmark: Any) -> None:
 
 def test_one_sheet_made(benchmark: Any) -> None:
     costs = TokenCosts.of(deploy("llama-3.1-70b", "tp=8", on="dgx-h100"))
-    offered = benchmark(offer_prices, costs, Rent(usd_per_chip_hour=2.0))
+    offered = benchmark(offer_prices, OneDeployment(costs=costs), Rent(usd_per_chip_hour=2.0))
     assert offered.tiers[0].output_usd > 0

@@ -60,7 +60,7 @@ def test_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         ([*MADE, "--plot-kind", "pdf", "--plot", "x.json"], "nearest: cdf"),
         ([*MADE, "--plot-kind", "cdf"], "together with --plot FILE"),
         ([*BASE, "--trace", "no-such-file.csv"], "no-such-file.csv"),
-        ([*MADE, "--kv-tokens", "100"], "KV pool"),
+        ([*MADE, "--kv-tokens", "100"], "KV cache capacity"),
     ],
 )
 def test_bad_input_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,7 +83,7 @@ def test_within_5_percent(index: int) -> None:
 
 
 def table() -> str:
-    """The Markdown table, one row a line."""
+    """The Markdown table, one row per line."""
     rows = [
         "| model | chips | stack | published | predicted | off | use | source |",
         "|---|---|---|---|---|---|---|---|",

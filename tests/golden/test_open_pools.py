@@ -107,7 +107,7 @@ def test_one_prompt_a_pass_is_the_queue_of_pollaczek() -> None:
 
 
 def test_prompts_in_turn_wait_as_in_a_recursion_of_lindley() -> None:
-    """k replicas in turn, one prompt a pass: the wait of a request follows from that of the one before."""
+    """k replicas in turn, one prompt per pass: the wait of a request follows from that of the one before."""
     gaps = np.random.default_rng(3).gamma(3.0, 1.0 / 3.0 / 0.8, 200_000)
     waits, wait = np.empty(gaps.size), 0.0
     for index, gap in enumerate(gaps.tolist()):

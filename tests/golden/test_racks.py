@@ -185,7 +185,7 @@ class TestExpertsAcrossRacks:
         assert np.all(links["scale_out_out"] < straight["scale_out_out"])
 
     def test_published_bounds_of_the_exchange(self) -> None:
-        """ISCA 2025: 120.96 us and 6.72 us a layer, 14.76 ms and 0.82 ms a token."""
+        """ISCA 2025: 120.96 us and 6.72 us per layer, 14.76 ms and 0.82 ms a token."""
         infiniband = bb.exchange_step_s(32.0, 9.0, 7000.0, 50e9, 61.0)
         assert infiniband == pytest.approx(14.76e-3, rel=1e-3)
         assert infiniband / 61 / 2 == pytest.approx(120.96e-6)
@@ -196,7 +196,7 @@ class TestExpertsAcrossRacks:
         assert bb.scale_up_over_scale_out_time(8.0, float(experts), 1.0) == ratio
 
     def test_g13_three_experts(self) -> None:
-        """C57's drawing: one layer a stage fails, two are enough."""
+        """C57's drawing: one layer per stage fails, two are enough."""
         assert bb.scale_up_over_scale_out_time(8.0, 3.0, 1.0) == 0.75
         assert bb.scale_up_over_scale_out_time(8.0, 3.0, 2.0) == 1.5
 
@@ -302,7 +302,7 @@ def test_c32_c33_one_system_is_a_thousandth_of_a_provider() -> None:
     assert np.round(1 / share, -1) == pytest.approx([2950, 3920])
 
 
-# DeepEP README at commit 7ce8da4 (2025-06-27): H800, one 400 Gb/s card a chip, 4,096 tokens, hidden 7168, 8 of 256
+# DeepEP README at commit 7ce8da4 (2025-06-27): H800, one 400 Gb/s card per chip, 4,096 tokens, hidden 7168, 8 of 256
 # experts in 4 of 8 groups, fp8 dispatch and bf16 combine: chips → (dispatch, combine) in GB/s over RDMA.
 DEEPEP_NORMAL = {16: (43e9, 43e9), 32: (58e9, 57e9), 64: (51e9, 50e9)}
 # Low latency: 128 tokens, chips → dispatch in seconds.

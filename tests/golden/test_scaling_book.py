@@ -700,7 +700,7 @@ def test_worked_problem(name: str) -> None:
 
 @pytest.mark.parametrize(("width", "critical"), [(4096.0, 136), (1024.0, 226)])
 def test_small_products_have_a_larger_critical_batch(width: float, critical: int) -> None:
-    """roofline-3: int8 weights, bf16 activations of 2 (D + F) bytes a row."""
+    """roofline-3: int8 weights, bf16 activations of 2 (D + F) bytes per row."""
     ridge = bb.dimensionless_ridge(V5E_BF16, V5E_HBM, 1.0)
     batch = bb.balance_batch_with_kv(ridge, width**2, width**2, 1.0, 1.0, 4 * width)
     assert round(batch) == critical

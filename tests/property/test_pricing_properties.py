@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 from helpers import deploy
 from rackline.hardware import cluster
 from rackline.pricing import (
+    EarnedAt,
     Offered,
+    OneDeployment,
     PriceSheet,
     PriceTier,
+    PromptLengths,
     Range,
     Rent,
     Terms,
@@ -47,11 +50,13 @@ def costs(index: int) -> TokenCosts:
 
 
 @cache
-def offered(index: int, margin: float, steps: tuple[float, ...] = (2e3, 8e3, 32e3)) -> Offered:
+def offered(
+    index: int, margin: float, steps: tuple[float, ...] = (2e3, 8e3, 32e3), earned_at: EarnedAt = "longest"
+) -> Offered:
     price = cluster(DEPLOYMENTS[index][2]).usd_per_chip_hour
     assert price is not None
-    terms = Terms(margin=margin, utilisation=0.6, tpot_s=0.1, fast_ratios=(1.5, 2.0))
-    return offer_prices(costs(index), Rent(usd_per_chip_hour=price), terms, steps=steps)
+    terms = Terms(margin=margin, utilisation=0.6, tpot_s=0.1, fast_ratios=(1.5, 2.0), earned_at=earned_at)
+    return offer_prices(OneDeployment(costs=costs(index)), Rent(usd_per_chip_hour=price), terms, steps=steps)
 
 
 @settings(max_examples=150)
@@ -72,9 +77,33 @@ def test_price_covers_cost_at_every_context(index: int, mode: str, margin: float
     assert tier is not None
     limit = {"standard": 0.1, "flex": 0.1, "batch": None}.get(mode, tier.tpot_s)
     used = 1.0 if mode in ("batch", "flex") else sheet.terms.utilisation
-    cost = float(np.asarray(request_cost_usd(sheet.costs, sheet.rent, prompt, answer, limit, used))[0])
+    cost = float(np.asarray(request_cost_usd(costs(index), sheet.rent, prompt, answer, limit, used))[0])
     paid = tier.input_usd * prompt + tier.output_usd * answer
     assert paid >= (1.0 + margin) * cost * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("index", range(len(DEPLOYMENTS)))
+@pytest.mark.parametrize("margin", [0.0, 0.5])
+def test_the_margin_is_earned_over_the_lengths_of_a_tier(index: int, margin: float) -> None:
+    """Prompts drawn at random: what they pay over what their tokens cost, each at its own length."""
+    sheet = offered(index, margin, earned_at="mean")
+    rng = np.random.default_rng(7)
+    for tier in (tier for tier in sheet.tiers if tier.way is not None):
+        assert tier.way is not None
+        low = max(tier.from_len, 128.0)
+        lengths = low * (tier.until_len / low) ** rng.random(4000)
+        used = sheet.terms.used(tier.mode)
+        usd = sheet.rent.usd_per_chip_hour / 3600.0 / used
+        paid = tier.input_usd * lengths + tier.output_usd * sheet.terms.output_len
+        context = float(lengths.mean()) + sheet.terms.output_len
+        room = float(costs(index).mode.max_batched_tokens)
+        takes = lengths * costs(index).prefill_chip_s(np.maximum(lengths, room))
+        makes = sheet.terms.output_len * costs(index).decode_chip_s(context, tier.way.tpot_limit_s)
+        earned = float(np.sum(paid)) / (usd * float(np.sum(takes + makes))) - 1.0
+        assert earned == pytest.approx(margin, abs=0.03), tier.name
+        assert tier.margin == pytest.approx(margin, abs=1e-9)
+        assert tier.mean_input_len == PromptLengths(from_len=tier.from_len, until_len=tier.until_len).mean
+        assert tier.mean_input_len == pytest.approx(lengths.mean(), rel=0.05)
 
 
 @pytest.mark.parametrize("index", range(len(DEPLOYMENTS)))
@@ -110,7 +139,7 @@ def test_modes_are_ordered(index: int) -> None:
     for tiers in by_mode.values():
         sold = [tier for tier in tiers if not tier.reason]
         assert [t.output_usd for t in sold] == sorted(t.output_usd for t in sold)
-        assert [t.input_usd for t in sold] == sorted(t.input_usd for t in sold)
+        assert [t.input_usd for t in sold] == pytest.approx(sorted(t.input_usd for t in sold), rel=1e-12)
 
 
 # ------------------------------------------------------------------------------- reading what was made
@@ -185,7 +214,7 @@ def test_reading_a_made_sheet_contains_what_made_it(
 
 def effective(index: int, sheet: Offered) -> tuple[float, float, float]:
     """MFU of prefill, share of the bandwidth and share of KV that a deployment really has at its longest context."""
-    cost, d = sheet.costs, sheet.costs.deployment
+    cost, d = costs(index), costs(index).deployment
     tier = next(t for t in sheet.tiers if t.mode == "standard")
     dtype = {"bf16": "bf16", "fp8": "fp8", "fp4": "fp4"}.get(d.precision.linear_weights, "bf16")
     peak = d.cluster.chip.flop_per_s(dtype)
@@ -204,7 +233,7 @@ def effective(index: int, sheet: Offered) -> tuple[float, float, float]:
 def test_reading_the_sheet_of_a_deployment_contains_its_model(index: int) -> None:
     """The engine's own sheets, with all of its overheads: the efficiencies are put in, the rest stays unknown."""
     sheet = offered(index, 0.3, (8e3,))
-    d = sheet.costs.deployment
+    d = costs(index).deployment
     mfu, hbm_share, kv_share = effective(index, sheet)
     assert 0 < kv_share < 1
 
@@ -225,5 +254,5 @@ def test_reading_the_sheet_of_a_deployment_contains_its_model(index: int) -> Non
     kv = reading.find("kv_bytes_per_token", "output price")
     assert kv is not None
     end = 8e3 + sheet.terms.output_len
-    truth = float(sheet.costs.kv_bytes(end)) / end
+    truth = float(costs(index).kv_bytes(end)) / end
     assert kv.range.holds(truth), (kv, truth)

@@ -145,7 +145,7 @@ def test_gradients_conserve_work(layout: TrainLayout, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v3", "mpt-7b"])
 def test_one_chip_reduces_to_the_model(name: str) -> None:
-    """tp = pp = cp = ep = 1: products of the pass are 2 FLOP a token and active parameter, biases and norms aside."""
+    """tp = pp = cp = ep = 1: products of the pass are 2 FLOP per token and active parameter, biases and norms aside."""
     model: Any = arch.model(name)
     on = cluster("dgx-h100")
     batch = MicroBatch(

@@ -120,7 +120,7 @@ def test_bad_input() -> None:
         precision=rl.precision("bf16", large, small.chip),
         calibration=rl.calibration("unit"),
     )
-    with pytest.raises(InputError, match="no room for one request"):
+    with pytest.raises(InputError, match="no memory for one request"):
         closed_loop(d, Workload(input_len=10, output_len=10), Mode(), 1)
 
 

@@ -87,7 +87,7 @@ def test_keys_that_arrive_are_those_of_the_other_ranks() -> None:
 
 @pytest.mark.parametrize(("on", "tp", "cp", "inside"), [("gb200-nvl72", 8, 4, True), ("h100-96", 8, 4, False)])
 def test_an_exchange_is_a_row_of_the_fabric(on: str, tp: int, cp: int, inside: bool) -> None:
-    """Under unit it takes its bytes over the link and nothing else; else a launch and its messages a layer as well."""
+    """Under unit it takes its bytes over the link only; else a launch and its messages per layer as well."""
     engine, d = _engine("llama-3.1-70b", on, tp=tp)
     group, sent = ContextGroup(cp=cp, tp=float(tp)), np.array(1e9)
     up, out = d.cluster.levels
@@ -108,7 +108,7 @@ def test_an_exchange_is_a_row_of_the_fabric(on: str, tp: int, cp: int, inside: b
 
 
 def test_a_long_prompt_is_there_sooner() -> None:
-    """One prompt over 8 ranks: the first token comes several times earlier, the pool serves no fewer prompts a pass."""
+    """One prompt over 8 ranks: the first token comes much earlier, the pool serves no fewer prompts per pass."""
     engine, d = _engine(attention_dp=8, ep=8)
     seconds = [
         float(context_prefill_s(engine, d.model, d.cluster, d.precision, LONG, 8192.0, ContextGroup(cp=cp)))

@@ -35,7 +35,7 @@ def test_one_chip_does_not_talk() -> None:
 
 
 def test_tensor_parallel_reduces_two_blocks_a_layer_and_the_embedding() -> None:
-    """80 layers, 2 all-reduces each, and one after the embedding, of 2·8192 B a token; a reducing switch moves 9/8."""
+    """80 layers, 2 all-reduces each, one after the embedding, of 2·8192 B per token; a reducing switch moves 9/8."""
     used = rows("llama-3.1-70b", "tp=8", on="dgx-h100")
     (moved,) = (amount for name, amount in used.items() if name.startswith("all_reduce"))
     per_call = 32 * 2 * 8192

@@ -157,7 +157,7 @@ def test_pools_without_a_network_between_them_are_refused() -> None:
 
 class TestTransfer:
     def test_deepseek_kv_of_a_prompt(self) -> None:
-        """70,272 bytes a token (ISCA 2025, table 1) over a 400 Gb/s card: 4,096 tokens in 5.8 ms."""
+        """70,272 bytes per token (ISCA 2025, table 1) over a 400 Gb/s card: 4,096 tokens in 5.8 ms."""
         model, on = rl.model("deepseek-v3"), rl.cluster("h100-96")
         layout = rl.Layout(attention_dp=32, ep=32)
         sent = kv_transfer(
@@ -191,7 +191,7 @@ class TestTransfer:
 
 
 def passes(each: int, peers: int, fixed: float) -> tuple[PrefillPasses, np.ndarray]:
-    """Passes of up to `each` prompts a rank, a share of whose time is fixed, and the time of 1, 2, ... prompts."""
+    """Passes of up to `each` prompts per rank, a share of whose time is fixed, and the time of 1, 2, ... prompts."""
     alone = fixed + (1.0 - fixed) / each
     prompts = np.arange(1, each * peers + 1)
     rounds = np.ceil(prompts / peers)

@@ -120,10 +120,23 @@ def test_prices_are_those_that_are_offered() -> None:
     priced = [row for row in rows(made.figure("price")) if row["what"] == "price" and row["series"] == "output"]
     assert [row["usd_per_mtok"] for row in priced[::2]] == [tier.output_usd * 1e6 for tier in sold]
     cost = [row for row in rows(made.figure("price")) if row["what"] == "cost"]
-    for row in cost:
-        tier = next(tier for tier in sold if row["prompt_len"] <= tier.until_len * (1 + 1e-9))
-        price = tier.input_usd if row["series"] == "input" else tier.output_usd
-        assert row["usd_per_mtok"] < price * 1e6, "no prompt is sold below its cost"
+    for tier in sold:
+        for series, price in (("input", tier.input_usd), ("output", tier.output_usd)):
+            along = [row["usd_per_mtok"] for row in cost if (row["tier"], row["series"]) == (tier.name, series)]
+            assert along == pytest.approx(sorted(along), rel=1e-12), "cost never falls with the prompt"
+            assert along[0] < along[len(along) // 2] * (1 + 1e-9) < price * 1e6, "the middle prompt pays"
+
+
+def test_prices_by_mode_are_those_that_are_offered() -> None:
+    drawn = {
+        (row["mode"], row["tier"], row["series"]): row["usd_per_mtok"] for row in rows(made.figure("prices by mode"))
+    }
+    sold = [tier for tier in made.offered().tiers if tier.way is not None]
+    assert len(drawn) == 3 * len(sold)
+    for tier in sold:
+        mode, place = tier.name.split(" above")[0], "to 8.00k" if tier.until_len == 8e3 else "to 32.0k"
+        assert drawn[mode, place, "output"] == tier.output_usd * 1e6
+        assert drawn[mode, place, "cached input"] == tier.cached_input_usd * 1e6
 
 
 def test_price_map_has_the_likely_middles() -> None:

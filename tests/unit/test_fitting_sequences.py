@@ -118,7 +118,7 @@ def test_llama_70b_in_bf16_fits_on_two_h100() -> None:
 
 
 def test_a_4090_holds_as_many_tokens_as_vllm_said() -> None:
-    """41,408 tokens in vLLM's line of this server, whose limit was 2,048 tokens a pass and 256 sequences."""
+    """41,408 tokens in vLLM's line of this server, whose limit was 2,048 tokens per pass and 256 sequences."""
     on = cluster("rtx-4090-8").with_num_chips(1)
     found, types_ = model("llama-3.1-8b"), types("bf16", "llama-3.1-8b", "rtx-4090-8")
     vllm = stack("vllm", version="0.19.0", hbm_bytes=on.chip.hbm_bytes)

@@ -27,7 +27,7 @@ def test_median_prompts_is_that_of_drawn_steps(arrivals: float) -> None:
 
 
 def test_few_arrivals_leave_the_median_a_decode_step() -> None:
-    """64 sequences of 400 tokens end 0.16 times a step: more than half of the steps carry no prompt."""
+    """64 sequences of 400 tokens end 0.16 times per step: more than half of the steps carry no prompt."""
     work, b = Workload(input_len=2000, output_len=400), np.array([64.0])
     state = steady_state(ENGINE, work, Mode(), b)
     median = median_step_s(ENGINE, work, Mode(), b)

@@ -9,7 +9,7 @@ from helpers import deploy
 from rackline.errors import InputError
 from rackline.hardware import memory_tier
 from rackline.passes import Batch
-from rackline.pricing import Rent, Terms, TokenCosts, keeping_lines, offer_prices, purchase_usd_per_hour
+from rackline.pricing import OneDeployment, Rent, Terms, TokenCosts, keeping_lines, offer_prices, purchase_usd_per_hour
 from rackline.serving import blackboard
 
 RENT = Rent(usd_per_chip_hour=2.0, power_w_per_chip=1730.0, pue=1.2)
@@ -21,15 +21,19 @@ def costs() -> TokenCosts:
 
 
 def test_prices_scale_with_margin_rent_and_utilisation(costs: TokenCosts) -> None:
-    base = offer_prices(costs, RENT, Terms(margin=0.0, utilisation=1.0), steps=(32e3,)).tiers[0]
-    other = offer_prices(costs, Rent(usd_per_chip_hour=4.0), Terms(margin=0.5, utilisation=0.5), steps=(32e3,)).tiers[0]
+    base = offer_prices(OneDeployment(costs=costs), RENT, Terms(margin=0.0, utilisation=1.0), steps=(32e3,)).tiers[0]
+    other = offer_prices(
+        OneDeployment(costs=costs), Rent(usd_per_chip_hour=4.0), Terms(margin=0.5, utilisation=0.5), steps=(32e3,)
+    ).tiers[0]
     assert other.input_usd == pytest.approx(base.input_usd * 2 * 1.5 / 0.5)
     assert other.output_usd == pytest.approx(base.output_usd * 2 * 1.5 / 0.5)
     assert other.kwh_per_mtok_input is None
 
 
 def test_energy_is_power_times_chip_time(costs: TokenCosts) -> None:
-    tier = offer_prices(costs, RENT, Terms(utilisation=0.5), steps=(32e3,)).tiers[0]
+    tier = offer_prices(
+        OneDeployment(costs=costs), RENT, Terms(utilisation=0.5, earned_at="longest"), steps=(32e3,)
+    ).tiers[0]
     chip_s = float(costs.prefill_chip_s(32e3)[0]) * 1e6
     assert tier.kwh_per_mtok_input == pytest.approx(chip_s * 1730.0 * 1.2 / 0.5 / 3.6e6)
 
@@ -64,20 +68,20 @@ def test_a_long_prompt_costs_what_its_chunks_cost(costs: TokenCosts, chunks: int
 
 
 def test_a_context_that_does_not_fit_is_an_answer_with_its_reason(costs: TokenCosts) -> None:
-    tiers = offer_prices(costs, RENT, steps=(32e3, 1e8)).tiers
+    tiers = offer_prices(OneDeployment(costs=costs), RENT, steps=(32e3, 1e8)).tiers
     short, long = [tier for tier in tiers if tier.mode == "standard"]
     assert not short.reason
     assert "does not fit" in long.reason
     assert np.isnan(long.input_usd)
-    slow = offer_prices(costs, RENT, Terms(tpot_s=1e-5), steps=(32e3,))
+    slow = offer_prices(OneDeployment(costs=costs), RENT, Terms(tpot_s=1e-5), steps=(32e3,))
     assert all("no batch keeps" in t.reason for t in slow.tiers if t.mode == "standard")
     assert slow.caches == ()
-    floor = offer_prices(costs, RENT, Terms(fast_ratios=(1000.0,)), steps=(32e3,)).tiers[-1]
+    floor = offer_prices(OneDeployment(costs=costs), RENT, Terms(fast_ratios=(1000.0,)), steps=(32e3,)).tiers[-1]
     assert "latency floor" in floor.reason
 
 
 def test_caches_get_cheaper_to_hold_and_dearer_to_fetch(costs: TokenCosts) -> None:
-    offered = offer_prices(costs, RENT, Terms(lifetimes_s=(0.01, 300.0, 86400.0)), steps=(32e3,))
+    offered = offer_prices(OneDeployment(costs=costs), RENT, Terms(lifetimes_s=(0.01, 300.0, 86400.0)), steps=(32e3,))
     assert [cache.tier for cache in offered.caches] == ["hbm of h100-sxm", "nvme-4tb", "hdd-20tb"]
     standard = offered.tiers[0]
     assert all(cache.write_usd >= standard.input_usd for cache in offered.caches)
@@ -124,4 +128,4 @@ def test_bad_terms(make: object, message: str) -> None:
 @pytest.mark.parametrize("steps", [(), (0.0,), (2e3, 1e3), (1e3, 1e3)])
 def test_bad_context_tiers(costs: TokenCosts, steps: tuple[float, ...]) -> None:
     with pytest.raises(InputError, match="rising lengths"):
-        offer_prices(costs, RENT, steps=steps)
+        offer_prices(OneDeployment(costs=costs), RENT, steps=steps)

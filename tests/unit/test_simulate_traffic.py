@@ -215,7 +215,7 @@ def test_a_request_longer_than_the_pool_is_refused_or_left_out() -> None:
     requests = Requests(
         arrival_s=np.zeros(2), input_len=np.array([10, 30_000]), output_len=np.array([5, 5]), lines=np.array([2, 3])
     )
-    with pytest.raises(InputError, match=r"line 3.*KV pool"):
+    with pytest.raises(InputError, match=r"line 3.*KV cache"):
         simulate(requests, POOL)
     result = simulate(requests, POOL, skip_bad=True)
     assert plain(result)["skipped"] == 1

@@ -1,4 +1,4 @@
-"""Speculative decoding: tokens a step, the verifying pass, drafts, and when they pay."""
+"""Speculative decoding: tokens per step, the verifying pass, drafts, and when they pay."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_missing_ep_of_a_throughput_case_leaves_all_values_open() -> None:
 @pytest.mark.parametrize(
     ("layout", "num_chips", "expected"),
     [
-        ({"tp": 3}, 8, "3 chips a replica to divide num_chips=8"),
+        ({"tp": 3}, 8, "3 chips per replica to divide num_chips=8"),
         ({"tq": 2}, 8, "nearest: tp"),
         ({"tp": "two"}, 8, "layout.tp: got 'two'"),
     ],
@@ -379,7 +379,7 @@ ENGINE: dict[str, Any] = {
 
 def test_the_settings_that_a_case_states_are_those_of_its_engine() -> None:
     """A server on one H100 holds this model where it draws the tokens of 64 requests, not of 1,024 (the default)."""
-    with pytest.raises(InputError, match="no room for one request"):
+    with pytest.raises(InputError, match="no memory for one request"):
         Predictor(resolver=Resolver()).predict(case(**ENGINE))
     held = Predictor(resolver=Resolver()).predict(case(**ENGINE, max_num_seqs=64))
     assert held["tpot_s"] > 0

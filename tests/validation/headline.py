@@ -39,7 +39,7 @@ class Headline:
 
 HEADLINES = (
     Headline(
-        what="decode, H800, EP128, 128 requests a chip, 4k prompt, two-batch overlap",
+        what="decode, H800, EP128, 128 requests per chip, 4k prompt, two-batch overlap",
         published=18598 / 8,
         source="DeepSeek profile-data, table of the LMSYS blog of 2025-05-05",
         cluster="h800-144",
@@ -52,7 +52,7 @@ HEADLINES = (
         row=("H800 EP128 TP1", "decode_tok_s_per_node", "prompt 4K"),
     ),
     Headline(
-        what="decode, H100, EP72, 256 requests a chip, 2k prompt, two-batch overlap",
+        what="decode, H100, EP72, 256 requests per chip, 2k prompt, two-batch overlap",
         published=22282 / 8,
         source="LMSYS blog, Deploying DeepSeek with PD disaggregation and large-scale EP, 2025-05-05",
         cluster="h100-96",
@@ -65,7 +65,7 @@ HEADLINES = (
         row=("8x H100 node (96 GPUs)", "decode_tok_s_per_node", "ISL 2K, EP72"),
     ),
     Headline(
-        what="decode, GB200 NVL72, EP48, 1408 requests a chip, 2k prompt, fp8 attention, nvfp4 experts",
+        what="decode, GB200 NVL72, EP48, 1408 requests per chip, 2k prompt, fp8 attention, nvfp4 experts",
         published=13386,
         source="LMSYS blog, GB200 part II, 2025-09-25",
         cluster="gb200-nvl72",
@@ -77,7 +77,7 @@ HEADLINES = (
         row=("GB200 NVL72", "decode_tok_s_per_gpu", "FP8 attn + NVFP4 MoE, 48 ranks"),
     ),
     Headline(
-        what="prefill, H800, EP32, 16k tokens a chip, 4k prompts, balanced experts, two-batch overlap",
+        what="prefill, H800, EP32, 16k tokens per chip, 4k prompts, balanced experts, two-batch overlap",
         published=62713 / 8,
         source="DeepSeek profile-data, table of the LMSYS blog of 2025-05-05",
         cluster="h800-144",
@@ -90,7 +90,7 @@ HEADLINES = (
         row=("H800 EP32 TP1", "prefill_tok_s_per_node", "prompt 4K"),
     ),
     Headline(
-        what="prefill, H100, EP32, 16k tokens a chip, 4k prompts",
+        what="prefill, H100, EP32, 16k tokens per chip, 4k prompts",
         published=50302 / 8,
         source="LMSYS blog, Deploying DeepSeek with PD disaggregation and large-scale EP, 2025-05-05",
         cluster="h100-96",
@@ -103,7 +103,7 @@ HEADLINES = (
         row=("8x H100 node (96 GPUs)", "prefill_tok_s_per_node", "ISL 4K, EP32"),
     ),
     Headline(
-        what="prefill, H100, EP32, 16k tokens a chip, 4k prompts, balanced experts (simulated by its authors)",
+        what="prefill, H100, EP32, 16k tokens per chip, 4k prompts, balanced experts (simulated by its authors)",
         published=59337 / 8,
         source="LMSYS blog, Deploying DeepSeek with PD disaggregation and large-scale EP, 2025-05-05",
         cluster="h100-96",
@@ -116,7 +116,7 @@ HEADLINES = (
         row=("8x H100 node (96 GPUs)", "prefill_tok_s_per_node", "ISL 4K, simulated perfect EPLB"),
     ),
     Headline(
-        what="decode, production mean of a day, H800, EP144, 4,989 KV tokens, 21 tokens/s/user (88 requests a chip)",
+        what="decode, production mean of a day, H800, EP144, 4,989 KV tokens, 21 tokens/s/user (88 requests per chip)",
         published=14800 / 8,
         source="DeepSeek, open-infra-index, day 6, 2025-03-01",
         cluster="h800-144",
@@ -143,7 +143,7 @@ HEADLINES = (
         row=("8x H800 node", "prefill_input_tok_s_per_node", "includes cache hits"),
     ),
     Headline(
-        what="prefill, H100, EP32, 16k tokens a chip, 1k prompts",
+        what="prefill, H100, EP32, 16k tokens per chip, 1k prompts",
         published=57674 / 8,
         source="LMSYS blog, Deploying DeepSeek with PD disaggregation and large-scale EP, 2025-05-05",
         cluster="h100-96",
@@ -156,7 +156,7 @@ HEADLINES = (
         row=("8x H100 node (96 GPUs)", "prefill_tok_s_per_node", "ISL 1K, EP32"),
     ),
     Headline(
-        what="prefill, H100, EP32, 16k tokens a chip, 2k prompts",
+        what="prefill, H100, EP32, 16k tokens per chip, 2k prompts",
         published=54543 / 8,
         source="LMSYS blog, Deploying DeepSeek with PD disaggregation and large-scale EP, 2025-05-05",
         cluster="h100-96",
@@ -191,7 +191,7 @@ HEADLINES = (
         row=("GB200 NVL72", "decode_tok_s_per_gpu", "BF16 attn + FP8 MoE, 48 ranks"),
     ),
     Headline(
-        what="prefill, GB200 NVL72, EP4, 16k tokens a chip, 2k prompts, bf16 attention, fp8 experts",
+        what="prefill, GB200 NVL72, EP4, 16k tokens per chip, 2k prompts, bf16 attention, fp8 experts",
         published=18471,
         source="LMSYS blog, GB200 part II, 2025-09-25",
         cluster="gb200-nvl72",
@@ -203,7 +203,7 @@ HEADLINES = (
         row=("GB200 NVL72", "prefill_tok_s_per_gpu", "BF16 attn + FP8 MoE, 4 ranks"),
     ),
     Headline(
-        what="prefill, GB200 NVL72, EP2, 16k tokens a chip, 2k prompts, fp8 attention, nvfp4 experts",
+        what="prefill, GB200 NVL72, EP2, 16k tokens per chip, 2k prompts, fp8 attention, nvfp4 experts",
         published=26156,
         source="LMSYS blog, GB200 part II, 2025-09-25",
         cluster="gb200-nvl72",
@@ -215,7 +215,7 @@ HEADLINES = (
         row=("GB200 NVL72", "prefill_tok_s_per_gpu", "FP8 attn + NVFP4 MoE, 2 ranks"),
     ),
     Headline(
-        what="prefill, Kimi K2, H200, EP32, 16k tokens a chip, 2k prompts",
+        what="prefill, Kimi K2, H200, EP32, 16k tokens per chip, 2k prompts",
         published=56000 / 8,
         source="LMSYS blog, Kimi K2 on 128 H200, 2025-07-17",
         cluster="dgx-h200",
@@ -229,7 +229,7 @@ HEADLINES = (
         row=("8x H200 node (128 GPUs)", "prefill_tok_s_per_node", "4 prefill nodes"),
     ),
     Headline(
-        what="decode, Kimi K2, H200, EP96, 480 requests a chip, 2k prompt",
+        what="decode, Kimi K2, H200, EP96, 480 requests per chip, 2k prompt",
         published=24000 / 8,
         source="LMSYS blog, Kimi K2 on 128 H200, 2025-07-17",
         cluster="dgx-h200",
@@ -243,7 +243,7 @@ HEADLINES = (
         row=("8x H200 node (128 GPUs)", "decode_tok_s_per_node", "12 decode nodes, batch 480"),
     ),
     Headline(
-        what="prefill, GB200 NVL72, EP2, 16k tokens a chip, 2k prompts, nvfp4 experts (vLLM)",
+        what="prefill, GB200 NVL72, EP2, 16k tokens per chip, 2k prompts, nvfp4 experts (vLLM)",
         published=26200,
         source="vLLM blog, DeepSeek-R1 on GB200, 2026-02-03",
         cluster="gb200-nvl72",

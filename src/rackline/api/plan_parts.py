@@ -217,7 +217,7 @@ def speculations_of(text: str | None) -> list[Speculation] | None:
     """Read usual, or DRAFTS[=TOKENS_PER_STEP] separated by commas; None without it, empty for usual.
 
     Raises:
-        InputError: another text, or impossible tokens a step.
+        InputError: another text, or impossible tokens per step.
     """
     if text is None:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api import fields as shared
@@ -11,8 +11,9 @@ from rackline.api.answer import Answer, asks
 from rackline.api.model_question import ModelQuestion
 from rackline.api.option import MOST_USD, Quantity, latency, layout_text, numbers, option, si, tokens
 from rackline.api.resolve import resolve
-from rackline.api.selling import CALIBRATION, MOST_MARGIN, costs_of, rent_of
+from rackline.api.selling import CALIBRATION, MOST_MARGIN, SearchedWays, rent_of
 from rackline.api.watch import Watch
+from rackline.errors import InputError
 
 if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Quantities, Settings
@@ -32,7 +33,7 @@ class PriceQuestion(ModelQuestion):
         default=None,
         metadata=option(
             "text",
-            "parallel layout such as tp=8; by default the cheapest for the longest prompt of the first context tier",
+            "parallel layout such as tp=8; by default the cheapest of each mode and context tier",
         ),
     )
     precision: str = field(default="native", metadata=shared.PRECISION)
@@ -71,15 +72,17 @@ class PriceQuestion(ModelQuestion):
         metadata=option("seconds", "lifetimes of cache writes, such as 5min,1h", unit="s", maximum=1e10, several=True),
     )
     memory_fraction: Quantity = field(default="0.9", metadata=shared.MEMORY_FRACTION)
-    rent: Quantity | None = field(
-        default=None,
+    margin_at: str = field(
+        default="mean",
         metadata=option(
-            "usd_per_hour",
-            "chip price in USD per hour; the cluster's own by default",
-            unit="USD/h",
-            maximum=MOST_USD,
+            "text",
+            "prompts at which the margin is earned: mean (all of a tier, as many in each doubling of the length) or "
+            "longest (no prompt of a tier is sold below its cost)",
+            choices=("mean", "longest"),
         ),
     )
+    price: Quantity | None = field(default=None, metadata=shared.PRICE)
+    rent: str | None = field(default=None, metadata=shared.RENT)
     purchase: Quantity | None = field(
         default=None,
         metadata=option(
@@ -121,8 +124,10 @@ def _summary(answer: Answer[PriceQuestion, Offered]) -> str:
     from rackline.units import format_usd
 
     found = answer.result
-    deployment = found.costs.deployment
     standard = next((tier for tier in found.tiers if tier.mode == "standard"), found.tiers[0])
+    deployment = standard.deployment
+    if deployment is None:
+        return standard.reason
     return (
         f"{format_usd(standard.input_usd * 1e6)} in and {format_usd(standard.output_usd * 1e6)} out a million tokens "
         f"({standard.name}), {deployment.model.name} on {deployment.cluster.name} with {deployment.layout.label()}"
@@ -139,17 +144,26 @@ def _figure(answer: Answer[PriceQuestion, Offered]) -> Figure:
     return offered_figure(answer.result)
 
 
-@asks(PriceQuestion, text=_text, summary=_summary, rows=_rows, figures={"price": _figure})
-def price(question: PriceQuestion, watch: Watch) -> Offered:
-    """What to charge for a deployment: input, output, cached input, cache writes, batch, flex and fast modes.
+def _modes(answer: Answer[PriceQuestion, Offered]) -> Figure:
+    from rackline.report.pricing_figures import modes_figure
 
-    Each context tier is priced at its longest prompt, so that no context is sold below its cost.
+    return modes_figure(answer.result)
+
+
+@asks(PriceQuestion, text=_text, summary=_summary, rows=_rows, figures={"price": _figure, "modes": _modes})
+def price(question: PriceQuestion, watch: Watch) -> Offered:
+    """What to charge: input, output, cached input, cache writes, batch, flex and fast modes.
+
+    Each mode of each context tier is served in its own cheapest way, and the margin is earned over all prompts of the
+    tier.
 
     Example:
         >>> import rackline as rl
         >>> rl.price("llama-3.1-70b", on="dgx-h100", precision="fp8", layout="tp=8")
         <price: $... in and $... out a million tokens ...>
     """
+    if question.purchase is not None and (question.rent is not None or question.price is not None):
+        raise InputError(what="purchase", given=question.purchase, allowed="instead of `rent` or `price`")
     resolved = resolve(question, watch)
     rent = rent_of(
         resolved.cluster,
@@ -158,26 +172,31 @@ def price(question: PriceQuestion, watch: Watch) -> Offered:
         usd_per_kwh=si(question.electricity_price),
         pue=si(question.pue),
     )
-    output_len = si(question.output)
+    from rackline.parallel import matching_layouts
     from rackline.pricing import Terms, offer_prices
-    from rackline.serving.workload import Workload
 
     steps = numbers(question.contexts)
-    costs = costs_of(
-        resolved,
-        layout_text(question.layout),
-        Workload(input_len=steps[0], output_len=max(output_len, 2.0)),
-        watch,
-        tpot_s=si(question.tpot),
+    model, cluster = resolved.model, resolved.cluster
+    ways = SearchedWays(
+        resolved=replace(resolved, cluster=replace(cluster, usd_per_chip_hour=rent.usd_per_chip_hour)),
+        layouts=matching_layouts(layout_text(question.layout), model, cluster.num_chips),
         memory_fraction=si(question.memory_fraction),
     )
-
     terms = Terms(
         margin=si(question.margin),
+        earned_at="longest" if question.margin_at == "longest" else "mean",
         utilisation=si(question.utilisation),
-        output_len=output_len,
+        output_len=si(question.output),
         tpot_s=si(question.tpot),
         fast_ratios=numbers(question.fast),
         lifetimes_s=numbers(question.lifetimes),
     )
-    return offer_prices(costs, rent, terms, steps=list(steps))
+    with watch.moving("searching for the cheapest deployment of each mode and context tier"):
+        found = offer_prices(ways, rent, terms, steps=list(steps))
+    if found.deployment is None:
+        raise InputError(
+            what="deployment",
+            given=f"{model.name} on {cluster.name}",
+            allowed=f"one that fits: {found.tiers[0].reason}",
+        )
+    return found

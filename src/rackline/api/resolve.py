@@ -101,7 +101,7 @@ class Lookup:
     offline: bool = False
 
     def find(self, name: str, *, headers: bool = False) -> FoundModel:
-        """The description of a model by any name, read once a question.
+        """The description of a model by any name, read once per question.
 
         Args:
             name: catalogue name, Hugging Face id or file.
@@ -245,11 +245,10 @@ def named(question: Names, watch: Watch) -> tuple[AnyModel, Cluster]:
     Raises:
         RacklineError: as the catalogue and the Hub; settings, chips or terms that are impossible.
     """
-    rent = getattr(question, "rent", None)  # a kind, or USD per hour
     model, rack = model_and_cluster(
         question.model,
         question.on,
-        price=getattr(question, "price", None) if rent is None or isinstance(rent, str) else rent,
+        price=getattr(question, "price", None),
         settings=getattr(question, "set", None),
         lookup=lookup_of(question, watch),
     )

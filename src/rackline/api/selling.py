@@ -1,7 +1,9 @@
-"""What `tiers` and `price` share: the rent of a chip, and what the cheapest deployment for a request costs."""
+"""What `tiers` and `price` share: the rent of a chip, and the cheapest deployment for a request."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rackline.api.option import option
@@ -11,7 +13,9 @@ if TYPE_CHECKING:
     from rackline.api.resolve import Resolved
     from rackline.api.watch import Watch
     from rackline.hardware import Cluster
-    from rackline.pricing import Rent, TokenCosts
+    from rackline.parallel import Layout
+    from rackline.pricing import PromptLengths, Rent, TokenCosts, Way
+    from rackline.search.candidate import Candidate
     from rackline.serving.workload import Workload
 
 MOST_MARGIN = 1000.0
@@ -46,7 +50,11 @@ def rent_of(
                 what=f"price of {cluster.name}", given=None, allowed="USD per chip-hour, see --help", nearest="2.50"
             )
         return Rent(
-            usd_per_chip_hour=cluster.usd_per_chip_hour, power_w_per_chip=power, pue=pue, usd_per_kwh=usd_per_kwh
+            usd_per_chip_hour=cluster.usd_per_chip_hour,
+            power_w_per_chip=power,
+            pue=pue,
+            usd_per_kwh=usd_per_kwh,
+            kind=cluster.rent,
         )
     if power is None:
         raise InputError(
@@ -63,9 +71,6 @@ def costs_of(
     layout: str | None,
     request: Workload,
     watch: Watch,
-    *,
-    tpot_s: float | None = None,
-    memory_fraction: float = 0.9,
 ) -> TokenCosts:
     """Costs of the deployment on which this request costs least, among the layouts that were left free.
 
@@ -75,15 +80,13 @@ def costs_of(
         resolved: model, cluster, precision and kernels.
         layout: the parts of it that are fixed.
         request: lengths of the request.
-        tpot_s: limit on time per output token; where no layout keeps it, it is left out [s].
-        memory_fraction: share of the memory that the server may use.
 
     Raises:
         InputError: none fits.
     """
     from rackline.parallel import matching_layouts
     from rackline.pricing import TokenCosts
-    from rackline.search import Constraints, SearchSpace, plan
+    from rackline.search import SearchSpace, plan
 
     model, cluster = resolved.model, resolved.cluster
     with watch.moving("searching for the cheapest deployment"):
@@ -92,7 +95,6 @@ def costs_of(
             cluster,
             request,
             calibration=resolved.calibration,
-            constraints=Constraints(memory_fraction=memory_fraction),
             prefill=None,
             served=False,
             search_space=SearchSpace(
@@ -103,12 +105,93 @@ def costs_of(
         raise InputError(
             what="deployment", given=f"{model.name} on {cluster.name}", allowed=f"one that fits: {answer.reason}"
         )
-    found = [TokenCosts.of(resolved.deployment(one.layout), memory_fraction=memory_fraction) for one in answer.ranked]
+    found = [TokenCosts.of(resolved.deployment(one.layout)) for one in answer.ranked]
+    return min(found, key=lambda one: float(one.request_chip_s(request.input_len, request.output_len)[0]))
 
-    def least(limit: float | None) -> list[float]:
-        return [float(one.request_chip_s(request.input_len, request.output_len, limit)[0]) for one in found]
 
-    cost = least(tpot_s)
-    if not min(cost) < float("inf"):
-        cost = least(None)
-    return found[cost.index(min(cost))]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchedWays:
+    """The cheapest single engine of a plan, searched anew for each tier and limit, with every slot taken all the time.
+
+    Args:
+        resolved: model, kernels and precision; its cluster at the price of a chip-hour that counts.
+        layouts: that are left free; None for all.
+        memory_fraction: share of the memory that the server may use.
+    """
+
+    resolved: Resolved
+    layouts: Sequence[Layout] | None
+    memory_fraction: float
+
+    def cheapest(self, lengths: PromptLengths, output_len: float, tpot_s: float | None) -> Way | str:
+        """The cheapest that holds the longest prompt of the tier and, at the mean of its lengths, keeps the limit [s].
+
+        Returns:
+            The way, or why there is none.
+        """
+        from rackline.search import Constraints, SearchSpace, plan
+        from rackline.serving.workload import Workload
+
+        layouts = self._holding(lengths.until_len + output_len)
+        if not layouts:
+            return f"one sequence of {lengths.until_len + output_len:,.0f} tokens does not fit on any replica"
+        if lengths.earned_at == "mean":
+            # micro-batches of unequal prompts wait for each other, which a plan for one length does not see
+            layouts = [layout for layout in layouts if layout.pp == 1] or layouts
+        answer = plan(
+            self.resolved.model,
+            self.resolved.cluster,
+            Workload(input_len=lengths.mean, output_len=max(output_len, 2.0)),
+            calibration=self.resolved.calibration,
+            constraints=Constraints(tpot_s=tpot_s, memory_fraction=self.memory_fraction),
+            prefill=None,
+            served=False,
+            search_space=SearchSpace(precisions=self.resolved.precisions, layouts=layouts),
+        )
+        from rackline.search.candidate import Candidate
+
+        if answer.aggregated is None or not isinstance(answer.aggregated.estimate, Candidate):
+            return answer.reason
+        return self._way(answer.aggregated.estimate, lengths, output_len, tpot_s)
+
+    def _holding(self, context_len: float) -> list[Layout]:
+        """Layouts of which a rank holds a sequence of this context."""
+        import numpy as np
+
+        from rackline.parallel import LayoutGrid, enumerate_layouts
+        from rackline.parallel.memory import memory_use
+
+        model, cluster = self.resolved.model, self.resolved.cluster
+        layouts = list(self.layouts) if self.layouts else enumerate_layouts(model, cluster.num_chips)
+        use = memory_use(
+            model,
+            LayoutGrid.of(layouts),
+            self.resolved.precision,
+            cluster.chip,
+            self.resolved.stack.memory(None, self.memory_fraction),
+            sequences_per_rank=1.0,
+            context_len=context_len,
+        )
+        holds = np.broadcast_to(np.asarray(use.free) >= 0, len(layouts))
+        return [layout for layout, held in zip(layouts, holds, strict=True) if held]
+
+    def _way(self, found: Candidate, lengths: PromptLengths, output_len: float, tpot_s: float | None) -> Way:
+        from rackline.pricing import TokenCosts, Way
+        from rackline.pricing.ways import mean_prefill_chip_s, prefill_chip_s
+        from rackline.search.candidate import price_per_chip_s
+
+        costs = TokenCosts.of(self.resolved.deployment(found.layout), found.mode, self.memory_fraction)
+        per_mtok = price_per_chip_s(self.resolved.cluster)[0] * 1e6
+        spread = mean_prefill_chip_s(costs, lengths) / float(prefill_chip_s(costs, lengths.mean)[0])
+        return Way(
+            costs=costs,
+            lengths=lengths,
+            output_len=output_len,
+            tpot_limit_s=tpot_s,
+            scheduler=found.mode.label(),
+            batch_size=float(found.batch_size),
+            tpot_s=found.tpot_s,
+            input_chip_s=spread * found.usd_per_mtok_input / per_mtok,
+            output_chip_s=found.usd_per_mtok_output / per_mtok,
+            used_share=found.num_chips / found.billed_chips,
+        )

@@ -74,6 +74,7 @@ class TiersQuestion(ModelQuestion):
     precision: str = field(default="native", metadata=shared.PRECISION)
     calibration: CalibrationLike = field(default="auto", metadata=CALIBRATION)
     price: Quantity | None = field(default=None, metadata=shared.PRICE)
+    rent: str | None = field(default=None, metadata=shared.RENT)
     set: Settings | None = field(default=None, metadata=shared.SET)
 
 

@@ -45,7 +45,7 @@ class Ablation:
     """The scoreboard without each effect in turn.
 
     Args:
-        effects: one a row.
+        effects: one per row.
     """
 
     effects: tuple[Ablated, ...]

@@ -134,7 +134,7 @@ class Attention(Core, Protocol):
 
     @property
     def extra_kernels(self) -> float:
-        """Launches of small kernels a layer beyond those of a plain one [count]."""
+        """Launches of small kernels per layer beyond those of a plain one [count]."""
         ...
 
 
@@ -164,7 +164,7 @@ def windowed_pairs(chunk_tokens: FloatLike, prefix_tokens: FloatLike, window: in
 
 
 class Kind:
-    """Usual answers of an attention kind: a cache entry a token, heads cut by tp, nothing else beside the core."""
+    """Usual answers of an attention kind: a cache entry per token, heads cut by tp, nothing else beside the core."""
 
     __slots__ = ()
 

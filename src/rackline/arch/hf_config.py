@@ -108,7 +108,7 @@ class HfConfig:
         return table[value]
 
     def items(self, key: str, table: Mapping[object, str], length: int) -> list[str] | None:
-        """A list with one entry a layer, translated by a table; None if absent."""
+        """A list with one entry per layer, translated by a table; None if absent."""
         value = self.values.get(key)
         if value is None:
             return None

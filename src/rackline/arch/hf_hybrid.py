@@ -31,7 +31,7 @@ def _blocks(c: HfConfig) -> list[str]:
         return found
     letters = c.values.get("hybrid_override_pattern")
     if not isinstance(letters, str) or not letters or set(letters) - set(_LETTERS):
-        raise c.fail("hybrid_override_pattern", f"a text of {' '.join(_LETTERS)}, one letter a layer")
+        raise c.fail("hybrid_override_pattern", f"a text of {' '.join(_LETTERS)}, one letter per layer")
     if len(letters) != layer_count(c):
         raise c.fail("num_hidden_layers", f"the {len(letters)} letters of hybrid_override_pattern")
     return [_LETTERS[letter] for letter in letters]
@@ -121,7 +121,7 @@ def _kimi_delta(c: HfConfig, layers: int) -> tuple[set[int], Table]:
 def kimi_linear(c: HfConfig) -> Table:
     """Kimi Linear and Kimi K3: Kimi delta attention with latent attention in between; (latent) mixtures.
 
-    K3's attention residuals add two vectors a block, which are left out.
+    K3's attention residuals add two vectors per block, which are left out.
     """
     layers, dense = layer_count(c), first_dense(c)
     full, kda = _kimi_delta(c, layers)

@@ -18,7 +18,7 @@ def layered(
 
     Args:
         c: the configuration, for width, vocabulary and tying.
-        layers: one entry a layer.
+        layers: one entry per layer.
         tied: default of tie_word_embeddings.
         d_model: where it is not called hidden_size.
         more: further keys of the table.

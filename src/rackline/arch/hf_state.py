@@ -206,7 +206,7 @@ def minimax(c: HfConfig) -> Table:
 
 
 def laguna(c: HfConfig) -> Table:
-    """Laguna: a gate a head, heads that may differ by layer, windows, experts with a shared one."""
+    """Laguna: a gate per head, heads that may differ by layer, windows, experts with a shared one."""
     layers = layer_count(c)
     kinds = c.items("layer_types", KINDS, layers) or ["full"] * layers
     row = Family(bias=("attention_bias", False), qk_norm="head", moe=Mixture(router_bias=True, shared="width"))

@@ -257,7 +257,7 @@ def mixture_layers(c: HfConfig, row: Family, layers: int) -> list[bool]:
 
 
 def evened(c: HfConfig, key: str, default: int | None = None) -> int:
-    """A whole number, or a list with one a layer that are all the same (Hunyuan)."""
+    """A whole number, or a list with one per layer that are all the same (Hunyuan)."""
     value = c.values.get(key)
     if isinstance(value, list):
         same = cast("list[object]", value)

@@ -62,7 +62,7 @@ def mimo_v2(c: HfConfig) -> Table:
 
 
 def step_flash(c: HfConfig) -> Table:
-    """Step-3.5 and 3.7 Flash: windows between full layers, a gate a head, normed queries and keys, one shared expert.
+    """Step-3.5 and 3.7 Flash: windows between full layers, a gate per head, normed queries and keys, one shared expert.
 
     The configuration says nothing of gates, norms and the heads of window layers: they follow the released model code
     (modeling_step3p5.py: g_proj, q_norm, k_norm); window layers may have other heads under attention_other_setting.
@@ -142,7 +142,7 @@ def gemma4_text(c: HfConfig) -> Table:
         expert = c.optional("moe_intermediate_size") or c.count("expert_intermediate_size")
         moe = experts(c, "num_experts", expert, "top_k_experts")
         moe |= {"activation": activation, "num_shared_experts": 1, "d_shared": width}
-        # three more norms around the two branches, a scale a channel and one an expert at the router
+        # three more norms around the two branches, a scale a channel and one per expert at the router
         moe["extra_params"] = 4 * c.count("hidden_size") + c.count("num_experts")
         block: dict[str, Table] = {"moe": moe}
     else:
@@ -271,7 +271,7 @@ def nemotron_nas(c: HfConfig) -> Table:
     layers = layer_count(c)
     blocks = c.values.get("block_configs")
     if not isinstance(blocks, list) or len(blocks) != layers:  # pyright: ignore[reportUnknownArgumentType]
-        raise c.fail("block_configs", f"a list of {layers} objects, one a layer")
+        raise c.fail("block_configs", f"a list of {layers} objects, one per layer")
     bias, heads = c.flag("attention_bias", default=False), c.count("num_attention_heads")
     d_model = c.count("hidden_size")
     c.leave("num_key_value_heads", "intermediate_size")  # null: they differ by layer

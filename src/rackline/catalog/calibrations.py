@@ -123,8 +123,8 @@ class CalibrationRecord(SourcedRecord):
         step_policy: How the rows of a pass combine: serial, overlap or blackboard.
         host_s_per_step: Host time that each step adds [s].
         separate_quantise: Data types of products whose activations the stack quantises in a kernel of its own.
-        operation: One entry a chip, class and data type.
-        collective: One entry a chip, class and group size.
+        operation: One entry per chip, class and data type.
+        collective: One entry per chip, class and group size.
     """
 
     stack: Text

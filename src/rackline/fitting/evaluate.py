@@ -61,7 +61,7 @@ def evaluate(groups: Sequence[Group], predictor: Callable[[list[Group]], Callabl
         predictor: fits a list of (halved) groups, returns a function from group to seconds.
 
     Returns:
-        One entry a group.
+        One entry per group.
     """
     found: dict[str, list[list[tuple[float, float]]]] = {}
     for kind in ("random", "family"):

@@ -41,7 +41,7 @@ class ClassResult:
 
     Args:
         op_class: name.
-        fits: one a group.
+        fits: one per group.
         parents: data type → parents.
     """
 

@@ -52,7 +52,7 @@ def gross_outliers(fits: Sequence[tuple[Group, Values]]) -> dict[Key, str]:
         own = constant_s(values)
         if own > _OVERHEAD_TIMES_MEDIAN * usual and own > _EAGER_S:
             reasons[group.key] = (
-                f"{own * 1e6:.0f} us a call without work, {own / usual:.0f}x the median of its class: host-bound call"
+                f"{own * 1e6:.0f} us per call without work, {own / usual:.0f}x the median of its class: host-bound call"
             )
     return reasons
 
@@ -77,7 +77,7 @@ def bad_fit(
         over_siblings: time over that of the other stacks on the chip, on the layers of the catalogue; None if alone.
     """
     if values.get("quantise_s", 0.0) > _EAGER_QUANTISE_S:
-        return f"{values['quantise_s'] * 1e6:.0f} us of a separate quantisation a call: host-bound call"
+        return f"{values['quantise_s'] * 1e6:.0f} us of a separate quantisation per call: host-bound call"
     binding = group.work.compute_s / values["eta_compute"] > group.work.memory_s / values["eta_memory"]
     for name, share in (("eta_compute", np.mean(binding)), ("eta_memory", np.mean(~binding))):
         own = values[name]

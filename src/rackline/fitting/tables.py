@@ -99,7 +99,7 @@ class Measurements:
         chip, stack, stack_version: what was measured.
         labels: values of the label columns.
         columns: sizes by name, shape (rows,).
-        words: text columns by name, one a row.
+        words: text columns by name, one per row.
         seconds: time of one call [s], shape (rows,).
         families: family of each row, shape (rows,).
         older_rows: rows of older versions that were left out [count].

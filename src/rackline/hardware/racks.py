@@ -22,7 +22,7 @@ class RackBill:
         chips_per_rack: [count].
         scale_up_switches: switch chips of all domains [count].
         scale_up_cables: links between chips and switches, or from chip to chip [count].
-        network_switches, network_cables: of a tree of 64-port switches, a card a chip; None inside one domain and
+        network_switches, network_cables: of a tree of 64-port switches, a card per chip; None inside one domain and
             beyond the 65,536 chips of three tiers [count].
         rack_power_w: of one full rack [W].
         power_w: of all chips in use, with host, network and cooling [W].
@@ -85,7 +85,7 @@ def rack_bill(cluster: Cluster, num_chips: int | None = None) -> RackBill:
     Args:
         num_chips: chips in use; all of the cluster by default [count].
 
-    Assumes: a rack holds one scale-up domain unless the catalogue says otherwise; one network card a chip.
+    Assumes: a rack holds one scale-up domain unless the catalogue says otherwise; one network card per chip.
 
     Sources: lecture C44-C49.
     """

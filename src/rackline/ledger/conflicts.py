@@ -188,10 +188,10 @@ def n48(it: Work) -> Finding:
 
 def n49(it: Work) -> Finding:
     one, two = (bb.kv_bytes_per_token(1.0, it.q("heads"), it.q("head_dim"), width) for width in (1.0, 2.0))
-    it.near("1 byte an element", one, "B/token", "said")
+    it.near("1 byte per element", one, "B/token", "said")
     it.near("2 bytes", two, "B/token", "said")
     said = it.q("said")
-    return it.done(f"It is {one / said:.3g} times as much at one byte an element and {two / said:.3g} times at two.")
+    return it.done(f"It is {one / said:.3g} times as much at one byte per element and {two / said:.3g} times at two.")
 
 
 def n50(it: Work) -> Finding:

@@ -125,14 +125,14 @@ def _full_cache(model: Model) -> float:
 
 
 def c102(it: Work) -> Finding:
-    for label, width in (("1 byte an element", 1.0), ("BF16", 2.0)):
+    for label, width in (("1 byte per element", 1.0), ("BF16", 2.0)):
         value = bb.kv_bytes_per_token(it.q("layers"), it.q("heads"), it.q("head_dim"), width)
         it.near(f"{label}, against 1,667", value, "B/token", "said")
         it.near(f"{label}, against 2 KB", value, "B/token", "rounded")
     elements = bb.kv_bytes_per_token(it.q("layers"), it.q("heads"), it.q("head_dim"), 1.0)
     return it.done(
         f"It gives {elements:,.0f} elements, {format_percent(elements / it.q('said') - 1.0)} above 1,667, and bytes "
-        "only at one byte an element.",
+        "only at one byte per element.",
         units=True,
     )
 
@@ -254,7 +254,7 @@ def c114(it: Work) -> Finding:
     for name, width in ((FRONTIER, 1.0), ("deepseek-v3", 1.0), ("llama-3.1-70b", 2.0)):
         model = it.world.model(name)
         kv = it.q("context_len") * model.kv_bytes_per_token(width)
-        it.most(f"cache of {name} at {width:g} B an element", kv, "B", room, when=f"the cache is that of {name}")
+        it.most(f"cache of {name} at {width:g} B per element", kv, "B", room, when=f"the cache is that of {name}")
         it.show("to read it with the whole rack", kv / (rack.num_chips * rack.chip.hbm_bytes_per_s), "s")
     return it.done(f"A rack has {format_bytes(room)} for weights and one such context.")
 

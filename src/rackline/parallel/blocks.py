@@ -20,7 +20,7 @@ from rackline.passes import features as f
 from rackline.passes.features import FloatLike
 from rackline.passes.row import Row
 
-# Launches of small kernels a layer: two norms with their residual additions, rotary embedding with the cache
+# Launches of small kernels per layer: two norms with their residual additions, rotary embedding with the cache
 # write, the activation function. vLLM, SGLang and TensorRT-LLM fuse to about this many. A gate on shared experts is
 # three more; an attention kind says itself what it adds (`Attention.extra_kernels`).
 SMALL_KERNELS_PER_LAYER = 4.0
@@ -131,11 +131,11 @@ def _score_dtype(core: Core, precision: Precision, chip: Chip) -> str:
 
 
 def decode_core(attention: Core, *, count: int, tp: FloatLike, precision: Precision, chip: Chip) -> Row:
-    """Scores and values of decoded tokens against the cache; each KV head on the chip is read once a sequence."""
+    """Scores and values of decoded tokens against the cache; each KV head on the chip is read once per sequence."""
     heads = _heads(attention, tp)
     kv_bytes = _cache_bytes(attention, tp, precision)
     work = AttentionWork.decode(attention, heads, kv_bytes)
-    # the state is read once a sequence and written after every token, so that drafts can be taken back
+    # the state is read once per sequence and written after every token, so that drafts can be taken back
     state_bytes = STATE_BYTES * attention.state_elements(tp)
     kv = f.kv_tokens(attention.kind)
     return Row(
@@ -259,7 +259,7 @@ def experts_row(model: Model, ffn: MoeFfn, *, count: int, layout: Sharding, weig
             f.GROUP_TOKENS: np.where(shared, 0.0, work.permute_bytes * ffn.experts_per_token * count),
             f.EXPERT_TOKENS: np.where(shared, work.permute_bytes * count, 0.0),
         },
-        formula=f"{count} × {ffn.matrices}·{d_in}·{_text(width)} weights an expert in {weights.stored}",
+        formula=f"{count} × {ffn.matrices}·{d_in}·{_text(width)} weights per expert in {weights.stored}",
     )
 
 
@@ -309,7 +309,7 @@ def ends_rows(
             hbm={f.TOKENS: small_bytes},
             launches={f.ONE: small_kernels(model)},
             formula=f"{model.num_layers} × (12·{model.d_model} B + queries) a token, "
-            f"{small_kernels(model) / model.num_layers:.3g} launches a layer",
+            f"{small_kernels(model) / model.num_layers:.3g} launches per layer",
         ),
         gemm_row(head, count=1, tp=tp, weights=weights, chip=chip, group="ends", token_feature=f.LOGIT_ROWS),
         *([_sampling(model, sample_bytes_per_logit)] if sample_bytes_per_logit else []),
@@ -325,7 +325,7 @@ def _sampling(model: Model, bytes_per_logit: float) -> Row:
         dtype="bf16",
         hbm={f.LOGIT_ROWS: bytes_per_logit * model.vocab_size},
         launches={f.ONE: 1.0},
-        formula=f"{_text(bytes_per_logit)} B × {model.vocab_size} logits a row",
+        formula=f"{_text(bytes_per_logit)} B × {model.vocab_size} logits per row",
     )
 
 

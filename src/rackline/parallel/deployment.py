@@ -209,7 +209,7 @@ def build_table(
         num_layouts=num,
         assumptions=(
             f"routing {routing.label()}" if model.is_moe else "dense model",
-            "each weight is read once a pass; activations between operations pass memory",
+            "each weight is read once per pass; activations between operations pass memory",
         ),
     )
 
@@ -248,7 +248,7 @@ def _aggregate_rows(model: AggregateModel, layout: Sharding, precision: Precisio
             compute={f.TOKENS: 2.0 * model.active_params / tp},
             hbm={f.ONE: model.total_params * stored / tp},
             launches={f.ONE: 1.0},
-            formula="2·N_active FLOP a token, N_total weights once",
+            formula="2·N_active FLOP per token, N_total weights once",
         ),
         Row(
             name="kv_cache",

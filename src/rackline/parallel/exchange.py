@@ -65,7 +65,7 @@ def collective_rows(
     where: str,
     formula: str,
 ) -> list[Row]:
-    """`calls` calls a pass on a buffer given as feature → bytes a call; one row an algorithm."""
+    """`calls` calls per pass on a buffer given as feature → bytes per call; one row an algorithm."""
     rows: list[Row] = []
     penalty = torus_penalty(cluster, group)
     active = calls * (as_array(group.size) > 1)
@@ -122,7 +122,7 @@ def exchange_rows(model: Model, layout: Sharding, precision: Precision, cluster:
         calls=calls,
         op_class="all_reduce_ring",
         where="tensor parallel",
-        formula=f"2·{model.d_model} B a token after attention and after each block",
+        formula=f"2·{model.d_model} B per token after attention and after each block",
     )
     rows += collective_rows(
         "all_gather_logits",
@@ -212,7 +212,7 @@ def crossing_hops(pp: FloatLike, stage_chips: FloatLike, domain_size: int) -> Ar
 
 
 def pipeline_row(model: Model, layout: Sharding, cluster: Cluster) -> Row:
-    """Activations from stage to stage: pp hops a pass (the last returns the token to the first)."""
+    """Activations from stage to stage: pp hops per pass (the last returns the token to the first)."""
     pp = as_array(layout.pp)
     hops = pp * (pp > 1)
     crossing = crossing_hops(pp, as_array(layout.tp) * as_array(layout.attention_dp), cluster.scale_up.size)
@@ -230,5 +230,5 @@ def pipeline_row(model: Model, layout: Sharding, cluster: Cluster) -> Row:
         scale_up_steps=hops * as_array(cost.scale_up_steps),
         scale_out_steps=hops * as_array(cost.scale_out_steps),
         stream="communication",
-        formula=f"pp hops of 2·{model.d_model}/tp B a token",
+        formula=f"pp hops of 2·{model.d_model}/tp B per token",
     )

@@ -207,9 +207,9 @@ def activation_bytes(model: AnyModel, layout: Sharding, batched_tokens: FloatLik
     """Live activations of the largest pass on one rank [bytes].
 
     A layer keeps the residual stream, its normalised copy and the block's output, beside the fused q, k, v, or the
-    gate, the up projection and their product: 2 (3 d + 3 d_ff / tp) bytes a token of a dense model.
+    gate, the up projection and their product: 2 (3 d + 3 d_ff / tp) bytes per token of a dense model.
 
-    Sources: vllm-project/vllm issue 10517, peak memory of Llama-3.1-8B at 20,000 and 29,000 tokens: 111 kB a token,
+    Sources: vllm-project/vllm issue 10517, peak memory of Llama-3.1-8B at 20,000 and 29,000 tokens: 111 kB per token,
         2 (3 · 4096 + 3 · 14336) is 110.6 kB.
     """
     tokens = as_array(batched_tokens)

@@ -61,7 +61,7 @@ class CollectiveCalibration:
 
     Args:
         group_sizes: measured sizes, rising; (0,) for one set of numbers at every size [count].
-        overheads_s, eta_links, ramps: one value a size.
+        overheads_s, eta_links, ramps: one value per size.
         alpha_s: per message step [s].
     """
 

@@ -54,7 +54,7 @@ def row_seconds(numbers: RowNumbers, features: Mapping[str, FloatLike]) -> Float
     """Time of a row, for any of its kernel's alternatives [s].
 
     Args:
-        numbers: the row with its numbers; coefficients are scalars or one value a layout.
+        numbers: the row with its numbers; coefficients are scalars or one value per layout.
         features: name → value, floats or arrays that broadcast with the coefficients; missing ones are 0.
     """
     row = numbers.row

@@ -67,7 +67,7 @@ class Row:
             raise InputError(
                 what=f"row {self.name}",
                 given="compute or hbm together with scale_up or scale_out",
-                allowed="one pair of resources a row",
+                allowed="one pair of resources per row",
             )
 
     def amounts(self, resource: Resource) -> Amounts:

@@ -19,20 +19,24 @@ from rackline.pricing.offered import Offered, SoldCache, SoldTier, Terms
 from rackline.pricing.reading import Conflict, Inference, KeptIn, Missing, PriceChange, Reading
 from rackline.pricing.sheet import PriceSheet, PriceTier, all_sheets, find_sheets, price_sheet, sheet_from_record
 from rackline.pricing.unknowns import Offer, Range, Unknowns, default_offers, default_unknowns
+from rackline.pricing.ways import EarnedAt, OneDeployment, PromptLengths, Way, Ways
 
 __all__ = [
     "CheapestSpan",
     "Compared",
     "Conflict",
+    "EarnedAt",
     "Inference",
     "KeepingCost",
     "KeptIn",
     "Missing",
     "Offer",
     "Offered",
+    "OneDeployment",
     "PriceChange",
     "PriceSheet",
     "PriceTier",
+    "PromptLengths",
     "Range",
     "Reading",
     "Rent",
@@ -41,6 +45,8 @@ __all__ = [
     "Terms",
     "TokenCosts",
     "Unknowns",
+    "Way",
+    "Ways",
     "all_sheets",
     "break_even_s",
     "cheapest",

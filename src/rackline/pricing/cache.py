@@ -132,7 +132,7 @@ def envelope(costs: Sequence[KeepingCost], reuses: float = 1.0) -> tuple[Cheapes
         t = (fixed_j - fixed_i) / (hold_i - hold_j)      fixed = write + n · retrieve
 
     Args:
-        costs: one line a tier.
+        costs: one line per tier.
         reuses: n, times that the entry is brought back while it is held, at least 1 [count].
 
     Returns:

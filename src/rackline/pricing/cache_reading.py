@@ -70,7 +70,7 @@ def _hit(reader: Reader, hit: float, given: float | None) -> None:
 
 
 def _kept(reader: Reader, slope: float, method: str) -> None:
-    """KV bytes a token that the price of time pays for in each tier."""
+    """KV bytes per token that the price of time pays for in each tier."""
     x = reader.price_over_cost
     reader.add("storage_usd_per_mtok_hour", "USD", method, (slope * 3.6e9, slope * 3.6e9), claim="C116")
     for kind in _KEEPING:

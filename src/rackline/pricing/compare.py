@@ -12,7 +12,7 @@ from rackline.arch import AnyModel, model
 from rackline.pricing.reading import Inference, Reading
 from rackline.pricing.unknowns import Range
 
-# KV caches are kept at one or two bytes an element (fp8, bf16).
+# KV caches are kept at one or two bytes per element (fp8, bf16).
 _KV_ELEMENT_BYTES = (1.0, 2.0)
 
 
@@ -23,7 +23,7 @@ class Truth:
     Args:
         model: catalogue name.
         active_params: [elements].
-        kv_bytes_per_token: of the context that its layers hold, from one to two bytes an element [bytes].
+        kv_bytes_per_token: of the context that its layers hold, from one to two bytes per element [bytes].
         context_len: at which the windows of its layers are counted [tokens].
     """
 

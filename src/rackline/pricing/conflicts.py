@@ -114,7 +114,7 @@ def _kv(inferences: Sequence[Inference]) -> list[Conflict]:
             found.append(
                 Conflict(
                     claims=f"{one.claim} against {other.claim}",
-                    text=f"KV bytes a token {how}: {_span(one)} by {one.method}, {_span(other)} by {other.method}",
+                    text=f"KV bytes per token {how}: {_span(one)} by {one.method}, {_span(other)} by {other.method}",
                 )
             )
     kept, fits = _kept(inferences), fitting_tiers(inferences)
@@ -123,7 +123,7 @@ def _kv(inferences: Sequence[Inference]) -> list[Conflict]:
         found.append(
             Conflict(
                 claims="C116 against C99, C107",
-                text=f"the price of keeping a token is likely that of no memory tier: KV bytes a token by {spans}",
+                text=f"the price of keeping a token is likely that of no memory tier: KV bytes per token by {spans}",
             )
         )
     elif fits == ("hbm",):

@@ -30,6 +30,7 @@ class Rent:
         pue: power of the site over that of the machines; 1 where the power includes cooling [ratio].
         usd_per_kwh: price of energy, None where not stated [USD/kWh].
         how: "rent" or "purchase"; a rent includes the energy.
+        kind: of the rent, with its date or what it is estimated from, in words; empty where it was given.
     """
 
     usd_per_chip_hour: float
@@ -37,6 +38,7 @@ class Rent:
     pue: float = 1.0
     usd_per_kwh: float | None = None
     how: str = "rent"
+    kind: str = ""
 
     def __post_init__(self) -> None:
         if not (self.usd_per_chip_hour > 0 and np.isfinite(self.usd_per_chip_hour)):
@@ -82,7 +84,7 @@ def purchase_usd_per_hour(
 class TokenCosts:
     """Chip-seconds of one token of a deployment, at full use of its chips.
 
-    Decode takes, among the batches that fit and keep the time limit, the one with the least chip-seconds a token. For
+    Decode takes, among the batches that fit and keep the time limit, the one with the least chip-seconds per token. For
     each batch the step does not get shorter as the context grows and fewer batches fit, so the cost of a token never
     falls with context.
 

@@ -1,8 +1,8 @@
-"""From a deployment to a price sheet: every context pays, every mode follows from the batch curve.
+"""From ways to serve to a price sheet: each context tier and each mode pays for its own.
 
     price = cost · (1 + margin) / utilisation
 
-A tier's prices are those of its longest context, because the cost of a token never falls with context; so no prompt in
+The margin is earned over all prompts of a tier, whose lengths are log-uniform; or at the longest, and then no prompt of
 the tier is sold below its cost (lecture C98). A prompt's own first output token is sold as output.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,11 +26,12 @@ from rackline.pricing.cache import (
     keeping_cost,
     recompute_cost,
 )
+from rackline.pricing.coinciding import coinciding_contexts, coinciding_modes
 from rackline.pricing.costs import Rent, TokenCosts
-from rackline.pricing.offered import Offered, SoldCache, SoldTier, Terms
+from rackline.pricing.offered import Mode, Offered, SoldCache, SoldTier, Terms
+from rackline.pricing.ways import PromptLengths, Way, Ways
 
 LEAST_FAST = 2.0  # a mode below this speed-up is sold as priority
-_STEPS_OF_A_TIER = 9
 
 
 def request_cost_usd(
@@ -58,20 +59,21 @@ def request_cost_usd(
 
 
 def offer_prices(
-    costs: TokenCosts,
+    ways: Ways,
     rent: Rent,
     terms: Terms | None = None,
     *,
     steps: Sequence[float] = (32e3, 128e3),
     tiers: Sequence[MemoryTier] | None = None,
 ) -> Offered:
-    """Make the price sheet of a deployment.
+    """Make a price sheet: each mode of each context tier is served in its own cheapest way.
 
     Standard traffic fills `utilisation` of the hours; batch takes hours that are left over and the cheapest batch that
-    fits, flex left-over hours at the standard batch; each faster mode (priority below twice the speed, fast from there
-    on) the cheapest batch that is so much faster.
+    fits, flex left-over hours within the limit of the standard mode; each faster mode (priority below twice the speed,
+    fast from there on) the cheapest way that is so much faster.
 
     Args:
+        ways: finds the cheapest way to serve a tier within a limit.
         steps: longest prompt of each context tier, rising; tiers that do not fit stay with the reason [tokens].
         tiers: memory tiers for the cache; those of the catalogue when not given.
 
@@ -84,106 +86,155 @@ def offer_prices(
         raise InputError(
             what="context tiers", given=", ".join(f"{s:g}" for s in steps), allowed="rising lengths above 0"
         )
-    found: list[SoldTier] = []
-    modes: list[tuple[str, str, float | None, float]] = [
-        ("standard", "standard", terms.tpot_s, terms.utilisation),
-        ("batch", "batch", None, 1.0),
-        ("flex", "flex", terms.tpot_s, 1.0),
+    priced = [_modes_of(PromptLengths(from_len=low, until_len=high, earned_at=terms.earned_at), ways, rent, terms)
+              for low, high in itertools.pairwise(bounds)]  # fmt: skip
+    standard = [modes[0] for modes in priced]
+    caches, storage, hits = _caches(rent, terms, standard, tiers)
+    found = [
+        replace(tier, cached_input_usd=_cached(tier, hits.get(tier.until_len), terms))
+        for same in zip(*priced, strict=True)
+        for tier in same
     ]
-    standard = [
-        _sold("standard", *modes[0][1:], bounds[i], bounds[i + 1], costs, rent, terms) for i in range(len(steps))
-    ]
-    found += standard
-    for name, mode, limit, used in modes[1:]:
-        found += [_sold(name, mode, limit, used, low, high, costs, rent, terms) for low, high in _pairs(bounds)]
-    for ratio in sorted(terms.fast_ratios):
-        for (low, high), normal in zip(_pairs(bounds), standard, strict=True):
-            limit = normal.tpot_s / ratio if np.isfinite(normal.tpot_s) else None
-            mode = "priority" if ratio < LEAST_FAST else "fast"
-            tier = _sold(f"{mode} {ratio:g}x", mode, limit, terms.utilisation, low, high, costs, rent, terms)
-            if tier.reason and not normal.reason:
-                tier = replace(tier, reason=f"no batch is {ratio:g} times as fast: the latency floor")
-            found.append(tier)
-    caches, storage, hits = _caches(costs, rent, terms, standard, tiers)
-    priced = tuple(
-        replace(tier, cached_input_usd=hits.get(tier.until_len, float("nan")) * _used(tier, terms)) for tier in found
+    return Offered(
+        tiers=tuple(found),
+        caches=caches,
+        storage_usd_per_mtok_hour=storage,
+        terms=terms,
+        rent=rent,
+        coincide=(*coinciding_modes(found, terms), *coinciding_contexts(found)),
     )
-    return Offered(tiers=priced, caches=caches, storage_usd_per_mtok_hour=storage, terms=terms, rent=rent, costs=costs)
 
 
-def _pairs(bounds: Sequence[float]) -> list[tuple[float, float]]:
-    return list(itertools.pairwise(bounds))
+def _cached(tier: SoldTier, hit_usd: float | None, terms: Terms) -> float:
+    """Price of a prompt token found in the cache, never above that of one that is computed [USD]."""
+    if hit_usd is None or tier.way is None:
+        return float("nan")
+    return min(hit_usd * terms.utilisation / terms.used(tier.mode), tier.input_usd)
 
 
-def _used(tier: SoldTier, terms: Terms) -> float:
-    """Utilisation of standard hours relative to the tier's own."""
-    return terms.utilisation if tier.mode in ("batch", "flex") else 1.0
+def _modes_of(lengths: PromptLengths, ways: Ways, rent: Rent, terms: Terms) -> list[SoldTier]:
+    """All modes of one context tier: standard, batch, flex, then the faster ones."""
+    standard = ways.cheapest(lengths, terms.output_len, terms.tpot_s)
+    asked: list[tuple[str, Mode, Way | str]] = [
+        ("standard", "standard", standard),
+        ("batch", "batch", ways.cheapest(lengths, terms.output_len, None)),
+        ("flex", "flex", standard),
+    ]
+    for ratio in sorted(terms.fast_ratios):
+        mode: Mode = "priority" if ratio < LEAST_FAST else "fast"
+        way: Way | str = standard
+        if isinstance(standard, Way):
+            way = ways.cheapest(lengths, terms.output_len, standard.tpot_s / ratio)
+            if isinstance(way, str):
+                way = f"no way is {ratio:g} times as fast: the latency floor"
+        asked.append((f"{mode} {ratio:g}x", mode, way))
+    usd_s = rent.usd_per_chip_hour / 3600.0
+    sold = {
+        name: _Split.of(way, usd_s * (1.0 + terms.margin) / terms.used(mode))
+        for name, mode, way in asked
+        if isinstance(way, Way)
+    }
+    slower: _Split | None = None
+    for name in ("batch", "flex", "standard", *[name for name, mode, _ in asked if mode in ("priority", "fast")]):
+        if name in sold:
+            slower = sold[name] = sold[name].above(slower)
+    return [_sold(name, mode, way, sold.get(name), lengths, rent, terms) for name, mode, way in asked]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Split:
+    """Price of the mean request, split into a prompt token and an output token [USD].
+
+    Args:
+        prompts, outputs: tokens of the mean request [tokens].
+    """
+
+    input_usd: float
+    output_usd: float
+    prompts: float
+    outputs: float
+
+    @classmethod
+    def of(cls, way: Way, usd_per_chip_s: float) -> _Split:
+        return cls(
+            input_usd=way.input_chip_s * usd_per_chip_s,
+            output_usd=way.output_chip_s * usd_per_chip_s,
+            prompts=way.lengths.mean,
+            outputs=way.output_len,
+        )
+
+    @property
+    def request_usd(self) -> float:
+        return self.prompts * self.input_usd + self.outputs * self.output_usd
+
+    def above(self, slower: _Split | None) -> _Split:
+        """The same request at prices of which neither is below that of a slower mode.
+
+        Another layout may compute prompts more cheaply and outputs at more cost: what the mean request pays stays.
+        """
+        if slower is None:
+            return self
+        whole = max(self.request_usd, slower.request_usd)
+        most = (whole - self.outputs * slower.output_usd) / self.prompts
+        given = min(max(self.input_usd, slower.input_usd), most)
+        return replace(self, input_usd=given, output_usd=(whole - self.prompts * given) / self.outputs)
 
 
 def _sold(
     name: str,
-    mode: str,
-    limit_s: float | None,
-    utilisation: float,
-    low: float,
-    high: float,
-    costs: TokenCosts,
+    mode: Mode,
+    way: Way | str,
+    split: _Split | None,
+    lengths: PromptLengths,
     rent: Rent,
     terms: Terms,
 ) -> SoldTier:
-    """One tier at the costs of its longest context."""
-    label = name if low == 0.0 else f"{name} above {low:,.0f}"
-    empty = SoldTier(name=label, mode=mode, from_len=low, until_len=high, output_len=terms.output_len)
-    end = high + terms.output_len
-    batch, step = costs.decode_batch(end, limit_s)
-    if batch[0] == 0.0:
-        if costs.batches_that_fit(end)[0] < 1:
-            return replace(empty, reason=f"one sequence of {end:,.0f} tokens does not fit on the replica")
-        return replace(empty, reason=f"no batch keeps {limit_s or 0:.3g} s per token at {end:,.0f} tokens")
-    room = float(costs.mode.max_batched_tokens)
-    # a prompt shorter than a pass costs no more a token than one that fills it; its logits are sold as output
-    prefill = float(costs.prefill_chip_s(max(high, room))[0])
-    decode = float(costs.decode_chip_s(end, limit_s)[0])
-    factor = rent.usd_per_chip_hour / 3600.0 * (1.0 + terms.margin) / utilisation
-    inside = np.geomspace(max(low, min(128.0, high)), high, _STEPS_OF_A_TIER)
-    over_input = prefill / costs.prefill_chip_s(np.maximum(inside, min(room, high)))
-    over_output = decode / costs.decode_chip_s(inside + terms.output_len, limit_s)
+    """One mode of one tier, at its prices."""
+    label = name if lengths.from_len == 0.0 else f"{name} above {lengths.from_len:,.0f}"
+    empty = SoldTier(
+        name=label, mode=mode, from_len=lengths.from_len, until_len=lengths.until_len, output_len=terms.output_len
+    )
+    if isinstance(way, str) or split is None:
+        return replace(empty, reason=str(way))
+    used = terms.used(mode)
+    usd = rent.usd_per_chip_hour / 3600.0 / used
+    longest = lengths.until_len
+    paid = longest * split.input_usd + way.output_len * split.output_usd
+    takes = longest * float(way.input_at(longest)[0]) + way.output_len * float(way.output_at(longest)[0])
     kwh = None
     if rent.power_w_per_chip is not None:
-        kwh = rent.power_w_per_chip * rent.pue / 3.6e6 * 1e6 / utilisation
+        kwh = rent.power_w_per_chip * rent.pue / 3.6e6 * 1e6 / used * way.used_share
     return replace(
         empty,
-        input_usd=factor * prefill,
-        output_usd=factor * decode,
-        batch_size=float(batch[0]),
-        tpot_s=float(step[0]),
-        mean_margin=(
-            float((1 + terms.margin) * over_input.mean() - 1),
-            float((1 + terms.margin) * over_output.mean() - 1),
-        ),
-        kwh_per_mtok_input=None if kwh is None else kwh * prefill,
-        kwh_per_mtok_output=None if kwh is None else kwh * decode,
+        way=way,
+        input_usd=split.input_usd,
+        output_usd=split.output_usd,
+        margin=split.request_usd / (usd * way.request_chip_s) - 1.0,
+        margin_at_longest=paid / (usd * takes) - 1.0 if np.isfinite(takes) else None,
+        kwh_per_mtok_input=None if kwh is None else kwh * way.input_chip_s,
+        kwh_per_mtok_output=None if kwh is None else kwh * way.output_chip_s,
     )
 
 
 def _caches(
-    costs: TokenCosts, rent: Rent, terms: Terms, standard: Sequence[SoldTier], tiers: Sequence[MemoryTier] | None
+    rent: Rent, terms: Terms, standard: Sequence[SoldTier], tiers: Sequence[MemoryTier] | None
 ) -> tuple[tuple[SoldCache, ...], float | None, dict[float, float]]:
     """Prices of writes by lifetime, of storage, and of a hit by the longest prompt of a context tier [USD a token].
 
     A hit pays for the device that is read in the dearest of the lifetimes' tiers and, to be safe, for the chips while
     the entry crosses their host links, as if nothing else ran. It never costs more than computing again.
     """
-    sold = [tier for tier in standard if not tier.reason]
+    sold = [(tier, tier.way.costs) for tier in standard if tier.way is not None]
     if not sold or not terms.lifetimes_s:
         return (), None, {}
+    cheap, costs = sold[0]
     usd_s, x = rent.usd_per_chip_hour / 3600.0, terms.price_over_cost
     units = default_tiers(costs.deployment.cluster) if tiers is None else tuple(tiers)
     paths = [unit.path_bytes_per_s for unit in units if unit.path_bytes_per_s]
-    lines = {tier.until_len: keeping_lines(costs, rent, tier.until_len, tiers, terms.fetch_s) for tier in sold}
+    lines = {tier.until_len: keeping_lines(of, rent, tier.until_len, tiers, terms.fetch_s) for tier, of in sold}
     found: list[SoldCache] = []
     storage: float | None = None
-    first = sold[0].until_len
+    first = cheap.until_len
     for lifetime in sorted(terms.lifetimes_s):
         line = cheapest(envelope(lines[first]), lifetime)
         hold = line.hold_usd_per_s * lifetime / first
@@ -192,17 +243,17 @@ def _caches(
             SoldCache(
                 lifetime_s=lifetime,
                 tier=line.name,
-                write_usd=(line.once_usd / first + hold) * x + sold[0].input_usd,
+                write_usd=(line.once_usd / first + hold) * x + cheap.input_usd,
                 hold_usd=hold,
                 saves=again / (float(line.usd(lifetime, 1.0)) / first),
             )
         )
         storage = line.hold_usd_per_s * 3600.0 / first * x * 1e6
     hits: dict[float, float] = {}
-    for tier in sold:
+    for tier, of in sold:
         length = tier.until_len
         chosen = [cheapest(envelope(lines[length]), lifetime) for lifetime in terms.lifetimes_s]
-        waits = float(costs.kv_bytes(length)) / min(paths) * usd_s if paths else 0.0
+        waits = float(of.kv_bytes(length)) / min(paths) * usd_s if paths else 0.0
         each = max(line.retrieve_usd + (0.0 if line.tier in ("hbm", RECOMPUTE) else waits) for line in chosen)
         hits[length] = min(each / length * x, tier.input_usd)
     return tuple(found), storage, hits

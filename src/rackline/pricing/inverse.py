@@ -114,7 +114,7 @@ def _ratio(reader: Reader, standard: PriceTier) -> None:
         "output over input price",
         (ratio, ratio),
         claim="C107",
-        note="time of memory over compute at one token a pass, equal margins on both",
+        note="time of memory over compute at one token per pass, equal margins on both",
     )
     u = reader.unknowns
     reader.add(

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from rackline.errors import InputError
-from rackline.pricing.costs import Rent, TokenCosts
+from rackline.parallel import Deployment, Layout, Precision
+from rackline.pricing.costs import Rent
 from rackline.pricing.sheet import CacheWrite, PriceSheet, PriceTier
+from rackline.pricing.ways import EarnedAt, PromptLengths, Way
 
 LIFETIMES_S = (300.0, 3600.0, 86400.0)
+
+Mode = Literal["standard", "batch", "flex", "priority", "fast"]
+_LEFT_OVER: tuple[Mode, ...] = ("batch", "flex")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +25,7 @@ class Terms:
 
     Args:
         margin: price over cost, less 1 [ratio].
+        earned_at: prompts at which it is earned: all of a tier in the mean, or the longest.
         utilisation: share of the chip-hours that standard traffic fills [fraction].
         output_len: tokens that an answer may add to the context of its prompt [tokens].
         tpot_s: longest time per output token of the standard mode, None for no limit [s].
@@ -35,6 +41,7 @@ class Terms:
     fast_ratios: tuple[float, ...] = (1.5, 2.5)
     lifetimes_s: tuple[float, ...] = LIFETIMES_S
     fetch_s: float | None = None
+    earned_at: EarnedAt = "mean"
 
     def __post_init__(self) -> None:
         _check("margin", self.margin, 0.0, "at least 0")
@@ -52,6 +59,10 @@ class Terms:
         """(1 + margin) / utilisation."""
         return (1.0 + self.margin) / self.utilisation
 
+    def used(self, mode: Mode) -> float:
+        """Share of its chip-hours that a mode fills: left-over hours have been paid [fraction]."""
+        return 1.0 if mode in _LEFT_OVER else self.utilisation
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoldTier:
@@ -63,10 +74,10 @@ class SoldTier:
         output_len: tokens of an answer; all-in is the output of a request with the longest prompt [tokens].
         input_usd, output_usd: of one token [USD].
         cached_input_usd: of one prompt token found in the cache [USD].
-        batch_size: sequences on one replica at the longest context [sequences].
-        tpot_s: time per output token there [s].
-        mean_margin: price over cost at full use, less 1, averaged over contexts in equal ratios: (input, output).
-        kwh_per_mtok_input, kwh_per_mtok_output: energy at the longest context, None without a power [kWh].
+        way: that serves it, None where it cannot be sold.
+        margin: earned over all of its prompts: price over cost, less 1 [ratio].
+        margin_at_longest: of a request with the longest prompt, None where no batch of them keeps the limit [ratio].
+        kwh_per_mtok_input, kwh_per_mtok_output: energy, None without a power [kWh].
         reason: why the tier cannot be sold; empty when it can.
     """
 
@@ -79,29 +90,68 @@ class SoldTier:
         "usd_per_mtok_output",
         "usd_per_mtok_output_all_in",
         "usd_per_mtok_cached_input",
+        "layout",
+        "precision",
+        "scheduler",
         "batch_size",
         "tpot_s",
-        "mean_margin_input=mean_margin.0",
-        "mean_margin_output=mean_margin.1",
+        "mean_input_len",
+        "margin",
+        "margin_at_longest",
         "kwh_per_mtok_input",
         "kwh_per_mtok_output",
         "reason",
     )
 
     name: str
-    mode: str
+    mode: Mode
     from_len: float
     until_len: float
     output_len: float
+    way: Way | None = None
     input_usd: float = float("nan")
     output_usd: float = float("nan")
     cached_input_usd: float = float("nan")
-    batch_size: float = 0.0
-    tpot_s: float = float("inf")
-    mean_margin: tuple[float, float] = (0.0, 0.0)
+    margin: float | None = None
+    margin_at_longest: float | None = None
     kwh_per_mtok_input: float | None = None
     kwh_per_mtok_output: float | None = None
     reason: str = ""
+
+    @property
+    def deployment(self) -> Deployment | None:
+        """What serves it, None where it cannot be sold."""
+        return self.way.costs.deployment if self.way else None
+
+    @property
+    def layout(self) -> Layout | None:
+        """Of the deployment."""
+        return self.deployment.layout if self.deployment else None
+
+    @property
+    def precision(self) -> Precision | None:
+        """Of the deployment."""
+        return self.deployment.precision if self.deployment else None
+
+    @property
+    def scheduler(self) -> str | None:
+        """How prompts and decodes share passes."""
+        return self.way.scheduler if self.way else None
+
+    @property
+    def batch_size(self) -> float:
+        """Sequences on one replica; 0 where it cannot be sold [sequences]."""
+        return self.way.batch_size if self.way else 0.0
+
+    @property
+    def tpot_s(self) -> float:
+        """Mean time per output token; infinite where it cannot be sold [s]."""
+        return self.way.tpot_s if self.way else float("inf")
+
+    @property
+    def mean_input_len(self) -> float | None:
+        """Mean length of the prompts [tokens]."""
+        return self.way.lengths.mean if self.way else None
 
     @property
     def usd_per_mtok_input(self) -> float:
@@ -163,31 +213,35 @@ class SoldCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
-    """A price sheet made from a deployment.
+    """A price sheet made from ways to serve.
 
     Args:
         tiers: by mode and context.
         caches: by lifetime.
         storage_usd_per_mtok_hour: price of keeping a million tokens for an hour in the tier of the longest lifetime.
         terms, rent: as given.
-        costs: bare costs, for other contexts.
+        coincide: why prices of two modes or two tiers are the same, a sentence each.
     """
 
     json_keys: ClassVar = (
-        "deployment=costs.deployment",
+        "deployment",
         "terms.margin=terms.margin",
+        "terms.earned_at=terms.earned_at",
+        "terms.lengths=lengths",
         "terms.utilisation=terms.utilisation",
         "terms.price_over_cost=terms.price_over_cost",
         "terms.output_len=terms.output_len",
         "terms.tpot_s=terms.tpot_s",
         "terms.usd_per_chip_hour=rent.usd_per_chip_hour",
         "terms.rent_or_purchase=rent.how",
+        "terms.rent=rent.kind",
         "terms.pue=rent.pue",
         "terms.usd_per_kwh=rent.usd_per_kwh",
         "terms.power_w_per_chip=rent.power_w_per_chip",
         "tiers",
         "cache_writes=caches",
         "usd_per_mtok_hour_storage=storage_usd_per_mtok_hour",
+        "coincide",
     )
 
     tiers: tuple[SoldTier, ...]
@@ -195,7 +249,17 @@ class Offered:
     storage_usd_per_mtok_hour: float | None
     terms: Terms
     rent: Rent
-    costs: TokenCosts
+    coincide: tuple[str, ...] = ()
+
+    @property
+    def deployment(self) -> Deployment | None:
+        """Of the first tier that can be sold, None where none can."""
+        return next((tier.deployment for tier in self.tiers if tier.deployment), None)
+
+    @property
+    def lengths(self) -> str:
+        """Of which prompts the margin is earned, in words."""
+        return PromptLengths(from_len=0.0, until_len=1.0, earned_at=self.terms.earned_at).label()
 
     def tier_of(self, prompt_len: float, mode: str = "standard") -> SoldTier | None:
         """The tier that a prompt pays, None where none is sold."""
@@ -206,7 +270,7 @@ class Offered:
 
     def as_sheet(self, name: str = "offered") -> PriceSheet:
         """The same as a price sheet that can be read; tiers that cannot be sold are left out."""
-        d = self.costs.deployment
+        d = self.deployment
         starts = {tier.from_len for tier in self.tiers if tier.mode == "standard"}
         first = min(starts, default=0.0)
         writes = tuple(
@@ -228,7 +292,12 @@ class Offered:
         )
         longest = max((tier.until_len for tier in self.tiers if not tier.reason), default=None)
         return PriceSheet(
-            name=name, provider=d.cluster.name, sold_as=d.model.name, date="", tiers=tiers, max_context_len=longest
+            name=name,
+            provider=d.cluster.name if d else "",
+            sold_as=d.model.name if d else "",
+            date="",
+            tiers=tiers,
+            max_context_len=longest,
         )
 
 

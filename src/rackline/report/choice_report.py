@@ -82,7 +82,7 @@ def _scheduler(choice: Choice, pool: Pool) -> str:
     overlap = ", two-batch overlap" if pool.mode.two_batch_overlap else ""
     if pool.batch_size:
         return f"{_slots(choice)}{overlap}"
-    return f"{pool.mode.max_batched_tokens} tokens a pass{overlap}"
+    return f"{pool.mode.max_batched_tokens} tokens per pass{overlap}"
 
 
 def key_numbers(plan: Plan, choice: Choice, width: int) -> Table:

@@ -14,7 +14,7 @@ _STYLES = {"F": "blue", "B": "green", "W": "yellow"}
 
 
 def gantt_text(timeline: Timeline, width: int, most_devices: int = 16) -> Text:
-    """One line a stage: what it does when, a dot where it waits.
+    """One line per stage: what it does when, a dot where it waits.
 
     Args:
         width: columns of the terminal.
@@ -46,7 +46,7 @@ def gantt_text(timeline: Timeline, width: int, most_devices: int = 16) -> Text:
 
 
 def schedule_trace(timeline: Timeline, title: str) -> dict[str, Any]:
-    """The timeline as a Chrome trace: a thread a stage, slots as complete events, activations held as a counter."""
+    """The timeline as a Chrome trace: a thread per stage, slots as complete events, activations held as a counter."""
     events: list[dict[str, Any]] = [
         {"name": "process_name", "ph": "M", "pid": 1, "tid": 0, "args": {"name": title}},
     ]

@@ -15,7 +15,7 @@ from rackline.units import format_bytes, format_rate, format_seconds
 
 
 def ridge_table(ridges: Sequence[Ridge]) -> Table:
-    """One line a chip: FLOP per byte and R by data type, time to read the memory once."""
+    """One line per chip: FLOP per byte and R by data type, time to read the memory once."""
     table = plain_table(
         "ridge points", caption="FLOP/byte, then R: multiplies per weight read, the balance batch of a dense model"
     )
@@ -38,7 +38,7 @@ def ridge_table(ridges: Sequence[Ridge]) -> Table:
 
 
 def cache_table(caches: Sequence[CacheOfModel], *, on: str, dtype: str, width: int = 120) -> Table:
-    """One line a model: cache of a token and of long sequences, crossover context, balance batch.
+    """One line per model: cache of a token and of long sequences, crossover context, balance batch.
 
     Args:
         width: columns of the screen; a narrow one leaves out types of the cache but the first, and the state.

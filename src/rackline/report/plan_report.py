@@ -94,8 +94,8 @@ def _passes(plan: Plan, best: Choice, width: int) -> list[RenderableType]:
         chunk = min(plan.workload.new_tokens, chunk)
     modes = (best.mode, prompts)
     titles = (
-        f"decode step: {best.sequences_per_rank:,} sequences a rank, context {short_count(plan.workload.mean_context)}",
-        f"prefill pass: {short_count(chunk)} new tokens a rank",
+        f"decode step: {best.sequences_per_rank:,} sequences/rank, context {short_count(plan.workload.mean_context)}",
+        f"prefill pass: {short_count(chunk)} new tokens per rank",
     )
     for time, mode, title in zip((best.inside.decode, best.inside.prefill), modes, titles, strict=True):
         if mode.two_batch_overlap:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from rackline.pricing import CheapestSpan, KeepingCost, Offered, Reading
+from rackline.pricing.ways import SHORTEST
 from rackline.report.axes import Measure, log_axis
+from rackline.report.bars import BAR_HEIGHT
 from rackline.report.figure import Figure
 from rackline.report.layers import Layer, Row, colour, hovered, limit
 from rackline.report.wording import percent
@@ -17,7 +19,7 @@ _HELD = Measure(field="held_s", title="time held", kind="seconds")
 _LENGTH = Measure(field="prompt_len", title="length of the prompt [tokens]", kind="count")
 _USD = Measure(field="usd_per_mtok", title="$ per million tokens", kind="usd")
 _SERIES = Measure(field="series", title="what")
-_SHORTEST = 128.0
+_TOKENS = ("input", "cached input", "output")
 
 
 def tiers_figure(
@@ -85,28 +87,24 @@ def tiers_figure(
 
 def offered_figure(offered: Offered) -> Figure:
     """Price and bare cost of input and output over the length of the prompt, standard mode."""
-    sold = [tier for tier in offered.tiers if tier.mode == "standard" and not tier.reason]
-    terms, costs = offered.terms, offered.costs
+    sold = [tier for tier in offered.tiers if tier.mode == "standard" and tier.way is not None]
+    terms = offered.terms
     usd = offered.rent.usd_per_chip_hour / 3600.0 / terms.utilisation * 1e6
     rows: list[Row] = []
-    if sold:
-        lengths = np.geomspace(_SHORTEST, sold[-1].until_len, 80)
-        bare = {
-            "input": usd * costs.prefill_chip_s(lengths),
-            "output": usd * costs.decode_chip_s(lengths + terms.output_len, terms.tpot_s),
-        }
+    for tier in sold:
+        if tier.way is None:
+            continue
+        lengths = np.geomspace(max(tier.from_len, min(SHORTEST, tier.until_len)), tier.until_len, 40)
+        bare = {"input": usd * tier.way.input_at(lengths), "output": usd * tier.way.output_at(lengths)}
         for name, values in bare.items():
+            price = (tier.input_usd if name == "input" else tier.output_usd) * 1e6
+            ends = [("price", float(end), price) for end in (lengths[0], lengths[-1])]
+            along = [("cost", at, value) for at, value in zip(lengths.tolist(), values.tolist(), strict=True)]
             rows += [
-                {"series": name, "what": "cost", "prompt_len": length, "usd_per_mtok": value}
-                for length, value in zip(lengths.tolist(), values.tolist(), strict=True)
+                {"series": name, "what": what, "tier": tier.name, "prompt_len": length, "usd_per_mtok": value}
+                for what, length, value in [*along, *ends]
                 if np.isfinite(value)
             ]
-        for tier in sold:
-            for name, price in (("input", tier.input_usd), ("output", tier.output_usd)):
-                rows += [
-                    {"series": name, "what": "price", "prompt_len": length, "usd_per_mtok": price * 1e6}
-                    for length in (max(tier.from_len, _SHORTEST), tier.until_len)
-                ]
     x = log_axis(_LENGTH, [row["prompt_len"] for row in rows])
     y = log_axis(_USD, [row["usd_per_mtok"] for row in rows])
     names = ["price", "cost"]
@@ -116,16 +114,18 @@ def offered_figure(offered: Offered) -> Figure:
         "scale": {"domain": names, "range": [[1, 0], [5, 4]]},
         "legend": {"title": None},
     }
-    place = {"x": x, "y": y}
+    place = {"x": x, "y": y, "detail": {"field": "tier", "type": "nominal"}}
+    d = offered.deployment
     words = "; ".join(
         f"up to {format_count(tier.until_len)} tokens ${tier.input_usd * 1e6:.3g} in, ${tier.output_usd * 1e6:.3g} out"
         for tier in sold
     )
     return Figure(
-        title=f"{costs.deployment.model.name} on {costs.deployment.cluster.name}: price and cost over context",
+        title=f"{d.model.name} on {d.cluster.name}: price and cost over context" if d else "nothing can be sold",
         subtitle=f"${offered.rent.usd_per_chip_hour:.3g} per chip-hour, {percent(terms.utilisation)} used, "
         f"margin {percent(terms.margin)}",
-        description=f"Prices step up with the tier, cost rises with the prompt. {words or 'Nothing can be sold.'}",
+        description=f"The margin is earned over {offered.lengths}; cost rises with the prompt. "
+        f"{words or 'Nothing can be sold.'}",
         spec={
             "data": {"values": rows},
             "layer": [
@@ -137,6 +137,66 @@ def offered_figure(offered: Offered) -> Figure:
                 ),
             ],
         },
+    )
+
+
+def modes_figure(offered: Offered) -> Figure:
+    """Prices by mode, a colour a context tier and a shape a kind of token, on a log axis."""
+    rows: list[Row] = []
+    for tier in offered.tiers:
+        if tier.way is None:
+            continue
+        prices = (tier.input_usd, tier.cached_input_usd, tier.output_usd)
+        rows += [
+            {
+                "mode": tier.name.split(" above")[0],
+                "tier": f"to {format_count(tier.until_len)}",
+                "series": what,
+                "usd_per_mtok": price * 1e6,
+                "layout": tier.way.costs.deployment.layout.label(),
+                "tpot_s": tier.tpot_s,
+            }
+            for what, price in zip(_TOKENS, prices, strict=True)
+            if np.isfinite(price) and price > 0
+        ]
+    order = {"batch": 0, "flex": 1, "standard": 2}
+    modes = sorted(dict.fromkeys(row["mode"] for row in rows), key=lambda mode: order.get(mode, 3))
+    tiers = list(dict.fromkeys(row["tier"] for row in rows))
+    x = log_axis(_USD, [row["usd_per_mtok"] for row in rows])
+    y: Layer = {"field": "mode", "type": "nominal", "sort": modes, "title": None}
+    y |= {"axis": {"ticks": False, "grid": True}, "scale": {"padding": 0.9}}
+    shapes = {"domain": list(_TOKENS), "range": ["circle", "diamond", "square"]}
+    encoding: Layer = {
+        "x": x,
+        "y": y,
+        "color": colour(tiers, "tier"),
+        "shape": {**colour(list(_TOKENS)), "scale": shapes},
+    }
+    shown = [
+        Measure(field="mode", title="mode"),
+        Measure(field="tier", title="prompts"),
+        _SERIES,
+        _USD,
+        Measure(field="layout", title="layout"),
+        Measure(field="tpot_s", title="time per output token", kind="seconds"),
+    ]
+    words = "; ".join(
+        f"{row['mode']} {row['tier']} {row['series']} ${row['usd_per_mtok']:.3g}"
+        for row in rows
+        if row["series"] != "cached input"
+    )
+    d = offered.deployment
+    return Figure(
+        title=f"{d.model.name} on {d.cluster.name}: prices by mode and context" if d else "nothing can be sold",
+        subtitle=f"${offered.rent.usd_per_chip_hour:.3g} per chip-hour, {percent(offered.terms.utilisation)} used, "
+        f"margin {percent(offered.terms.margin)}; each mode and tier in its own cheapest layout",
+        description=f"Dollars per million tokens on a log axis: {words or 'nothing can be sold'}.",
+        spec={
+            "data": {"values": rows},
+            "layer": [hovered({"type": "point", "size": 90, "opacity": 0.9}, encoding, shown)],
+        },
+        width=520,
+        height=BAR_HEIGHT * (max(len(modes), 2) + 1),
     )
 
 

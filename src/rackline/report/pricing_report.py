@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rackline.pricing import CheapestSpan, Compared, Inference, KeepingCost, Offered, Reading, SoldTier, tier_by_drain
+from rackline.pricing import CheapestSpan, Compared, Inference, KeepingCost, Offered, Reading, tier_by_drain
 from rackline.report.breakdown import plain_table
 from rackline.report.wording import percent, short_count
 from rackline.units import format_bytes, format_count, format_percent, format_seconds, format_usd
@@ -24,11 +25,13 @@ def _usd(per_token: float) -> str:
 
 def offered_report(offered: Offered, *, width: int) -> Group:
     """Everything that `rackline price` prints."""
-    d, terms, rent = offered.costs.deployment, offered.terms, offered.rent
-    head = Text(f"{d.model.name} on {d.cluster.name}: {d.layout.label()} · {d.precision.short()}", style="bold green")
+    d, terms, rent = offered.deployment, offered.terms, offered.rent
+    head = Text(f"{d.model.name} on {d.cluster.name}" if d else "nothing can be sold", style="bold green")
+    kind = f" ({rent.kind})" if rent.kind else ""
     head.append(
-        f"\n{rent.how} {format_usd(rent.usd_per_chip_hour)} a chip-hour · margin {percent(terms.margin)} · utilisation "
-        f"{percent(terms.utilisation)}: prices are {terms.price_over_cost:.3g} times the cost at full use",
+        f"\n{rent.how} {format_usd(rent.usd_per_chip_hour)} a chip-hour{kind} · margin {percent(terms.margin)} · "
+        f"utilisation {percent(terms.utilisation)}: prices are {terms.price_over_cost:.3g} times the cost at full use, "
+        "batch and flex fill hours that are left over",
         style="not bold",
     )
     head.append(f"\n{_energy(offered)}", style="not bold" if rent.power_w_per_chip else "not bold yellow")
@@ -38,16 +41,40 @@ def offered_report(offered: Offered, *, width: int) -> Group:
         for tier in offered.tiers
         if tier.reason
     ]
+    below = [
+        f"{tier.name.split(' above')[0]} to {short_count(tier.until_len)} by {percent(-tier.margin_at_longest)}"
+        for tier in offered.tiers
+        if tier.margin_at_longest is not None and tier.margin_at_longest < -0.0005
+    ]
+    if below:
+        said = f"requests with the longest prompt are sold below their cost: {', '.join(below)}; with margin at longest"
+        parts.append(Text(f"{said} (--margin-at longest) no prompt is", style="yellow"))
+    parts += [Text(sentence) for sentence in offered.coincide]
+    parts += [Text(""), _layouts_table(offered)]
     if offered.caches:
         parts += [Text(""), _cache_table(offered)]
-    parts.append(
-        Text(
-            "each tier is priced at its longest prompt, so every context pays; mean margin is over prompts of all "
-            "lengths of the tier, in equal ratios",
-            style="dim",
-        )
+    means = ", ".join(
+        f"{short_count(tier.mean_input_len)} to {short_count(tier.until_len)}"
+        for tier in offered.tiers
+        if tier.mode == "standard" and tier.mean_input_len is not None
     )
+    parts.append(Text(f"the margin is earned over {offered.lengths}; in the mean {means} tokens", style="dim"))
     return Group(*parts)
+
+
+def _layouts_table(offered: Offered) -> Table:
+    """The ways to serve, each with the modes and tiers that it serves."""
+    served: dict[str, list[str]] = {}
+    for tier in offered.tiers:
+        if tier.layout and tier.precision:
+            label = f"{replace(tier.layout, dp=1).label()} · {tier.precision.short()} · {tier.scheduler}"
+            served.setdefault(label, []).append(f"{tier.name.split(' above')[0]} to {short_count(tier.until_len)}")
+    table = plain_table("served in the cheapest way")
+    table.add_column("layout", overflow="fold")
+    table.add_column("modes and tiers", overflow="fold")
+    for label, tiers in served.items():
+        table.add_row(label, ", ".join(tiers))
+    return table
 
 
 def _energy(offered: Offered) -> str:
@@ -67,7 +94,7 @@ def _energy(offered: Offered) -> str:
 
 
 def _tiers_table(offered: Offered, width: int) -> Table:
-    wide = width >= 120
+    wide = 4 if width >= 120 else 2 if width >= 100 else 0
     table = plain_table("$ per million tokens")
     table.add_column("mode", no_wrap=True)
     table.add_column("prompts to", justify="right", no_wrap=True)
@@ -75,9 +102,8 @@ def _tiers_table(offered: Offered, width: int) -> Table:
         table.add_column(name, justify="right", style="bold" if name != "cached" else "", no_wrap=True)
     for name in ("batch", "tpot"):
         table.add_column(name, justify="right", no_wrap=True)
-    if wide:
-        for name in ("mean margin in", "out", "kWh in", "out"):
-            table.add_column(name, justify="right", no_wrap=True)
+    for name in ("margin", "at the longest", "kWh in", "out")[:wide]:
+        table.add_column(name, justify="right", no_wrap=True)
     mode = ""
     for tier in offered.tiers:
         if mode and tier.mode != mode:
@@ -87,7 +113,12 @@ def _tiers_table(offered: Offered, width: int) -> Table:
         if tier.reason:
             table.add_row(name, short_count(tier.until_len), *["-"] * 3)
             continue
-        more = [_margin(tier, 0), _margin(tier, 1), _kwh(tier.kwh_per_mtok_input), _kwh(tier.kwh_per_mtok_output)]
+        more = [
+            _margin(tier.margin),
+            _margin(tier.margin_at_longest),
+            _kwh(tier.kwh_per_mtok_input),
+            _kwh(tier.kwh_per_mtok_output),
+        ]
         table.add_row(
             name,
             short_count(tier.until_len),
@@ -96,13 +127,13 @@ def _tiers_table(offered: Offered, width: int) -> Table:
             _usd(tier.output_usd),
             f"{tier.batch_size:,.0f}",
             format_seconds(tier.tpot_s),
-            *(more if wide else []),
+            *more[:wide],
         )
     return table
 
 
-def _margin(tier: SoldTier, index: int) -> str:
-    return percent(tier.mean_margin[index])
+def _margin(value: float | None) -> str:
+    return "-" if value is None else percent(value)
 
 
 def _kwh(value: float | None) -> str:
@@ -123,7 +154,7 @@ def _cache_table(offered: Offered) -> Table:
             cache.tier,
             _usd(cache.write_usd),
             _usd(cache.hold_usd * offered.terms.price_over_cost),
-            f"{cache.saves:.3g} ×",
+            f"{cache.saves:,.0f} ×" if cache.saves >= 100.0 else f"{cache.saves:.3g} ×",
         )
     return table
 
@@ -302,7 +333,7 @@ def compared_report(rows: Sequence[Compared]) -> Table:
     """Open models: what the prices say against what the models are."""
     table = plain_table(
         "against the open models",
-        caption="true KV at one to two bytes an element; the cheapest host is nearest to cost",
+        caption="true KV at one to two bytes per element; the cheapest host is nearest to cost",
     )
     table.add_column("model", no_wrap=True)
     for name in ("quantity", "true", "likely, cheapest host", "likely holds", "certain holds"):
@@ -327,7 +358,7 @@ def readings_table(readings: Sequence[Reading], *, width: int) -> Table:
         caption="eight of ten combinations of the unknowns; conflicts are counted, show a sheet to read them",
     )
     table.add_column("sheet", no_wrap=True, overflow="ellipsis", max_width=34)
-    for name in ("active parameters", "KV bytes a token", "out/in"):
+    for name in ("active parameters", "KV bytes per token", "out/in"):
         table.add_column(name, justify="right", no_wrap=True)
     if width >= 100:
         table.add_column("crossover", justify="right", no_wrap=True)

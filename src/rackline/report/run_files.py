@@ -31,7 +31,7 @@ def check_series_path(text: str) -> Path:
 
 
 def series_of(result: Result) -> dict[str, Any]:
-    """Columns with one entry a request: times, lengths, preemptions, cached tokens (SI units)."""
+    """Columns with one entry per request: times, lengths, preemptions, cached tokens (SI units)."""
     return {
         "arrival_s": result.arrival_s,
         "input_len": result.requests.input_len,

@@ -47,7 +47,7 @@ def _title(plan: TrainPlan) -> str:
 
 def _request(plan: TrainPlan) -> str:
     job = plan.job
-    text = f"{job.global_batch_sequences:,} sequences of {job.seq_len:,} tokens a step "
+    text = f"{job.global_batch_sequences:,} sequences of {job.seq_len:,} tokens per step "
     text += f"({format_count(job.global_batch_tokens)} tokens)"
     if plan.tokens is not None:
         text += f", {format_count(plan.tokens)} tokens in all"
@@ -96,7 +96,9 @@ def layout_text(one: TrainCandidate) -> str:
 
 def _time(plan: TrainPlan, best: TrainCandidate) -> Table:
     count = plan.job.global_batch_sequences / (best.layout.dp * best.layout.micro_batch)
-    table = plain_table(f"where the {format_seconds(best.step_s)} of a step go ({count:,.0f} micro-batches a replica)")
+    table = plain_table(
+        f"where the {format_seconds(best.step_s)} of a step go ({count:,.0f} micro-batches per replica)"
+    )
     table.add_column("")
     table.add_column("time", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
@@ -171,7 +173,7 @@ def _footer(plan: TrainPlan, elapsed_s: float) -> Text:
         f"Schedules: {', '.join(plan.schedules) or 'none, the stack has no pipeline'} (--schedule for others). "
     )
     each = 4 if plan.job.lora_rank else 6
-    text.append(f"MFU counts {each} FLOP a token and active parameter and the whole attention square, ")
+    text.append(f"MFU counts {each} FLOP per token and active parameter and the whole attention square, ")
     text.append(
         f"over the dense peak of the products' type ({plan.job.precision.compute}); HFU adds what is run again."
     )

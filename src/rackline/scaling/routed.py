@@ -157,7 +157,7 @@ def joint_law(num_experts: float, name: str = "ludziejewski", overrides: Mapping
         UnknownNameError: no such law.
         InputError: a law of another kind; too many experts: the loss would not fall with size or data.
 
-    Assumes: one expert a token; finer experts count as E = total over active of the expert parameters.
+    Assumes: one expert per token; finer experts count as E = total over active of the expert parameters.
 
     Sources: Ludziejewski et al. 2025, equation 5.
 

@@ -1,4 +1,4 @@
-"""Points of a plan, one value a point: layout × precision × mode × batch with its latencies and its cost."""
+"""Points of a plan, one value per point: layout × precision × mode × batch with its latencies and its cost."""
 
 from __future__ import annotations
 

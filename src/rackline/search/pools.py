@@ -44,7 +44,7 @@ class PoolPoints:
         per_rank: sequences of a rank and micro-batch; 0 in a prefill pool [sequences].
         chips: of one replica [count].
         seconds: time per output token of a decode replica, service time of a prefill replica in full passes [s].
-        alone_s: the same with one sequence on a rank, or in passes of one prompt a rank [s].
+        alone_s: the same with one sequence on a rank, or in passes of one prompt per rank [s].
         requests_per_s: of one replica, no more than its links can send or receive [requests/s].
         link_s: time to send or to receive the KV cache of one prompt [s].
         together: prompts that a prefill replica serves at a time; 1 in a decode pool [requests].

@@ -31,8 +31,8 @@ class SpeculationRow:
         speculation: drafts and the tokens that a step yields.
         sequences_per_rank: of one rank and micro-batch [sequences].
         tpot_s: time per output token [s].
-        breakeven: tokens a step above which drafting pays [tokens].
-        pays_up_to: largest batch at which it is faster than one token a step; 0 when at none [sequences].
+        breakeven: tokens per step above which drafting pays [tokens].
+        pays_up_to: largest batch at which it is faster than one token per step; 0 when at none [sequences].
         best_batch: largest batch that keeps the limit; 0 when none does [sequences].
         output_tokens_per_s_per_chip: at that batch [tokens/s].
     """

@@ -10,11 +10,11 @@ from rackline.training.schedules import Durations, Timeline, schedule
 from rackline.training.step import hop_seconds
 
 MOST_MICRO_BATCHES = 4
-"""Micro-batches a stage that are shown; the middle of a longer step repeats itself."""
+"""Micro-batches per stage that are shown; the middle of a longer step repeats itself."""
 
 
 def timeline_of(plan: TrainPlan, one: TrainCandidate) -> Timeline:
-    """Run the schedule of a candidate with its own times; at most four micro-batches a stage are placed."""
+    """Run the schedule of a candidate with its own times; at most four micro-batches per stage are placed."""
     layout, job = one.layout, plan.job
     runs = Runs.of([layout])
     kind = schedule("interleaved" if layout.virtual_pp > 1 else layout.schedule)

@@ -1,4 +1,4 @@
-"""Serving: workloads, the steady state of continuous batching, curves over batch, capacity, closed forms."""
+"""Serving: workloads, continuous batching in steady state, curves over batch size, capacity, closed forms."""
 
 from rackline.serving.capacity import Capacity, CapacityRow, capacity
 from rackline.serving.closed_loop import (

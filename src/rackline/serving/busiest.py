@@ -12,20 +12,20 @@ _FEWEST, _MOST, _POINTS = 1e-3, 1e2, 101
 
 
 def busiest_share(mean: FloatLike, peers: FloatLike) -> Array:
-    """Arrivals at the busiest of several peers over the mean of those peers that got any.
+    """Arrivals at the busiest of several peers over the mean of those peers that have any.
 
-    With N_i arrivals at peer i, Poisson and independent: E[max N] / P(max N > 0) over E[N] / P(N > 0). 1 for one peer;
-    near 1 again where arrivals are rare (whoever has any has one) and where they are many.
+    With N_i arrivals at peer i, Poisson and independent: E[max N] / P(max N > 0) over E[N] / P(N > 0). It is 1 for one
+    peer, and near 1 where arrivals are rare (a peer has at most one) and where they are many.
 
     Args:
         mean: arrivals at each peer [count], broadcast with `peers`.
-        peers: how many [count].
+        peers: number of peers [count].
 
     Returns:
-        The factor, at least 1, of the shape that both broadcast to.
+        The factor, at least 1, in the broadcast shape [1].
 
-    Assumes: read from 101 points a factor 1.12 apart in the mean, within 0.5 % of the sum; from 100 arrivals on the
-        factor of 100.
+    Assumes: interpolated between 101 points a factor of 1.12 apart in the mean, within 0.5 % of the exact sum; above
+    100 arrivals, the factor at 100.
     Sources: E[max] = sum over k of 1 - (1 - P(N >= k))^peers, the tail sum of a maximum of independent variables.
 
     >>> round(float(busiest_share(0.3, 4)), 3)
@@ -35,7 +35,7 @@ def busiest_share(mean: FloatLike, peers: FloatLike) -> Array:
     shape = np.broadcast_shapes(means.shape, counts.shape)
     logs = np.broadcast_to(np.log(np.maximum(means, _FEWEST)), shape)
     found = np.ones(shape)
-    by_row = counts.ndim == len(shape) > 0 and counts.shape == (*shape[:-1], 1)  # one number of peers a layout
+    by_row = counts.ndim == len(shape) > 0 and counts.shape == (*shape[:-1], 1)  # one number of peers per layout
     for count in np.unique(counts):
         if count > 1:
             here = counts == count
@@ -47,17 +47,18 @@ def busiest_share(mean: FloatLike, peers: FloatLike) -> Array:
 def most_of(mean: FloatLike, peers: FloatLike, chance: FloatLike = 1.0) -> Array:
     """Arrivals at the busiest of several peers over the mean of one.
 
-    E[max N] / mean, between the spread of chance and the most even one, the total over the peers rounded up.
+    E[max N] / mean, interpolated between random assignment and the most even one, where the total is divided by the
+    number of peers and rounded up.
 
     Args:
         mean: arrivals at each peer [count], broadcast with `peers`.
-        peers: how many [count].
-        chance: 1 if each arrival goes to any peer, 0 if it goes to the one that has got fewest.
+        peers: number of peers [count].
+        chance: 1 if each arrival goes to a random peer, 0 if it goes to the peer with the fewest [1].
 
     Returns:
-        The factor, 1 to `peers`, of the shape that all broadcast to.
+        The factor, 1 to `peers`, in the broadcast shape [1].
 
-    Assumes: Poisson arrivals; read from 101 points a factor 1.12 apart in the mean.
+    Assumes: Poisson arrivals; interpolated between 101 points a factor of 1.12 apart in the mean.
 
     >>> most_of(1e-3, 4).round(2), most_of(3.0, 4).round(2), most_of(3.0, 4, 0.0).round(2)
     (np.float64(3.99), np.float64(1.61), np.float64(1.13))
@@ -109,7 +110,7 @@ def _curve(peers: float) -> tuple[Array, Array]:
         steps = np.arange(far)
         log_terms = steps * np.log(mean) - mean - np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, far)))])
         tails = np.clip(1.0 - np.cumsum(np.exp(log_terms)), 0.0, 1.0)  # P(N >= 1), P(N >= 2), ...
-        # tails below 1e-12 are rounding; they would count `peers` times
+        # tails below 1e-12 are rounding errors, which `peers` would multiply
         some = -np.expm1(peers * np.log1p(-np.minimum(np.where(tails > 1e-12, tails, 0.0), 1.0 - 1e-15)))
         factors[index] = some.sum() / some[0] * -np.expm1(-mean) / mean
     return np.log(means), np.maximum(factors, 1.0)

@@ -1,4 +1,4 @@
-"""Capacity: context length and number of requests that fit, layout by layout."""
+"""Capacity: the context length and number of requests that fit, by layout."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ class CapacityRow:
     """One layout of one replica.
 
     Args:
-        weights_bytes: on the fullest chip [bytes].
-        kv_room_bytes: left for KV on the fullest chip, in whole blocks; negative when the weights do not fit [bytes].
-        kv_bytes_per_sequence: of one sequence at the asked context, in whole blocks, on a chip [bytes].
-        max_context: longest context of a single sequence a rank and micro-batch; infinite where every
-            layer is windowed [tokens].
-        max_concurrency: sequences of the asked context on one replica [sequences].
-        total_concurrency: the same on all replicas that the cluster holds [sequences].
-        reason: why nothing fits; empty when something does.
+        weights_bytes: weights on the fullest chip [bytes].
+        kv_room_bytes: memory left for KV on the fullest chip, in whole blocks; negative if the weights do not fit
+            [bytes].
+        kv_bytes_per_sequence: KV cache of one sequence on a chip at the requested context, in whole blocks [bytes].
+        max_context: longest context with one sequence per rank and micro-batch; infinite if every layer is windowed
+            [tokens].
+        max_concurrency: sequences of the requested context on one replica [sequences].
+        total_concurrency: the same, on all replicas that fit on the cluster [sequences].
+        reason: why nothing fits; empty if something does.
     """
 
     layout: Layout
@@ -45,12 +46,12 @@ class CapacityRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """What fits, most concurrency first.
+    """Layouts and what fits on them, highest concurrency first.
 
     Args:
-        context_len: the asked context [tokens].
-        concurrency: the asked requests on the cluster, None when only counted [requests].
-        rows: every layout that was looked at.
+        context_len: requested context [tokens].
+        concurrency: requested number of requests on the cluster; None to only count them [requests].
+        rows: one row for each layout that was considered.
     """
 
     json_keys: ClassVar = (
@@ -74,13 +75,13 @@ class Capacity:
 
     @property
     def fitting(self) -> tuple[CapacityRow, ...]:
-        """Rows that hold what was asked."""
+        """Rows that meet the request."""
         least = max(self.concurrency or 1, 1)
         return tuple(row for row in self.rows if row.total_concurrency >= least)
 
     @property
     def fits(self) -> bool:
-        """Whether any layout holds what was asked."""
+        """Whether any layout meets the request."""
         return bool(self.fitting)
 
 
@@ -94,14 +95,14 @@ def capacity(
     server: ServerMemory = SERVER,
     layouts: Sequence[Layout] | None = None,
 ) -> Capacity:
-    """Largest context and concurrency of every layout.
+    """Longest context and highest concurrency of every layout.
 
     Args:
-        context_len: context that each counted request holds [tokens].
-        server: what is kept beside weights and cache, and the memory fraction.
+        context_len: context of each request [tokens].
+        server: memory that a server needs besides weights and cache, and the memory fraction.
 
     Raises:
-        InputError: context or fraction out of range.
+        InputError: context or memory fraction is out of range.
     """
     if not context_len >= 1:
         raise InputError(what="context", given=context_len, allowed="at least 1 token", nearest="1")
@@ -149,9 +150,9 @@ def _row(
     replicas = max(1, cluster.num_chips // layout.chips_per_replica)
     reason = ""
     if room < 0:
-        reason = f"weights, activations and runtime exceed the usable memory by {-room / 1e9:.3g} GB a chip"
+        reason = f"weights, activations and runtime exceed the usable memory by {-room / 1e9:.3g} GB per chip"
     elif count == 0:
-        reason = f"one request needs {per_sequence / 1e9:.3g} GB of KV a chip, {room / 1e9:.3g} GB are left"
+        reason = f"one request needs {per_sequence / 1e9:.3g} GB of KV per chip, but {room / 1e9:.3g} GB are left"
     return CapacityRow(
         layout=layout,
         weights_bytes=float(weights),
@@ -165,7 +166,7 @@ def _row(
 
 
 def _longest_context(sequences: Callable[[FloatLike], Array], count: int) -> Array:
-    """Bisect in powers of two, then to one token; KV grows with context but for windows."""
+    """Bisect by powers of two, then to one token; KV grows with the context except in windowed layers."""
     low, high = np.zeros(count), np.full(count, LONGEST_CONTEXT)
     for _ in range(40):
         middle = np.floor((low + high) / 2.0)

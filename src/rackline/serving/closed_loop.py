@@ -1,14 +1,14 @@
 """A closed loop: a fixed number of concurrent requests, as in benchmarks.
 
-Requests in flight are waiting, prefilling or decoding. With b of them decoding, requests leave at
+Requests in flight are waiting, in prefill or decoding. With b of them decoding, requests complete at
 
     X(b) = b / ((output_len - 1) · tpot(b))        requests/s
 
-and Little's law gives the time of a request, C / X. The decoding number is where the requests that are not decoding
+and Little's law gives the time of a request, C / X. The number b is the one at which the requests that are not decoding
 account for the time to first token: C = X(b) · (ttft(b) + (output_len - 1) · tpot(b)) = b + X(b) · ttft(b).
-Four things cap b: the loop itself, the memory, the sequences that the engine may run, and the prefill path, which at
-full load feeds room · (output_len - 1) / (new tokens + output_len - 1) slots. At a cap the rest of the requests wait,
-and their wait is part of the time to first token.
+Four limits bound b: the concurrency itself, the memory, the running sequences that the engine allows, and the prefill
+path, which at full load keeps room · (output_len - 1) / (new tokens + output_len - 1) slots busy. At a limit the other
+requests wait, and their waiting time is part of the time to first token.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from rackline.serving.steady import Engine, steady_state
 from rackline.serving.workload import Mode, Workload, Workloads
 
 _POINTS = 48
-_LOOPS = 1000  # solved at a time: bounds the memory
-_NEARLY = 0.8  # of what the prefill path can feed: beyond, requests queue for it
+_LOOPS = 1000  # loops solved at a time, which bounds the memory
+_NEARLY = 0.8  # share of the slots that the prefill path can keep busy, beyond which requests queue for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +39,12 @@ class ClosedLoop:
     """Mean times of a request.
 
     Args:
-        tpot_s, ttft_s: [s].
-        request_s: ttft + (output_len - 1) tpot [s].
-        decoding: requests that decode at a time, over all ranks [requests].
+        tpot_s, ttft_s: time per output token, time to first token [s].
+        request_s: ttft + (output_len - 1) · tpot [s].
+        decoding: mean number of decoding requests, over all ranks [requests].
         decode_s: step without prompt tokens [s].
-        bound: what keeps more requests from decoding: "concurrency", "memory", "max_num_seqs" or "prefill".
-        output_tokens_per_s: of all chips of the replicas [tokens/s].
+        bound: what limits the number of decoding requests: "concurrency", "memory", "max_num_seqs" or "prefill".
+        output_tokens_per_s: output of all replicas [tokens/s].
     """
 
     tpot_s: float
@@ -58,7 +58,8 @@ class ClosedLoop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticBatch:
-    """One batch prefilled and decoded together: prefill_s, mean step token_s, total = prefill + (n - 1) token [s]."""
+    """One batch, prefilled and decoded together: prefill_s, mean step token_s, total_s = prefill_s + (n - 1) token_s
+    [s]."""
 
     prefill_s: float
     token_s: float
@@ -67,7 +68,7 @@ class StaticBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakThroughput:
-    """Saturated: output of all chips [tokens/s] with a given number of sequences decoding on a replica."""
+    """Output of all chips at saturation [tokens/s], and the sequences decoding on a replica."""
 
     output_tokens_per_s: float
     batch_size: float
@@ -76,7 +77,7 @@ class PeakThroughput:
 
 
 def engine_of(deployment: Deployment, stack: Stack = IDEAL, speculation: Speculation = PLAIN) -> Engine:
-    """The engine of a deployment under a stack, with speculative decoding if it drafts."""
+    """The engine of a deployment under a serving stack, with the draft pass if it decodes speculatively."""
     model = deployment.model
     return Engine(
         table=deployment.table(),
@@ -99,13 +100,13 @@ def closed_loop(
     memory_fraction: float = 0.9,
     engine: Engine | None = None,
 ) -> ClosedLoop:
-    """Mean latencies with `concurrency` requests always in flight on all replicas together.
+    """Mean latencies with `concurrency` requests always in flight, on all replicas together.
 
     Args:
-        engine: of the deployment, when it is built already.
+        engine: the engine of the deployment, if it has been built already.
 
     Raises:
-        InputError: concurrency below 1, or a model that does not fit.
+        InputError: concurrency is below 1, or the model does not fit.
     """
     found = closed_loops(
         deployment, [workload], mode, np.array([concurrency]), memory_fraction=memory_fraction, engine=engine
@@ -124,21 +125,21 @@ def closed_loops(
     memory_fraction: float = 0.9,
     engine: Engine | None = None,
 ) -> list[ClosedLoop | InputError]:
-    """Many closed loops on one deployment, each by itself; see `closed_loop`.
+    """Many independent closed loops on one deployment; see `closed_loop`.
 
     Args:
-        workloads: of each loop; their equal_lengths are the same.
-        concurrency: of each loop, (loops,) [requests].
-        engine: of the deployment, when it is built already.
+        workloads: the workload of each loop; `equal_lengths` must be the same for all.
+        concurrency: requests in flight in each loop, (loops,) [requests].
+        engine: the engine of the deployment, if it has been built already.
 
     Returns:
-        One answer a loop: its means, or why it has none.
+        For each loop its means, or the error that explains why there are none.
     """
     layout = deployment.layout
     engine = engine or engine_of(deployment)
     work = Workloads.of(workloads)
     slots = layout.attention_dp * layout.pp * layout.dp
-    whole = engine.stack.reserve == "final"  # a request starts where its last token has room
+    whole = engine.stack.reserve == "final"  # a request starts only if its last token fits as well
     held = fitting_sequences(
         deployment.model,
         layout,
@@ -161,14 +162,14 @@ def closed_loops(
 
 
 def refusal(deployment: Deployment, concurrency: float, room: float) -> InputError | None:
-    """Why there is no closed loop with this number of requests, given how many fit on a rank; None if there is."""
+    """Why there is no closed loop with this many requests, given how many fit on a rank; None if there is one."""
     if not concurrency >= 1:
         return InputError(what="concurrency", given=concurrency, allowed="at least 1", nearest="1")
     if room < 1:
         return InputError(
             what=f"{deployment.model.name} on {deployment.layout.label()}",
-            given="no room for one request",
-            allowed="weights and one request within the memory",
+            given="no memory for one request",
+            allowed="memory for the weights and one request",
         )
     return None
 
@@ -176,7 +177,7 @@ def refusal(deployment: Deployment, concurrency: float, room: float) -> InputErr
 def _mean_times(
     engine: Engine, work: Workloads, mode: Mode, wanted: Array, held: Array, layout: Layout
 ) -> list[ClosedLoop]:
-    """Mean times of loops by number of requests of a rank and micro-batch, (loops,), given how many fit."""
+    """Mean times of loops by requests per rank and micro-batch, (loops,), given how many fit."""
     slots = layout.attention_dp * layout.pp * layout.dp
     output_steps: Array = work.output_len - 1.0
     caps: dict[str, Array] = {
@@ -185,7 +186,7 @@ def _mean_times(
         "max_num_seqs": np.full(wanted.shape, float(engine.stack.max_num_seqs)),
     }
     if mode.is_mixed:
-        # a step yields several tokens of a sequence under speculation and pushes the drafts through as well
+        # with speculation, a step yields several tokens per sequence and processes the drafts as well
         steps = (output_steps / engine.speculation.tokens_per_step)[:, 0]
         pushed = work.new_tokens[:, 0] + steps * engine.speculation.verified_tokens
         caps["prefill"] = 0.999 * mode.max_batched_tokens * steps / pushed
@@ -196,7 +197,7 @@ def _mean_times(
     points: Array = np.geomspace(np.minimum(1e-2, most), most, _POINTS, axis=-1)
     state = steady_state(engine, work, mode, points)
     rate = points / (output_steps * state.tpot_s + state.hold_s)
-    if mode.is_batch_by_batch:  # all that ended together are admitted together
+    if mode.is_batch_by_batch:  # sequences that end together are admitted together
         waiting = engine.stack.beyond_passes_s(work) + state.hold_s
     else:
         others = np.maximum(wanted * layout.pp - 1.0, 0.0)[:, None]
@@ -241,8 +242,8 @@ def static_batch(
     """One batch prefilled together, then decoded together.
 
     Args:
-        batch_size: sequences on all replicas together [sequences].
-        input_len, output_len: [tokens].
+        batch_size: sequences, on all replicas together [sequences].
+        input_len, output_len: prompt and output lengths [tokens].
     """
     sizes = (np.array([size], dtype=np.float64) for size in (batch_size, input_len, output_len))
     return static_batches(deployment, *sizes, engine=engine)[0]
@@ -251,18 +252,18 @@ def static_batch(
 def static_batches(
     deployment: Deployment, batch_size: Array, input_len: Array, output_len: Array, engine: Engine | None = None
 ) -> list[StaticBatch]:
-    """Many static batches on one deployment, each by itself; see `static_batch`.
+    """Many independent static batches on one deployment; see `static_batch`.
 
     Args:
-        batch_size: sequences on all replicas together, (batches,) [sequences].
-        input_len, output_len: (batches,) [tokens].
+        batch_size: sequences, on all replicas together, (batches,) [sequences].
+        input_len, output_len: prompt and output lengths, (batches,) [tokens].
     """
     engine = engine or engine_of(deployment)
     layout = deployment.layout
     per_rank = np.ceil(batch_size / (layout.attention_dp * layout.dp))
     times = engine.time_table(False)
     prompts = engine.seconds(Batch(prefill_sequences=per_rank, chunk_tokens=input_len), times, two_batch_overlap=False)
-    prefill = engine.with_prompts_s(0.0, prompts)  # driven in process: no server in between
+    prefill = engine.with_prompts_s(0.0, prompts)  # called in process, without a server
     step = Batch(decode_sequences=per_rank, context_len=input_len + output_len / 2.0)
     token = np.where(output_len > 1, engine.decode_s(step, times, two_batch_overlap=False), 0.0)
     total = prefill + np.maximum(output_len - 1.0, 0.0) * token
@@ -279,7 +280,7 @@ def max_throughput(
     max_num_seqs: float = 4096.0,
     engine: Engine | None = None,
 ) -> PeakThroughput:
-    """Output of an engine that never lacks requests; the batch is what fits.
+    """Output of an engine at unlimited request rate, with the largest batch that fits.
 
     Args:
         max_num_seqs: sequences that one rank may decode at once [sequences].
@@ -295,6 +296,6 @@ def max_throughput(
 
 
 def unlimited_requests(deployment: Deployment, max_num_seqs: float) -> float:
-    """Requests in flight from which on a deployment never lacks any [requests]."""
+    """Requests in flight that are enough to saturate a deployment [requests]."""
     layout = deployment.layout
     return max_num_seqs * layout.attention_dp * layout.pp * layout.dp

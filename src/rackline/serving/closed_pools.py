@@ -1,6 +1,6 @@
 """A closed loop of two pools: a fixed number of concurrent requests over a prefill and a decode pool.
 
-With n sequences decoding on each rank and micro-batch (peers) of the decode replicas, requests pass at
+With n sequences decoding on each rank and micro-batch (peer) of the decode replicas, requests complete at
 
     X(n) = n · peers · replicas / ((output_len - 1) · tpot(n))        requests/s
 
@@ -8,8 +8,8 @@ and those in flight follow from Little's law, with the time to first token of th
 
     C = X(n) · (ttft(X) + (output_len - 1) · tpot(n))
 
-At the rate of the prefill pool, the rest of C waits for it; where the decode pool is full (memory, sequences
-that it may run), requests wait for a place in it.
+At the rate of the prefill pool, the rest of C waits for prefill; where the decode pool is full (memory, running
+sequences), requests wait for a slot in it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from rackline.serving.steady import Engine
 from rackline.serving.workload import Workload
 
 _POINTS = 48
-_FINE = 2000  # points between them, where requests in flight rise steeply
-_FULL = 0.995  # of the prefill pool's rate: beyond, all further requests wait
-_NEARLY = 0.8  # of it, from which on requests queue
+_FINE = 2000  # points between them where the requests in flight rise steeply
+_FULL = 0.995  # share of the prefill pool's rate beyond which all further requests wait
+_NEARLY = 0.8  # share of it beyond which requests queue
 _LOADS = np.array([0.02, 0.2, 0.4, 0.6, 0.75, 0.85, 0.92])  # of the prefill pool, between which times are interpolated
-_MOST_IN_TURN = 8  # replicas beyond which the arrivals of one are as even as of this number
+_MOST_IN_TURN = 8  # with more replicas in turn, arrivals at one of them are hardly more even
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +42,13 @@ class ClosedPools:
     """Mean times of a request.
 
     Args:
-        tpot_s, ttft_s: [s].
-        request_s: ttft + (output_len - 1) tpot [s].
-        decoding: requests that decode at a time, over all replicas [requests].
-        transfer_s: part of the time to first token that moves the KV cache [s].
-        load: share of the prefill pool's rate that is used.
-        bound: what keeps more requests from decoding: "concurrency", "prefill", "memory" or "max_num_seqs".
-        output_tokens_per_s: of all chips [tokens/s].
+        tpot_s, ttft_s: time per output token, time to first token [s].
+        request_s: ttft + (output_len - 1) · tpot [s].
+        decoding: mean number of decoding requests, over all replicas [requests].
+        transfer_s: transfer of the KV cache, part of the time to first token [s].
+        load: utilisation of the prefill pool [1].
+        bound: what limits the number of decoding requests: "concurrency", "prefill", "memory" or "max_num_seqs".
+        output_tokens_per_s: output of both pools [tokens/s].
     """
 
     tpot_s: float
@@ -63,7 +63,7 @@ class ClosedPools:
 
 @dataclass(slots=True, kw_only=True)
 class TwoPools:
-    """A prefill and a decode pool of one cluster, each of layout.dp replicas; keeps what its closed loops share.
+    """A prefill and a decode pool on one cluster, each of layout.dp replicas; caches what closed loops share.
 
     Args:
         prefill, decode: the pools.
@@ -81,9 +81,9 @@ class TwoPools:
         """Mean latencies with `concurrency` requests always in flight.
 
         Raises:
-            InputError: concurrency below 1, or a pool in which no request fits.
+            InputError: concurrency is below 1, or no request fits in one of the pools.
 
-        Assumes: requests go to the replicas in turn; the first token is seen when the KV cache has arrived.
+        Assumes: requests go to the replicas in turn; the first token counts once the KV cache has arrived.
         """
         steps = (workload.output_len - 1.0) / self.then.speculation.tokens_per_step
         slots, caps = self._places(workload, concurrency)
@@ -94,7 +94,7 @@ class TwoPools:
         rate: Array = points * slots / (steps * step_s)
         most = self.prompts_per_s(workload)
         sent_s = self._transfer_s(workload)
-        # the requests of a benchmark's first burst wait for each other in the prefill pool
+        # the initial burst of a benchmark queues in the prefill pool
         stack = self.first.stack
         around = stack.beyond_passes_s(workload) + sent_s + stack.burst_share * max(concurrency - 1.0, 0.0) / most
         if rate[-1] > _FULL * most:
@@ -105,7 +105,7 @@ class TwoPools:
         if in_flight[-1] > concurrency:
             n = float(np.interp(concurrency, in_flight, points))
             bound = "prefill" if np.interp(n, points, rate) > _NEARLY * most else "concurrency"
-        else:  # the others wait for a place
+        else:  # the others wait for a slot
             n = float(points[-1])
         served, step = float(np.interp(n, points, rate)), float(np.interp(n, points, step_s))
         request = concurrency / served
@@ -121,12 +121,12 @@ class TwoPools:
         )
 
     def prompts_per_s(self, workload: Workload) -> float:
-        """Prompts that the prefill pool serves with full passes [requests/s]."""
+        """Rate of the prefill pool with full passes [requests/s]."""
         passes = self._prompt_passes_s(workload)
         return self.prefill.layout.dp * len(passes) / float(passes[-1])
 
     def _places(self, workload: Workload, concurrency: float) -> tuple[float, dict[str, float]]:
-        """(peers of all decode replicas, sequences that one of them can decode by what bounds it)."""
+        """(peers of all decode replicas, sequences that one peer can decode by the limit that bounds it)."""
         layout = self.decode.layout
         slots = float(layout.attention_dp * layout.pp * layout.dp)
         for pool, engine in ((self.prefill, self.first), (self.decode, self.then)):
@@ -150,7 +150,7 @@ class TwoPools:
         }
 
     def _step_s(self, workload: Workload, points: Array) -> Array:
-        """Decode step with these numbers of sequences a rank and micro-batch, at least one on the busiest [s]."""
+        """Decode step with these numbers of sequences per rank and micro-batch, at least one on the busiest [s]."""
         ranks = float(as_array(self.then.attention_dp))
         held = np.maximum(points, 1.0)
         batch = Batch(
@@ -168,14 +168,14 @@ class TwoPools:
         return self._passes[workload]
 
     def _first_s(self, workload: Workload, load: Array) -> Array:
-        """Arrival of a prompt to the end of its pass, by the load of the prefill pool [s]."""
+        """Time from the arrival of a prompt to the end of its pass, by the load of the prefill pool [s]."""
         if workload not in self._waits:
             passes = self._prompt_passes_s(workload)
             each = len(passes) / float(passes[-1])
             turn = min(self.prefill.layout.dp, _MOST_IN_TURN)
             self._waits[workload] = np.array([prompt_time_s(passes, float(rho) * each, turn) for rho in _LOADS])
         waits = self._waits[workload]
-        # in proportion to 1 / (1 - load) between the loads and beyond the last
+        # interpolated in proportion to 1 / (1 - load), extrapolated beyond the last
         at = 1.0 / (1.0 - np.minimum(load, 1.0 - 1e-6))
         known = 1.0 / (1.0 - _LOADS)
         slope = (waits[-1] - waits[-2]) / (known[-1] - known[-2])

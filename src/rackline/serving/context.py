@@ -1,9 +1,10 @@
 """Context parallelism: several chips split one long prompt, or one long KV cache, that is too large for one chip.
 
-The ranks of a context group hold the same weights. In prefill each has 1/cp of a prompt's tokens, cut so that all have
-the same number of query-key pairs, and the keys and values of the others come over the links: all-gather fetches them
-before attention, a ring passes them on block by block while attention works. In decode each has 1/cp of the cache
-(split-KV over chips): queries go to all ranks of the group, partial outputs with their softmax sums come back.
+The ranks of a context group hold the same weights. In prefill each rank has 1/cp of a prompt's tokens, split so that
+all ranks have the same number of query-key pairs, and the keys and values of the other ranks come over the links: an
+all-gather fetches them before attention, or a ring passes them on block by block while attention runs. In decode each
+rank has 1/cp of the cache (split-KV over chips): queries go to all ranks of the group, and partial outputs with their
+softmax sums come back.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ class ContextGroup:
 def prefill_chunk(workload: Workload, max_batched_tokens: float, cp: int = 1) -> Batch:
     """The pass of one rank of a context group, full of prompt tokens.
 
-    A group takes cp · B tokens a pass. Of a chunk of C tokens a rank has C/cp, with as many query-key pairs as the
-    others: pairs = (C/cp) · (prefix + C/2), so its own prefix is (C - C/cp)/2 longer.
+    A group processes cp · B tokens per pass. Of a chunk of C tokens a rank has C/cp, with as many query-key pairs as
+    the other ranks: pairs = (C/cp) · (prefix + C/2), so its own prefix is (C - C/cp)/2 longer.
 
     Args:
-        max_batched_tokens: B, new tokens of a pass on one rank [tokens].
+        max_batched_tokens: B, new tokens per pass on one rank [tokens].
         cp: ranks that share a prompt [count].
 
     >>> one, four = (prefill_chunk(Workload(input_len=8192.0, output_len=2), 2048.0, cp) for cp in (1, 4))
@@ -70,10 +71,10 @@ def kv_exchange_bytes(
 ) -> Array:
     """Keys and values that reach one chip from the other ranks of its group in a full prefill pass [bytes].
 
-    (cp - 1)/cp of all keys that its queries see: those of the pass and those of earlier chunks.
+    This is (cp - 1)/cp of all keys that its queries attend to: those of the pass and those of earlier chunks.
 
     Args:
-        max_batched_tokens: new tokens of a pass on one rank [tokens].
+        max_batched_tokens: new tokens per pass on one rank [tokens].
     """
     tokens = max_batched_tokens * group.cp
     chunk = min(workload.new_tokens, tokens)
@@ -85,14 +86,14 @@ def kv_exchange_bytes(
 def split_kv_bytes(model: Model, sequences: FloatLike, group: ContextGroup) -> Array:
     """Queries and partial outputs that one chip sends in a decode pass of a group [bytes].
 
-    Of `sequences` of the group each rank holds the tokens of 1/cp and sends their queries to the cp - 1 others; it
-    sends the partial outputs of all others back, each head with its softmax sum.
+    Each rank holds the new tokens of 1/cp of the group's `sequences` and sends their queries to the cp - 1 other ranks;
+    it returns the partial outputs for the queries of the others, with one softmax sum per head.
     """
     others = (group.cp - 1) / group.cp
     total: FloatLike = 0.0
     for attention, count in _kinds(model):
         heads = np.ceil(attention.num_q_heads / as_array(group.tp))
-        # queries and outputs in bf16 are what the kernel reads and writes; 4 bytes of softmax sum a head
+        # the kernel reads queries and writes outputs in bf16; 4 bytes of softmax sum per head
         total = total + count * heads * (attention.decode_io_elements * 2.0 + 4.0)
     return as_array(sequences * others * total)
 
@@ -109,11 +110,11 @@ def _kv_bytes_per_token(model: Model, precision: Precision, tp: FloatLike) -> Fl
 def exchange_s(
     engine: Engine, cluster: Cluster, num_bytes: FloatLike, group: ContextGroup, op_class: CollectiveName
 ) -> Array:
-    """Time of one exchange a layer over the level that joins a context group [s].
+    """Time of one exchange per layer, over the fabric level that joins a context group [s].
 
     Args:
-        num_bytes: of all layers, on one chip, one way [bytes].
-        op_class: whose measured numbers apply. An all-gather passes cp - 1 messages on one after the other, in an
+        num_bytes: bytes of all layers, per chip and direction [bytes].
+        op_class: operation class whose calibration applies. An all-gather forwards cp - 1 messages in sequence; in an
             all-to-all every rank is one message away.
     """
     inside = as_array(as_array(group.tp) * group.cp <= cluster.scale_up.size)
@@ -146,14 +147,14 @@ def context_prefill_s(
     *,
     two_batch_overlap: bool = False,
 ) -> Array:
-    """Time of a full prefill pass of a context group, keys and values gathered before attention, by its kernels [s].
+    """Time of a full prefill pass of a context group, with an all-gather of keys and values, kernels only [s].
 
     Returns:
         Shape () or (layouts, 1).
 
     Assumes: experts see the tokens of all ranks, as without context parallelism.
-    Sources: all-gather context parallelism, Llama 3, arXiv:2407.21783 section 3.3.2; the latent of MLA is what is
-        sent, and expanded again on every rank.
+    Sources: all-gather context parallelism, Llama 3, arXiv:2407.21783 section 3.3.2; for MLA the latent is sent, and
+    expanded on every rank.
     """
     batch = prefill_chunk(workload, max_batched_tokens, group.cp)
     device = engine.seconds(batch, engine.time_table(two_batch_overlap), two_batch_overlap=two_batch_overlap)
@@ -165,9 +166,9 @@ def context_prefill_s(
 
 
 def ring_exposed_s(attention_s: FloatLike, exchange_seconds: FloatLike, cp: int) -> Array:
-    """What a ring of context parallelism adds to a pass: transfer beyond the attention that hides it [s].
+    """Exposed transfer time of ring context parallelism: what attention does not hide [s].
 
-    exposed = max(exchange - attention (cp - 1)/cp, 0): of cp blocks the first is there already
+    exposed = max(exchange - attention (cp - 1)/cp, 0), as the first of cp blocks is local
 
     Args:
         attention_s: attention over all blocks on one rank [s].
@@ -191,13 +192,13 @@ def context_decode_s(
     *,
     threads: int = 1,
 ) -> Array:
-    """Time of a decode pass of a context group that holds `sequences` together, each cache cut cp ways [s].
+    """Time of a decode pass of a context group with `sequences` sequences in all, each cache split cp ways [s].
 
     Args:
-        sequences: of the group [sequences], scalar or (1, points).
+        sequences: sequences of the group [sequences], scalar or (1, points).
 
     Returns:
-        Shape as the engine's tables and `sequences` broadcast.
+        Broadcast shape of the engine's tables and `sequences`.
 
     Assumes: the tokens of the group are spread evenly over its ranks between the attention layers.
     Sources: flash-decoding's split over keys, across chips instead of cores; Helix parallelism, arXiv:2507.07120.

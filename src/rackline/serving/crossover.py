@@ -1,4 +1,4 @@
-"""Tables of the lecture over the catalogue: ridge points of chips, crossover context and balance batch of models."""
+"""The lecture's tables over the catalogue: ridge points of chips, crossover context and balance batch of models."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from rackline.hardware import Chip
 from rackline.serving.blackboard import balance_batch, dimensionless_ridge
 
 LONGEST_CONTEXT = 1e9
-"""Contexts beyond a thousand million tokens count as never."""
+"""Contexts beyond a billion tokens count as infinite."""
 
 _WIDTHS = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ridge:
-    """Where one chip's compute and memory meet, for one data type.
+    """The ridge point of one chip for one data type.
 
     Args:
         chip: catalogue name.
-        dtype: data type of weights and multiply.
+        dtype: data type of weights and matrix products.
         flop_per_byte: peak over bandwidth [FLOP/byte].
-        ridge: the lecture's R, multiplies per weight read = balance batch of a dense model [ratio].
+        ridge: the lecture's R, multiplies per weight read, which is the balance batch of a dense model [ratio].
         drain_s: time to read the whole memory once [s].
     """
 
@@ -68,20 +68,21 @@ def ridges(chips: Sequence[Chip]) -> list[Ridge]:
 def model_crossover_context(
     model: AnyModel, *, flop_per_s: float, hbm_bytes_per_s: float, bytes_per_element: float
 ) -> float:
-    """Context at which reading one sequence's cache takes as long as its weight products, for any attention kind.
+    """Context length at which reading one sequence's cache takes as long as its weight products, for any attention
+    kind.
 
     read_bytes(L*) / hbm_bytes_per_s = 2 * N_active / flop_per_s
 
     Args:
-        model: whose reads count: windows stop, picked tokens stop, index keys and full layers grow.
+        model: the model; reads of windows and of selected tokens are bounded, those of index keys and full layers grow.
         flop_per_s: dense compute rate [FLOP/s].
         hbm_bytes_per_s: memory bandwidth of the same chips [bytes/s].
-        bytes_per_element: of the cache, where the kind does not fix it [bytes].
+        bytes_per_element: bytes per cached element, where the attention kind does not fix it [bytes].
 
     Returns:
-        Tokens; infinity where the reads never grow that far, 0 where states alone take longer.
+        Tokens; infinite where the reads never grow that far, 0 where recurrent states alone take longer.
 
-    Assumes: reads never fall with the context; a batch so large that the weights do not count.
+    Assumes: reads do not fall with the context; the batch is so large that weight reads are negligible.
 
     Sources: lecture C15, C97; for dense attention it equals `rackline.serving.blackboard.crossover_context`.
 
@@ -99,20 +100,20 @@ def model_crossover_context(
         return 0.0
     if excess(LONGEST_CONTEXT) < 0.0:
         return math.inf
-    brentq: Any = importlib.import_module("scipy.optimize").brentq  # takes a tenth of a second to import
+    brentq: Any = importlib.import_module("scipy.optimize").brentq  # takes 0.1 s to import
 
     return float(brentq(excess, 0.0, LONGEST_CONTEXT, rtol=1e-9))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOfModel:
-    """What the context of one model costs.
+    """Cost of the context of one model.
 
     Args:
         model: catalogue name.
-        kv_bytes_per_token: by type of the cache, that one new token adds [bytes/token].
-        state_bytes: recurrent states of a sequence [bytes].
-        kv_bytes: cache of one sequence by context, in the first type [bytes].
+        kv_bytes_per_token: cache that one new token adds, by data type [bytes/token].
+        state_bytes: recurrent state of a sequence [bytes].
+        kv_bytes: cache of one sequence by context length, in the first data type [bytes].
         crossover_context: see `model_crossover_context` [tokens].
         balance_batch: sequences at which weight products take as long as weight reads [count].
     """
@@ -128,13 +129,13 @@ class CacheOfModel:
 def cache_of_model(
     model: AnyModel, chip: Chip, *, dtype: str, kv_types: dict[str, float], contexts: Sequence[int]
 ) -> CacheOfModel:
-    """Cache, crossover and balance batch of one model on one chip.
+    """Cache, crossover context and balance batch of one model on one chip.
 
     Args:
-        model, chip: which.
-        dtype: data type of weights and multiply on this chip.
-        kv_types: name → bytes of an element of the cache; the first one counts for contexts and crossover.
-        contexts: lengths of which the cache is given [tokens].
+        model, chip: the model and the chip.
+        dtype: data type of weights and matrix products on this chip.
+        kv_types: data type → bytes per cached element; the first one is used for contexts and crossover.
+        contexts: context lengths for which the cache is reported [tokens].
     """
     first = next(iter(kv_types.values()))
     rate = chip.flop_per_s(dtype)
@@ -147,6 +148,6 @@ def cache_of_model(
         crossover_context=model_crossover_context(
             model, flop_per_s=rate, hbm_bytes_per_s=chip.hbm_bytes_per_s, bytes_per_element=first
         ),
-        # a tied or looked-up embedding can leave fewer stored than multiplied: then it counts as dense
+        # with tied embeddings, fewer parameters can be stored than multiplied: then it counts as dense
         balance_batch=float(balance_batch(ridge, max(1.0, model.total_over_active))),
     )

@@ -1,7 +1,7 @@
-"""Step time and cost of one deployment over batch: the optimum, the balance points, fast and slow mode.
+"""Step time and cost of one deployment over batch size: balance points, fast and slow modes.
 
-The same questions as the closed forms of `rackline.serving.blackboard`, answered from a deployment's pass table by
-bracketing, so that they hold for any architecture, calibration and policy.
+These are the questions of the closed forms in `rackline.serving.blackboard`, answered from a deployment's pass table by
+root finding, so that they hold for any architecture, calibration and step policy.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _LARGEST = 1.0e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCurve:
-    """Decode steps of one replica.
+    """Decode step and cost of one replica by batch size.
 
     Args:
         batch_size: sequences on one replica (a pipeline micro-batch) [sequences], shape (points,).
         step_s: time of a decode step [s].
-        usd_per_mtok_output: rent of the replica over its tokens [USD per million], NaN without a price.
-        tokens_per_s_per_chip, tokens_per_s_per_user: [tokens/s].
+        usd_per_mtok_output: rent of the replica over its tokens [USD per million tokens], NaN without a price.
+        tokens_per_s_per_chip, tokens_per_s_per_user: output per chip and per sequence [tokens/s].
     """
 
     batch_size: Array
@@ -42,13 +42,13 @@ class BatchCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModeChoice:
-    """Another batch of the same deployment and what it trades.
+    """Another batch size of the same deployment, compared with the normal one.
 
     Args:
-        batch_size: [sequences].
-        speed_ratio: tokens/s of a user over the normal batch.
-        price_ratio: cost of a token over the normal batch.
-        reason: why the wanted ratio cannot be had; empty when it can.
+        batch_size: sequences on one replica [sequences].
+        speed_ratio: tokens/s per user over that at the normal batch size [ratio].
+        price_ratio: cost per token over that at the normal batch size [ratio].
+        reason: why the requested ratio cannot be reached; empty if it can.
     """
 
     batch_size: float
@@ -73,11 +73,11 @@ def batch_curve(
     batch_size: Array | None = None,
     policy: StepPolicy | None = None,
 ) -> BatchCurve:
-    """Decode step and cost over batch.
+    """Decode step and cost over batch size.
 
     Args:
         context_len: cached tokens of each sequence [tokens].
-        batch_size: points; default 61 from 1 to 16384 in equal ratios [sequences].
+        batch_size: batch sizes; by default 61 from 1 to 16384, logarithmically spaced [sequences], (points,).
     """
     points = np.unique(np.rint(np.geomspace(1, 16384, 61))) if batch_size is None else np.asarray(batch_size)
     step = deployment.table().seconds(decode_batch(deployment, points, context_len), policy)
@@ -108,7 +108,7 @@ def _step(deployment: Deployment, context_len: float, policy: StepPolicy | None)
 
 
 def _choice(step: Callable[[float], float], batch_size: float, normal_batch: float, reason: str = "") -> ModeChoice:
-    """A batch beside the normal one."""
+    """Compare a batch size with the normal one."""
     seconds, normal = step(batch_size), step(normal_batch)
     return ModeChoice(
         batch_size=batch_size,
@@ -125,10 +125,10 @@ def mode_at_speed(
     context_len: float,
     policy: StepPolicy | None = None,
 ) -> ModeChoice:
-    """The largest batch that is `speed_ratio` times as fast as the normal one (below 1: a slow mode).
+    """The largest batch size that is `speed_ratio` times as fast as the normal one (below 1: a slow mode).
 
     Raises:
-        InputError: ratio or batch not positive.
+        InputError: the ratio or the batch size is not positive.
     """
     _positive("normal_batch", normal_batch)
     _positive("speed_ratio", speed_ratio)
@@ -149,10 +149,10 @@ def mode_at_price(
     context_len: float,
     policy: StepPolicy | None = None,
 ) -> ModeChoice:
-    """The batch whose tokens cost `price_ratio` times the normal batch's (below 1: a slow mode).
+    """The batch size whose tokens cost `price_ratio` times the normal ones (below 1: a slow mode).
 
     Raises:
-        InputError: ratio or batch not positive.
+        InputError: the ratio or the batch size is not positive.
     """
     _positive("normal_batch", normal_batch)
     _positive("price_ratio", price_ratio)
@@ -165,7 +165,7 @@ def mode_at_price(
             batch_size=np.inf,
             speed_ratio=0.0,
             price_ratio=cheapest / (normal / normal_batch),
-            reason=f"cost floor: no batch is cheaper than {cheapest / (normal / normal_batch):.3g} times",
+            reason=f"cost floor: no batch size is cheaper than {cheapest / (normal / normal_batch):.3g} times normal",
         )
     if step(1.0) <= per_token:
         return _choice(step, 1.0, normal_batch, "batch 1 costs less than that")
@@ -173,19 +173,20 @@ def mode_at_price(
 
 
 def balance_batch(deployment: Deployment, context_len: float = 0.0) -> float:
-    """Batch at which compute takes as long as memory under the blackboard (lecture C20, with KV C23).
+    """Batch size at which compute takes as long as memory traffic under the blackboard policy (lecture C20, with KV
+    C23).
 
     Args:
-        context_len: 0 leaves KV out [tokens].
+        context_len: context of each sequence; 0 leaves KV out [tokens].
 
     Returns:
-        Sequences on one replica; infinite when KV reads outgrow compute at every batch.
+        Sequences on one replica; infinite if KV reads take longer than compute at every batch size.
     """
     return _balance(deployment, lambda batch: (batch, context_len), 1.0)
 
 
 def crossover_context(deployment: Deployment, batch_size: float = 1.0e7) -> float:
-    """Context at which a large batch's KV reads take as long as its compute, L* (lecture C15) [tokens].
+    """Context length at which the KV reads of a large batch take as long as its compute, L* (lecture C15) [tokens].
 
     Infinite where attention reads a bounded number of tokens or its own FLOP grow as fast.
     """
@@ -222,7 +223,7 @@ def _balance(
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Root of a rising function between two points, to 1e-9 in ratio."""
+    """Root of an increasing function between two points, to a relative 1e-9."""
 
     def at(log: float) -> float:
         return function(math.exp(log))

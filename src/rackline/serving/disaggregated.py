@@ -1,14 +1,13 @@
-"""Disaggregated serving: one pool of replicas only prefills, another only decodes, the KV cache is transferred between
-them.
+"""Disaggregated serving: one pool of replicas only prefills, another only decodes; the KV cache moves between them.
 
-A prefill replica runs full passes of max_batched_tokens new tokens a rank; a decode replica runs passes without
-prompts. With n prompt tokens to prefill, B tokens a pass, t the time of such a pass, R ranks and pp stages
+A prefill replica runs full passes of max_batched_tokens new tokens per rank; a decode replica runs passes without
+prompts. With n prompt tokens to prefill, B tokens per pass, t the time of such a pass, R ranks and pp stages
 
     prompts/s of a prefill replica    R · pp · B / (n · t)
     requests/s of a decode replica    sequences / ((output_len - 1) · tpot)
-    ttft = constant + wait and passes of the prompt (see `PrefillPasses`) + transfer
+    ttft = constant + waiting time and passes of the prompt (see `PrefillPasses`) + transfer
 
-The first token is made by the prefill pool; it is counted as seen when the cache has arrived.
+The prefill pool generates the first token, which counts once the cache has arrived.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ from rackline.serving.context import prefill_chunk
 from rackline.serving.steady import Engine
 from rackline.serving.workload import Workload
 
-MOST_LOAD = 0.95  # of the prefill pool: beyond, waiting grows without bound
-_HALVINGS = 10  # of the load: to a thousandth
+MOST_LOAD = 0.95  # of the prefill pool: beyond it, waiting grows without bound
+_HALVINGS = 10  # bisections of the load, to a thousandth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillRate:
-    """Prefill replicas at full passes; arrays over layouts or scalars.
+    """Rate of prefill replicas with full passes; arrays over layouts, or scalars.
 
     Args:
-        pass_s: time of a full pass, all pipeline stages [s].
+        pass_s: time of a full pass through all pipeline stages [s].
         service_s: time from the start of a prompt to its first token, in full passes [s].
-        alone_s: the same in passes with one prompt a rank [s].
-        prompts_per_s: of one replica [requests/s].
-        together: prompts that one replica serves at a time, at least 1 [requests].
-        peers: ranks and pipeline stages among which they are spread [count].
+        alone_s: the same, in passes with one prompt per rank [s].
+        prompts_per_s: rate of one replica [requests/s].
+        together: prompts that one replica processes at a time, at least 1 [requests].
+        peers: ranks and pipeline stages over which they are spread [count].
     """
 
     pass_s: Array
@@ -62,14 +61,14 @@ def prefill_rate(
     replicated: FloatLike = 1.0,
     exchange_seconds: FloatLike = 0.0,
 ) -> PrefillRate:
-    """How fast a replica that only prefills works through prompts.
+    """Rate at which a prefill-only replica processes prompts.
 
     Args:
         max_batched_tokens: new tokens of a pass on one rank [tokens].
         pp: pipeline stages, each with a micro-batch in flight [count].
         cp: ranks that share a prompt [count].
-        replicated: context ranks beyond the attention-dp ranks, for models without experts [count].
-        exchange_seconds: of keys and values between the ranks of a context group, in a pass [s].
+        replicated: context-parallel ranks beyond the attention-dp ranks, for models without experts [count].
+        exchange_seconds: exchange of keys and values within a context group, per pass [s].
 
     Returns:
         Arrays of shape () or (layouts,).
@@ -103,26 +102,27 @@ def prefill_rate(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillPasses:
-    """What prompts that come at random find at a prefill replica; arrays that broadcast.
+    """Waiting and service of randomly arriving prompts at a prefill replica; arrays that broadcast.
 
-    A pass of x prompts a rank takes T(x) = alone + (full - alone) (x - 1) / (m / peers - 1). While passes follow one
-    another each takes what came during the one before, so that with lambda prompts/s of a replica
+    A pass with x prompts per rank takes T(x) = alone + (full - alone) (x - 1) / (m / peers - 1). In consecutive passes
+    each takes the prompts that arrived during the one before, so that with lambda prompts/s per replica
 
         tau = T(lambda tau)    from alone to full, the usual pass
         time = own pass + busy · tau / 2 · (1 + c) · regular + rho² full / (2 m (1 - rho) k) · near
 
-    busy = x / (x + exp(-x)), x = lambda tau; c, the variance of passes, grows their mean as a request sees it. Arrivals
-    that k replicas get in turn are nearly regular: they wait for the rest of a pass only where more than one comes in
-    it, and for room in it 1 / k as long. Within 15 % of the chain of `rackline.serving.pool_queue` for eight of ten
-    random replicas and loads, 31 % low and 48 % high at worst, for the search, which has 10^5 pairs.
+    busy = x / (x + exp(-x)), x = lambda tau; c is the variance of the passes, which lengthens them as a request sees
+    them. Arrivals that k replicas receive in turn are nearly regular: they wait for the rest of a pass only where more
+    than one arrives in it, and 1 / k as long for room in it. The result is within 15 % of the Markov chain of
+    `rackline.serving.pool_queue` for 80 % of random replicas and loads, 31 % low and 48 % high at worst; it exists for
+    the search, which has 10^5 pairs.
 
     Args:
-        alone_s: T(1) of all passes of a prompt [s].
-        full_s: the same in full passes [s].
-        together: m, prompts of a full pass [requests].
-        peers: ranks and micro-batches among which they are spread [count].
+        alone_s: T(1), over all passes of a prompt [s].
+        full_s: the same, in full passes [s].
+        together: m, prompts in a full pass [requests].
+        peers: ranks and micro-batches over which they are spread [count].
 
-    Sources: Pollaczek 1930 for m = 1; Krämer and Langenbach-Belz 1976 for arrivals in turn.
+    Sources: Pollaczek 1930 for m = 1; Krämer and Langenbach-Belz 1976 for round-robin arrivals.
     """
 
     alone_s: FloatLike
@@ -134,8 +134,8 @@ class PrefillPasses:
         """Mean time from the arrival of a prompt to the end of its last pass [s].
 
         Args:
-            load: rho, share of the rate of full passes, below 1.
-            in_turn: k, replicas that get the arrivals in turn [count].
+            load: rho, rate over that of full passes, below 1 [1].
+            in_turn: k, replicas that receive the arrivals in turn [count].
 
         >>> one = PrefillPasses(alone_s=1.0, full_s=1.0, together=1.0, peers=1.0)
         >>> [round(float(one.prompt_s(load)), 2) for load in (0.01, 0.5, 0.9)]
@@ -147,7 +147,7 @@ class PrefillPasses:
         rate = rho * m / full
         slope = np.where(each > 1.0, (full - alone) / np.maximum(each - 1.0, 1e-9), 0.0) / peers
         grown = rate * slope
-        rounded = 0.5 * (peers - 1.0)  # a rank with one prompt more makes all wait
+        rounded = 0.5 * (peers - 1.0)  # a rank with one more prompt makes the others wait
         rest = np.maximum(1.0 - grown, 1e-9)
         tau = np.clip((alone + slope * (rounded - peers)) / rest, alone, full)
         come = rate * tau
@@ -161,10 +161,10 @@ class PrefillPasses:
         return own + busy * tau / 2.0 * (1.0 + variance) * regular + room
 
     def highest_load(self, limit_s: FloatLike, in_turn: FloatLike = 1.0) -> Array:
-        """Highest load, up to MOST_LOAD, at which prompts are done within `limit_s` in the mean; 0 where none is.
+        """Highest load, up to MOST_LOAD, at which prompts take at most `limit_s` on average; 0 where there is none [1].
 
         Args:
-            limit_s: time to first token that is left for waiting and passes [s].
+            limit_s: part of the time to first token that is left for waiting and passes [s].
         """
         limit = as_array(limit_s)
         low, high = np.zeros(np.broadcast(limit, self.full_s, in_turn).shape), MOST_LOAD
@@ -179,12 +179,12 @@ class PrefillPasses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvTransfer:
-    """What the KV cache of one prompt costs on the links between the pools.
+    """Transfer of the KV cache of one prompt between the pools.
 
     Args:
-        kv_bytes: one copy of the prompt's cache [bytes].
+        kv_bytes: size of the prompt's cache [bytes].
         level: "scale_up" inside a domain, else "scale_out".
-        seconds: latency and the slower of both ends [s].
+        seconds: latency, and the time of the slower end [s].
     """
 
     kv_bytes: float
@@ -202,13 +202,13 @@ def kv_transfer(
     prefill_link: FabricLevel,
     decode_link: FabricLevel,
 ) -> KvTransfer:
-    """Time to move a prompt's KV cache from the chips that made it to those that decode with it.
+    """Time to transfer a prompt's KV cache from the prefill chips to the decode chips.
 
     Args:
-        prefill_link, decode_link: level of each pool over which the cache goes.
+        prefill_link, decode_link: fabric level over which the cache leaves and arrives.
 
-    Assumes: the chips of the prefilling rank each send their part, sent when the prompt is done; copies that tensor
-        parallelism needs are received again by each chip that decodes.
+    Assumes: each chip of the prefill rank sends its part when the prompt is complete; copies that tensor parallelism
+    needs are sent to each decode chip separately.
     """
     whole = float(as_array(kv_bytes_per_sequence(model, Layout(), precision, workload.input_len)))
     sent = whole / (prefill_layout.tp * prefill_layout.pp)
@@ -222,5 +222,5 @@ def kv_transfer(
 
 
 def shared_level(prefill_level: FabricLevel, num_chips: int, scale_out: FabricLevel | None) -> FabricLevel:
-    """The level that joins two pools of one cluster: its domain when both fit in it, else the network."""
+    """The fabric level that joins two pools of one cluster: the scale-up domain if both fit in it, else the network."""
     return prefill_level if num_chips <= prefill_level.size or scale_out is None else scale_out

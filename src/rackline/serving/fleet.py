@@ -1,4 +1,4 @@
-"""A fleet: replicas of one deployment that a given traffic needs, with their racks, power and price."""
+"""A fleet: the replicas of one deployment that some traffic needs, with their racks, power and price."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _CLOSE = 1e-9  # of a rented unit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Output tokens that users ask for.
+    """Demand for output tokens.
 
     Args:
         tokens_per_s: mean over a day, interactive and offline together [tokens/s].
-        peak_over_mean: busiest hour of the interactive part over its mean, at least 1 [ratio].
-        offline_share: share that may wait for quiet hours.
-        provider_tokens_per_s: all traffic of a provider, to compare with; None for none [tokens/s].
+        peak_over_mean: interactive traffic of the busiest hour over its mean, at least 1 [ratio].
+        offline_share: share that may wait for off-peak hours [1].
+        provider_tokens_per_s: total traffic of a provider, for comparison; None for none [tokens/s].
 
     Raises:
-        InputError: traffic that is not positive, a ratio below 1, a share outside 0 to 1.
+        InputError: traffic is not positive, the ratio is below 1, or the share is outside 0 to 1.
     """
 
     tokens_per_s: float
@@ -44,7 +44,8 @@ class Traffic:
 
     @property
     def capacity_tokens_per_s(self) -> float:
-        """Rate that the fleet must reach: the interactive peak, or the mean of all when offline work fills the valleys.
+        """Rate that the fleet must reach: the interactive peak, or the mean of all traffic if offline work fills the
+        rest.
 
         capacity = max((1 - s) · T · k, T)
 
@@ -59,11 +60,11 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Equal replicas on one cluster in one copy of the deployment.
+    """Equal replicas on one cluster within one copy of the deployment.
 
     Args:
-        replica_chips: chips of one replica, which stay together [count].
-        replicas: in one copy [count].
+        replica_chips: chips of one replica, which must be in one rack if they fit [count].
+        replicas: replicas in one copy [count].
     """
 
     cluster: Cluster
@@ -108,19 +109,19 @@ class Interactive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """What the traffic needs.
+    """The copies of a deployment that the traffic needs.
 
     Args:
-        copies: of the deployment [count].
-        copy_tokens_per_s: of one of them [tokens/s].
-        num_chips, num_racks: of all copies [count].
-        billed_chips: that are paid for, whole rented units [count].
-        power_w: with host, network and cooling, or None [W].
-        usd_per_hour: rent of the chips that are paid, or None [USD/hour].
-        utilisation: mean traffic over what the copies could serve.
-        usd_per_mtok_output_all_in: rent over the mean traffic, idle hours paid [USD per million output tokens].
-        copy_share: one copy over the provider's traffic (lecture C33), or None.
-        fleet_share: this traffic over the provider's, or None.
+        copies: copies of the deployment [count].
+        copy_tokens_per_s: output of one copy [tokens/s].
+        num_chips, num_racks: chips and racks of all copies [count].
+        billed_chips: chips that are paid for, in whole rented units [count].
+        power_w: power with host, network and cooling, or None [W].
+        usd_per_hour: rent of the chips that are paid for, or None [USD/hour].
+        utilisation: mean traffic over the capacity of the copies [1].
+        usd_per_mtok_output_all_in: rent, idle hours included, over the mean traffic [USD per million output tokens].
+        copy_share: output of one copy over the provider's traffic (lecture C33), or None [1].
+        fleet_share: this traffic over the provider's, or None [1].
         requests_per_s: mean traffic as requests; None where lengths are not known [requests/s].
         interactive: the users that the traffic comes from; None where it was given as a rate.
     """
@@ -162,12 +163,12 @@ class Fleet:
 
 
 def fleet(traffic: Traffic, copy_tokens_per_s: float, parts: tuple[Part, ...], copies: int | None = None) -> Fleet:
-    """Copies, racks, power and rent for a traffic.
+    """Copies, racks, power and rent for some traffic.
 
     Args:
         copy_tokens_per_s: output tokens of one copy of the deployment [tokens/s].
-        parts: chips of one copy by cluster; two for pools on clusters of their own.
-        copies: where they are known; else as many as the traffic needs [count].
+        parts: replicas of one copy by cluster; two parts for pools on different clusters.
+        copies: number of copies, if it is known; else as many as the traffic needs [count].
 
     Assumes: replicas share racks, see `packed_racks`; pools may then lie in different racks.
 
@@ -254,10 +255,10 @@ def fleet_of_users(
 
 
 def packed_racks(chips_per_rack: int, replicas: list[tuple[int, int]]) -> int:
-    """Racks that hold replicas of several sizes, each rack filled from the largest that still fits.
+    """Racks that hold replicas of several sizes, each rack filled with the largest that still fits.
 
     Args:
-        replicas: (chips of a replica, how many of them); one larger than a rack takes whole racks and a remainder.
+        replicas: (chips of a replica, number of replicas); one larger than a rack takes whole racks and a remainder.
 
     >>> packed_racks(72, [(27, 4), (16, 4)])
     3

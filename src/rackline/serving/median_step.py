@@ -1,8 +1,8 @@
-"""The median time between two tokens, which many benchmarks publish, in place of the mean.
+"""The median inter-token time, which many benchmarks publish in place of the mean.
 
-The mean counts the steps that carry prompts by their share. The median is one step: the prompts that come between two
-steps are a Poisson number of them, each of some length, so that with few arrivals the median step carries none,
-however long the others take.
+The mean weights the steps that carry prompts by their share. The median is a single step: a Poisson number of prompts
+of random length arrives between two steps, so with few arrivals the median step carries none, however long the others
+take.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from rackline.passes.features import Array, as_array
 from rackline.serving.steady import Engine
 from rackline.serving.workload import Mode, Workload, Workloads
 
-_MOST = 64.0  # prompts a step from which on the distribution is taken as symmetric around mean - _BEHIND
+_MOST = 64.0  # prompts per step above which the distribution is taken as symmetric around mean - _BEHIND
 _BEHIND = 0.65
 _POINTS = 200
 
 
 def median_prompts(arrivals: Array) -> Array:
-    """Median amount of prompt tokens that come in a step, in mean prompts.
+    """Median amount of prompt tokens that arrive in a step, in units of the mean prompt [1].
 
     Equation:
         F(x) = e^-r + sum over n >= 1 of Poisson(n; r) Gamma(x; n),  F(median) = 1/2, and 0 up to r = ln 2
 
     Args:
-        arrivals: r, prompts a step.
+        arrivals: r, prompts per step [1].
 
-    Assumes: prompts arrive at random and their lengths are exponential.
+    Assumes: Poisson arrivals and exponentially distributed prompt lengths.
 
     >>> median_prompts(np.array([0.5, 1.0, 4.0])).round(2).tolist()
     [0.0, 0.4, 3.49]
@@ -58,16 +58,16 @@ def _tabulated() -> tuple[Array, Array]:
 
 
 def median_step_s(engine: Engine, workload: Workload | Workloads, mode: Mode, sequences_per_rank: Array) -> Array:
-    """Median time between two tokens of a request with `sequences_per_rank` decoding on each rank [s].
+    """Median inter-token time of a request with `sequences_per_rank` sequences decoding on each rank [s].
 
     Args:
-        workload: of one kind of requests, or of one a row.
+        workload: one workload, or one per row.
         sequences_per_rank: (points,) or (workloads, points) [sequences].
 
     Returns:
-        Of the shape of `sequences_per_rank`; with drafts the median step over their mean yield.
+        Array in the shape of `sequences_per_rank`; with drafts, the median step over the mean tokens per step.
 
-    Assumes: ranks that step together share the prompts evenly.
+    Assumes: ranks in lockstep share the prompts evenly.
     """
     b = as_array(sequences_per_rank)
     overlap = mode.two_batch_overlap

@@ -1,16 +1,17 @@
 """An open loop: requests arrive at random, independently of the server.
 
-With lambda requests a second, a request waits for the prefill path (`rackline.serving.prompt_queue`) and then decodes
-in J = output_len - 1 passes, each as long as what runs beside it makes it. Four things set the mean time of a token:
+At lambda requests per second, a request waits for the prefill path (`rackline.serving.prompt_queue`) and then decodes
+in J = output_len - 1 passes, whose time depends on what else runs in them. Four effects determine the mean time per
+token:
 
     tpot = E[T] + growth · D'(n) · (n_seen - n) + (V0 - VJ) · k / (J (1 - rho))
 
-- the mean pass E[T] with the prompts that arrive meanwhile;
-- the batch that a request sees, n_seen: itself and those beside it, more than the mean over passes because requests
-  come in bursts (busy periods of the prefill path make them 1 / (1 - rho)² as uneven as Poisson arrivals);
-- the backlog V0 of prompts that a finished prompt leaves behind, served while it decodes, less the VJ that wait when
-  it ends, at k seconds a token;
-- Little's law: lambda · J · tpot requests decode.
+- the mean pass E[T], with the prompts that arrive meanwhile;
+- the batch that a request sees, n_seen: itself and the others, more than the mean over passes because requests start to
+decode in bursts (busy periods of the prefill path make their variance 1 / (1 - rho)² that of Poisson arrivals);
+- the backlog V0 of prompt tokens when a prompt is finished, processed while it decodes, less the backlog VJ when it
+ends, at k seconds per token;
+- Little's law: lambda · J · tpot requests are decoding.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from rackline.serving.prompt_queue import PromptPasses, PromptQueue, prompt_queu
 from rackline.serving.steady import Engine, SteadyState
 from rackline.serving.workload import Mode, Workload
 
-_ITERATIONS = 8  # of the rate that keeps a batch; each leaves a part of the error
-_FOUND = 0.1  # error of the number in flight, relative, from which on there is no such rate: beyond saturation
-UNEVEN = 0.9  # sequences by which the busiest of many ranks exceeds their mean when each request goes to the idlest
+_ITERATIONS = 8  # of the rate at which a batch size holds; each reduces the error
+_FOUND = 0.1  # relative error of the number in flight above which there is no such rate: beyond saturation
+UNEVEN = 0.9  # sequences by which the busiest of many ranks exceeds the mean when each request goes to the least loaded
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # beyond saturation
@@ -42,23 +43,23 @@ def open_loop(
     threads: int = 1,
     iterations: int = _ITERATIONS,
 ) -> SteadyState:
-    """Mean latencies under random arrivals, at the rate at which `sequences_per_rank` decode in the mean.
+    """Mean latencies under random arrivals, at the rate at which `sequences_per_rank` sequences decode on average.
 
-    The rate of a replica is sequences / (J · tpot + hold), over all its ranks and micro-batches.
+    The rate of a replica is sequences / (J · tpot + hold), summed over its ranks and micro-batches.
 
     Args:
         sequences_per_rank: n, mean on each rank and micro-batch [sequences]; scalar, (points,) or (layouts, points),
-            rising along the points.
-        decode_s: the decode step at this concurrency if it is known already, without drafts [s].
-        growth_s: what one more sequence adds to it if that is known [s].
-        max_batched_tokens: of each layout, (layouts, 1), in place of the mode's [tokens].
-        iterations: of the rate that keeps n [count].
+            increasing along the points.
+        decode_s: the decode step at this concurrency, without drafts, if it is known already [s].
+        growth_s: increase of the decode step with one more sequence, if it is known already [s].
+        max_batched_tokens: token budget per pass of each layout, (layouts, 1), instead of the mode's [tokens].
+        iterations: iterations to find the rate [count].
 
     Returns:
-        Arrays of shape () or (points,) or (layouts, points). Where prefill_utilisation is 1 or more the state does
-        not exist and ttft_s is infinite.
+        Arrays of shape () or (points,) or (layouts, points). Where prefill_utilisation is 1 or more there is no steady
+        state, and ttft_s is infinite.
 
-    Assumes: Poisson arrivals, memory for all that come, requests of about equal length.
+    Assumes: Poisson arrivals, memory for all requests, requests of about equal length.
     Sources: see `rackline.serving.prompt_queue`; the number of requests in a busy period and its variance, Borel 1942.
     """
     if np.ndim(sequences_per_rank) == 0:
@@ -81,7 +82,7 @@ def open_loop(
     first = np.minimum(workload.new_tokens, passes.room)
     whole_s = passes.decode_s + passes.first_s + passes.per_token_s * (passes.room - first)
     most = 0.999 * passes.room / (workload.new_tokens * whole_s)
-    # prompts that come in a pass, were every request to see the mean of all passes
+    # prompts that arrive in a pass if every request saw the mean pass
     coming = n / steps
     some = -np.expm1(-coming * peers) if chunked else coming * peers
     first_s = passes.first_s + (0.0 if chunked else passes.decode_s)
@@ -95,12 +96,12 @@ def open_loop(
         error = np.log(np.maximum(rate * steps * tpot_s / n, 1e-9))
         most = np.where(error > 0.0, rate, most)
         least = np.where(error > 0.0, least, rate)
-        slope = np.clip(tpot_s / passes.decode_s, 1.0, 5.0)  # of ln(rate · tpot) against ln(rate), about
+        slope = np.clip(tpot_s / passes.decode_s, 1.0, 5.0)  # approximate slope of ln(rate · tpot) against ln(rate)
         rate = rate * np.exp(np.clip(-error / slope, -0.7, 0.7))
         rate = np.where((rate > least) & (rate < most), rate, np.sqrt(least * most))
         queue = prompt_queue(passes, rate, workload.new_tokens)
         tpot_s = _step_seen_s(queue, passes, mode, n, rate, steps, growth_s)
-    error = np.clip(np.log(np.maximum(rate * steps * tpot_s / n, 1e-9)), -3.0, 3.0)  # what is left, along the curve
+    error = np.clip(np.log(np.maximum(rate * steps * tpot_s / n, 1e-9)), -3.0, 3.0)  # remaining error
     moved = np.exp(-error / np.clip(tpot_s / passes.decode_s, 1.0, 5.0))
     rate = rate * moved
     tpot_s = n / (rate * steps)
@@ -128,9 +129,10 @@ def open_loop(
 def _batch_after_batch(
     engine: Engine, workload: Workload, n: Array, steps: float, step_s: Array, growth_s: Array, passes: PromptPasses
 ) -> SteadyState:
-    """Decode first: all that came while a batch decoded are prefilled, with those that come meanwhile, then decode.
+    """Decode first: the requests that arrived while a batch decoded, and during their prefill, form the next batch.
 
-    A server with vacations: prompts are served until none waits, then it is away for G = J steps of a batch of n.
+    This is a server with vacations: it serves prompts until none is waiting, then is away for G = J steps of a batch of
+    n.
 
         wait = E[G²] / (2 E[G]) + lambda w² / (2 (1 - rho)),  n = lambda G / (1 - rho),  rho = lambda w
 
@@ -142,17 +144,17 @@ def _batch_after_batch(
     pieces = np.ceil(workload.new_tokens / passes.room - 1e-9)
     one_s = np.where(
         pieces > 1.0, prompt_s * workload.new_tokens / passes.room, prompt_s + 0.0 * n
-    )  # w: what a prompt costs among in_pass of them
+    )  # w: time per prompt in a pass with in_pass of them
     more_s = passes.per_token_s * np.minimum(workload.new_tokens, passes.room)
     each_s = np.where(pieces > 1.0, one_s, (one_s + (in_pass - 1.0) * more_s) / in_pass)
     rate = n / (batch_s + n * each_s)
     calm = 1.0 - rate * each_s
     feedback = np.clip(rate * steps * growth_s / calm, 0.0, 0.95)
-    uneven = 1.0 / (calm * calm * (1.0 - feedback * feedback))  # variance of the size of a batch over its mean
+    uneven = 1.0 / (calm * calm * (1.0 - feedback * feedback))  # variance of the batch size over its mean
     variance = (steps * growth_s) ** 2 * n * uneven
     waiting_s = 0.5 * (batch_s + variance / batch_s) + 0.5 * rate * each_s**2 / calm
     nobody = np.exp(-rate * batch_s)
-    idle = nobody / (rate * (batch_s + nobody / rate) / calm)  # of the arrivals, those that find nothing to do
+    idle = nobody / (rate * (batch_s + nobody / rate) / calm)  # share of the arrivals that find the server idle
     together_s = each_s * (in_pass + 1.0) / 2.0
     rest_s = 0.5 * np.maximum(n + uneven - in_pass, 0.0) * each_s  # of the batch that a request sees
     return SteadyState(
@@ -192,7 +194,7 @@ def _passes(
     busiest_s: Array,
     threads: int,
 ) -> PromptPasses:
-    """What prompts add to a pass: one of them, and each further token at a usual load."""
+    """Time that prompts add to a pass: the first one, and each further token at a typical load."""
     chunked = mode.is_mixed
     verified, new = engine.speculation.verified_tokens, workload.new_tokens
     room = np.maximum(budget - (n * verified if chunked else 0.0 * n), 1.0)
@@ -246,7 +248,7 @@ def _passes(
 def _step_seen_s(
     queue: PromptQueue, passes: PromptPasses, mode: Mode, n: Array, rate: Array, steps: float, growth_s: Array
 ) -> Array:
-    """Time between two tokens of a request, with drafts of a step [s]."""
+    """Time of a step as a request sees it; with drafts, a step yields several tokens [s]."""
     decode, peers = passes.decode_s, as_array(passes.peers)
     prompts_s = queue.pass_s - decode
     cycle_s, decodes = queue.pass_s, np.ones_like(queue.some)

@@ -1,20 +1,20 @@
-"""An open loop of two pools: prompts that come at random wait for a prefill replica, then decode without prompts.
+"""An open loop of two pools: randomly arriving prompts wait for a prefill replica, then decode in the other pool.
 
-A prefill replica takes what waits, up to m prompts, into one pass of T_j seconds, j prompts of about equal length. Of k
-replicas in turn each gets every k-th arrival, so between two of its arrivals lie k exponential phases. The phases X
-that a replica holds at the end of a pass form a chain, for lambda prompts/s of one replica
+A prefill replica takes the waiting prompts, at most m, into one pass of T_j seconds for j prompts of about equal
+length. With k replicas in turn, each receives every k-th arrival, so k exponential phases lie between two of its
+arrivals. The phases X that a replica holds at the end of a pass form a Markov chain, for lambda prompts/s per replica
 
-    X' = X - k j + Poisson(k lambda T_j)      j = min(floor(X / k), m), after waiting for X = k where no prompt is there
+    X' = X - k j + Poisson(k lambda T_j)      j = min(floor(X / k), m), after waiting for X = k if no prompt is there
 
-whose stationary law gives the mean number of phases over time, of which (k - 1) / 2 belong to no prompt yet, and
-Little's law the time to the end of a prompt's pass. That is exact; no number is fitted.
+Its stationary distribution gives the mean number of phases over time, of which (k - 1) / 2 belong to no prompt yet, and
+Little's law gives the time to the end of a prompt's pass. This is exact; no number is fitted.
 
-A request that comes to decode sees the mean number beside it (arrival theorem of a shared processor), so that
+A request that starts to decode sees the mean number of others (arrival theorem of processor sharing), so that
 
     tpot = T(n + 1 / peers) · (1 + 1 / (2 J))    n = lambda J tpot / peers     J = output_len - 1
 
-on each of the ranks and micro-batches (peers) of a decode replica, which wait for the busiest; half a step passes until
-a request joins.
+on each of the ranks and micro-batches (peers) of a decode replica, which wait for the busiest one; a request waits half
+a step until it joins.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from rackline.serving.open_loop import UNEVEN
 from rackline.serving.steady import Engine
 from rackline.serving.workload import Mode, Workload
 
-_TOO_FULL = 0.98  # of what a prefill replica serves: beyond, the chain has too many states
-_STEPS = 60  # of the fixed point of the decode step, each halves the error
+_TOO_FULL = 0.98  # of the rate of a prefill replica: beyond it, the chain has too many states
+_STEPS = 60  # fixed-point iterations of the decode step, each of which halves the error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPools:
-    """Means of a prefill and a decode replica.
+    """Mean latencies of a prefill and a decode replica.
 
     Args:
-        first_s: arrival of a prompt to the end of the pass that ends it; infinite where the pool is overloaded [s].
+        first_s: time from the arrival of a prompt to the end of its last pass; infinite if the pool is overloaded [s].
         tpot_s: time per output token [s].
-        in_flight: sequences that decode on one rank and micro-batch [sequences].
-        load: share of the prefill pool's rate that is used.
+        in_flight: mean number of sequences decoding on one rank and micro-batch [sequences].
+        load: utilisation of the prefill pool [1].
     """
 
     first_s: float
@@ -52,12 +52,13 @@ class OpenPools:
 
 
 def prompt_passes_s(engine: Engine, workload: Workload, mode: Mode) -> Array:
-    """Time of passes of 1, 2, ... prompts, as many as fit, spread evenly over ranks and micro-batches [s].
+    """Time of passes with 1, 2, ... prompts, as many as fit, spread evenly over ranks and micro-batches [s].
 
     Returns:
-        Array of shape (m,); a prompt that needs several passes has one entry, the time of them all.
+        Array of shape (m,); for a prompt that needs several passes, one entry with the time of all of them.
 
-    Assumes: prompts of equal length; where a pass holds no whole number of prompts, the nearest, at the same rate.
+    Assumes: prompts of equal length; where a pass does not hold a whole number of prompts, the nearest one at the same
+    rate.
     """
     new, room = workload.new_tokens, float(mode.max_batched_tokens)
     peers = round(float(as_array(engine.attention_dp)) * float(as_array(engine.micro_batches)))
@@ -76,7 +77,7 @@ def prompt_passes_s(engine: Engine, workload: Workload, mode: Mode) -> Array:
     overlap = mode.two_batch_overlap
     times = engine.time_table(overlap)
     found = engine.with_prompts_s(0.0, engine.seconds(batch, times, two_batch_overlap=overlap))
-    # as many tokens a second as passes that are full to the last token
+    # the token rate of passes that are full to the last token
     return np.where(busiest == each, found * np.maximum(each * new / room, 1.0), found)
 
 
@@ -84,14 +85,14 @@ def prompt_time_s(pass_s: Array, prompts_per_s: float, in_turn: int = 1) -> floa
     """Mean time from the arrival of a prompt at a replica to the end of its pass [s].
 
     Args:
-        pass_s: time of passes of 1, 2, ..., m prompts [s], (m,).
-        prompts_per_s: lambda, of this replica [requests/s].
-        in_turn: k, replicas that get the arrivals in turn [count].
+        pass_s: time of passes with 1, 2, ..., m prompts [s], (m,).
+        prompts_per_s: lambda, arrival rate at this replica [requests/s].
+        in_turn: k, replicas that receive the arrivals in turn [count].
 
     Returns:
-        Infinite where the load is above 98 %.
+        Seconds; infinite if the load is above 98 %.
 
-    Assumes: Poisson arrivals at all replicas together; a pass begins as soon as a prompt is there.
+    Assumes: Poisson arrivals at all replicas together; a pass starts as soon as a prompt is waiting.
     Sources: Bailey 1954, On queueing processes with bulk service; the method of phases, Erlang 1917.
 
     >>> round(prompt_time_s(np.array([1.0]), 0.5), 6)
@@ -108,7 +109,7 @@ def prompt_time_s(pass_s: Array, prompts_per_s: float, in_turn: int = 1) -> floa
     taken = np.maximum(ready, 1)
     left = np.where(ready == 0, 0, held - k * taken)
     seconds = np.asarray(pass_s, dtype=float)[taken - 1]
-    # transitions: what is left and what comes in a pass
+    # transitions: what is left, and what arrives during a pass
     come = held[None, :] - left[:, None]
     logs = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1.0, size)))))
     mean = (phases_per_s * seconds)[:, None]
@@ -137,14 +138,14 @@ def open_pools(
     prefill_replicas: int = 1,
     decode_replicas: int = 1,
 ) -> OpenPools:
-    """Mean latencies of two pools at a rate of arrivals; what the cache takes between them comes on top.
+    """Mean latencies of two pools at an arrival rate, without the transfer of the KV cache.
 
     Args:
-        requests_per_s: of all replicas together [requests/s].
-        prefill_replicas: of the prefill pool, which get requests in turn [count].
-        decode_replicas: of the decode pool [count].
+        requests_per_s: arrival rate at all replicas together [requests/s].
+        prefill_replicas: replicas of the prefill pool, which receive requests in turn [count].
+        decode_replicas: replicas of the decode pool [count].
 
-    Assumes: Poisson arrivals, prompts of about equal length, memory for all that come.
+    Assumes: Poisson arrivals, prompts of about equal length, memory for all requests.
     Sources: see `prompt_time_s`; arrival theorem, Sevcik and Mitrani 1981.
     """
     passes = prompt_passes_s(prefill, workload, prefill_mode)

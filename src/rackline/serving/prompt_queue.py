@@ -1,8 +1,8 @@
 """Prompts waiting for passes of an engine: a bulk-service queue whose service time depends on the batch.
 
-Passes follow one another without a pause. One that finds V tokens of prompts waiting at its rank takes x = min(V, B)
-of them and lasts T(x), with or without prompts; what arrives meanwhile waits for the next. With n new tokens a prompt,
-lambda prompts a second, a = lambda n and
+Passes follow one another without a pause. A pass that finds V prompt tokens waiting at its rank takes x = min(V, B) of
+them and lasts T(x), with or without prompts; tokens that arrive meanwhile wait for the next pass. With n new tokens per
+prompt, lambda prompts per second, a = lambda n and
 
     T(x) = D + e · [x > 0] + c · x        V' = V - x + Y,  Y = n · Poisson(lambda T(x))        rho = a T(B) / B
 
@@ -11,11 +11,12 @@ stationarity of E[V] and of E[V²] gives
     E[T] = (D + e s) / (1 - a c),  E[x] = a E[T],  s = P(x > 0)
     E[V] = (Var(Y - x) / 2 + (1 - a c) E[x (B - x)]) / (B (1 - rho))
 
-and Little's law the mean time of a token from its arrival to the end of its pass. That is exact. What moments alone do
-not give, s and E[x²], is closed between the two limits in which it is known: passes that never fill, and prompts much
-longer than a pass. Chunked prefill has D = a decode step; with prompts first e = -D plus what a pass of prompts takes.
+and Little's law gives the mean time of a token from its arrival to the end of its pass. This is exact. What the moments
+alone do not give, s and E[x²], is interpolated between the two limits in which it is known: passes that never fill, and
+prompts much longer than a pass. With chunked prefill D is a decode step; with prefill first e is the time of a pass of
+prompts less D.
 
-Ranks and micro-batches that step together (peers) wait for the slowest: what the others carry is part of D and e.
+Ranks and micro-batches in lockstep (peers) wait for the slowest: the load of the others is part of D and e.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ import numpy as np
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.serving.busiest import most_of
 
-_ROUNDS = 6  # of the share of passes with prompts
+_ROUNDS = 6  # iterations of the share of passes with prompts
 _TINY = 1e-12
-_CHANCE = 1.15  # spread of prompts over peers against that of chance, when passes are alike
-_SPREAD = 2.7  # how fast passes of several prompts become all or nothing as prompts grow: fitted to the chain itself
+_CHANCE = 1.15  # spread of prompts over peers relative to random assignment, when all passes are alike
+_SPREAD = 2.7  # how fast passes become full or empty as prompts grow: fitted to the Markov chain itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptPasses:
-    """Passes of an engine by what the busiest rank carries; arrays that broadcast.
+    """Time of passes of an engine by the prompt tokens of the busiest rank; arrays that broadcast.
 
     Args:
-        decode_s: D, pass without prompts [s].
-        first_s: what a pass with one prompt, or as much of it as fits, takes longer; negative where decoding waits [s].
-        per_token_s: what each further token adds [s].
-        room: B, tokens that a pass takes from one rank [tokens].
-        peers: ranks and micro-batches that step together [count].
+        decode_s: D, time of a pass without prompts [s].
+        first_s: additional time of a pass with one prompt, or as much of it as fits; negative where decoding waits [s].
+        per_token_s: additional time of each further token [s].
+        room: B, prompt tokens that a pass can take from one rank [tokens].
+        peers: ranks and micro-batches in lockstep [count].
     """
 
     decode_s: Array
@@ -54,19 +55,19 @@ class PromptPasses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptQueue:
-    """Waiting prompts in the mean; arrays.
+    """Mean values of the queue of prompts; arrays.
 
     Args:
-        pass_s: E[T], over passes [s].
-        prompt_pass_s: of a pass with prompts [s].
-        some: share of passes in which any peer carries prompts.
-        prompt_tokens: E[x], new tokens of a pass on one rank [tokens].
-        wait_s: arrival of a prompt to the end of the pass that ends it [s].
-        backlog: tokens that wait when a pass starts [tokens].
-        left_behind: tokens that wait when a prompt has just ended [tokens].
-        load: rho, from 1 on the backlog grows without end.
-        settling: passes in which a backlog comes back to its mean [count].
-        growth: how much a pass grows in the mean with each second of D.
+        pass_s: E[T], mean pass [s].
+        prompt_pass_s: mean pass with prompts [s].
+        some: share of passes in which any peer carries prompts [1].
+        prompt_tokens: E[x], new tokens per pass on one rank [tokens].
+        wait_s: time from the arrival of a prompt to the end of its last pass [s].
+        backlog: tokens waiting when a pass starts [tokens].
+        left_behind: tokens waiting when a prompt has just been finished [tokens].
+        load: rho; at 1 or more the backlog grows without bound [1].
+        settling: relaxation time of the backlog, in passes [count].
+        growth: increase of the mean pass per increase of D [1].
     """
 
     pass_s: Array
@@ -88,14 +89,14 @@ def prompt_queue(
     """The queue of one rank.
 
     Args:
-        prompts_per_s: lambda, arrivals at one rank, at random [requests/s].
-        new_tokens: n, of a prompt [tokens].
-        like: the queue at a rate close by, to start from.
+        prompts_per_s: lambda, arrival rate at one rank [requests/s].
+        new_tokens: n, new tokens per prompt [tokens].
+        like: the queue at a similar rate, as a starting point.
 
     Returns:
-        Arrays of the shape that all broadcast to; without meaning where `load` is 1 or more.
+        Arrays in the broadcast shape; not meaningful where `load` is 1 or more.
 
-    Assumes: Poisson arrivals, prompts of about equal length, peers that get theirs at random.
+    Assumes: Poisson arrivals, prompts of about equal length, random assignment to peers.
     Sources: Bailey 1954, On queueing processes with bulk service, for constant T; the balance of E[V²] is that of
         Kingman 1962, On queues in heavy traffic.
     """
@@ -109,7 +110,7 @@ def prompt_queue(
     load = tokens_per_s * whole_pass_s / room
     open_ = np.maximum(1.0 - load, 1e-3)
     pieces = np.ceil(size - 1e-9)
-    # a prompt's last piece leaves room, which others fill under load
+    # the last chunk of a prompt leaves room, which other prompts fill under load
     fill = np.where(size > 0.6, 1.0 + (pieces / size - 1.0) * open_, 1.0)
 
     several = bool(np.any(peers > 1))
@@ -135,7 +136,7 @@ def prompt_queue(
             own = np.minimum(np.maximum(np.where(one, 1.0 - (1.0 - some) * calm - some * busy, 0.0), kept), 1.0)
             some = np.where(one, some, 1.0 - (1.0 - kept) ** peers)
             some = np.maximum(some, own)
-            # long passes end few requests, so that each new one finds the peer with fewest
+            # few requests end in a long pass, so each new one goes to the least loaded peer
             if turn % 2 == 0:
                 chance = _CHANCE * np.sqrt(np.minimum(mean_s / loaded_s, 1.0))
                 busiest = most_of(rate * loaded_s, peers, chance)
@@ -148,13 +149,13 @@ def prompt_queue(
         if several:
             least_s = decode + passes.first_s
             together_s = np.where(one, np.clip(loaded_s, least_s, np.maximum(whole_pass_s, least_s)), least_s)
-            loaded_s = np.where(peers > 1.0, 0.5 * (together_s + before_s), loaded_s)  # else it swings
+            loaded_s = np.where(peers > 1.0, 0.5 * (together_s + before_s), loaded_s)  # else it oscillates
     mean_s = decode + some * (loaded_s - decode)
     taken = np.minimum(tokens_per_s * mean_s, room * (1.0 - 1e-6))
-    # the pass as one rank sees it: others' prompts when it has none, and what its own add
+    # the pass as one rank sees it: prompts of the others if it has none, and what its own add
     own_s, base_s, noise = loaded_s, decode, np.zeros_like(mean_s)
     if several:
-        # a prompt is one more in its pass: it sees more beside it than a pass has in the mean
+        # a prompt adds to its own pass, so it sees a fuller pass than the mean one
         at_once = (1.0 + (busiest * rate * loaded_s) ** 2.5) ** 0.4
         with_it_s = decode + passes.first_s + per_prompt_s * some * loaded_s / mean_s * (at_once - 1.0)
         own_s = np.where(

@@ -1,7 +1,7 @@
 """Waiting for a slot: an engine runs no more sequences than max_num_seqs, or than its KV cache holds.
 
-A slot is a server that a request keeps from its first pass to its last. All of them together are M/D/c: c slots,
-arrivals at random, requests of about equal length.
+A slot is a server that a request occupies from its first pass to its last. The slots form an M/D/c queue: c slots,
+Poisson arrivals, requests of about equal length.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from rackline.passes.features import Array, FloatLike, as_array
 
 
 def slot_wait_s(in_flight: FloatLike, slots: FloatLike, stay_s: FloatLike) -> Array:
-    """Mean wait for a slot [s]; infinite where more are in flight than there are slots.
+    """Mean waiting time for a slot [s]; infinite where more requests are in flight than there are slots.
 
         M/M/c: stay / c · rho^(sqrt(2 (c + 1)) - 1) / (1 - rho),    M/D/c: half of it, times 1 + f
 
         f = (1 - rho) (c - 1) (sqrt(4 + 5 c) - 2) / (16 rho c)
 
     Args:
-        in_flight: sequences that have a slot in the mean, rate · stay [sequences].
+        in_flight: mean number of occupied slots, arrival rate · stay [sequences].
         slots: c [sequences].
-        stay_s: that a request keeps its slot [s].
+        stay_s: time that a request occupies its slot [s].
 
     Sources: Sakasegawa 1977 for M/M/c; Cosmetatos 1975 for M/D/c.
 

@@ -1,8 +1,8 @@
-"""Speculative decoding: several cheap draft tokens, verified in one pass of the model.
+"""Speculative decoding: several cheap draft tokens, which one pass of the model verifies.
 
-A step drafts k tokens a sequence, one after another, with a small head (a multi-token prediction layer, or a draft
-model of about one layer such as EAGLE), then verifies k + 1 tokens a sequence in one pass. Of these, a drafts are
-accepted on average, and each step yields a + 1 tokens.
+A step drafts k tokens per sequence, one after another, with a small head (a multi-token prediction layer, or a draft
+model of about one layer such as EAGLE), then verifies k + 1 tokens per sequence in one pass. On average a of the drafts
+are accepted, and each step yields a + 1 tokens.
 
     tpot = (t_verify(k + 1) + k t_draft) / tokens_per_step
 """
@@ -19,23 +19,23 @@ from rackline.parallel import Deployment
 from rackline.parallel.blocks import Weights, gemm_row
 from rackline.passes import PassTable
 
-# Mean tokens a step by the number of drafts, over the models, thinking modes and kinds of draft of the table (coding
-# prompts of SPEED-Bench, temperature 1).
-# Source: SemiAnalysis InferenceX, golden_al_distribution, commit 843c6254; measured on B300 with vLLM.
+# Mean tokens per step by the number of drafts, over the models, thinking modes and kinds of draft of the table (coding
+# prompts of SPEED-Bench, temperature 1). Source: SemiAnalysis InferenceX, golden_al_distribution, commit 843c6254;
+# measured on B300 with vLLM.
 MEASURED_TOKENS_PER_STEP: Mapping[int, float] = {1: 1.84, 2: 2.48, 3: 2.94, 4: 3.27, 5: 3.51, 6: 3.64, 7: 3.74, 8: 3.82}
-USUAL_DRAFT_TOKENS = 3  # the depth of published recipes for low and middle concurrency
+USUAL_DRAFT_TOKENS = 3  # the depth of published recipes for low and medium concurrency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """How far ahead an engine drafts, and how much of it is accepted.
+    """How many tokens an engine drafts, and how many a step yields.
 
     Args:
-        draft_tokens: k, drafts a step and sequence [tokens]; 0 decodes one token a step.
-        tokens_per_step: tokens that a step yields a sequence, 1 to k + 1 [tokens].
+        draft_tokens: k, drafts per step and sequence [tokens]; 0 decodes one token per step.
+        tokens_per_step: tokens that a step yields per sequence, 1 to k + 1 [tokens].
 
     Raises:
-        InputError: values outside these ranges.
+        InputError: a value is outside these ranges.
     """
 
     draft_tokens: int = 0
@@ -49,27 +49,27 @@ class Speculation:
             raise InputError(
                 what="tokens_per_step",
                 given=self.tokens_per_step,
-                allowed=f"1 to {most:g}: the drafts and one token of the model itself",
+                allowed=f"1 to {most:g}: the drafts, and one token of the model itself",
                 nearest=f"{min(max(self.tokens_per_step, 1.0), most) if self.tokens_per_step > 0 else 1.0:g}",
             )
 
     @property
     def verified_tokens(self) -> float:
-        """Tokens of a sequence in the verifying pass [tokens]."""
+        """Tokens per sequence in the verification pass [tokens]."""
         return self.draft_tokens + 1.0
 
     def label(self) -> str:
         """Short text."""
         if not self.draft_tokens:
-            return "one token a step"
-        return f"{self.draft_tokens} drafts, {self.tokens_per_step:.3g} tokens a step"
+            return "one token per step"
+        return f"{self.draft_tokens} drafts, {self.tokens_per_step:.3g} tokens/step"
 
 
 PLAIN = Speculation()
 
 
 def expected_tokens(acceptance: float, draft_tokens: int) -> float:
-    """Tokens a step when each draft is accepted with the same probability, given that those before it were.
+    """Tokens per step if each draft is accepted with the same probability, given that the ones before it were.
 
     tokens = (1 - p^(k + 1)) / (1 - p)
 
@@ -81,7 +81,7 @@ def expected_tokens(acceptance: float, draft_tokens: int) -> float:
         1 to k + 1 [tokens].
 
     Raises:
-        InputError: a probability outside [0, 1], a negative number of drafts.
+        InputError: the probability is outside [0, 1], or the number of drafts is negative.
 
     Assumes: drafts are accepted independently; measured acceptance falls with the depth.
     Sources: Leviathan et al. 2023 (arXiv:2211.17192), equation 1.
@@ -97,7 +97,7 @@ def expected_tokens(acceptance: float, draft_tokens: int) -> float:
 
 
 def usual_speculation(draft_tokens: int = USUAL_DRAFT_TOKENS) -> Speculation:
-    """Drafts with the acceptance that servers measured on average; beyond the table it no longer grows.
+    """Drafts with the mean acceptance measured on servers; constant beyond the end of the table.
 
     Args:
         draft_tokens: k, 0 or more [tokens].
@@ -112,13 +112,13 @@ def usual_speculation(draft_tokens: int = USUAL_DRAFT_TOKENS) -> Speculation:
 
 
 def draft_table(deployment: Deployment) -> PassTable:
-    """The pass of one draft: a projection of the two inputs, one layer as the model's last, and the output head.
+    """Pass table of one draft: a projection of the two inputs, one layer like the model's last, and the output head.
 
     Raises:
-        InputError: an aggregate model, which has no layers.
+        InputError: the model is an aggregate, whose layers are not known.
 
-    Assumes: the draft layer is shared over the same chips as a layer of the model (the last stage of a pipeline); its
-        weights and its KV cache, one layer's, are not counted as memory.
+    Assumes: the draft layer is sharded over the same chips as a layer of the model (the last stage of a pipeline); its
+    weights and the KV cache of its one layer do not count as memory.
     Sources: DeepSeek-V3 technical report (arXiv:2412.19437), section 2.2: MTP module.
     """
     model = deployment.model
@@ -136,7 +136,7 @@ def draft_table(deployment: Deployment) -> PassTable:
         )
     except LayoutError as error:
         raise InputError(
-            what="speculation", given=deployment.layout.label(), allowed="a layout that cuts one layer"
+            what="speculation", given=deployment.layout.label(), allowed="a layout that shards one layer"
         ) from error
     table = draft.table()
     width = Dim(size=model.d_model)
@@ -153,16 +153,16 @@ def draft_table(deployment: Deployment) -> PassTable:
 
 
 def breakeven_tokens(verify_s: float, draft_s: float, plain_s: float, draft_tokens: int) -> float:
-    """Tokens a step above which drafting pays.
+    """Tokens per step above which drafting pays off.
 
     tokens = (t_verify + k t_draft) / t_plain
 
     Args:
-        verify_s, draft_s, plain_s: verifying pass, one draft, a plain decode step, at the same batch [s].
+        verify_s, draft_s, plain_s: verification pass, one draft, plain decode step, at the same batch size [s].
         draft_tokens: k [tokens].
 
     Returns:
-        [tokens]; above k + 1 drafting never pays at this batch.
+        Tokens; above k + 1, drafting never pays off at this batch size.
 
     >>> breakeven_tokens(1.1, 0.1, 1.0, 3)
     1.4000000000000001

@@ -1,4 +1,4 @@
-"""A serving stack: what an engine does around its kernels, and the defaults of its scheduler."""
+"""A serving stack: the work of an engine around its kernels, and the defaults of its scheduler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rackline.serving.workload import Admission, Mode, Workload, Workloads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """Numbers of a stack beside its kernels; see `rackline.catalog.StackRecord` for their meaning."""
+    """Numbers of a serving stack besides its kernels; see `rackline.catalog.StackRecord` for their meaning."""
 
     name: str = "ideal"
     admission: Admission = "chunked"
@@ -51,20 +51,19 @@ class Stack:
     pool_burst_share: float = 0.0
 
     def beyond_passes_s(self, workload: Workload | Workloads) -> float:
-        """Time to first token that no pass accounts for, by how the requests' lengths are drawn [s]."""
+        """Time to first token outside of all passes, which depends on whether lengths are equal [s]."""
         if workload.equal_lengths and self.first_token_equal_s is not None:
             return self.first_token_equal_s
         return self.first_token_s
 
     def calibrated(self, numbers: Calibration, generation: str) -> Calibration:
-        """Numbers of single kernels with what the tables of another version do not hold.
+        """Kernel calibration, adjusted for what this version of the stack adds.
 
-        The host's time in each step is added; experts without a tuned configuration take `untuned_slowdown` times as
-        long.
+        The host time per step is added; experts without a tuned configuration take `untuned_slowdown` times as long.
 
         Args:
-            numbers: of the stack's kernels.
-            generation: of the chip.
+            numbers: calibration of the stack's kernels.
+            generation: chip generation.
         """
         if numbers.is_unit or not (self.host_s_per_step or self.untuned_experts):
             return numbers
@@ -88,7 +87,7 @@ class Stack:
         return replace(numbers, host_s_per_step=host_s, operations=operations)
 
     def prefill_pool(self) -> Stack:
-        """The stack of workers that only prefill: as fast as the kernels, with a decode worker to hand over to."""
+        """The stack of prefill-only workers: as fast as the kernels, with a handover to a decode worker."""
         equal = self.first_token_equal_s
         return replace(
             self,
@@ -100,11 +99,11 @@ class Stack:
         )
 
     def memory(self, batched_tokens: FloatLike | None = None, memory_fraction: float | None = None) -> ServerMemory:
-        """What the server keeps of a chip beside weights and cache.
+        """Memory of a chip that the server keeps besides weights and cache.
 
         Args:
-            batched_tokens: of the largest pass of a rank; the stack's by default [tokens].
-            memory_fraction: what the operator sets; the stack's by default.
+            batched_tokens: token budget of a pass on one rank; the stack's by default [tokens].
+            memory_fraction: memory fraction set by the operator; the stack's by default [1].
         """
         return ServerMemory(
             memory_fraction=self.memory_fraction if memory_fraction is None else memory_fraction,
@@ -120,7 +119,7 @@ class Stack:
 
     @property
     def routing(self) -> Routing:
-        """How tokens spread over experts by default: as measured, rearranged where the stack does."""
+        """Routing of tokens to experts by default: as measured, with experts rearranged if the stack does so."""
         if not self.popular_experts:
             return Routing(law="uniform")
         return Routing(
@@ -130,7 +129,7 @@ class Stack:
         )
 
     def mode(self) -> Mode:
-        """The scheduler that the stack starts with."""
+        """The stack's default scheduler."""
         return Mode(admission=self.admission, max_batched_tokens=self.max_batched_tokens)
 
 
@@ -146,11 +145,11 @@ def stack(name: str, *, version: str = "", hbm_bytes: float | None = None) -> St
     """Load a stack by name or file, with the defaults of a version on a chip.
 
     Args:
-        version: such as "0.6.3.post1"; the newest when it is empty or names no number.
-        hbm_bytes: memory of the chip, on which some defaults depend [bytes].
+        version: version such as "0.6.3.post1"; the newest if empty or not a number.
+        hbm_bytes: memory of the chip, which some defaults depend on [bytes].
 
     Raises:
-        UnknownNameError, CatalogError: as the catalogue.
+        UnknownNameError, CatalogError: the stack is unknown, or its file is invalid.
     """
     record = stack_record(name)
     found = stack_from_record(record)
@@ -168,16 +167,16 @@ def stack(name: str, *, version: str = "", hbm_bytes: float | None = None) -> St
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """The numbers that a version starts with: "0.5.6.post2" is (0, 5, 6)."""
+    """The leading numbers of a version: (0, 5, 6) for "0.5.6.post2"."""
     found = re.match(r"v?(\d+(?:\.\d+)*)", version.strip())
     return tuple(int(part) for part in found.group(1).split(".")) if found else ()
 
 
 def stack_of(calibration: Calibration, hbm_bytes: float | None = None) -> Stack:
-    """The stack whose kernels a calibration holds; none for the blackboard, any other for unknown names.
+    """The stack whose kernels a calibration describes: "generic" for an unknown name, no overheads for the blackboard.
 
     Args:
-        hbm_bytes: memory of the chip, on which some defaults depend [bytes].
+        hbm_bytes: memory of the chip, which some defaults depend on [bytes].
     """
     if calibration.name == "unit":
         return IDEAL

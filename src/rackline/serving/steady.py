@@ -1,23 +1,23 @@
-"""Continuous batching in steady state: every slot decodes, finished requests are replaced by new prompts.
+"""Continuous batching in steady state: every slot is decoding, and finished requests are replaced by new prompts.
 
-One attention-dp rank decodes b sequences. A request ends every (output_len - 1) steps per slot, so
+One attention-dp rank decodes b sequences. Each slot finishes a request every (output_len - 1) steps, so
 
-    r = b / (output_len - 1)              prompts arrive a step
-    p = max(1 - exp(-r), r · n / room)    share of steps that carry prompt tokens, n new tokens a prompt
-    q = 1 - (1 - p)^(ranks · pp)          share of steps in which any of those that wait for each other carries some
+    r = b / (output_len - 1)              prompts arrive per step
+    p = max(1 - exp(-r), r · n / room)    share of steps with prompt tokens, n new tokens per prompt
+    q = 1 - (1 - p)^(ranks · pp)          share of steps with prompt tokens on any rank or micro-batch
     tpot = t_decode + q · (t_mixed - t_decode)        chunked: prompts and decodes share a pass
     tpot = t_decode + q · t_prefill                   prefill first: decoding waits
-    tpot = t_decode                                   decode first: the whole batch ends before the next is admitted
+    tpot = t_decode                                   decode first: a batch ends before the next is admitted
 
-With speculative decoding a step yields several tokens and tpot is the step over their number.
+With speculative decoding a step yields several tokens, and tpot is the time of a step over their number.
 
-Attention-dp ranks step together: the experts see the ranks' mean, the time is that of the busiest rank, which has
-`busiest_share` times the prompts of one that has any. The pp micro-batches of a pipeline follow each other through its
-stages and cannot overtake: behind a pass with prompts the others wait, stage by stage, so a round of them takes as
-long as its slowest pass.
+Attention-dp ranks run in lockstep: the experts see the mean of the ranks, and the time is that of the busiest rank,
+which has `busiest_share` times the prompts of an average rank with prompts. The pp micro-batches of a pipeline pass
+through its stages in turn and cannot overtake: the others wait behind a pass with prompts, stage by stage, so a round
+takes as long as its slowest pass.
 
-room is max_batched_tokens (less the b decodes when they share the pass). With p at 1 a chunked engine cannot prefill
-as fast as slots get free: such a batch never fills.
+room is max_batched_tokens (less the b decode tokens when they share the pass). With p = 1 a chunked engine cannot
+prefill as fast as slots become free, and the batch never fills.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class SteadyState:
     """Latencies of a full engine; floats or arrays (layouts, points).
 
     Args:
-        requests_per_s: of a replica, over all its ranks and micro-batches [requests/s].
+        requests_per_s: rate of a replica, over all its ranks and micro-batches [requests/s].
         decode_s: step without prompt tokens [s].
         mixed_s: step (or extra pass) with prompt tokens [s].
-        prefill_share: q, share of steps with prompt tokens on any rank.
+        prefill_share: q, share of steps with prompt tokens on any rank [1].
         tpot_s: time per output token of one request [s].
-        ttft_s: queue and prefill of one request [s].
-        prompt_s: time that one prompt costs in passes that are full of prompts [s].
-        hold_s: time that a slot is taken by a request before it decodes; only decode first has any [s].
-        prefill_utilisation: load of the prefill path; at 1 the batch cannot be kept full.
-        prefill_cost_share: share of the engine's time that prompts cost.
+        ttft_s: time to first token, waiting and prefill of one request [s].
+        prompt_s: time per prompt in passes full of prompts [s].
+        hold_s: time that a request occupies a slot before it decodes; 0 except with decode first [s].
+        prefill_utilisation: load of the prefill path; at 1 the batch cannot be kept full [1].
+        prefill_cost_share: share of the engine's time that goes to prompts [1].
     """
 
     requests_per_s: Array
@@ -65,17 +65,17 @@ class SteadyState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """A pass table with what the steady state needs of the layout and the stack.
+    """A pass table with the properties of layout and stack that determine the steady state.
 
     Args:
-        table: of one layout or of many.
-        attention_dp: ranks that hold different sequences [count].
-        micro_batches: in flight in the pipeline [count].
-        stage_imbalance: slowest over mean pipeline stage.
-        num_layers: of the model [count].
-        stack: what runs around the kernels.
-        speculation: drafts a step and what they yield.
-        draft: the pass of one draft, needed where there are any.
+        table: pass table of one layout or of many.
+        attention_dp: ranks with different sequences [count].
+        micro_batches: micro-batches in flight in the pipeline [count].
+        stage_imbalance: slowest over mean pipeline stage [1].
+        num_layers: layers of the model [count].
+        stack: the serving stack around the kernels.
+        speculation: drafts per step, and the tokens that a step yields.
+        draft: pass table of one draft, required with speculation.
     """
 
     table: PassTable
@@ -88,7 +88,7 @@ class Engine:
     draft: PassTable | None = None
 
     def take(self, layouts: Array) -> Engine:
-        """The engines of some layouts of many, whose quantities have a leading axis of layouts."""
+        """The engines of selected layouts, whose quantities have a leading axis of layouts."""
 
         def pick(value: FloatLike) -> FloatLike:
             return value[layouts] if isinstance(value, np.ndarray) and value.ndim else value
@@ -102,12 +102,12 @@ class Engine:
         )
 
     def time_table(self, two_batch_overlap: bool) -> TimeTable:
-        """Rates put in, under the policy of the mode."""
+        """The time table under the step policy of the mode."""
         policy = "overlap" if two_batch_overlap else self.table.calibration.step_policy
         return self.table.time_table(policy)
 
     def skew_s(self) -> FloatLike:
-        """Time that ranks wait for each other in one pass: rank_skew_s · log2(ranks) an all-reduce [s]."""
+        """Time that ranks wait for each other in one pass: rank_skew_s · log2(ranks) per all-reduce [s]."""
         for row in self.table.rows:
             if row.choice == "all_reduce" or row.name == "all_reduce":
                 calls = as_array(row.launches.get(ONE, 0.0))
@@ -116,9 +116,9 @@ class Engine:
         return 0.0
 
     def seconds(self, batch: Batch, times: TimeTable, *, two_batch_overlap: bool, threads: int = 1) -> Array:
-        """Time of a pass of one rank [s]; without `group_tokens` all ranks carry the same.
+        """Time of a pass of one rank by its kernels [s]; without `group_tokens`, all ranks have equal loads.
 
-        Two-batch overlap runs two half batches whose compute and communication overlap: twice the half's time.
+        Two-batch overlap runs two half batches whose compute and communication overlap: twice the time of one half.
         """
         half = 0.5 if two_batch_overlap else 1.0
         decode = as_array(batch.decode_sequences) * half
@@ -139,25 +139,25 @@ class Engine:
     def with_prompts_s(
         self, decode_s: FloatLike, mixed_s: FloatLike, *, tokens: FloatLike = np.inf, sequences: FloatLike = 0.0
     ) -> Array:
-        """A pass that carries prompts, as the stack runs it: slower prompt work, behind the host's [s].
+        """A pass with prompts as the stack runs it: with the prefill slowdown, and at least the time of the host [s].
 
         Args:
-            decode_s: the same pass without its prompts as the stack runs it, 0 when prompts have a pass of their own
+            decode_s: the same pass without its prompts, as the stack runs it; 0 if prompts have a pass of their own
                 [s].
-            mixed_s: the pass by its kernels [s].
-            tokens: of the pass on one rank, by which it may fit a CUDA graph [tokens].
-            sequences: that decode in it on one rank [sequences].
+            mixed_s: kernel time of the pass [s].
+            tokens: tokens of the pass on one rank, which decide whether it fits a CUDA graph [tokens].
+            sequences: sequences decoding in it on one rank [sequences].
         """
         alone_s = self.without_host_s(decode_s, sequences)
         stretched = np.maximum(mixed_s - alone_s, 0.0) * self.stack.prefill_slowdown + alone_s
         return behind(stretched, self.host_s(tokens, sequences, prompts=True))
 
     def host_s(self, tokens: FloatLike, sequences: FloatLike, *, prompts: bool) -> FloatLike:
-        """What the host does in a pass [s]: it launches all layers unless a graph holds them, and serves sequences.
+        """Host time of a pass [s]: it launches all layers unless a CUDA graph does, and handles the sequences.
 
         Args:
-            tokens, sequences: of the pass on one rank.
-            prompts: whether it carries prompts.
+            tokens, sequences: tokens and sequences of the pass on one rank.
+            prompts: whether it has prompt tokens.
         """
         stack = self.stack
         launches_s = self.num_layers * stack.eager_s_per_layer
@@ -167,7 +167,7 @@ class Engine:
         return np.where(as_array(tokens) > stack.graph_tokens, launches_s, 0.0) + of_sequences_s
 
     def without_host_s(self, decode_s: FloatLike, sequences: FloatLike) -> FloatLike:
-        """The kernels of a decode step, from the step as the stack runs it [s]."""
+        """Kernel time of a decode step, from its time as the stack runs it [s]."""
         stack = self.stack
         if not (stack.graph_tokens or stack.host_s_per_sequence):
             return decode_s
@@ -176,7 +176,7 @@ class Engine:
         return np.maximum(as_array(decode_s) ** 4 - host_s**4, 0.0) ** 0.25
 
     def decode_s(self, batch: Batch, times: TimeTable, *, two_batch_overlap: bool, threads: int = 1) -> Array:
-        """A pass that only decodes (with drafts: verifies them), as the stack runs it [s]."""
+        """A decode-only pass (with drafts, the verification pass), as the stack runs it [s]."""
         device = self.seconds(batch, times, two_batch_overlap=two_batch_overlap, threads=threads)
         tokens = as_array(batch.decode_sequences) * batch.decode_tokens
         return behind(device, self.host_s(tokens, batch.decode_sequences, prompts=False))
@@ -194,7 +194,7 @@ class Engine:
         return self.with_prompts_s(alone, device, tokens=pushed, sequences=decoded)
 
     def drafts_s(self, sequences: FloatLike, context_len: FloatLike) -> FloatLike:
-        """All drafts of a step, one after another, with a given number of sequences on a rank [s]."""
+        """Time of all drafts of a step, one after another, with `sequences` sequences on a rank [s]."""
         if self.draft is None or not self.speculation.draft_tokens:
             return 0.0
         alone = replace(self, table=self.draft, stage_imbalance=1.0, speculation=PLAIN, draft=None)
@@ -205,10 +205,10 @@ class Engine:
 def prompt_arrivals(
     engine: Engine, workload: Workload | Workloads, mode: Mode, sequences_per_rank: Array
 ) -> tuple[Array, Array]:
-    """Prompts that arrive a step at each rank [prompts], and new tokens that a step has room for.
+    """Prompts that arrive per step at each rank [prompts], and new tokens that fit in a step [tokens].
 
-    Their product with the new tokens of a prompt over the room is the load of the prefill path where prompts and
-    decodes share a pass.
+    The product of the arrivals and the new tokens per prompt, over the tokens that fit, is the load of the prefill path
+    if prompts and decode tokens share a pass.
     """
     speculation = engine.speculation
     beside = sequences_per_rank * speculation.verified_tokens if mode.is_mixed else 0.0
@@ -218,7 +218,7 @@ def prompt_arrivals(
 
 
 def behind(device_s: FloatLike, host_s: FloatLike) -> Array:
-    """A pass of which device and host work at the same time: the longer one counts, with a rounded corner [s].
+    """A pass in which device and host work concurrently: the longer time counts, with a smooth transition [s].
 
     Equation:
         (device⁴ + host⁴)^(1/4)
@@ -239,18 +239,18 @@ def steady_state(
     decode_s: Array | None = None,
     threads: int = 1,
 ) -> SteadyState:
-    """Latencies with `sequences_per_rank` sequences decoding on each rank, per pipeline micro-batch.
+    """Latencies with `sequences_per_rank` sequences decoding on each rank and pipeline micro-batch.
 
     Args:
-        workload: of one kind of requests, or of one a row of an engine of one layout.
+        workload: one workload, or one per row for an engine of one layout.
         sequences_per_rank: b [sequences], scalar or (points,) or (layouts or workloads, points).
-        decode_s: the decode step if it is known already, without drafts [s].
+        decode_s: the decode step without drafts, if it is known already [s].
 
     Returns:
-        Arrays of shape () or (points,) or (layouts, points). Where prefill_utilisation is 1 or more the state does
-        not exist and ttft_s is infinite.
+        Arrays of shape () or (points,) or (layouts, points). Where prefill_utilisation is 1 or more there is no steady
+        state, and ttft_s is infinite.
 
-    Assumes: prompts arrive at random (waiting for the prefill path as M/D/1), equal lengths, equal ranks.
+    Assumes: Poisson arrivals (the prefill path is an M/D/1 queue), equal lengths, equal ranks.
     Sources: M/D/1 mean wait rho / (2 (1 - rho)) service times, Pollaczek 1930.
     """
     b = as_array(sequences_per_rank)
@@ -305,7 +305,7 @@ def steady_state(
     ttft = beyond + 0.5 * step_s + service * (1.0 + waiting)
     whole = np.minimum(new, float(mode.max_batched_tokens))
     full = Batch(
-        prefill_sequences=np.ones((1,) * b.ndim) * (mode.max_batched_tokens / whole),  # one point a layout
+        prefill_sequences=np.ones((1,) * b.ndim) * (mode.max_batched_tokens / whole),  # one point per layout
         chunk_tokens=whole,
         prefix_tokens=workload.cached_tokens + (new - whole) / 2.0,
     )
@@ -313,7 +313,7 @@ def steady_state(
     prompt_s = full_s * new / mode.max_batched_tokens
     hold_s = np.zeros_like(step_s)
     if mode.is_batch_by_batch:
-        # a batch is prefilled together, decodes alone, and the next one waits for its end: half of it on average
+        # a batch is prefilled together and decodes alone; a request waits half of that on average
         step_s = decode_s + drafts_s
         hold_s = np.maximum(b, 1.0) * prompt_s
         cycle_s = hold_s + (workload.output_len - 1.0) * step_s / per_step

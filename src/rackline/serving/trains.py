@@ -1,8 +1,8 @@
-"""Batch trains: a batch departs every interval, full or not; requests that do not fit wait for the next.
+"""Batch trains: a batch departs every interval, full or not; requests that do not fit wait for the next one.
 
-The lecture's picture of a decode step under load: the interval is the time in which the memory is read once, the
-places are the sequences that one pass carries. `train_latency` of the blackboard is the case in which every request
-finds a place; here is what happens when the trains fill up, and what one system carries of a fleet's traffic.
+This is the lecture's picture of a decode step under load: the interval is the time to read the memory once, and the
+places are the sequences of one pass. `train_latency` of the blackboard is the case in which every request finds a
+place; this module adds what happens when trains fill up, and the share of a fleet's traffic that one system carries.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from rackline.hardware import Chip
 from rackline.serving.blackboard import tokens_per_s, train_latency
 
 _MOST_TERMS = 1 << 20
-_RARE = 1e-3  # share of the requests that may take longer than the worst
-_MOST_STATES = 1500  # of the platform: beyond, close to saturation, its queue is exponential
+_RARE = 1e-3  # share of the requests that may take longer than `worst_s`
+_MOST_STATES = 1500  # of the queue: beyond it, close to saturation, the queue length is taken as exponential
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +27,9 @@ class TrainLine:
     """A line of trains under random arrivals.
 
     Args:
-        interval_s: T, time between departures, and of the ride [s].
+        interval_s: T, time between departures, and duration of the ride [s].
         capacity: B, places on a train [requests].
-        arrivals_per_s: requests that come, at random [requests/s].
+        arrivals_per_s: arrival rate of the requests, Poisson [requests/s].
     """
 
     interval_s: float
@@ -41,42 +41,43 @@ class TrainLine:
 
     @property
     def load(self) -> float:
-        """Arrivals over places; from 1 on the line is saturated and the queue grows without end."""
+        """Arrivals over places; at 1 or more the line is saturated and the queue grows without bound."""
         return self.arrivals_per_s * self.interval_s / self.capacity
 
     @property
     def saturated(self) -> bool:
-        """Whether more requests come than the trains can carry."""
+        """Whether more requests arrive than the trains can carry."""
         return self.load >= 1.0
 
     @property
     def mean_boarded(self) -> float:
-        """Requests on a train, in the mean [requests]."""
+        """Mean number of requests on a train [requests]."""
         return min(self.load, 1.0) * self.capacity
 
     @property
     def departed_per_s(self) -> float:
-        """Requests carried, in the mean [requests/s]; capacity / interval at saturation."""
+        """Mean throughput of the line [requests/s]; capacity / interval at saturation."""
         return self.mean_boarded / self.interval_s
 
     @property
     def left_behind(self) -> float:
-        """Mean number of requests that a departing train leaves on the platform [requests]; inf at saturation."""
+        """Mean number of requests that a departing train leaves behind [requests]; infinite at saturation."""
         return mean_left_behind(self.arrivals_per_s * self.interval_s, self.capacity)
 
     @property
     def mean_s(self) -> float:
-        """Mean time from arrival to the end of the ride [s]: 1.5 T while trains do not fill up.
+        """Mean time from arrival to the end of the ride [s]: 1.5 T as long as trains do not fill up.
 
-        Those left behind wait a whole interval each time: by Little's law, left_behind / arrivals_per_s.
+        Requests left behind wait a whole interval each time: by Little's law, left_behind / arrivals_per_s on average.
         """
         return float(train_latency(self.interval_s).mean_s) + self.left_behind / self.arrivals_per_s
 
     @property
     def worst_s(self) -> float:
-        """Longest time that all but one request in 1,000 may meet [s]; infinite at saturation.
+        """Longest time except for one request in 1,000 [s]; infinite at saturation.
 
-        2 T while no train fills up: just missed, and the ride; T more for each full train that leaves before.
+        It is 2 T as long as no train fills up (a train just missed, and the ride), and T more for each full train
+        before.
         """
         if self.saturated:
             return float("inf")
@@ -84,24 +85,25 @@ class TrainLine:
         return float(train_latency(self.interval_s).worst_s) + self.interval_s * float(met[0])
 
     def trains_missed(self) -> NDArray[np.float64]:
-        """Shares of the requests that see 0, 1, 2, ... full trains leave before theirs, at least to 1 - 1e-6.
+        """Shares of the requests for which 0, 1, 2, ... full trains leave before theirs, up to a total of at least 1 -
+        1e-6.
 
-        A request that comes at a share u of an interval is behind those left on the platform and those that came
-        before it in the interval, Poisson of mean u · a; each B of them fill a train.
+        A request that arrives after a share u of an interval is behind those left over and those that arrived earlier
+        in the interval, a Poisson number of mean u · a; every B of them fill a train.
 
         Raises:
-            InputError: a saturated line.
+            InputError: the line is saturated.
 
-        Assumes: first come, first boarded.
+        Assumes: first come, first served.
         """
         if self.saturated:
-            raise InputError(what="load", given=self.load, allowed="below 1, else the queue grows without end")
+            raise InputError(what="load", given=self.load, allowed="below 1, else the queue grows without bound")
         arrivals = self.arrivals_per_s * self.interval_s
         waiting = left_behind_shares(arrivals, self.capacity)
         size = int(arrivals + 12.0 * np.sqrt(arrivals) + 12.0)
         from scipy.special import gammainc
 
-        # share of moments of an interval at which exactly k came before: P(A > k) / a, over u from 0 to 1
+        # probability that exactly k arrived before, over u from 0 to 1: P(A > k) / a
         came = gammainc(np.arange(1.0, size + 1.0), arrivals) / arrivals
         ahead = np.convolve(waiting, came)
         places = np.arange(ahead.size) // self.capacity
@@ -109,12 +111,12 @@ class TrainLine:
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens per second of full trains, one token a place [tokens/s]."""
+        """Tokens per second of full trains, one token per place [tokens/s]."""
         return tokens_per_s(self.capacity, self.interval_s)
 
 
 def interval_from_drain_s(chip: Chip) -> float:
-    """The natural interval of a chip: the time in which it reads its whole memory once [s].
+    """The natural interval of a chip: the time to read its whole memory once [s].
 
     T = hbm_bytes / hbm_bytes_per_s
 
@@ -160,7 +162,7 @@ def fill_s(capacity: Num, arrivals_per_s: Num) -> Num:
 
     Args:
         capacity: B, places on a train [requests], any shape.
-        arrivals_per_s: requests that come [requests/s], broadcasts.
+        arrivals_per_s: arrival rate of the requests [requests/s], broadcasts.
 
     Returns:
         Seconds, broadcast shape.
@@ -180,7 +182,7 @@ def fill_s(capacity: Num, arrivals_per_s: Num) -> Num:
 
 
 def share_of_fleet(system_tokens_per_s: Num, fleet_tokens_per_s: Num) -> Num:
-    """What one system carries of a fleet's traffic.
+    """Share of a fleet's traffic that one system carries.
 
     share = system / fleet
 
@@ -218,7 +220,7 @@ def mean_left_behind(arrivals_per_interval: float, capacity: int) -> float:
         capacity: B [requests].
 
     Returns:
-        Requests; infinite from a = B on.
+        Requests; infinite for a of B or more.
 
     Raises:
         InputError: a value that is not positive and finite, or a capacity that is no whole number.
@@ -259,16 +261,16 @@ def mean_left_behind(arrivals_per_interval: float, capacity: int) -> float:
 
 
 def left_behind_shares(arrivals_per_interval: float, capacity: int) -> NDArray[np.float64]:
-    """How often a departing train leaves 0, 1, 2, ... requests behind, when arrivals are Poisson.
+    """Probabilities that a departing train leaves 0, 1, 2, ... requests behind, when arrivals are Poisson.
 
-    W' = max(W + A - B, 0), solved for the shares that a departure does not change.
+    The stationary distribution of W' = max(W + A - B, 0).
 
     Args:
         arrivals_per_interval: a = rate · T [requests].
         capacity: B [requests].
 
     Returns:
-        Shares that add up to 1.
+        Probabilities, (states,), which add up to 1.
 
     Raises:
         InputError: a value that is not positive and finite, a capacity that is no whole number, or a of B or more.
@@ -294,7 +296,7 @@ def left_behind_shares(arrivals_per_interval: float, capacity: int) -> NDArray[n
     arrive = np.exp(count * np.log(arrivals_per_interval) - arrivals_per_interval - gammaln(count + 1.0))
     moves = np.zeros((states, states))
     for state in range(states):
-        enough = max(capacity - state, 0)  # arrivals up to which all board
+        enough = max(capacity - state, 0)  # arrivals up to which none is left behind
         moves[state, 0] = arrive[: enough + 1].sum() if state <= capacity else 0.0
         first = max(state - capacity, 1)
         moves[state, first:] = arrive[first + capacity - state : states + capacity - state]

@@ -1,4 +1,4 @@
-"""The workload of a server, and how its scheduler mixes prefill with decoding."""
+"""The workload of a server, and how its scheduler combines prefill and decode."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Admission = Literal["chunked", "prefill_first", "decode_first"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Requests of one length.
+    """Requests of equal mean lengths.
 
     Args:
         input_len: prompt tokens [tokens].
         output_len: generated tokens, at least 2 [tokens].
-        cache_hit: share of the prompt whose KV is already cached, 0 to below 1.
-        equal_lengths: whether all requests have these lengths, as in some benchmarks; else they spread around them.
-        output_spread: standard deviation of the answers over their mean.
+        cache_hit: share of the prompt whose KV is already cached, 0 to below 1 [1].
+        equal_lengths: whether all requests have exactly these lengths, as in some benchmarks; else they vary.
+        output_spread: standard deviation of the output lengths over their mean [1].
 
     Raises:
-        InputError: lengths below their minimum, cache_hit outside [0, 1).
+        InputError: a length is below its minimum, or cache_hit is outside [0, 1).
     """
 
     input_len: float
@@ -55,23 +55,23 @@ class Workload:
 
     @property
     def mean_context(self) -> float:
-        """Context of a decoding sequence, averaged over those in flight, long answers more often [tokens]."""
+        """Mean context of the sequences in flight, which weights long outputs more [tokens]."""
         return self.input_len + self.output_len * (1.0 + self.output_spread**2) / 2.0
 
     @property
     def final_context(self) -> float:
-        """Context at the end of a request, which memory must hold [tokens]."""
+        """Context at the end of a request, which must fit in memory [tokens]."""
         return self.input_len + self.output_len
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workloads:
-    """Requests of many lengths, each length a benchmark of its own; see `Workload`.
+    """Several workloads as columns, each a benchmark of its own; see `Workload`.
 
     Args:
         input_len: prompt tokens, (workloads, 1) [tokens].
         output_len: generated tokens, (workloads, 1) [tokens].
-        equal_lengths, output_spread: of all of them.
+        equal_lengths, output_spread: the same for all of them.
     """
 
     input_len: Array
@@ -81,7 +81,7 @@ class Workloads:
 
     @classmethod
     def of(cls, workloads: Sequence[Workload]) -> Workloads:
-        """Workloads without cached prompts, as one.
+        """Combine workloads without cached prompts.
 
         Raises:
             InputError: cached prompts, or answers that spread in some and not in others.
@@ -110,12 +110,12 @@ class Workloads:
 
     @property
     def mean_context(self) -> Array:
-        """Context of a decoding sequence, averaged over those in flight, long answers more often [tokens]."""
+        """Mean context of the sequences in flight, which weights long outputs more [tokens]."""
         return self.input_len + self.output_len * (1.0 + self.output_spread**2) / 2.0
 
     @property
     def final_context(self) -> Array:
-        """Context at the end of a request, which memory must hold [tokens]."""
+        """Context at the end of a request, which must fit in memory [tokens]."""
         return self.input_len + self.output_len
 
 
@@ -125,9 +125,9 @@ class Mode:
 
     Args:
         admission: "chunked" puts prompt chunks and decodes into one pass; "prefill_first" runs prompts in passes of
-            their own while decoding waits; "decode_first" lets a batch end before it admits the next one.
-        max_batched_tokens: tokens that a pass of one rank may hold [tokens].
-        two_batch_overlap: the batch is split in two halves, so that one computes while the other communicates.
+            their own while decoding waits; "decode_first" finishes a batch before it admits the next one.
+        max_batched_tokens: token budget of a pass on one rank [tokens].
+        two_batch_overlap: whether the batch is split in two halves, one computing while the other communicates.
     """
 
     admission: Admission = "chunked"
@@ -136,7 +136,7 @@ class Mode:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether prompts share passes with decodes."""
+        """Whether prompts and decode tokens share passes."""
         match self.admission:
             case "chunked":
                 return True
@@ -147,7 +147,7 @@ class Mode:
 
     @property
     def is_batch_by_batch(self) -> bool:
-        """Whether a batch ends before the next one is admitted."""
+        """Whether a batch finishes before the next one is admitted."""
         match self.admission:
             case "decode_first":
                 return True
@@ -157,7 +157,7 @@ class Mode:
                 assert_never(self.admission)
 
     def label(self) -> str:
-        """Short text."""
+        """Short label for reports."""
         overlap = ", two-batch overlap" if self.two_batch_overlap else ""
         return f"{self.admission.replace('_', ' ')} {self.max_batched_tokens}{overlap}"
 

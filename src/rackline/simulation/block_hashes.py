@@ -1,4 +1,4 @@
-"""Hashes of the prompt blocks of many requests in two arrays."""
+"""Hashes of the prompt blocks of many requests, packed into two arrays."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rackline.passes.features import Array
 
 
 class BlockHashes(Sequence[Sequence[int]]):
-    """For each request the hashes of its prompt's full blocks, kept in 8 bytes a hash.
+    """For each request, the hashes of its prompt's full blocks, 8 bytes per hash.
 
     Args:
-        flat: hashes of all requests one after the other, int64, (sum of blocks,).
+        flat: hashes of all requests, concatenated, int64, (sum of blocks,).
         ends: end of each request's hashes in `flat`, (requests,).
 
     Example:
@@ -35,8 +35,8 @@ class BlockHashes(Sequence[Sequence[int]]):
         """Pack rows of hashes.
 
         Raises:
-            TypeError: a hash that is not a whole number.
-            OverflowError: a hash that does not fit into 64 bits.
+            TypeError: a hash is not an integer.
+            OverflowError: a hash does not fit into 64 bits.
         """
         kept = list(rows)
         flat = list(chain.from_iterable(kept))
@@ -47,13 +47,13 @@ class BlockHashes(Sequence[Sequence[int]]):
 
     @classmethod
     def joined(cls, parts: Sequence[BlockHashes]) -> BlockHashes:
-        """All parts one after the other."""
+        """All parts, concatenated."""
         starts = np.cumsum([0, *(len(part._flat) for part in parts)])
         ends = [part._ends + start for part, start in zip(parts, starts, strict=False)]
         return cls(np.concatenate([part._flat for part in parts]), np.concatenate(ends))
 
     def __len__(self) -> int:
-        """How many requests there are."""
+        """Number of requests."""
         return len(self._ends)
 
     @overload
@@ -61,7 +61,7 @@ class BlockHashes(Sequence[Sequence[int]]):
     @overload
     def __getitem__(self, index: slice) -> list[list[int]]: ...
     def __getitem__(self, index: int | slice) -> list[int] | list[list[int]]:
-        """Hashes of one request, or of several."""
+        """Hashes of one request or of several."""
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
         place = index + len(self) if index < 0 else index
@@ -71,10 +71,10 @@ class BlockHashes(Sequence[Sequence[int]]):
         return self._flat[start : int(self._ends[place])].tolist()
 
     def pick(self, keep: Array) -> BlockHashes:
-        """Those of some requests.
+        """The hashes of selected requests.
 
         Args:
-            keep: which, true or false, (requests,).
+            keep: mask of the requests to keep, (requests,).
         """
         lengths = np.diff(self._ends, prepend=0)
         return BlockHashes(self._flat[np.repeat(keep, lengths)], np.cumsum(lengths[keep]))

@@ -1,4 +1,4 @@
-"""The KV blocks of a rank: how many are in use, and what preempted requests left in the free ones."""
+"""The KV blocks of a rank: how many are in use, and what preempted requests left behind in the free ones."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections import deque
 
 
 class KvBlocks:
-    """KV blocks of a rank by number.
+    """Counts of a rank's KV blocks.
 
     Args:
-        total: of the rank [count].
+        total: blocks of the rank [count].
         keeps_content: whether a preempted request may find its blocks again.
     """
 
@@ -21,17 +21,17 @@ class KvBlocks:
 
     @property
     def free(self) -> int:
-        """Blocks that nobody uses [count]."""
+        """Blocks that are not in use [count]."""
         return self.total - self.used
 
     def take(self, blocks: int) -> None:
-        """Take a number of free blocks into use."""
+        """Take free blocks into use."""
         self.used += blocks
         if self.freed is not None and blocks > 0:
             self.freed.take(blocks)
 
     def give(self, owner: int, blocks: int) -> None:
-        """Blocks are free again; their content is of use to `owner`, -1 for nobody."""
+        """Free blocks; request `owner` may find their content again, -1 for no request."""
         self.used -= blocks
         if self.freed is not None:
             self.freed.give(owner, blocks)
@@ -41,7 +41,7 @@ class KvBlocks:
         return self.freed.left_of(request) if self.freed is not None else 0
 
     def take_again(self, request: int, blocks: int) -> int:
-        """A request takes up to a number of the blocks that it left; returns how many."""
+        """A request takes back up to `blocks` of the blocks that it left; returns how many."""
         found = self.freed.reuse(request, blocks) if self.freed is not None else 0
         self.used += found
         return found
@@ -50,8 +50,8 @@ class KvBlocks:
 class FreedBlocks:
     """Free blocks in the order in which they were freed, with what preempted requests left in them.
 
-    A cache by hash of blocks keeps their content until somebody takes them, oldest first, the end of a request before
-    its beginning: a request that comes back soon finds most of its prompt.
+    A block hash cache keeps the content of free blocks until they are reused, oldest first, and the end of a request
+    before its beginning: a request that resumes soon finds most of its prompt.
     """
 
     __slots__ = ("left", "queue")
@@ -61,7 +61,7 @@ class FreedBlocks:
         self.left: dict[int, list[int]] = {}
 
     def take(self, blocks: int) -> None:
-        """The oldest ones are in use now."""
+        """Take the oldest free blocks into use."""
         queue = self.queue
         while blocks > 0 and queue:
             part = queue[0]
@@ -74,7 +74,7 @@ class FreedBlocks:
                 del self.left[part[0]]
 
     def give(self, request: int, blocks: int) -> None:
-        """Blocks are free again; -1 for content that nobody will ask for."""
+        """Free blocks; request -1 for content that no request will look up."""
         if blocks <= 0:
             return
         if request < 0 and self.queue and self.queue[-1][0] < 0:
@@ -91,7 +91,7 @@ class FreedBlocks:
         return 0 if part is None else part[1]
 
     def reuse(self, request: int, blocks: int) -> int:
-        """A request takes back up to a number of its own blocks; returns how many. The rest is nobody's."""
+        """A request takes back up to `blocks` of its own blocks; returns how many. The rest loses its owner."""
         part = self.left.pop(request, None)
         if part is None:
             return 0

@@ -1,8 +1,8 @@
-"""Pass time: from a deployment's compiled pass tables, or a linear model for tests and experiments.
+"""Time of a pass: from a deployment's compiled pass tables, or from a linear model for tests and experiments.
 
-Between events only the cached tokens of decoding sequences grow, and a pass is a straight line in them once every
-kind of attention reads either all of the context or a fixed part of it. `line` gives that line, so that thousands of
-steps cost as much as one; where it does not hold, `steps` evaluates each.
+Between events only the cached tokens of the decoding sequences grow, and the time of a pass is linear in them once
+every kind of attention reads either all of the context or a fixed part of it. `line` gives this linear function, so
+that thousands of steps cost no more than one to evaluate; where the time is not linear, `steps` evaluates each step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Line(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Part of a prompt in a pass: new tokens behind tokens that are cached already."""
+    """A chunk of a prompt in a pass: new tokens after a prefix that is cached already."""
 
     tokens: int
     prefix: int
@@ -43,18 +43,19 @@ class Chunk(NamedTuple):
 class Clock(Protocol):
     """Time of a pass of one rank.
 
-    `group_tokens` are the tokens of all ranks that share experts. A step of k drafts verifies `verified` tokens.
+    `group_tokens` are the tokens of all ranks that share experts. A step with k draft tokens verifies `verified` = k +
+    1 tokens.
     """
 
     verified: int
     tokens_per_step: float
 
     def line(self, sequences: int, group_tokens: float) -> Line | None:
-        """The line of a decode step, None where it has none."""
+        """The decode step as a linear function; None where it is not linear."""
         ...
 
     def steps(self, contexts: Array, advance: Array, group_tokens: float) -> Array:
-        """Decode steps [s], shape of `advance`: tokens that each context has grown by at that step."""
+        """Decode steps [s], in the shape of `advance`: the tokens by which each context has grown at that step."""
         ...
 
     def prompts(
@@ -66,7 +67,7 @@ class Clock(Protocol):
         group_tokens: float,
         alone_s: float,
     ) -> float:
-        """A pass with prompts [s]; `alone_s` is the same pass without them, 0 when there is no decoding in it."""
+        """A pass with prompts [s]; `alone_s` is the same pass without them, 0 when nothing decodes in it."""
         ...
 
 
@@ -82,11 +83,11 @@ class PlainClock:
     tokens_per_step: float = 1.0
 
     def line(self, sequences: int, group_tokens: float) -> Line | None:
-        """Always a line."""
+        """The linear model itself."""
         return Line(self.base_s + self.per_sequence_s * sequences, self.per_kv_s, 0.0, 0.0, 0.0)
 
     def steps(self, contexts: Array, advance: Array, group_tokens: float) -> Array:
-        """The line, step by step."""
+        """The linear model, step by step."""
         kv = contexts.sum() + len(contexts) * advance
         return self.base_s + self.per_sequence_s * len(contexts) + self.per_kv_s * kv
 
@@ -99,7 +100,7 @@ class PlainClock:
         group_tokens: float,
         alone_s: float,
     ) -> float:
-        """The same base, and the prompts' tokens."""
+        """The same base plus the prompt tokens."""
         tokens = sum(chunk.tokens for chunk in chunks)
         decode = self.base_s + self.per_sequence_s * sequences + self.per_kv_s * kv_tokens
         return decode + self.per_prompt_token_s * tokens
@@ -107,7 +108,7 @@ class PlainClock:
 
 @dataclass(slots=True, kw_only=True)
 class TableClock:
-    """The clock of a deployment under a stack, with drafts if it speculates."""
+    """Pass times of a deployment under a serving stack, with draft steps if it speculates."""
 
     engine: Engine
     table: Table
@@ -131,7 +132,7 @@ class TableClock:
         """Compile the tables of a deployment.
 
         Args:
-            two_batch_overlap: passes run as two halves, of which one computes while the other communicates.
+            two_batch_overlap: whether passes run as two half batches, one computing while the other communicates.
         """
         engine = engine_of(deployment, stack, speculation)
         table = compiled(
@@ -154,7 +155,7 @@ class TableClock:
         )
 
     def line(self, sequences: int, group_tokens: float) -> Line | None:
-        """The straight part of a decode step; None when the host's launches bend it."""
+        """The linear range of a decode step; None where kernel launches on the host make it nonlinear."""
         key = (sequences, group_tokens)
         if key in self.known:
             return self.known[key]
@@ -187,7 +188,7 @@ class TableClock:
         group_tokens: float,
         alone_s: float,
     ) -> float:
-        """A pass with prompts as the stack runs it: slower prompt work, no CUDA graph."""
+        """A pass with prompts as the stack runs it: slower prefill, no CUDA graph."""
         table = self.table
         tokens = prefix = most = 0
         pairs = 0.0
@@ -260,7 +261,7 @@ class TableClock:
         return np.broadcast_to(np.asarray(table.seconds(values), dtype=float), advance.shape)
 
     def _line(self, table: Table, sequences: int, verified: int, group: float) -> Line | None:
-        """Exact: all bends of the step lie where an absolute value vanishes, and these places are known."""
+        """Exact: the step changes slope only where an absolute value vanishes, and these points are known."""
         start = max((kind.start for kind in table.kinds), default=0.0)
         if start >= FAR:
             return None

@@ -22,7 +22,7 @@ def step_s(clock: Clock, batch: DecodingBatch, group_tokens: float) -> float:
 
 
 def line_of(clock: Clock, batch: DecodingBatch, group_tokens: float) -> Line | None:
-    """The line of a rank's decode step, None where it does not hold."""
+    """The decode step of a rank as a linear function; None where it is not linear."""
     line = clock.line(batch.count, group_tokens)
     if line is None or batch.kv_tokens < line.from_kv or batch.shortest_context < line.from_context:
         return None
@@ -30,8 +30,8 @@ def line_of(clock: Clock, batch: DecodingBatch, group_tokens: float) -> Line | N
 
 
 def common_line(clock: Clock, groups: Sequence[Sequence[Rank]], most: int) -> tuple[float, float] | None:
-    """(first step, growth a step) if one rank is the slowest in all `most` steps."""
-    found: list[tuple[float, float, float]] = []  # first step, last step, growth of each rank
+    """(first step [s], growth per step [s]) if one rank is the slowest in all `most` steps; else None."""
+    found: list[tuple[float, float, float]] = []  # first step, last step, growth per step of each rank
     for group in groups:
         tokens = sum(rank.decoding.count for rank in group) * clock.verified if len(group) > 1 else 0
         for rank in group:
@@ -55,7 +55,7 @@ def common_line(clock: Clock, groups: Sequence[Sequence[Rank]], most: int) -> tu
 
 
 def durations_of(clock: Clock, groups: Sequence[Sequence[Rank]], most: int) -> Array:
-    """Every step by itself, the slowest rank of each."""
+    """Duration of each of `most` steps, that of the slowest rank [s], (most,)."""
     slowest = np.zeros(most)
     for group in groups:
         tokens = sum(rank.decoding.count for rank in group) * clock.verified
@@ -77,7 +77,7 @@ def durations_of(clock: Clock, groups: Sequence[Sequence[Rank]], most: int) -> A
 
 
 def steps_before(room_s: float, first: float, slope: float, most: int) -> int:
-    """Steps that start before `room_s` have passed, when step k takes first + k · slope; 1 to `most`."""
+    """Steps that start within `room_s`, where step k takes first + k · slope; 1 to `most` [count]."""
     half = first - 0.5 * slope
     if slope > 0:
         found = ceil(2.0 * room_s / (half + sqrt(half * half + 2.0 * slope * room_s)))

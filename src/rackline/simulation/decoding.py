@@ -1,8 +1,8 @@
 """The decoding sequences of a rank.
 
-All of them gain the same tokens in a step, so one clock counts for all: a sequence keeps `context - clock`, ends when
-the clock reaches its end, and needs a new block whenever the clock passes its place modulo the block size. A step of
-any number of sequences is then an addition.
+All sequences gain the same number of tokens in a step, so one clock serves all: a sequence stores `context - clock`,
+finishes when the clock reaches its end, and needs a new block whenever the clock passes its phase modulo the block
+size. A step is then one addition, for any number of sequences.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rackline.simulation.rank_spec import token_clock
 
 
 class DecodingBatch:
-    """Sequences that gain a token a step together."""
+    """Sequences that gain the same number of tokens in each step."""
 
     __slots__ = (
         "base", "block_size", "clock", "count", "end_at", "ends", "extremes", "longest", "phases", "shortest", "steps",
@@ -32,8 +32,8 @@ class DecodingBatch:
         self.extremes = Extremes(self.base)
         self.longest = self.shortest = 0  # largest and smallest base
         self.end_at: dict[int, int] = {}
-        self.ends: list[tuple[int, int]] = []  # heap of ends; those that `end_at` does not confirm are stale
-        self.phases = [0] * block_size  # sequences by the clock, modulo the block size, at which they need a block
+        self.ends: list[tuple[int, int]] = []  # heap of end times; entries that `end_at` does not confirm are stale
+        self.phases = [0] * block_size  # sequences by the clock, modulo the block size, at which they need a new block
 
     @property
     def kv_tokens(self) -> int:
@@ -55,19 +55,19 @@ class DecodingBatch:
         return np.fromiter(self.base.values(), float, len(self.base)) + self.clock
 
     def exceeds(self, other: DecodingBatch) -> bool:
-        """Whether it has at least as many sequences and cached tokens, and as long a sequence, as another."""
+        """Whether this batch has at least as many sequences and cached tokens, and as long a sequence, as the other."""
         return self.count >= other.count and self.kv_tokens >= other.kv_tokens and self.longest >= other.longest
 
     def remaining(self, request: int) -> int:
-        """Tokens that a sequence has still to produce [tokens]."""
+        """Tokens that a sequence has yet to generate [tokens]."""
         return self.end_at[request] - self.clock
 
     def add(self, request: int, context: int, remaining: int) -> None:
         """A sequence starts to decode.
 
         Args:
-            context: tokens that it has cached [tokens].
-            remaining: tokens that it has still to produce [tokens].
+            context: its cached tokens [tokens].
+            remaining: tokens that it has yet to generate [tokens].
         """
         base = context - self.clock
         self.base[request] = base
@@ -82,7 +82,7 @@ class DecodingBatch:
         self.phases[-base % self.block_size] += 1
 
     def remove(self, request: int) -> int:
-        """A sequence stops; returns the tokens that it has cached [tokens]."""
+        """Remove a sequence; returns its cached tokens [tokens]."""
         base = self.base.pop(request)
         del self.end_at[request]
         self.count -= 1
@@ -93,7 +93,7 @@ class DecodingBatch:
         return base + self.clock
 
     def new_blocks(self, tokens: int) -> int:
-        """KV blocks that are needed while every sequence gains a number of tokens [count]."""
+        """New KV blocks needed while every sequence gains `tokens` tokens [count]."""
         if tokens == 1:
             return self.phases[self.clock % self.block_size]
         whole, part = divmod(tokens, self.block_size)
@@ -111,12 +111,12 @@ class DecodingBatch:
         return steps if tokens_per_step == 1.0 else token_clock(self.steps + steps, tokens_per_step) - self.clock
 
     def advance(self, tokens: int, steps: int) -> None:
-        """Every sequence gains a number of tokens."""
+        """Every sequence gains `tokens` tokens, over `steps` steps."""
         self.clock += tokens
         self.steps += steps
 
     def next_ended(self) -> int | None:
-        """A sequence that has reached its end, in their order; None when there is none left."""
+        """The next sequence that has reached its end, in the order of ends; None when there is none left."""
         ends = self.ends
         while ends and ends[0][0] <= self.clock:
             end, request = heapq.heappop(ends)

@@ -1,4 +1,4 @@
-"""The longest and the shortest decoding sequence, maintained as sequences come and go."""
+"""The longest and the shortest decoding sequence, updated as sequences join and leave."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 class Extremes:
     """Largest and smallest value of a mapping that grows and shrinks, in logarithmic time.
 
-    Values of what has left stay in the heaps until they come to the top, or until they are most of them.
+    Removed values stay in the heaps until they reach the top, or until they are the majority.
     """
 
     __slots__ = ("down", "up", "values")
@@ -20,7 +20,7 @@ class Extremes:
         self.down: list[tuple[int, int]] = []
 
     def add(self, key: int, value: int) -> None:
-        """A key has come."""
+        """Add a key."""
         heapq.heappush(self.up, (value, key))
         heapq.heappush(self.down, (-value, key))
         if len(self.up) > 2 * len(self.values) + 64 or len(self.down) > 2 * len(self.values) + 64:

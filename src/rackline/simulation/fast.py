@@ -1,4 +1,4 @@
-"""Whether a run is plain enough for the compiled loop of `kernel`, and its arrays."""
+"""Whether the compiled loop of `kernel` can run a simulation, and the arrays that it works on."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from rackline.simulation.loop_arrays import (
 from rackline.simulation.policies import Policy
 from rackline.simulation.rank_spec import RankSpec
 
-# Loading the compiled loop takes about a second, compiling it (once on a machine) about six.
+# Loading the compiled loop takes about a second, compiling it (once per machine) about six.
 LEAST_REQUESTS = 20_000
 LEAST_REQUESTS_UNCOMPILED = 200_000
-PIECE = 20_000  # requests between two looks at progress and interruptions
+PIECE = 20_000  # requests between two checks for progress and interruptions
 
 
 @dataclass(frozen=True, slots=True)
 class FastRun:
-    """What the compiled loop leaves behind; times that are not known are NaN."""
+    """Result of the compiled loop; unknown times are NaN."""
 
     admitted_s: Array
     first_s: Array
@@ -64,7 +64,7 @@ def available() -> bool:
 
 
 def is_worth_it(count: int) -> bool:
-    """Whether the compiled loop saves more time than it takes to load, or to compile where that was never done."""
+    """Whether the compiled loop saves more time than it takes to load, or to compile if it is not in the cache."""
     if count < LEAST_REQUESTS or not available():
         return False
     compiled = any(Path(__file__).with_name("__pycache__").glob("kernel.advance-*.nbi"))
@@ -72,7 +72,7 @@ def is_worth_it(count: int) -> bool:
 
 
 def is_plain(policy: Policy, spec: RankSpec) -> bool:
-    """Whether scheduler and rank are those of the compiled loop."""
+    """Whether the compiled loop supports this policy and rank."""
     return (
         (policy.order, policy.passes, policy.chunked, policy.interval_s) == (None, "mixed", True, 0.0)
         and (spec.reserve or policy.reserve) == "chunk"
@@ -82,7 +82,7 @@ def is_plain(policy: Policy, spec: RankSpec) -> bool:
 
 
 def is_plain_clock(clock: object, spec: RankSpec) -> bool:
-    """Whether the loop can compute its passes: one stream of rows, attention that reads all, no drafts, no bends."""
+    """Whether the loop can time its passes: one stream of rows, full attention, no drafts, linear decode steps."""
     if not isinstance(clock, TableClock) or clock.draft is not None or clock.verified != 1 or clock.two_batch_overlap:
         return False
     around = clock.engine.stack
@@ -108,13 +108,13 @@ def is_plain_clock(clock: object, spec: RankSpec) -> bool:
 def run_fast(
     clock: TableClock, spec: RankSpec, arrivals: Array, inputs: Array, outputs: Array, progress: Any = None
 ) -> FastRun:
-    """Serve requests that do not depend on each other with one rank, chunked, first come first served.
+    """Serve independent requests on one rank, with chunked prefill, first come, first served.
 
     Args:
-        clock, spec: plain ones, see `is_plain_clock`.
-        arrivals: when the scheduler sees each request, rising [s].
-        inputs, outputs: tokens [tokens].
-        progress: told (done, all, simulated time) now and then.
+        clock, spec: as `is_plain_clock` and `is_plain` accept them.
+        arrivals: when the scheduler sees each request, ascending [s], (n,).
+        inputs, outputs: prompt and output lengths [tokens], (n,).
+        progress: called from time to time with (requests done, all requests, simulated time).
     """
     k: Any = importlib.import_module("rackline.simulation.kernel")
 
@@ -127,7 +127,7 @@ def run_fast(
     stack = np.zeros(seqs + 2, dtype=np.int64)
     times = _times(clock, seqs)
     interrupted = False
-    stops = [*requested.arrival_s[PIECE::PIECE].tolist(), inf]  # an interruption is seen between two pieces
+    stops = [*requested.arrival_s[PIECE::PIECE].tolist(), inf]  # interruptions are checked between two pieces
     try:
         for until in stops:
             k.advance(until, limits, state, requested, served, running, stack, chunks, log, times)
@@ -155,7 +155,7 @@ def run_fast(
 
 
 def _times(clock: TableClock, seqs: int) -> PassTimes:
-    """Tables that time a pass of up to `seqs` sequences: decode lines, features, experts' load, coefficients."""
+    """Arrays that time a pass of up to `seqs` sequences: decode lines, features, expert load, coefficients."""
     table = clock.engine.table
     times = table.time_table()
     place = {name: index for index, name in enumerate(times.feature_names)}
@@ -198,10 +198,10 @@ def _times(clock: TableClock, seqs: int) -> PassTimes:
 
 
 def line_arrays(times: TimeTable, place: Mapping[str, int]) -> PassLine:
-    """The line of a pass with one stream as `kernel` reads it: linear, gaps, and alternatives with their ramps.
+    """Coefficients of a pass with one stream as `kernel` reads them: linear parts, absolute differences, alternatives.
 
     Args:
-        times: a table of one layout with its rates put in.
+        times: time table of one layout.
         place: feature → column.
     """
     (stream,) = times.streams

@@ -1,9 +1,9 @@
-"""The loop of `replica` for the plainest server, compiled: one rank, chunked prefill, first come first served.
+"""The loop of `replica`, compiled for the simplest server: one rank, chunked prefill, first come, first served.
 
-The same events in the same order, on the arrays of `loop_arrays` instead of objects; a test holds both equal. No
-slices are assigned: numba would compile the text of their errors, which takes longer than all the rest. It earns its
-place from some tens of thousands of requests on, where compiling takes less time than it saves. Everything else runs
-in `replica`.
+It processes the same events in the same order, on the arrays of `loop_arrays` instead of objects; a test checks that
+both give the same result. Slices are not assigned, because numba would compile their error messages, which takes longer
+than everything else. The loop pays off from some tens of thousands of requests on, where it saves more time than its
+compilation takes. Everything else runs in `replica`.
 """
 
 # pyright: basic
@@ -15,9 +15,9 @@ from numba import njit  # type: ignore[import-untyped]
 
 from rackline.simulation.loop_arrays import ENDLESS, MOST_SAMPLES, NOTHING
 
-GAP_ZERO = 4000  # place of one second in the histogram of gaps
+GAP_ZERO = 4000  # bin of one second in the histogram of inter-token times
 AHEAD = 1 << 16
-MOST_COUNTED = 100_000  # of the requests that wait, for a sample
+MOST_COUNTED = 100_000  # waiting requests that a sample counts
 
 # All parts become one function: calls that pass tuples of arrays cost twice the time of a pass, and reference counts
 # of arrays taken out of tuples as much again. Nothing here allocates, so nothing need be counted.
@@ -34,7 +34,7 @@ def _dot(row, x):
 
 @_inlined
 def pass_s(x, line):
-    """The line of a pass table for one vector of features [s]."""
+    """Time of a pass for one vector of features [s]."""
     linear, difference, starts, options, gaps, ramps, overheads = line
     total = _dot(linear, x)
     for r in range(difference.shape[0]):
@@ -67,7 +67,7 @@ def _experts(x, places, loads, touched):
 
 @_inlined
 def _needed(phases, clock, sequences, tokens):
-    """KV blocks that decoding takes in the next steps."""
+    """KV blocks that decoding needs for the next `tokens` tokens."""
     block = len(phases)
     whole, part = tokens // block, tokens % block
     found = whole * sequences
@@ -101,7 +101,7 @@ def _waits(state, limits, arrival_s):
 
 @_inlined
 def _sample(state, limits, arrival_s, samples):
-    """Note how full the server is; where the notes are full, every second one goes."""
+    """Record how full the server is; when the buffer is full, drop every second sample."""
     now, head = state.now, state.head
     waiting = state.stacked + (1 if state.partial >= 0 else 0)
     j = head
@@ -122,7 +122,7 @@ def _sample(state, limits, arrival_s, samples):
 
 @_inlined
 def _refresh(state, running):
-    """Longest context and earliest end of what decodes."""
+    """Longest context and earliest end of the decoding sequences."""
     bases, ends = running.base, running.end
     longest, next_end = NOTHING, ENDLESS
     for i in range(state.running):
@@ -133,7 +133,7 @@ def _refresh(state, running):
 
 @_inlined
 def _drop(state, running, i):
-    """Take a decoding sequence out and give its blocks back."""
+    """Remove a decoding sequence and free its blocks."""
     requests, bases, ends, orders, phases = running
     block, base, last = len(phases), bases[i], state.running - 1
     state.used -= -(-(base + state.clock) // block)
@@ -145,8 +145,8 @@ def _drop(state, running, i):
 
 @_inlined
 def _preempt(state, running, stack, output_len, served):
-    """Stop what was admitted last."""
-    if state.partial >= 0:  # it was admitted after all that decode
+    """Preempt the request that was admitted last."""
+    if state.partial >= 0:  # it was admitted after all decoding sequences
         request = state.partial
         state.used -= state.partial_held
         state.partial = -1
@@ -167,7 +167,7 @@ def _preempt(state, running, stack, output_len, served):
 
 @_inlined
 def _fill(state, limits, requested, served, running, stack, chunks, lost):
-    """Pieces of prompts for the next pass, the one begun first: (how many, whether something was preempted)."""
+    """Chunks of prompts for the next pass, a partly computed prompt first: (count, whether a request was preempted)."""
     phases, (arrival_s, input_len, output_len) = running.phases, requested
     admitted_s, generated, orders = served.admitted_s, served.generated, served.order
     requests, takes, dones = chunks
@@ -214,7 +214,7 @@ def _fill(state, limits, requested, served, running, stack, chunks, lost):
 
 @_inlined
 def _mixed_s(n, kv, longest, chunks, count, times):
-    """A pass of n decoding sequences and `count` pieces of prompts [s]."""
+    """A pass of n decoding sequences and `count` chunks of prompts [s]."""
     of_pass, of_kinds, of_experts, loads, touched = times.columns
     decode, x, (skew_s, stage_imbalance, prefill_slowdown, floor_s) = times.decode, times.x, times.around
     _, takes, dones = chunks
@@ -250,7 +250,7 @@ def _mixed_s(n, kv, longest, chunks, count, times):
 
 @_inlined
 def _most_steps(state, phases, room):
-    """Decode steps until something ends or KV blocks run out."""
+    """Decode steps until a sequence ends or KV blocks run out."""
     n = state.running
     most = min(AHEAD, state.next_end - state.clock)
     if n * (most // len(phases) + 1) > room and _needed(phases, state.clock, n, most) > room:
@@ -267,7 +267,7 @@ def _most_steps(state, phases, room):
 
 @_inlined
 def _steps_to(reach, step, slope, most):
-    """Fewest decode steps that take `reach` seconds, where the first takes `step` and each further `slope` more."""
+    """Fewest decode steps that take `reach` seconds, where the first takes `step` and each later one `slope` more."""
     half = step - 0.5 * slope
     if slope > 0:
         steps = math.ceil(2.0 * reach / (half + math.sqrt(half * half + 2.0 * slope * reach)))
@@ -283,7 +283,7 @@ def _steps_to(reach, step, slope, most):
 
 @_inlined
 def _finish_decoding(state, running, finish_s):
-    """Take out what has all its tokens."""
+    """Remove sequences that have all their tokens."""
     i, requests, ends = 0, running.request, running.end
     while i < state.running:
         if ends[i] <= state.clock:
@@ -297,7 +297,7 @@ def _finish_decoding(state, running, finish_s):
 
 @_inlined
 def _finish_prompts(state, requested, served, running, chunks, count, gaps):
-    """Prompts that are whole after a pass give a token and decode from now on."""
+    """Prompts that a pass completes yield a token and decode from now on."""
     _, input_len, output_len = requested
     _, first_s, finish_s, stopped_s, generated, _, admission = served
     requests, bases, ends, orders, phases = running
@@ -336,7 +336,7 @@ def _finish_prompts(state, requested, served, running, chunks, count, gaps):
 
 @_inlined
 def _decode(state, limits, arrival_s, phases, decode, gaps, until, lost):
-    """One or more passes in which all decode and nothing else; returns how many."""
+    """One or more decode-only passes; returns how many."""
     n, now = state.running, state.now
     kv = state.base_sum + n * state.clock
     longest = state.longest_base + state.clock if n else 0

@@ -1,4 +1,4 @@
-"""The arrays of the compiled loop of `kernel`, grouped by nouns: named tuples, which numba accepts directly."""
+"""The arrays of the compiled loop of `kernel`, grouped into named tuples, which numba accepts directly."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ NOTHING, ENDLESS = -(1 << 60), 1 << 60
 
 STATE = np.dtype(
     [
-        ("running", np.int64),  # sequences that decode
-        ("base_sum", np.int64),  # of their bases: context of a sequence is its base plus the clock
+        ("running", np.int64),  # decoding sequences
+        ("base_sum", np.int64),  # sum of their bases; the context of a sequence is its base plus the clock
         ("clock", np.int64),  # decode steps so far
         ("used", np.int64),  # KV blocks
-        ("head", np.int64),  # next request that was never admitted
-        ("stacked", np.int64),  # preempted requests that wait
-        ("partial", np.int64),  # request whose prompt is not whole yet, or -1
+        ("head", np.int64),  # next request that has not been admitted yet
+        ("stacked", np.int64),  # waiting preempted requests
+        ("partial", np.int64),  # request whose prompt is partly computed, or -1
         ("partial_done", np.int64),  # its tokens so far
         ("partial_held", np.int64),  # its KV blocks
         ("admissions", np.int64),
         ("steps", np.int64),
         ("passes", np.int64),
         ("finished", np.int64),
-        ("longest_base", np.int64),  # of what decodes
-        ("next_end", np.int64),  # clock at which the first of what decodes is finished
+        ("longest_base", np.int64),  # of the decoding sequences
+        ("next_end", np.int64),  # clock at which the first decoding sequence finishes
         ("samples", np.int64),
         ("now", np.float64),
         ("busy_s", np.float64),
@@ -38,11 +38,11 @@ STATE = np.dtype(
         ("sample_s", np.float64),
     ]
 )
-"""Numbers that change, as one record [tokens, blocks, counts, s]."""
+"""The mutable state, as one record [tokens, blocks, counts, s]."""
 
 
 class Limits(NamedTuple):
-    """What a rank holds and takes: KV blocks, sequences, tokens of a pass; and how many requests come."""
+    """Limits of a rank: KV blocks, sequences, tokens per pass; and the number of requests."""
 
     blocks: int
     sequences: int
@@ -51,7 +51,7 @@ class Limits(NamedTuple):
 
 
 class Requested(NamedTuple):
-    """When each request arrives, rising [s], and its prompt and answer [tokens]."""
+    """Arrival times, ascending [s], and prompt and output lengths [tokens], (n,) each."""
 
     arrival_s: Array
     input_len: Array
@@ -59,9 +59,10 @@ class Requested(NamedTuple):
 
 
 class Served(NamedTuple):
-    """What becomes of each request: times are NaN until they are known [s].
+    """Outcome of each request, (n,) each: times are NaN until they are known [s].
 
-    `stopped_s` is when it was preempted while decoding, `generated` its tokens before that, `order` of admission.
+    `stopped_s` is when it was preempted while decoding, `generated` its tokens before that, `order` its place in the
+    order of admission.
     """
 
     admitted_s: Array
@@ -74,14 +75,14 @@ class Served(NamedTuple):
 
     @classmethod
     def none(cls, count: int) -> Served:
-        """Nothing is known yet."""
+        """Arrays for `count` requests, nothing known yet."""
         unknown = [np.full(count, np.nan) for _ in range(4)]
         nothing = [np.zeros(count, dtype=np.int64) for _ in range(3)]
         return cls(*unknown, *nothing)
 
 
 class Running(NamedTuple):
-    """Sequences that decode, one a place; `phases` counts them by where in a block their next token falls."""
+    """Decoding sequences, one per slot; `phases` counts them by the position of their next token in a block."""
 
     request: Array
     base: Array
@@ -91,13 +92,13 @@ class Running(NamedTuple):
 
     @classmethod
     def none(cls, sequences: int, block_size: int) -> Running:
-        """Room for a number of sequences."""
+        """Empty slots for `sequences` sequences."""
         sizes = [sequences + 1] * 4 + [block_size]
         return cls(*(np.zeros(size, dtype=np.int64) for size in sizes))
 
 
 class Chunks(NamedTuple):
-    """Pieces of prompts in a pass: request, tokens taken, tokens done before."""
+    """Chunks of prompts in a pass: request, tokens taken, tokens done before."""
 
     request: Array
     take: Array
@@ -117,15 +118,15 @@ class Log(NamedTuple):
 
     @classmethod
     def none(cls) -> Log:
-        """An empty one."""
+        """An empty log."""
         return cls(np.zeros(NUM_GAPS, dtype=np.int64), np.zeros((MOST_SAMPLES, 4)))
 
 
 class Columns(NamedTuple):
-    """Where the features of a pass stand (-1 where the table has no such feature), and the experts' load.
+    """Columns of the features of a pass (-1 where the table has no such feature), and the expert load.
 
-    `of_pass` in the order of `kernel`, `of_kinds` a row a kind of attention, `of_experts` (tokens of a group, of the
-    busiest rank, experts touched there).
+    `of_pass` is in the order of `kernel`; `of_kinds` has one row per kind of attention; `of_experts` is (tokens of a
+    group, tokens of the busiest rank, experts touched there).
     """
 
     of_pass: Array
@@ -136,7 +137,7 @@ class Columns(NamedTuple):
 
 
 class PassLine(NamedTuple):
-    """The line of a pass with one stream: linear and |difference| parts, and alternatives (options) a choice."""
+    """Coefficients of a pass with one stream: linear and |difference| parts, and the alternatives of each choice."""
 
     linear: Array
     difference: Array
@@ -148,7 +149,7 @@ class PassLine(NamedTuple):
 
 
 class Around(NamedTuple):
-    """What stands around a pass with prompts: fixed time [s], factor, factor of what is not decode, floor [s]."""
+    """Adjustments of a pass with prompts: fixed time [s], stage imbalance, prefill slowdown, least time [s]."""
 
     skew_s: float
     stage_imbalance: float
@@ -157,9 +158,10 @@ class Around(NamedTuple):
 
 
 class PassTimes(NamedTuple):
-    """All that times a pass: (constant, per KV token, per longest context) of n decoding sequences; the whole line.
+    """Everything that times a pass: (constant, per KV token, per longest context) of n decoding sequences;
+    coefficients.
 
-    `x` is the vector of features that each pass with prompts writes anew.
+    `x` is the feature vector, overwritten by each pass with prompts.
     """
 
     decode: Array
@@ -170,7 +172,7 @@ class PassTimes(NamedTuple):
 
 
 def new_state() -> Any:
-    """An empty server at time zero, as an array of one record."""
+    """State of an empty server at time zero, as an array of one record."""
     state = np.zeros(1, dtype=STATE)
     state["partial"] = -1
     state["next_end"] = ENDLESS

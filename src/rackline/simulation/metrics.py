@@ -28,7 +28,7 @@ class Spread(TypedDict):
 
 
 class Overload(TypedDict):
-    """Rates of requests that came and that started [requests/s], and how many waited when the last one came."""
+    """Rates at which requests arrived and started [requests/s], and how many were waiting when the last one arrived."""
 
     arrived_per_s: float
     started_per_s: float
@@ -36,7 +36,7 @@ class Overload(TypedDict):
 
 
 class Lockstep(TypedDict):
-    """Share of time of passes with prompts, and the share of ranks that have some in them."""
+    """Share of time in passes with prompts, and the share of ranks that have prompt tokens in them."""
 
     prompt_time_share: float
     prompt_rank_share: float
@@ -51,7 +51,7 @@ class Costs(TypedDict):
 
 
 class Limited(TypedDict):
-    """Those latencies that are limited [s]."""
+    """The latencies that have a limit [s]."""
 
     ttft_s: NotRequired[float]
     tpot_s: NotRequired[float]
@@ -59,13 +59,13 @@ class Limited(TypedDict):
 
 
 class Limits(Limited):
-    """Latency limits [s], each to be kept at a percentile."""
+    """Latency limits [s], each to be met at a percentile."""
 
     percentile: float
 
 
 class RunData(TypedDict):
-    """A run as plain data in SI units; what is NotRequired stands there where limits or a price were given."""
+    """A run as plain data in SI units; the NotRequired keys are present where limits or a price were given."""
 
     requests: int
     finished: int
@@ -100,16 +100,16 @@ class RunData(TypedDict):
 
 
 _UNKNOWN: Spread = {"mean": math.nan, "p50": math.nan, "p90": math.nan, "p99": math.nan}
-_LEAST_TO_JUDGE = 40  # requests from which on a growing queue is told from chance
+_LEAST_TO_JUDGE = 40  # requests needed to tell a growing queue from chance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
-    """Limits that a good request keeps; None is no limit.
+    """Latency limits of a request; None is no limit.
 
     Args:
         ttft_s, tpot_s, e2e_s: [s].
-        percentile: of the requests that must keep each of them, for a capacity search.
+        percentile: of the requests, at which each limit must be met in a capacity search.
     """
 
     ttft_s: float | None = None
@@ -118,12 +118,12 @@ class Slo:
     percentile: float = 99.0
 
     def limits(self) -> dict[str, float]:
-        """Those that are set."""
+        """The limits that are set."""
         given = {"ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "e2e_s": self.e2e_s}
         return {name: value for name, value in given.items() if value is not None}
 
     def as_dict(self) -> Limits:
-        """Those that are set, and the percentile."""
+        """The limits that are set, and the percentile."""
         data: Limits = {"percentile": self.percentile}
         if self.ttft_s is not None:
             data["ttft_s"] = self.ttft_s
@@ -136,22 +136,23 @@ class Slo:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Result:
-    """A finished (or interrupted) run. Times of requests that did not get so far are NaN.
+    """A finished or interrupted run. Times that a request did not reach are NaN.
 
     Args:
-        requests: what was served, in the order of the columns below.
-        arrival_s, engine_s, admitted_s, first_s, finish_s: by request [s], (n,).
-        preempted, cached_tokens: by request [count] and [tokens], (n,).
-        gaps: inter-token times: bin of the logarithm → how many.
-        steps, passes: steps of all replicas, and in how many pieces they were evaluated [count].
-        busy_s, sequence_s, used_block_s: passes, sequences times time, blocks times time, over all replicas.
-        prompt_pass_s, prompt_rank_s: passes with prompts, and that times the share of a replica's ranks that had some;
-            0 where each replica has one rank [s].
-        num_blocks, ranks: of all replicas [count].
+        requests: the requests that were served, in the order of the columns below.
+        arrival_s, engine_s, admitted_s, first_s, finish_s: arrival, handover to the scheduler, first start, first token
+            and last token by request [s], (n,).
+        preempted, cached_tokens: preemptions and prompt tokens found in a cache by request [count], [tokens], (n,).
+        gaps: histogram of inter-token times: bin of the logarithm → count.
+        steps, passes: steps of all replicas, and the number of pieces in which they were evaluated [count].
+        busy_s, sequence_s, used_block_s: time in passes, sequences × time, blocks × time, over all replicas [s].
+        prompt_pass_s, prompt_rank_s: time in passes with prompts, and the same times the share of a replica's ranks
+            that had prompt tokens; 0 where each replica has one rank [s].
+        num_blocks, ranks: KV blocks and ranks of all replicas [count].
         tier_tokens: prompt tokens found in HBM and in each tier behind it [tokens].
-        samples: (replica, time, decoding, waiting, blocks) over time, (m, 5).
-        passes_run: records of passes by replica, when they were kept.
-        skipped: requests left out because they cannot fit [count].
+        samples: (replica, time [s], decoding, waiting, blocks) over time, (m, 5).
+        passes_run: records of passes by replica, if they were kept.
+        skipped: requests that were left out because they cannot fit [count].
         blocks_left: blocks in use at the end, 0 when every request has finished [count].
         interrupted: whether the run was cut short.
     """
@@ -184,7 +185,7 @@ class Result:
 
     @property
     def finished(self) -> Array:
-        """Which requests have ended, (n,)."""
+        """Mask of finished requests, (n,)."""
         return np.isfinite(self.finish_s)
 
     @property
@@ -194,7 +195,7 @@ class Result:
 
     @property
     def queue_s(self) -> Array:
-        """In the scheduler's waiting queue before the first start [s], (n,)."""
+        """Time in the scheduler's waiting queue before the first start [s], (n,)."""
         return self.admitted_s - self.engine_s
 
     @property
@@ -204,25 +205,25 @@ class Result:
 
     @property
     def tpot_s(self) -> Array:
-        """First to last token by tokens after the first; NaN for one token [s], (n,)."""
+        """Time from first to last token over the tokens after the first; NaN for one token [s], (n,)."""
         after = self.requests.output_len - 1.0
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(after > 0, (self.finish_s - self.first_s) / after, np.nan)
 
     @property
     def makespan_s(self) -> float:
-        """First arrival to last end [s]."""
+        """First arrival to the end of the last request [s]."""
         done = self.finish_s[self.finished]
         return float(done.max() - np.nanmin(self.arrival_s)) if len(done) else 0.0
 
     @property
     def output_tokens_per_s(self) -> float:
-        """Tokens of finished requests by the makespan [tokens/s]."""
+        """Output tokens of finished requests over the makespan [tokens/s]."""
         return _per(float(self.requests.output_len[self.finished].sum()), self.makespan_s)
 
     @property
     def input_tokens_per_s(self) -> float:
-        """Prompt tokens of finished requests by the makespan [tokens/s]."""
+        """Prompt tokens of finished requests over the makespan [tokens/s]."""
         return _per(float(self.requests.input_len[self.finished].sum()), self.makespan_s)
 
     def inter_token_s(self) -> Spread:
@@ -237,7 +238,7 @@ class Result:
         return {"mean": float((values * counts).sum() / counts.sum()), "p50": p50, "p90": p90, "p99": p99}
 
     def good(self, slo: Slo) -> Array:
-        """Requests that ended within all limits, (n,)."""
+        """Mask of the requests that finished within all limits, (n,)."""
         found = self.finished.copy()
         for name, limit in slo.limits().items():
             values = getattr(self, name)
@@ -245,7 +246,7 @@ class Result:
         return found
 
     def holds(self, slo: Slo) -> bool:
-        """Whether each limit is kept at its percentile, over all requests (one that did not end is late)."""
+        """Whether each limit is met at its percentile, over all requests (an unfinished one counts as late)."""
         for name, limit in slo.limits().items():
             values = np.where(self.finished, getattr(self, name), np.inf)
             values = values[~np.isnan(values)]
@@ -254,10 +255,11 @@ class Result:
         return not self.interrupted
 
     def overload(self) -> Overload | None:
-        """Rates of requests that came and that started until the last one came [requests/s], and how many waited then.
+        """Rates at which requests arrived and started until the last arrival [requests/s], and how many were waiting
+        then.
 
-        None where the queue does not keep growing: fewer than a tenth of the requests wait at that time, or the last
-        quarter waits no longer than half as much again as the second one.
+        None where the queue does not keep growing: fewer than a tenth of the requests are waiting then, or the last
+            quarter of them waited at most 1.5 times as long as the second quarter.
         """
         count, last_s = len(self.requests), float(np.max(self.engine_s))
         if self.requests.after is not None or self.interrupted or count < _LEAST_TO_JUDGE or not last_s > 0:
@@ -269,7 +271,7 @@ class Result:
         return {"arrived_per_s": count / last_s, "started_per_s": (count - waiting) / last_s, "waiting": waiting}
 
     def lockstep(self) -> Lockstep | None:
-        """Share of time of passes with prompts, and the share of ranks that have some in them; None for one rank."""
+        """Share of time in passes with prompts, and the share of ranks with prompts in them; None for one rank."""
         if self.ranks == self.replicas or not self.prompt_pass_s:
             return None
         return {
@@ -278,11 +280,11 @@ class Result:
         }
 
     def usd_per_mtok(self, usd_per_s: float, prompt_cost_share: float) -> Costs:
-        """What a million input tokens, a million output tokens and those with their prompts cost [USD].
+        """Cost of a million input tokens, of a million output tokens, and of those with their prompts [USD].
 
         Args:
-            usd_per_s: rent of all servers, paid over the makespan [USD/s].
-            prompt_cost_share: share of it that prompts take.
+            usd_per_s: rent of all servers, paid for the makespan [USD/s].
+            prompt_cost_share: share of it that goes to prompts [1].
         """
         given, made = (
             float(lengths[self.finished].sum()) for lengths in (self.requests.input_len, self.requests.output_len)
@@ -299,7 +301,7 @@ class Result:
         }
 
     def occupancy(self) -> dict[str, float]:
-        """Mean over the makespan: share of time with passes, sequences that decode, share of the KV blocks."""
+        """Means over the makespan: share of time in passes, decoding sequences, share of the KV blocks in use."""
         span = self.makespan_s
         return {
             "busy_share": _per(self.busy_s, span * self.replicas),
@@ -311,8 +313,8 @@ class Result:
         """Plain data in SI units.
 
         Args:
-            slo: limits to judge by.
-            costs: of the tokens, as `usd_per_mtok`.
+            slo: latency limits to check.
+            costs: costs of the tokens from `usd_per_mtok`.
         """
         done = self.finished
         prompt_tokens = float(self.requests.input_len[np.isfinite(self.first_s)].sum())
@@ -356,7 +358,7 @@ class Result:
 
 
 def percentiles(values: Array) -> Spread:
-    """Mean, p50, p90 and p99 of those that are known."""
+    """Mean, p50, p90 and p99 of the values that are not NaN."""
     known = values[np.isfinite(values)]
     if not len(known):
         return _UNKNOWN

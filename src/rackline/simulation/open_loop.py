@@ -1,4 +1,4 @@
-"""An open loop in steady state: random arrivals at servers that are already busy, and the measured part of the run."""
+"""An open loop in steady state: random arrivals at servers that are already busy, and the measurement window."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rackline.simulation.arrivals import gamma
 from rackline.simulation.metrics import Result
 from rackline.simulation.requests import Requests
 
-_BLOCKS = 12  # pieces of a run that a bootstrap draws from: long enough for a busy moment to pass
+_BLOCKS = 12  # blocks that the bootstrap draws from: each long enough for a busy period to pass
 _DRAWS = 200
-_OUTSIDE = 5.0  # percent of the draws on either side of an interval
+_OUTSIDE = 5.0  # percent of the draws beyond either end of an interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Latency:
-    """One latency over the measured requests [s].
+    """Distribution of one latency over the measured requests [s].
 
     Args:
-        mean, p50, p90, p99: [s].
-        p99_low, p99_high: between which the p99 of nine of ten other runs of this length lies [s].
-        values: of each request, in the order of arrival [s], (n,).
+        mean, p50, p90, p99: mean and percentiles [s].
+        p99_low, p99_high: 90 % interval for the p99 of another run of this length [s].
+        values: latency of each request, in the order of arrival [s], (n,).
     """
 
     json_keys: ClassVar = (
@@ -46,23 +46,24 @@ class Latency:
     values: Array
 
     def at(self, percentile: float | None) -> float:
-        """A percentile, or the mean without one [s]."""
+        """A percentile, or the mean for None [s]."""
         return self.mean if percentile is None else float(np.percentile(self.values, percentile))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLoop:
-    """Requests of one length that arrive at random, as one of several equal servers behind a router sees them.
+    """Requests of equal length with random arrivals, as seen by one of several equal servers behind a router.
 
-    Some are decoding already when the run begins, evenly spread over their answers. Then come a few that are not
-    measured, those that are, and enough behind them that the servers stay busy until the last of them has ended.
+    When the run begins, some requests are decoding already, at evenly spread positions of their outputs. Then come
+    warm-up requests, the measured ones, and enough others after them to keep the servers busy until the last measured
+    one has finished.
 
     Args:
-        input_len, output_len: [tokens].
-        cached_tokens: of a prompt, whose cache is there on arrival [tokens].
-        measured: requests that count [requests].
-        warm_up: requests before them [requests].
-        servers: that take turns with the arrivals; one of them is simulated [count].
+        input_len, output_len: lengths of each request [tokens].
+        cached_tokens: prompt tokens that are cached on arrival [tokens].
+        measured: requests in the measurement window [requests].
+        warm_up: requests before the window [requests].
+        servers: servers that receive the arrivals in turn; one of them is simulated [count].
         seed: random seed. The same seed gives the same inter-arrival times, scaled by the rate.
     """
 
@@ -78,16 +79,16 @@ class OpenLoop:
         """The requests of one server.
 
         Args:
-            rate_per_s: of this server [requests/s].
+            rate_per_s: arrival rate at this server [requests/s].
             begun: requests that are decoding when the run begins [requests].
-            decode_s: about how long a request lasts [s].
+            decode_s: approximate time that a request takes to decode [s].
         """
         rng = np.random.default_rng(self.seed)
         behind = ceil(1.1 * rate_per_s * decode_s + 3.0 * sqrt(rate_per_s * decode_s)) + 20
         count = self.warm_up + self.measured + behind
-        # every n-th of arrivals at random: the sum of n exponential gaps
+        # every n-th arrival of a Poisson process: inter-arrival times are sums of n exponential ones
         gaps = gamma(rng, count, 1.0, 1.0 / sqrt(self.servers))
-        gaps *= count / (gaps[-1] * rate_per_s)  # as many as the rate says in the time that it takes
+        gaps *= count / (gaps[-1] * rate_per_s)  # exactly the mean rate over the run
         place = np.random.default_rng(self.seed + 1).permutation(begun)
         written = 1 + (place * (self.output_len - 1) // max(begun, 1))
         inputs = np.concatenate([self.input_len + written, np.full(count, self.input_len)])
@@ -102,27 +103,27 @@ class OpenLoop:
         )
 
     def measured_part(self, result: Result) -> slice:
-        """Which requests of a run count."""
+        """The measurement window of a run, as a slice of its requests."""
         begun = int(np.sum(result.arrival_s <= 0.0))
         return slice(begun + self.warm_up, begun + self.warm_up + self.measured)
 
 
 def queue_grows(queue_s: Array, rate_per_s: float) -> bool:
-    """Whether a queue keeps growing: the last quarter waits half as much again as the second, for many requests.
+    """Whether the queue keeps growing: the last quarter of the requests waits over 1.5 times as long as the second.
 
     Args:
-        queue_s: wait before the first pass, in the order of arrival [s], (n,).
-        rate_per_s: of arrivals [requests/s].
+        queue_s: waiting time before the first pass, in the order of arrival [s], (n,).
+        rate_per_s: arrival rate [requests/s]; waits of few requests do not count.
     """
     quarters = [float(part.mean()) for part in np.array_split(queue_s, 4)]
     return quarters[3] > 1.5 * quarters[1] and quarters[3] * rate_per_s > 0.1 * len(queue_s)
 
 
 def completions_lag(arrival_s: Array, finish_s: Array) -> bool:
-    """Whether requests end more than a tenth slower than they arrive, over the middle four fifths of a run.
+    """Whether requests complete over 10 % slower than they arrive, over the middle four fifths of a run.
 
     Args:
-        arrival_s, finish_s: of each request, in the order of arrival [s], (n,).
+        arrival_s, finish_s: arrival and end of each request, in the order of arrival [s], (n,).
     """
     cut = len(arrival_s) // 10
     ends = np.sort(finish_s)
@@ -131,15 +132,14 @@ def completions_lag(arrival_s: Array, finish_s: Array) -> bool:
 
 
 def latency(values: Array, seed: int = 0) -> Latency:
-    """Mean and percentiles in the order of arrival, the p99 with an interval by a bootstrap of blocks.
+    """Mean and percentiles of a latency, with an interval for the p99 from a block bootstrap.
 
-    Blocks of requests that came one after another are drawn with replacement, so that what one busy moment does to
-    many requests counts as one. Another run has a chance of its own, so its distance is larger than that of the truth
-    by the square root of two.
+    Blocks of consecutive requests are drawn with replacement, because requests of one busy period are not independent.
+    Another run has sampling noise of its own, so the interval is wider than that for the true value by a factor of √2.
 
     Args:
-        values: [s], (n,).
-        seed: of the draws.
+        values: latency of each request, in the order of arrival [s], (n,).
+        seed: random seed of the bootstrap.
 
     Sources: Künsch 1989, block bootstrap.
     """

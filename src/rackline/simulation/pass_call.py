@@ -1,5 +1,4 @@
-"""A compiled pass table for the simulator: the reads of each attention kind, and where pass time is piecewise
-linear."""
+"""A compiled pass table for the simulator: what each attention kind reads, and where pass time is piecewise linear."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from rackline.passes import features as f
 from rackline.passes.features import ReadLaw
 from rackline.serving.steady import Engine
 
-FAR = float(1 << 24)  # a context beyond which no kind of attention changes its law
+FAR = float(1 << 24)  # a context beyond which every kind of attention reads a linear function of the context
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,29 +24,29 @@ class Kind:
     a: float
     b: float
     start: float
-    causal: bool  # every pair of a chunk with what is before it
+    causal: bool  # whether each token of a chunk attends to all tokens before it
 
 
 @dataclass(slots=True, kw_only=True)
 class Table:
-    """One compiled pass table, called with what a rank knows."""
+    """One compiled pass table, called with the features of a rank."""
 
     call: Callable[..., float]
     call_arrays: Callable[..., Any]
     order: tuple[str, ...]
     kinds: tuple[Kind, ...]
-    kv_rows: tuple[tuple[dict[str, float], float, float], ...]  # |…| rows with kv: other features, kv and longest
+    kv_rows: tuple[tuple[dict[str, float], float, float], ...]  # |…| rows: coefficients of other features, KV, longest
     stage_imbalance: float
     skew_s: float
     places: PromptPlaces
 
     def seconds(self, values: dict[str, Any]) -> Any:
-        """Time of a pass [s] from features by name, also arrays of what a sequence reads."""
+        """Time of a pass from features by name, scalars or arrays [s]."""
         return (self.call_arrays(*[values.get(name, 0.0) for name in self.order]) + self.skew_s) * self.stage_imbalance
 
 
 class PromptPlaces(NamedTuple):
-    """Where the features of a pass with prompts stand in a call; what the table does not have goes one behind."""
+    """Positions of the features of a pass with prompts in a call; those that the table lacks get the last position."""
 
     tokens: int
     logit_rows: int
@@ -86,13 +85,13 @@ def read_at(kind: Kind, context: float) -> float:
 
 
 def _is_extensive(feature: str) -> bool:
-    """Whether a feature halves when the batch does."""
+    """Whether a feature is halved when the batch is."""
     what = feature.partition(":")[0]
     return what not in (f.ONE, f.HAS_DECODE, f.HAS_PREFILL, f.CHUNK_TOKENS, "max_context")
 
 
 def _of_two_halves(call: Callable[..., Any], order: Sequence[str]) -> Callable[..., Any]:
-    """Two half batches one after another, from a pass of one of them."""
+    """Two half batches in sequence, from the pass of one of them."""
     shares = tuple(0.5 if _is_extensive(name) else 1.0 for name in order)
 
     def both(*values: Any) -> Any:
@@ -108,8 +107,8 @@ def compiled(
 
     Args:
         stage_imbalance: slowest over mean pipeline stage.
-        verified: tokens of a sequence that a step pushes through [tokens].
-        two_batch_overlap: the batch runs as two halves, of which one computes while the other communicates.
+        verified: tokens per sequence in a decode step: 1, and the drafts to verify [tokens].
+        two_batch_overlap: whether the batch runs as two halves, one computing while the other communicates.
     """
     policy = "overlap" if two_batch_overlap else None
     step = table.compile(policy)
@@ -117,7 +116,7 @@ def compiled(
     kinds = tuple(kind_of(label, law) for label, law in table.kinds.items())
     by_label = {kind.label: kind for kind in kinds}
     rows: list[tuple[dict[str, float], float, float]] = []
-    several = len(times.streams) > 1  # the longest of several streams bends where they cross
+    several = len(times.streams) > 1  # the maximum of several streams changes slope where they cross
     for stream in times.streams:
         differences = list(stream.difference[0])
         for choice in stream.choices:
@@ -164,7 +163,7 @@ def _kv_row(row: dict[str, float], kinds: dict[str, Kind], verified: int) -> tup
 
 
 def kind_of(label: str, law: ReadLaw) -> Kind:
-    """Find from where on the law is a + b · context."""
+    """Find the context from which a kind reads a + b · context."""
 
     def read(context: float) -> float:
         return float(np.asarray(law.kv_read_tokens(np.float64(context))))

@@ -1,7 +1,7 @@
 """Prefix cache: prompt blocks kept by hash for later requests with the same prefix, evicted least recently used first.
 
-Blocks that running requests share are counted once. Those that nobody uses stay until their room is needed; then the
-oldest moves to the next tier (host memory, flash), if there is one.
+Blocks that running requests share are counted once. Unused blocks stay until their memory is needed; then the oldest
+moves to the next tier (host memory, flash), if there is one.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from rackline.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierSpec:
-    """A tier behind HBM: room and transfer rate for the cache of one rank.
+    """A tier behind HBM: capacity and transfer rate for the cache of one rank.
 
     Args:
         name: display name.
-        tokens: room [tokens].
-        tokens_per_s: cache that comes back a second [tokens/s].
-        latency_s: before the first byte [s].
+        tokens: capacity [tokens].
+        tokens_per_s: rate at which the cache is loaded back [tokens/s].
+        latency_s: time to the first byte [s].
     """
 
     name: str
@@ -33,7 +33,7 @@ class TierSpec:
             raise InputError(
                 what=f"tier {self.name}",
                 given=f"{self.tokens:g} tokens at {self.tokens_per_s:g} tokens/s",
-                allowed="room of 0 or more, a rate above 0",
+                allowed="a capacity of 0 or more, a rate above 0",
             )
 
 
@@ -49,12 +49,12 @@ class Tier:
 
 
 class PrefixCache:
-    """Hashed blocks of one rank.
+    """The hashed blocks of one rank.
 
     Args:
         unit_tokens: tokens of a hashed block [tokens].
         unit_blocks: KV blocks that it takes [count].
-        tiers: behind HBM, fastest first.
+        tiers: tiers behind HBM, fastest first.
     """
 
     __slots__ = ("idle", "refs", "tiers", "unit_blocks", "unit_tokens")
@@ -67,14 +67,14 @@ class PrefixCache:
         self.tiers = [Tier(spec, unit_tokens) for spec in tiers]
 
     def match(self, hashes: Sequence[int], most: int) -> tuple[int, int, list[int]]:
-        """Longest known beginning.
+        """Longest cached prefix.
 
         Args:
-            hashes: of the prompt's blocks in order.
-            most: blocks that may be taken [count].
+            hashes: hashes of the prompt's blocks, in order.
+            most: blocks to take at most [count].
 
         Returns:
-            (blocks in HBM, how many of them nobody uses, blocks behind them by tier).
+            (blocks in HBM, how many of them are unused, further blocks by tier).
         """
         refs, idle = self.refs, self.idle
         found = resting = 0
@@ -98,7 +98,7 @@ class PrefixCache:
         return found, resting, behind
 
     def touch(self, hashes: Sequence[int]) -> None:
-        """These blocks of lower tiers are in use now: they become the newest there."""
+        """Mark these blocks of lower tiers as most recently used."""
         for block in hashes:
             for tier in self.tiers:
                 if block in tier.blocks:
@@ -107,7 +107,7 @@ class PrefixCache:
                     break
 
     def acquire(self, hashes: Sequence[int]) -> None:
-        """A request uses these blocks, which are in HBM."""
+        """Mark these blocks, which are in HBM, as in use by one more request."""
         refs, idle = self.refs, self.idle
         for block in hashes:
             count = refs.get(block)
@@ -118,19 +118,19 @@ class PrefixCache:
                 refs[block] = count + 1
 
     def insert(self, block: int) -> bool:
-        """A request has computed this block; whether it is new here and stays its own."""
+        """Add a block that a request has computed; whether it is new to the cache."""
         if block in self.refs:
             self.refs[block] += 1
             return False
         if block in self.idle:
             del self.idle[block]
             self.refs[block] = 1
-            return True  # in place of the idle one, which was not counted as used
+            return True  # replaces the idle copy, which was not counted as used
         self.refs[block] = 1
         return True
 
     def release(self, hashes: Sequence[int]) -> int:
-        """A request lets go of these blocks; how many nobody uses any more. The end of a prompt is the oldest."""
+        """A request releases these blocks; returns how many become unused. The end of a prompt is evicted first."""
         refs, idle = self.refs, self.idle
         freed = 0
         for block in reversed(hashes):
@@ -144,7 +144,7 @@ class PrefixCache:
         return freed
 
     def trim(self, room_blocks: int) -> None:
-        """Evict the least recently used blocks until the others fit into a given number of KV blocks."""
+        """Evict the least recently used blocks until the rest fit into `room_blocks` KV blocks."""
         keep = max(room_blocks, 0) // self.unit_blocks
         while len(self.idle) > keep:
             block = next(iter(self.idle))

@@ -15,8 +15,8 @@ from rackline.simulation.waiting import ArrivalOrder, KeyOrder
 
 
 class _Entry(NamedTuple):
-    """How a waiting request would start: blocks that must be free, tokens that they hold, tokens found in caches, new
-    tokens of the first pass, hashed blocks in HBM, hashed blocks by lower tier."""
+    """How a waiting request would start: free blocks needed, tokens in them, tokens found in caches, new tokens of the
+    first pass, hashed blocks in HBM, hashed blocks by lower tier."""
 
     need: int
     holding: int
@@ -27,7 +27,7 @@ class _Entry(NamedTuple):
 
 
 class Rank:
-    """State of a rank; `replica` drives it."""
+    """State of a rank, advanced by `replica`."""
 
     __slots__ = (
         "blocks",
@@ -57,12 +57,12 @@ class Rank:
         self.waiting: ArrivalOrder | KeyOrder = ArrivalOrder() if policy.order is None else KeyOrder(self._key)
         self.prefilling: dict[int, int] = {}  # request → prompt tokens that are cached
         self.decoding = DecodingBatch(spec.block_size)
-        self.running: dict[int, None] = {}  # everything that prefills or decodes, in the order of admission
-        self.held: dict[int, int] = {}  # blocks of prompts, and of whole requests that are reserved
+        self.running: dict[int, None] = {}  # requests in prefill or decode, in the order of admission
+        self.held: dict[int, int] = {}  # blocks of prompts, and of whole requests where they are reserved
         self.shared: dict[int, Sequence[int]] = {}  # request → hashed blocks that it uses
         self.preemptions = 0
         self.is_open = True
-        self.yields = False  # a prompt found no room: decoding goes on before another is admitted
+        self.yields = False  # a prompt did not fit: decode before another is admitted
         self.swap_s = self.tier_s = 0.0
         self.cache = (
             PrefixCache(spec.hash_tokens, spec.hash_tokens // spec.block_size, spec.tiers)
@@ -74,7 +74,7 @@ class Rank:
 
     @property
     def load(self) -> int:
-        """Requests that wait or run [requests]."""
+        """Waiting and running requests [requests]."""
         return len(self.waiting) + len(self.running)
 
     def _key(self, request: int) -> float:
@@ -84,7 +84,7 @@ class Rank:
     # blocks
 
     def needed(self, tokens: int) -> int:
-        """KV blocks that decoding takes while every sequence gains a number of tokens [count]."""
+        """KV blocks that decoding needs while every sequence gains `tokens` tokens [count]."""
         return 0 if self.final or not tokens else self.decoding.new_blocks(tokens)
 
     def _private(self, request: int, tokens: int) -> int:
@@ -93,7 +93,7 @@ class Rank:
         return found if shared is None or self.cache is None else found - len(shared) * self.cache.unit_blocks
 
     def free(self, request: int, owner: int = -1) -> None:
-        """Give all blocks of a running request back; its content is of use to `owner`, if to anybody."""
+        """Free all blocks of a running request; request `owner` may find their content again (-1: no request)."""
         if request in self.decoding.base:
             context = self.decoding.remove(request)
             blocks = self.held.pop(request) if self.final else self._private(request, context)
@@ -107,7 +107,7 @@ class Rank:
             self.blocks.used -= self.cache.release(shared) * self.cache.unit_blocks
 
     def preempt(self, now: float) -> int:
-        """Stop the request that was admitted last (or that is last in the policy's order), put it back; which one."""
+        """Preempt the request that was admitted last (or that is last in the policy's order); returns which one."""
         if self.policy.preempts_last_of_order:
             log = self.log
             victim = max(self.running, key=lambda r: (self._key(r), log.engine_s[r] or 0.0, r))
@@ -127,7 +127,7 @@ class Rank:
         return victim
 
     def make_room(self, tokens: int, now: float) -> bool:
-        """Preempt until the next step of decoding fits; whether anybody had to go."""
+        """Preempt until the next decode step fits; whether a request was preempted."""
         found = False
         while self.decoding.count and self.needed(tokens) > self.blocks.free:
             self.preempt(now)
@@ -137,13 +137,13 @@ class Rank:
     # prompts
 
     def take_prompts(self, budget: int, now: float, admit: bool) -> list[tuple[int, int, int]]:
-        """Pieces of prompts for a pass: (request, new tokens, tokens before them)."""
+        """Chunks of prompts for a pass: (request, new tokens, tokens before them)."""
         chunks: list[tuple[int, int, int]] = []
         for request in list(self.prefilling):
             if budget <= 0:
                 break
             if request not in self.prefilling:
-                continue  # preempted by one before it
+                continue  # preempted for an earlier one
             done = self.prefilling[request]
             target = self.target(request)
             take = min(target - done, budget) if self.policy.chunked else target - done
@@ -159,7 +159,7 @@ class Rank:
                 self.held[request] += need
             chunks.append((request, take, done))
             budget -= take
-        if self.policy.preempts_last_of_order:  # who is stopped may have had its piece already
+        if self.policy.preempts_last_of_order:  # a preempted request may have its chunk already
             chunks = [chunk for chunk in chunks if chunk[0] in self.prefilling]
         if admit and self.waiting:
             self._admit(chunks, budget, now)
@@ -169,11 +169,11 @@ class Rank:
         return chunks
 
     def target(self, request: int) -> int:
-        """Tokens that must be cached before the next token comes out [tokens]."""
+        """Tokens that must be cached before the next token is generated [tokens]."""
         return self.log.input_len[request] + self.log.generated.get(request, 0)
 
     def join_ready(self, now: float) -> None:
-        """Requests whose prompt was computed elsewhere start to decode, as far as there is room."""
+        """Requests whose prompt was computed elsewhere start to decode while there is room."""
         ready = self.log.ready
         while self.waiting and len(self.running) < self.spec.max_num_seqs and self.waiting.first() in ready:
             request = self.waiting.first()
@@ -192,10 +192,10 @@ class Rank:
         if request in log.ready:
             done = target
         elif self.spec.swap_tokens_per_s and request in log.last_s:
-            done = target - 1  # its cache is on the host; only the last token is not in it
+            done = target - 1  # its cache is on the host, but for the last token
         elif cache is not None and log.hashes is not None:
             hashes = log.hashes[request]
-            # at least one token is computed, so that there is something to predict from
+            # at least one token must be computed, to predict the next from
             most = min(len(hashes), (target - 1) // cache.unit_tokens)
             found, resting, tiers = cache.match(hashes, most)
             done = (found + sum(tiers)) * cache.unit_tokens
@@ -216,7 +216,7 @@ class Rank:
         while self.waiting and budget > 0 and len(self.running) < self.spec.max_num_seqs:
             request = self.waiting.first()
             entry = self._entry(request, budget)
-            # a whole prompt that no pass can hold goes alone
+            # a whole prompt that is longer than the token budget gets a pass of its own
             if entry.take > budget and (chunks or self.target(request) <= most):
                 return
             if entry.need > self.blocks.free:
@@ -226,7 +226,7 @@ class Rank:
             budget -= entry.take
 
     def _start(self, request: int, entry: _Entry, now: float) -> None:
-        """Take a request out of the queue and give it its blocks."""
+        """Admit a request: remove it from the queue and allocate its blocks."""
         log = self.log
         self.waiting.remove_first()
         self.running[request] = None
@@ -236,7 +236,7 @@ class Rank:
             hashes = log.hashes[request]
             self.cache.acquire(hashes[: entry.found])
             self.shared[request] = hashes[: entry.found]
-            first = log.admitted_s[request] is None  # what a preempted request finds again is no hit of its own
+            first = log.admitted_s[request] is None  # blocks that a preempted request finds again are not cache hits
             if any(entry.tiers):
                 self._fetch(hashes[entry.found : entry.found + sum(entry.tiers)], entry.tiers, count=first)
             if first and entry.done and request not in log.ready:
@@ -250,7 +250,7 @@ class Rank:
             self.swap_s += entry.done / self.spec.swap_tokens_per_s
 
     def _fetch(self, hashes: Sequence[int], tiers: list[int], *, count: bool) -> None:
-        """Blocks come back from lower tiers; the pass is not over before they are there."""
+        """Load blocks back from lower tiers; the pass does not end before they have arrived."""
         if self.cache is None:
             return
         self.cache.touch(hashes)
@@ -262,7 +262,7 @@ class Rank:
                 self.tier_s += spec.latency_s + tokens / spec.tokens_per_s
 
     def _hash(self, chunks: list[tuple[int, int, int]]) -> None:
-        """Blocks that this pass completes can be found from now on."""
+        """Make the blocks that this pass completes available by hash."""
         cache, log = self.cache, self.log
         if cache is None or log.hashes is None:
             return
@@ -281,7 +281,7 @@ class Rank:
     # the end of a pass
 
     def advance(self, tokens: int, steps: int) -> list[int]:
-        """Advance decoding by a number of tokens (their blocks are counted already); returns who has finished."""
+        """Advance decoding by `tokens` (their blocks are counted already); returns the finished requests."""
         self.decoding.advance(tokens, steps)
         finished: list[int] = []
         while (request := self.decoding.next_ended()) is not None:
@@ -290,7 +290,7 @@ class Rank:
         return finished
 
     def prompt_done(self, request: int) -> bool:
-        """The prompt is cached and a token came out; whether that was the last one."""
+        """The prompt is cached and a token was generated; whether that was the last one."""
         log = self.log
         generated = log.generated.pop(request, 0) + 1
         target = log.input_len[request] + generated - 1

@@ -1,4 +1,4 @@
-"""What one rank may hold and run, and how its sequences advance."""
+"""Limits of one rank, and how far its sequences advance in a number of steps."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from rackline.simulation.prefix_cache import TierSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSpec:
-    """What one rank may hold and run.
+    """Limits of one rank.
 
     Args:
-        pool_tokens: room for KV [tokens].
-        block_size: tokens of a KV block [tokens].
-        fixed_tokens: room that a sequence takes at any length (windows, recurrent state), in tokens [tokens].
-        grows: whether each token of a sequence takes room in addition.
-        max_num_seqs: sequences that run at once [sequences].
-        max_batched_tokens: tokens of a pass [tokens].
-        reserve: room that must be free for admission; None for the policy's own.
-        swap_tokens_per_s: with a rate, preempted sequences move to the host and back instead of being recomputed.
-        prefix_caching: keep blocks by hash.
-        hash_tokens: tokens of a hashed block [tokens].
-        tiers: behind HBM for hashed blocks.
+        pool_tokens: KV cache capacity [tokens].
+        block_size: tokens per KV block [tokens].
+        fixed_tokens: cache that a sequence takes at any length (windows, recurrent state), in tokens [tokens].
+        grows: whether the cache of a sequence grows with each token in addition.
+        max_num_seqs: running sequences at most [sequences].
+        max_batched_tokens: token budget of a pass [tokens].
+        reserve: cache that must be free for admission; None for the policy's own.
+        swap_tokens_per_s: rate at which preempted sequences are swapped to the host and back; 0 recomputes them
+            [tokens/s].
+        prefix_caching: whether prompt blocks are kept by hash.
+        hash_tokens: tokens per hashed block [tokens].
+        tiers: tiers behind HBM for hashed blocks.
     """
 
     pool_tokens: int
@@ -45,7 +46,7 @@ class RankSpec:
             if getattr(self, name) < 1:
                 raise InputError(what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
         if not self.grows and self.reserve != "final":
-            raise InputError(what="reserve", given=self.reserve, allowed="final where sequences take all at once")
+            raise InputError(what="reserve", given=self.reserve, allowed="final, as the cache has a fixed size")
         if self.prefix_caching and self.hash_tokens % self.block_size:
             raise InputError(
                 what="hash_tokens", given=self.hash_tokens, allowed=f"a multiple of the block size {self.block_size}"
@@ -62,5 +63,5 @@ class RankSpec:
 
 
 def token_clock(steps: int, tokens_per_step: float) -> int:
-    """Tokens that a sequence has gained after a number of steps: whole ones, the mean over many steps [tokens]."""
+    """Whole tokens that a sequence has gained after `steps` steps, at the mean rate over many steps [tokens]."""
     return steps if tokens_per_step == 1.0 else floor(steps * tokens_per_step + 1e-9)

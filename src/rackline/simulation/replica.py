@@ -1,12 +1,13 @@
-"""A replica: ranks that step together, simulated from event to event.
+"""A replica: ranks that run their passes in lockstep, simulated from event to event.
 
-The state changes only when a request arrives that can start, when one ends, or when the free blocks run out. Between
-such events all steps are decode steps of the same sequences: they are evaluated together, as one line in the step's
-number where the pass is linear, else as one array. `stepwise` evaluates every step by itself, for comparison.
+The state changes only when a request arrives that can start, when one finishes, or when the free blocks run out.
+Between such events all steps are decode steps of the same sequences. They are evaluated together: in closed form where
+the time of a pass is linear in the step number, else as one array. `stepwise` evaluates every step by itself, for
+comparison.
 
-Attention-dp ranks share experts and step together. Micro-batches of a pipeline go round one behind another; a round
-takes as long as its slowest pass (a slow pass holds up all that follow it on the same stages), so they step together
-too, with experts of their own.
+Attention-dp ranks share experts and step together. The micro-batches of a pipeline pass through its stages in turn; a
+round takes as long as its slowest pass (a slow pass delays all that follow it on the same stages), so they step
+together too, each with its own load of experts.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ from rackline.simulation.replica_statistics import PassRecord, ReplicaStatistics
 from rackline.simulation.request_log import RequestLog
 from rackline.simulation.waiting import ArrivalQueue
 
-_AHEAD = 1 << 16  # steps that are looked at in one piece
+_AHEAD = 1 << 16  # steps that are evaluated at a time
 
 
 class Replica:
-    """Ranks in step.
+    """Ranks in lockstep.
 
     Args:
         clock: time of a pass.
-        spec: of each rank.
+        spec: limits of each rank.
         policy: the scheduler.
-        log: where times go.
-        ranks: attention-dp ranks [count].
-        micro_batches: in flight in a pipeline [count].
+        log: log of the requests that the replica writes to.
+        ranks: number of attention-dp ranks [count].
+        micro_batches: micro-batches in flight in a pipeline [count].
         hands_over: whether requests leave after their first token (a prefill pool).
-        stepwise: evaluate each step by itself.
-        keep_passes: keep records of passes.
+        stepwise: whether each step is evaluated by itself.
+        keep_passes: whether records of passes are kept.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Replica:
         self.hands_over, self.stepwise = hands_over, stepwise
         self.now = 0.0
         self.arrivals = ArrivalQueue()
-        self.done: list[tuple[int, float]] = []  # finished or handed over, when anybody wants to know
+        self.done: list[tuple[int, float]] = []  # (request, time) finished or handed over, for the run
         self.tells = hands_over
         self.finished = 0
         self.statistics = ReplicaStatistics()
@@ -77,11 +78,11 @@ class Replica:
 
     @property
     def load(self) -> int:
-        """Requests in the replica [requests]."""
+        """Waiting and running requests of the replica [requests]."""
         return sum(rank.load for rank in self.ranks) + len(self.arrivals)
 
     def known_prefix(self, request: int) -> int:
-        """KV blocks of a prompt's prefix that some rank has cached [count]."""
+        """KV blocks of a prompt's prefix in the best-matching rank's cache [count]."""
         hashes = self.log.hashes
         if hashes is None:
             return 0
@@ -108,7 +109,7 @@ class Replica:
         return start if start == inf else self._departure(max(self.now, start))
 
     def advance(self, until: float = inf) -> None:
-        """Run all passes that start before `until`; stop early when `done` has news."""
+        """Run all passes that start before `until`; stop early when `done` has entries."""
         ranks = self.ranks
         match self.policy.passes:
             case "mixed":
@@ -147,7 +148,7 @@ class Replica:
                 return
 
     def _departure(self, time_s: float) -> float:
-        """The first time from `time_s` on at which a pass may start [s]."""
+        """Earliest time, `time_s` or later, at which a pass may start [s]."""
         interval = self.policy.interval_s
         return max(time_s, ceil(time_s / interval - 1e-9) * interval) if interval else time_s
 
@@ -171,7 +172,7 @@ class Replica:
                 if batch.count * grown > rank.blocks.free:
                     lost = rank.make_room(grown, now) or lost
             if rank.prefilling or rank.waiting:
-                need = rank.needed(grown)  # set aside for the sequences that decode in this pass
+                need = rank.needed(grown)  # reserved for the sequences that decode in this pass
                 rank.blocks.used += need
                 preempted = rank.preemptions
                 found = rank.take_prompts(self.spec.max_batched_tokens - batch.count * verified, now, not lost)
@@ -246,7 +247,7 @@ class Replica:
                 alone = step_s(self.clock, batch, decoding) if n and chunks else 0.0
                 pieces = [Chunk(take, done) for _, take, done in chunks]
                 seconds = max(seconds, clock.prompts(n, kv, longest, pieces, decoding + new, alone) + swap_s)
-        seconds = max(seconds, beside)  # layers are computed while the cache of later ones comes in
+        seconds = max(seconds, beside)  # layers are computed while the cache of later ones is loaded
         interval = self.policy.interval_s
         if interval:
             seconds = ceil(seconds / interval - 1e-9) * interval
@@ -291,7 +292,7 @@ class Replica:
                 self.statistics.joined.append((end, joined))
 
     def _dominated(self, rank: Rank, group: list[Rank], prompts: list[list[tuple[int, int, int]]]) -> bool:
-        """Whether another rank of the group has at least as much of everything, so that it ends later."""
+        """Whether another rank of the group has at least as much of everything, so that it finishes later."""
         return any(
             chunks and other.decoding.exceeds(rank.decoding) for other, chunks in zip(group, prompts, strict=True)
         )
@@ -311,7 +312,7 @@ class Replica:
             if rank.decoding.count:
                 most = min(most, steps_with_room(rank, most, per_step))
         most = 1 if alone or self.stepwise else max(most, 1)
-        # a queue that cannot move is not changed by who joins its end
+        # requests that join the end of a blocked queue do not change it
         if not (blocked and len(self.ranks) == 1 and self.policy.order is None):
             until = min(until, self.arrivals.next_s())
         interval = self.policy.interval_s
@@ -343,7 +344,7 @@ class Replica:
             rank.swap_s = 0.0
         seconds += swapped
         if not sequences:
-            raise RuntimeError("nothing runs and nothing can start")
+            raise RuntimeError("no request is running and none can start")
         start = self.now
         self.now = end = start + seconds
         if self.records is not None:

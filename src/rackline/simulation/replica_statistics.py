@@ -11,12 +11,12 @@ import numpy as np
 from rackline.passes.features import Array
 from rackline.simulation.rank import Rank
 
-GAPS_PER_E = 200.0  # bins of the histogram of inter-token times by factor e: half a percent wide
+GAPS_PER_E = 200.0  # bins of the histogram of inter-token times per factor of e: half a percent wide
 _SAMPLES = 4096
 
 
 class PassRecord(NamedTuple):
-    """Passes of one kind in a row, for traces: start, duration, how many, decoding sequences, prompt tokens."""
+    """Consecutive passes of one kind, for traces: start, duration, number, decoding sequences, prompt tokens."""
 
     start_s: float
     duration_s: float
@@ -26,12 +26,12 @@ class PassRecord(NamedTuple):
 
 
 class ReplicaStatistics:
-    """Counts of one replica."""
+    """Running counts and times of one replica."""
 
     def __init__(self) -> None:
         self.steps = self.passes = 0
         self.busy_s = self.sequence_s = self.used_s = 0.0
-        self.prompt_pass_s = self.prompt_rank_s = 0.0  # passes with prompts; times the share of ranks that had some
+        self.prompt_pass_s = self.prompt_rank_s = 0.0  # passes with prompts; times the share of ranks with prompts
         self.gaps: dict[int, int] = {}
         self.waited_s = 0.0  # since the last decode step
         self.joined: list[tuple[float, int]] = []
@@ -50,7 +50,7 @@ class ReplicaStatistics:
         self.used_s += (used + used_more) * seconds
 
     def prompts(self, by_rank: Sequence[Sequence[object]], seconds: float) -> None:
-        """A pass with prompts: how many of the ranks had some."""
+        """Count a pass with prompts, and the share of ranks that had some."""
         self.prompt_pass_s += seconds
         self.prompt_rank_s += seconds * sum(1 for chunks in by_rank if chunks) / len(by_rank)
 
@@ -59,7 +59,7 @@ class ReplicaStatistics:
         self.gaps[place] = self.gaps.get(place, 0) + count
 
     def gap(self, count: int, seconds: float, end: float) -> None:
-        """All decoding sequences get a token; some of them began while prompts had passes of their own."""
+        """Each decoding sequence gets a token; some joined while prompts had passes of their own."""
         if self.waited_s:
             for time_s, joined in self.joined:
                 joined = min(joined, count)

@@ -1,4 +1,4 @@
-"""The outcome of each request: the record that all replicas of a run write to."""
+"""The outcome of each request, written by all replicas of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rackline.simulation.requests import Requests
 
 
 class RequestLog:
-    """Lengths, times and counts by request; times are None until they are known."""
+    """Lengths [tokens], times [s] and counts by request; times are None until they are known."""
 
     __slots__ = (
         "admitted_s",
@@ -42,10 +42,10 @@ class RequestLog:
         self.admitted_s: list[float | None] = [None] * count
         self.first_s: list[float | None] = [None] * count
         self.finish_s: list[float | None] = [None] * count
-        self.last_s: dict[int, float] = {}  # last token of a request that was preempted
-        self.generated: dict[int, int] = {}  # tokens before it was preempted or handed over
-        self.ready: set[int] = set()  # its prompt was computed elsewhere
-        self.computed: list[int] | None = None  # prompt tokens whose cache is there on arrival
+        self.last_s: dict[int, float] = {}  # last token of a preempted request
+        self.generated: dict[int, int] = {}  # output tokens before it was preempted or handed over
+        self.ready: set[int] = set()  # requests whose prompt was computed elsewhere
+        self.computed: list[int] | None = None  # prompt tokens that are cached on arrival
         if requests.computed is not None:
             self.computed = requests.computed.tolist()
             self.ready.update(np.flatnonzero(requests.computed >= requests.input_len).tolist())

@@ -14,23 +14,23 @@ from rackline.simulation.block_hashes import BlockHashes
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Requests:
-    """What arrives, in the order of arrival.
+    """Requests in the order of arrival, as columns.
 
     Args:
-        arrival_s: arrival time; for a request that follows another one, the pause after that one's end [s], (n,).
-        input_len, output_len: tokens, at least 1 [tokens], (n,).
-        priority: tier, a lower number is more urgent, (n,); None when all are equal.
-        after: index of the request whose end must come first, -1 for none, (n,); None when none follows another.
+        arrival_s: arrival time; for a request that follows another one, the pause after the end of that one [s], (n,).
+        input_len, output_len: prompt and output lengths, at least 1 [tokens], (n,).
+        priority: priority tier, a lower number being more urgent, (n,); None when all are equal.
+        after: index of the request that must finish first, -1 for none, (n,); None when none follows another.
         hashes: for each request, hashes of the full blocks of its prompt from the start; None when nothing is shared.
-        hash_tokens: tokens of such a block [tokens].
-        computed: prompt tokens whose cache is there when the request arrives; all of them to begin with decoding
-            [tokens], (n,). None when nothing is.
+        hash_tokens: tokens per hashed block [tokens].
+        computed: prompt tokens that are cached when the request arrives; all of them to start with decoding [tokens],
+            (n,). None when none are.
         name: display name.
-        skipped: lines of the source that were bad and left out [count].
+        skipped: malformed lines of the source that were left out [count].
         lines: line of the source by request, for messages, (n,).
 
     Raises:
-        InputError: columns of unlike length, times that fall or are negative, lengths below 1.
+        InputError: columns differ in length, times decrease or are negative, or lengths are below 1.
     """
 
     arrival_s: Array
@@ -52,7 +52,7 @@ class Requests:
         for name in ("input_len", "output_len", "priority", "after", "hashes", "computed", "lines"):
             column = getattr(self, name)
             if column is not None and len(column) != count:
-                raise InputError(what=name, given=f"{len(column)} values", allowed=f"{count}, one a request")
+                raise InputError(what=name, given=f"{len(column)} values", allowed=f"{count}, one per request")
         free = self.arrival_s if self.after is None else self.arrival_s[self.after < 0]
         if not np.all(np.isfinite(self.arrival_s)) or np.any(self.arrival_s < 0):
             bad = int(np.argmax(~(np.isfinite(self.arrival_s) & (self.arrival_s >= 0))))
@@ -82,12 +82,12 @@ class Requests:
             )
 
     def __len__(self) -> int:
-        """How many requests there are."""
+        """Number of requests."""
         return len(self.arrival_s)
 
     @property
     def rate_per_s(self) -> float:
-        """Mean rate of arrivals [requests/s]; infinite when all come at once."""
+        """Mean arrival rate [requests/s]; infinite when all arrive at once."""
         last = float(np.max(self.arrival_s))
         return (len(self) - 1) / last if last > 0 else float("inf")
 
@@ -95,22 +95,22 @@ class Requests:
         """The same requests at `factor` times the arrival rate.
 
         Raises:
-            InputError: a factor that is not above 0.
+            InputError: the factor is not above 0.
         """
         if not factor > 0:
             raise InputError(what="rate scale", given=factor, allowed="above 0", nearest="1")
         return replace(self, arrival_s=self.arrival_s / factor)
 
     def where(self, index: int) -> str:
-        """Name of a request, with its line in the source."""
+        """Where a request comes from: the name of the source and the line, for messages."""
         line = "" if self.lines is None else f", line {int(self.lines[index])}"
         return f"{self.name or 'requests'}{line or f', request {index}'}"
 
     def pick(self, keep: Array) -> Requests:
-        """Only these of them; none of them may follow one that is left out.
+        """A selection of the requests; none may follow one that is left out.
 
         Args:
-            keep: which, true or false, (n,).
+            keep: mask of the requests to keep, (n,).
         """
         place = np.cumsum(keep) - 1
 
@@ -131,7 +131,7 @@ class Requests:
         )
 
     def first(self, count: int) -> Requests:
-        """The first `number` requests."""
+        """The first `count` requests."""
         return self if count >= len(self) else self.pick(np.arange(len(self)) < count)
 
 

@@ -9,9 +9,8 @@ from rackline.simulation.replica import Replica
 
 Router = Callable[[int, Sequence[Replica]], Replica]
 
-# Cache-aware routing looks at load only beyond this imbalance, and follows a match above this share of the prompt.
-# Defaults of SGLang's router (balance-abs-threshold, balance-rel-threshold, cache-threshold), remembered, not looked
-# up.
+# Prefix-aware routing balances the load only beyond this imbalance, and follows a cache match above this share of the
+# prompt. Defaults of SGLang's router (balance-abs-threshold, balance-rel-threshold, cache-threshold), from memory.
 IMBALANCE_REQUESTS = 32
 IMBALANCE_RATIO = 1.5
 MATCH_SHARE = 0.5
@@ -19,10 +18,10 @@ ROUTERS = ("round-robin", "least-loaded", "prefix-aware")
 
 
 def router(name: str) -> Router:
-    """The router of a name, with a state of its own.
+    """A new router by name, with its own state.
 
     Raises:
-        InputError: an unknown name.
+        InputError: the name is unknown.
     """
     if name == "round-robin":
         return _round_robin()

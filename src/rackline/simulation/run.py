@@ -1,4 +1,4 @@
-"""A run: requests in, a result out, over one pool of replicas or disaggregated prefill and decode pools."""
+"""A simulation run: requests in, result out, over one pool of replicas or over disaggregated pools."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from rackline.simulation.request_log import RequestLog
 from rackline.simulation.requests import Requests
 from rackline.simulation.router import router as find_router
 
-Progress = Callable[[int, int, float], None]  # requests done, all requests, simulated time
+Progress = Callable[[int, int, float], None]  # (requests done, all requests, simulated time [s])
 _ROUNDS_A_REPORT = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Equal replicas.
+    """A pool of equal replicas.
 
     Args:
         clock: time of a pass.
-        spec: what a rank may hold.
+        spec: limits of each rank.
         policy: the scheduler.
-        ranks: attention-dp ranks of a replica [count].
-        micro_batches: in flight in its pipeline [count].
-        replicas: how many [count].
+        ranks: attention-dp ranks per replica [count].
+        micro_batches: micro-batches in flight per pipeline [count].
+        replicas: number of replicas [count].
     """
 
     clock: Clock
@@ -52,7 +52,7 @@ class Pool:
                 raise InputError(what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
 
     def build(self, log: RequestLog, *, hands_over: bool, stepwise: bool, keep_passes: bool) -> list[Replica]:
-        """Fresh replicas that write to this log."""
+        """New replicas that write to this log."""
         return [
             Replica(
                 self.clock,
@@ -71,15 +71,15 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handover:
-    """The prefill pool of a disaggregated server, and the way of the cache to the decode pool.
+    """The prefill pool of a disaggregated server, and the transfer of the KV cache to the decode pool.
 
-    The first token is seen when the cache has arrived: the decode pool streams the whole answer. Only an answer of one
-    token comes from the prefill pool.
+    The decode pool streams the whole output, so the first token counts once the cache has arrived. Only the output of a
+    one-token request comes from the prefill pool.
 
     Args:
-        pool: replicas that only compute prompts.
-        tokens_per_s: cache that one request's transfer moves [tokens/s].
-        latency_s: before the first byte [s].
+        pool: replicas that only run prefill.
+        tokens_per_s: transfer rate of one request's cache [tokens/s].
+        latency_s: time to the first byte [s].
     """
 
     pool: Pool
@@ -100,26 +100,26 @@ def simulate(
     compiled: bool | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Serve all requests.
+    """Simulate the serving of all requests.
 
     Args:
-        requests: what arrives.
-        pool: who serves; with `prefill`, who decodes.
+        requests: the requests, in the order of arrival.
+        pool: the replicas that serve them, or that decode if there is a prefill pool.
         router: round-robin, least-loaded or prefix-aware.
-        prefill: a pool for prompts.
-        beyond_s: time between arrival and the scheduler that no pass accounts for (network, tokeniser) [s].
-        skip_bad: leave out requests that can never fit instead of refusing the run.
-        stepwise: evaluate every step by itself; the same result, slower.
+        prefill: the prefill pool of a disaggregated server.
+        beyond_s: time from arrival to the scheduler, outside of all passes (network, tokeniser) [s].
+        skip_bad: leave out requests that can never fit, instead of raising an error.
+        stepwise: evaluate every step by itself, which gives the same result more slowly.
         keep_passes: keep records of passes for a trace.
         compiled: use the compiled loop, which gives the same result for plain servers; None decides by the number of
             requests.
-        progress: told now and then.
+        progress: called from time to time with (requests done, all requests, simulated time).
 
     Returns:
-        The result; after Ctrl-C of what was simulated so far (`interrupted`).
+        The result; after Ctrl-C, the result so far (`interrupted`).
 
     Raises:
-        InputError: a request longer than the KV pool, which could never run.
+        InputError: a request is longer than the KV pool and could never run.
     """
     requests, skipped = _that_fit(requests, pool, prefill, skip_bad)
     if (
@@ -150,7 +150,7 @@ def simulate(
 
 
 def _finished(make: Callable[[], Result]) -> Result:
-    """A result that is made whole; an interruption meanwhile counts as one of the run."""
+    """Complete a result; an interruption meanwhile is treated as one of the run."""
     with held() as hold:
         result = make()
     return replace(result, interrupted=True) if hold.pressed else result
@@ -159,7 +159,7 @@ def _finished(make: Callable[[], Result]) -> Result:
 def _compiled(
     requests: Requests, pool: Pool, clock: TableClock, beyond_s: float, skipped: int, progress: Progress | None
 ) -> Result:
-    """Every replica by the compiled loop."""
+    """Run every replica in the compiled loop."""
     count = pool.replicas
     seen = requests.arrival_s + beyond_s
     runs: list[FastRun] = []
@@ -174,7 +174,7 @@ def _compiled(
 
 
 def _joined(requests: Requests, pool: Pool, seen: Array, runs: list[FastRun], skipped: int) -> Result:
-    """The result of replicas that ran by themselves."""
+    """The result of replicas that ran independently."""
     count = pool.replicas
 
     def together(name: str) -> Array:
@@ -219,7 +219,7 @@ def _joined(requests: Requests, pool: Pool, seen: Array, runs: list[FastRun], sk
 
 
 def _that_fit(requests: Requests, pool: Pool, prefill: Handover | None, skip_bad: bool) -> tuple[Requests, int]:
-    """Refuse or drop what no empty rank could hold."""
+    """Refuse or drop requests that do not fit on an empty rank."""
     spec = pool.spec
     longest = requests.input_len + requests.output_len - 1 + int(pool.clock.tokens_per_step)
     bad = _too_long(longest, spec)
@@ -233,10 +233,10 @@ def _that_fit(requests: Requests, pool: Pool, prefill: Handover | None, skip_bad
         raise InputError(
             what="request",
             given=f"{requests.input_len[first]} + {requests.output_len[first]} tokens",
-            allowed=f"at most {most * spec.block_size} tokens, the KV pool of a rank (or skip such requests)",
+            allowed=f"at most {most * spec.block_size} tokens, the KV cache capacity of a rank (or skip such requests)",
             where=requests.where(first),
         )
-    if requests.after is not None:  # what follows a request that is left out is left out as well
+    if requests.after is not None:  # requests that follow one that is left out are left out as well
         for index, before in enumerate(requests.after.tolist()):
             bad[index] |= before >= 0 and bad[before]
     if np.all(bad):
@@ -250,7 +250,7 @@ def _too_long(tokens: Array, spec: RankSpec) -> Array:
 
 
 class _Run:
-    """Arrivals, handovers and replicas in the order of time."""
+    """Arrivals, handovers and replicas in time order."""
 
     def __init__(
         self,
@@ -274,7 +274,7 @@ class _Run:
                     self.followers.setdefault(before, []).append(index)
 
     def go(self) -> None:
-        """Until nothing is left to do."""
+        """Run until no work is left."""
         times = self.requests.arrival_s.tolist()
         self.times = times
         simple = not self.followers and not self.front
@@ -284,7 +284,7 @@ class _Run:
             self._together(times)
 
     def _independent(self, times: list[float]) -> None:
-        """Replicas that never hear of each other run one after another."""
+        """Run replicas that do not depend on each other one after another."""
         log, count = self.log, len(self.replicas)
         log.arrival_s = list(times)
         for index, time_s in enumerate(times):
@@ -302,8 +302,8 @@ class _Run:
     def _together(self, times: list[float]) -> None:
         after = self.requests.after
         free = range(len(times)) if after is None else np.flatnonzero(after < 0).tolist()
-        # (time, kind, serial, request): at one time arrivals of the pool behind come first
-        begun = self.log.ready  # their prompts are computed: the pool behind takes them at once
+        # (time, kind, serial, request): among equal times, arrivals at the decode pool come first
+        begun = self.log.ready  # their prompts are computed: they go straight to the decode pool
         events = [(times[i] + self.beyond_s, 0 if i in begun else 1, i, i) for i in free]
         for i in free:
             self.log.arrival_s[i] = times[i]
@@ -338,7 +338,7 @@ class _Run:
                 serial += 1
                 if next_one.hands_over and self.log.output_len[request] > 1 and self.prefill is not None:
                     moved = end + self.prefill.latency_s + self.log.input_len[request] / self.prefill.tokens_per_s
-                    self.log.first_s[request] = moved  # the pool behind streams the first token as well
+                    self.log.first_s[request] = moved  # the decode pool streams the first token as well
                     heapq.heappush(events, (moved, 0, serial, request))
                     continue
                 if next_one.hands_over:

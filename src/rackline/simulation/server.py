@@ -1,4 +1,4 @@
-"""From a deployment and its stack to the pool that simulates it: clock, KV blocks, limits, policy."""
+"""The simulated pool of a deployment under a serving stack: clock, KV blocks, limits, policy."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ class CacheConfig:
     """The paged KV cache of a server.
 
     Args:
-        pool_tokens: KV room of a rank; what memory leaves by default [tokens].
-        longest: of the requests, prompt and answer, up to which windows are filled; whole windows by default [tokens].
-        block_size: of the paged cache [tokens].
+        pool_tokens: KV cache capacity of a rank; by default the memory that weights and buffers leave free [tokens].
+        longest: longest request, prompt and output, which bounds how far attention windows fill; full windows by
+            default [tokens].
+        block_size: tokens per KV block [tokens].
         reserve: cache that must be free for admission; the policy's own by default.
-        prefix_caching, hash_tokens, tiers: keep prompt blocks by hash, and where.
-        swap_bytes_per_s: with a rate, preempted sequences move to the host instead of being recomputed [bytes/s].
+        prefix_caching, hash_tokens, tiers: whether prompt blocks are kept by hash, tokens per hashed block [tokens],
+            and the tiers behind HBM.
+        swap_bytes_per_s: bandwidth for swapping preempted sequences to the host; 0 recomputes them [bytes/s].
     """
 
     pool_tokens: int | None = None
@@ -50,19 +52,19 @@ def pool_of(
     two_batch_overlap: bool = False,
     replicas: int | None = None,
 ) -> Pool:
-    """Servers of a deployment under a stack.
+    """The pool of a deployment under a serving stack.
 
     Args:
         deployment: model, chips, layout, precision, calibration.
-        stack: limits and what runs around the kernels.
-        cache: the KV cache; what memory leaves in blocks of 16 tokens, without prefix caching, by default.
-        policy_name: a scheduling policy; the stack's admission by default.
-        speculation: drafts a step and what they yield.
-        two_batch_overlap: passes run as two halves, of which one computes while the other communicates.
-        replicas: how many; those of the layout by default.
+        stack: limits, scheduler, and host work around the kernels.
+        cache: the KV cache; by default all free memory in blocks of 16 tokens, without prefix caching.
+        policy_name: scheduling policy; the stack's by default.
+        speculation: draft tokens per step, and the tokens that a step yields.
+        two_batch_overlap: whether passes run as two half batches, one computing while the other communicates.
+        replicas: number of replicas; those of the layout by default [count].
 
     Raises:
-        InputError: no room for KV.
+        InputError: no memory is left for the KV cache.
     """
     layout, cache = deployment.layout, cache or CacheConfig()
     pool_tokens, longest, block_size = cache.pool_tokens, cache.longest, cache.block_size
@@ -79,7 +81,7 @@ def pool_of(
             raise InputError(
                 what=f"{model.name} on {layout.label()}",
                 given=f"{room / 1e9:.3g} GB left for KV on the fullest chip",
-                allowed="weights and one request within the memory",
+                allowed="memory for the weights and one request",
             )
         pool_tokens = max(int(room / layout.pp / (unit * block_size)), 1) * block_size
     grows = float(size.bytes_per_token) > 0.0

@@ -1,4 +1,4 @@
-"""Rows of recorded traffic: the meaning of the columns, and rows as numbers."""
+"""Rows of a recorded trace: meaning of the columns, and conversion to numbers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rackline.passes.features import Array
 from rackline.simulation.block_hashes import BlockHashes
 
 MAX_LENGTH = 10**9
-"""Longest prompt or answer that a line may state [tokens]."""
+"""Longest prompt or output that a line may state [tokens]."""
 
-# Names of columns in public traces and in results of benchmarks, first match wins; "_ms" and "_s" give the unit.
+# Column names in public traces and benchmark results, first match wins; "_ms" and "_s" give the unit.
 ARRIVAL = ("arrival_s", "arrived_at", "timestamp", "arrival_time", "arrival", "time", "start_time", "arrival_ms")
 INPUT = ("input_len", "input_length", "contexttokens", "input_tokens", "prompt_len", "prompt_tokens", "input_toks",
          "num_prefill_tokens")  # fmt: skip
@@ -29,12 +29,12 @@ _SECONDS = ("arrived_at", "arrival_time", "start_time")
 
 
 class Columns(NamedTuple):
-    """Names of the columns that are read.
+    """Names of the columns to read.
 
     Args:
         time, input_len, output_len: column names.
-        tier: column of the priority, None without one.
-        unit_s: seconds of a unit of time that the name states; None when it states none.
+        tier: column of the priority; None if there is none.
+        unit_s: time unit that the column name states, in seconds; None if it states none [s].
     """
 
     time: str
@@ -49,13 +49,13 @@ class Rows:
     """Usable rows as columns.
 
     Args:
-        time: as written, or seconds since 2000 of a date, (n,).
+        time: time as written, or seconds since 2000 for a date, (n,).
         dated: whether the times are dates.
-        input_len, output_len: [tokens], (n,).
-        priority: tier, (n,); None without one.
-        hashes: of the prompts' blocks; None without them.
-        lines: line of the file, (n,).
-        unit_s: seconds of a unit of time that the name of the column states; None when it states none.
+        input_len, output_len: prompt and output lengths [tokens], (n,).
+        priority: priority tier, (n,); None without one.
+        hashes: hashes of the prompt blocks of each row; None without them.
+        lines: line number in the file, (n,).
+        unit_s: time unit that the column name states, in seconds; None if it states none [s].
     """
 
     time: Array
@@ -70,7 +70,7 @@ class Rows:
 
 @lru_cache(maxsize=64)
 def columns_of(names: tuple[str, ...]) -> Columns | None:
-    """Which columns hold what; None without a time, an input or an output length."""
+    """Find the columns to read; None without a time, an input or an output length."""
     time_name, input_name, output_name = (
         next((name for name in known if name in names), None) for known in (ARRIVAL, INPUT, OUTPUT)
     )
@@ -96,7 +96,7 @@ def read_row(row: Mapping[str, Any]) -> tuple[Line, Columns]:
     """Read one row.
 
     Raises:
-        ValueError, KeyError, TypeError, OverflowError: why it cannot be used.
+        ValueError, KeyError, TypeError, OverflowError: the row cannot be used, with the reason.
     """
     columns = columns_of(tuple(row))
     if columns is None:
@@ -147,11 +147,11 @@ def _time(value: Any) -> tuple[float, bool]:
 
 
 def rows_from_lines(lines: Sequence[Line], numbers: Sequence[int], unit_s: float | None) -> Rows:
-    """Rows that were read one by one.
+    """Combine rows that were read one by one.
 
     Args:
         lines: the rows.
-        numbers: their lines in the file.
+        numbers: their line numbers in the file.
         unit_s: as in `Rows`.
     """
     hashed = bool(lines) and all(line.hashes is not None for line in lines)
@@ -170,16 +170,16 @@ def rows_from_lines(lines: Sequence[Line], numbers: Sequence[int], unit_s: float
 def rows_at_once(
     columns: Columns, values: Mapping[str, Sequence[Any] | Array], hashes: Sequence[Any] | None, numbers: Sequence[int]
 ) -> Rows | None:
-    """Thousands of rows as arrays.
+    """Convert thousands of rows at once, as arrays.
 
     Args:
         columns: names of the columns.
-        values: the columns by name, each of n cells.
-        hashes: `hash_ids` of each row; None when no row has them.
-        numbers: lines in the file, n of them.
+        values: columns by name, n cells each.
+        hashes: `hash_ids` of each row; None if no row has them.
+        numbers: line numbers in the file, (n,).
 
     Returns:
-        The rows; None when one of them needs a closer look.
+        The rows; None if one of them must be read by itself.
     """
     try:
         time, dated = _times_at_once(values[columns.time])
@@ -217,7 +217,7 @@ def _times_at_once(cells: Sequence[Any] | Array) -> tuple[Array, bool]:
     first = cells[0]
     if isinstance(first, str) and len(first) > 10 and first[4:5] == "-" and first[7:8] == "-":
         if any("+" in cell or "Z" in cell or cell.count("-") != 2 for cell in cells):
-            raise ValueError("a time zone")  # NumPy knows none
+            raise ValueError("a time zone")  # NumPy does not support them
         stamps = np.array(cells, dtype="datetime64[ns]")
         return (stamps - np.datetime64("2000-01-01", "ns")) / np.timedelta64(1, "s"), True
     return _numbers(cells), False

@@ -1,7 +1,7 @@
-"""Recorded traffic: Azure 2023, Mooncake, vLLM's benchmark and plain CSV tables, read in chunks of bounded size.
+"""Recorded traces: Azure 2023, Mooncake, vLLM's benchmark and plain CSV tables, read in chunks of bounded size.
 
-The format is told from the content. A bad line is an error with its number, or is left out and counted. What could
-be read in two ways is refused with the reading that would be taken.
+The format is detected from the content. A malformed line is an error with its line number, or is skipped and counted.
+Ambiguous input is refused, with the interpretation that would be used and the option that confirms it.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ TIME_UNITS: tuple[TimeUnit, ...] = ("s", "ms")
 MOONCAKE_BLOCK_TOKENS = 512  # Mooncake's traces hash blocks of 512 tokens (arXiv:2407.00079)
 MAX_CHARACTERS = 128 * 2**20
 """Longest line: a result of vLLM's benchmark is one line with all requests [characters]."""
-_PIECE = 20_000  # rows that are held as text at a time
+_PIECE = 20_000  # rows held as text at a time
 _ALLOWED = "a trace in CSV or JSON lines"
-_SPARSE_S = 10.0  # a request each 10 s or more with whole numbers for times: rather milliseconds
-_DENSE_MS = 10.0  # 100 requests a second and more from a file whose unit is milliseconds: rather seconds
-_EPOCH_MS = 1e11  # seconds since 1970 stay below for 3,000 years
+_SPARSE_S = 10.0  # 10 s or more between requests and integer times: probably milliseconds
+_DENSE_MS = 10.0  # 100 requests/s or more from a file in milliseconds: probably seconds
+_EPOCH_MS = 1e11  # seconds since 1970 stay below this for 3,000 years
 
 
 @dataclass(slots=True, kw_only=True)
 class _Reader:
-    """What is known of a file while it is read."""
+    """State while a file is read."""
 
     path: str
     skip_bad: bool
     bad: list[int] = field(default_factory=list[int])
 
     def refuse(self, error: Exception, number: int, raw: str) -> None:
-        """Count a bad line, or raise with its number."""
+        """Count a malformed line, or raise an error with its number."""
         self.bad.append(number)
         if not self.skip_bad:
             reason = f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
@@ -67,7 +67,7 @@ class _Reader:
             ) from error
 
     def one_by_one(self, rows: Iterator[tuple[int, Any, str]]) -> Rows | None:
-        """Rows of which at least one needs a closer look: (line, row, its text)."""
+        """Read rows one by one, given as (line number, row, text)."""
         lines: list[Line] = []
         numbers: list[int] = []
         unit_s: float | None = None
@@ -92,18 +92,17 @@ def _short(text: str) -> str:
 
 
 def read_trace(path: str | Path, *, skip_bad: bool = False, time_unit: TimeUnit | None = None) -> Requests:
-    """Read recorded requests; memory grows with the number of requests, not with the size of the file.
+    """Read recorded requests. Memory grows with the number of requests, not with the size of the file.
 
     Args:
-        path: Azure's or any CSV with a header, Mooncake's JSON lines, or a result of vLLM's benchmark
+        path: CSV with a header (such as Azure's), JSON lines (such as Mooncake's), or a result of vLLM's benchmark
             (--save-detailed).
-        skip_bad: leave bad lines out and count them.
-        time_unit: unit of times whose column does not state it; by default seconds in CSV, milliseconds in JSON
-            lines, as public traces have them.
+        skip_bad: skip malformed lines and count them.
+        time_unit: unit of times whose column does not state it; by default seconds in CSV and milliseconds in JSON
+            lines, as in public traces.
 
     Raises:
-        InputError: a file that cannot be read, an unknown format, a bad line, times that could be meant in another
-            unit.
+        InputError: the file cannot be read, its format is unknown, a line is malformed, or the time unit is ambiguous.
     """
     file = Path(path)
     reader = _Reader(path=str(path), skip_bad=skip_bad)
@@ -136,7 +135,7 @@ def _requests(
                 index = int(np.argmax(late))
                 raise InputError(
                     what="arrival time", given=float(rows.time[index]),
-                    allowed=f"at least {before[index]:g}, the line before it", where=f"{file}:{rows.lines[index]}",
+                    allowed=f"at least {before[index]:g}, as in the line before", where=f"{file}:{rows.lines[index]}",
                 )  # fmt: skip
             reader.bad.extend(rows.lines[late].tolist())
             rows = _kept(rows, ~late)
@@ -180,12 +179,12 @@ def _joined(parts: Sequence[Array | None], counts: Sequence[int]) -> Array:
 
 
 def _unit_s(kept: Sequence[Rows], time: Array, file: Path, given: TimeUnit | None, default: TimeUnit) -> float:
-    """Seconds of a unit of time; refuses times that are more likely meant in the other unit."""
+    """Time unit in seconds; refuses times that are more likely in the other unit."""
     stated = next((1.0 if rows.dated else rows.unit_s for rows in kept if rows.dated or rows.unit_s is not None), None)
     if stated is not None:
         if given is not None and {"s": 1.0, "ms": 1e-3}[given] != stated:
             unit = "dates" if kept[0].dated else "seconds" if stated == 1.0 else "milliseconds"
-            raise InputError(what="--time-unit", given=given, allowed=f"none: {file} states {unit}")
+            raise InputError(what="--time-unit", given=given, allowed=f"no time unit, because {file} states {unit}")
         return stated
     if given is not None:
         return {"s": 1.0, "ms": 1e-3}[given]
@@ -194,7 +193,7 @@ def _unit_s(kept: Sequence[Rows], time: Array, file: Path, given: TimeUnit | Non
         case "s":
             whole = bool((time == np.floor(time)).all())
             if len(time) > 1 and ((whole and gap >= _SPARSE_S) or float(time[-1]) >= _EPOCH_MS):
-                raise _ambiguous(file, "seconds", "ms", f"a request each {gap:,.6g} s")
+                raise _ambiguous(file, "seconds", "ms", f"one request every {gap:,.6g} s")
             return 1.0
         case "ms":
             if len(time) > 1 and 0.0 < gap < _DENSE_MS:
@@ -268,7 +267,7 @@ def _csv_pieces(reader: _Reader, lines: Iterator[str]) -> Iterator[Rows | None]:
         raise InputError(
             what="columns",
             given=f"{twice} {header.count(twice)} times",
-            allowed="each column once; the last would be read",
+            allowed="each column once (the last one would be read)",
             where=f"{reader.path}:1",
         )
     places = [(name, header.index(name)) for name in columns[:4] if name is not None]
@@ -276,7 +275,7 @@ def _csv_pieces(reader: _Reader, lines: Iterator[str]) -> Iterator[Rows | None]:
     while piece := list(itertools.islice(lines, _PIECE)):
         rows = _plain_numbers(piece, columns, dict(places), len(header), before + 1)
         if rows is None:
-            break  # the rest may have cells in quotes, which go beyond a line
+            break  # the rest may have quoted cells that span lines
         yield rows
         before += len(piece)
     table = csv.reader(itertools.chain(piece, lines))
@@ -299,12 +298,12 @@ def _csv_pieces(reader: _Reader, lines: Iterator[str]) -> Iterator[Rows | None]:
 def _plain_numbers(
     lines: list[str], columns: Columns, places: Mapping[str, int], width: int, first: int
 ) -> Rows | None:
-    """Lines that hold nothing but numbers; None when one of them needs a closer look.
+    """Read lines of numbers at once; None if one of them must be read by itself.
 
     Args:
-        places: of the columns in a line.
-        width: cells of a line [count].
-        first: number of the first line.
+        places: positions of the columns in a line.
+        width: cells per line [count].
+        first: line number of the first line.
     """
     if {line.count(",") for line in lines} != {width - 1}:
         return None
@@ -340,7 +339,7 @@ class _Benchmark:
     rows: list[dict[str, Any]]
 
     def pieces(self, reader: _Reader) -> list[Rows | None]:
-        """Its requests in the order of arrival; a place in the lists stands for a line."""
+        """Its requests in the order of arrival; the position in the lists counts as the line number."""
         usable = [(number, row, str(row)) for number, row in enumerate(self.rows, start=1)]
         rows = reader.one_by_one(iter(usable))
         if rows is None:
@@ -354,7 +353,7 @@ _BENCHMARK = {"input_lens": "input_len", "output_lens": "output_len", "start_tim
 
 
 def _benchmark(file: Path, first: str) -> _Benchmark | None:
-    """The file as a result of vLLM's benchmark; None when it is something else."""
+    """The file as a result of vLLM's benchmark; None if it is something else."""
     try:
         whole = json.loads(first)
     except RecursionError:
@@ -378,12 +377,12 @@ def _benchmark(file: Path, first: str) -> _Benchmark | None:
         raise InputError(
             what="lists",
             given=", ".join(f"{count:,} {name}" for name, count in lengths.items()),
-            allowed=f"lists of equal length; the first {min(lengths.values()):,} of each would be read",
+            allowed=f"lists of equal length (the first {min(lengths.values()):,} of each would be read)",
             where=str(file),
         )
     return _Benchmark(rows=[dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)])
 
 
 def _begins_benchmark(first: str) -> bool:
-    """Whether the first line can be the start of an object over several lines."""
+    """Whether the first line can start an object that spans several lines."""
     return first.strip() == "{" or any(f'"{name}"' in first for name in _BENCHMARK)

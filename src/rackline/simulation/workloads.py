@@ -13,17 +13,17 @@ from rackline.simulation.arrivals import diurnal, gamma
 from rackline.simulation.requests import Requests
 
 Spread = Literal["fixed", "uniform", "exponential", "lognormal"]
-LOGNORMAL_SIGMA = 1.0  # spread of prompt and output lengths in public traces is about one natural unit (Azure 2023)
+LOGNORMAL_SIGMA = 1.0  # spread of ln(length) in public traces is about 1 (Azure 2023)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """How lengths are drawn around their means.
+    """Distribution of prompt and output lengths around their means.
 
     Args:
-        input_len, output_len: means [tokens].
-        spread: fixed; uniform from `low` of the mean to its mirror image; exponential; lognormal (a long tail).
-        low: least share of the mean under "uniform".
+        input_len, output_len: mean lengths [tokens].
+        spread: fixed; uniform from `low` to 2 - `low` times the mean; exponential; or lognormal (a long tail).
+        low: least length over the mean for "uniform" [1].
     """
 
     input_len: float
@@ -37,7 +37,7 @@ class Lengths:
                 raise InputError(what=name, given=getattr(self, name), allowed="at least 1 token", nearest="1")
 
     def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
-        """(input_len, output_len), whole tokens, at least 1, (count,) each."""
+        """(input_len, output_len) in whole tokens, at least 1 [tokens], (count,) each."""
         return self._one(rng, count, self.input_len), self._one(rng, count, self.output_len)
 
     def _one(self, rng: np.random.Generator, count: int, mean: float) -> Array:
@@ -65,15 +65,15 @@ def open_arrivals(
     diurnal_amplitude: float = 0.0,
     high_priority_share: float = 0.0,
 ) -> Requests:
-    """Open-loop requests: they arrive independently of the server.
+    """Open-loop requests, which arrive independently of the server.
 
     Args:
-        count: how many [requests].
-        rate_per_s: mean rate; infinite for all at once [requests/s].
-        lengths: of prompts and outputs.
-        arrival_cv: of the gaps, 1 is Poisson; see `gamma`.
-        diurnal_amplitude: of a rate that follows the time of day; see `diurnal`.
-        high_priority_share: share of urgent requests (tier 0, the others are tier 1).
+        count: number of requests [requests].
+        rate_per_s: mean arrival rate; infinite for all at once [requests/s].
+        lengths: distribution of prompt and output lengths.
+        arrival_cv: coefficient of variation of the inter-arrival times, 1 is Poisson; see `gamma` [1].
+        diurnal_amplitude: relative amplitude of the daily cycle of the rate; see `diurnal` [1].
+        high_priority_share: share of high-priority requests (tier 0; the others are tier 1) [1].
     """
     if np.isinf(rate_per_s):
         times = np.zeros(count)
@@ -93,12 +93,12 @@ def open_arrivals(
 def closed_loop_of(
     rng: np.random.Generator, count: int, users: int, lengths: Lengths, *, think_s: float = 0.0
 ) -> Requests:
-    """A fixed number of users, each of whom sends the next request when the last one has ended.
+    """A closed loop: a fixed number of users, each of whom sends the next request when the last one has finished.
 
     Args:
-        count: requests of all users together.
-        users: requests in flight [requests].
-        think_s: mean pause before the next one, exponential; 0 is none [s].
+        count: requests of all users together [requests].
+        users: number of users, the most requests in flight [count].
+        think_s: mean think time before the next request, exponentially distributed; 0 for none [s].
     """
     if not users >= 1:
         raise InputError(what="users", given=users, allowed="at least 1", nearest="1")
@@ -127,19 +127,19 @@ def conversations(
     hash_tokens: int = 64,
     max_tokens: int = 131072,
 ) -> Requests:
-    """Conversations of several turns: each prompt is all that was said before, and a new message behind it.
+    """Multi-turn conversations: each prompt repeats the conversation so far and adds a new message.
 
-    With a short pause these are agents, whose prompt grows by the result of each tool call.
+    With a short think time these are agents, whose prompt grows by the result of each tool call.
 
     Args:
-        count: requests (turns) of all conversations together.
-        rate_per_s: conversations that begin a second [1/s].
-        lengths: new tokens of a message, and of an answer.
-        turns: mean number of turns, at least 1; geometric.
-        think_s: mean pause between an answer and the next message, exponential [s].
-        system_tokens: tokens that all conversations begin with [tokens].
-        hash_tokens: tokens of a block by which prefixes are found again [tokens].
-        max_tokens: a conversation ends before its context grows beyond this [tokens].
+        count: requests (turns) of all conversations together [requests].
+        rate_per_s: conversations started per second [1/s].
+        lengths: distribution of the tokens of a message and of an answer.
+        turns: mean number of turns, at least 1, geometrically distributed [count].
+        think_s: mean think time between an answer and the next message, exponentially distributed [s].
+        system_tokens: system prompt, shared by all conversations [tokens].
+        hash_tokens: tokens per hashed block of a prefix [tokens].
+        max_tokens: longest context; a conversation ends before it exceeds this [tokens].
     """
     if not turns >= 1:
         raise InputError(what="turns", given=turns, allowed="at least 1", nearest="5")

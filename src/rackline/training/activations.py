@@ -39,7 +39,7 @@ def korthikanti_layer_bytes(
     Returns:
         Bytes per layer and chip [bytes], broadcast shape.
 
-    Assumes: 2 bytes an element, 1 a dropout mask, d_ff = 4 h, GELU.
+    Assumes: 2 bytes per element, 1 a dropout mask, d_ff = 4 h, GELU.
 
     Sources: Korthikanti et al. 2022 (arXiv:2205.05198), equations 1 to 6 and table 2.
 
@@ -69,7 +69,7 @@ def stack_bytes(batch: MicroBatch, recompute: Recompute, *, dropout: bool = Fals
     Inputs of products are kept as they are multiplied; queries, keys and values for attention; gate and up for the
     activation function; inputs of norms. Outputs of experts are not: the weight of an expert is applied to the output
     of its activation function. Recompute keeps only what it starts from: inputs of norms, of activation functions and
-    of up-projections of latents (modules), the input of each layer (full), or nothing a layer (reversible: two streams
+    of up-projections of latents (modules), the input of each layer (full), or nothing (reversible: two streams
     of the last layer).
     """
     model = batch.model

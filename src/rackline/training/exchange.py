@@ -50,7 +50,7 @@ def tensor_rows(batch: MicroBatch, attention_layers: int, dense_layers: int) -> 
                 calls=count * blocks * (tp > 1),
                 op_class=name,
                 where=phase,
-                formula=f"{blocks} blocks × 2·{batch.model.d_model} B a token",
+                formula=f"{blocks} blocks × 2·{batch.model.d_model} B per token",
             ):
                 yield "tensor", phase, row
 
@@ -124,7 +124,7 @@ def expert_rows(batch: MicroBatch, ffn: MoeFfn, count: int) -> Iterator[Link]:
                 calls=count * here,
                 op_class="all_to_all",
                 where=phase,
-                formula=f"{count} layers × {size:g}·{width:g} B a token and expert rank",
+                formula=f"{count} layers × {size:g}·{width:g} B per token and expert rank",
             ):
                 yield kind, phase, row
     if np.any(expert_tp > 1):

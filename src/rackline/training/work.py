@@ -42,7 +42,7 @@ Kind = Literal[
 Again = Literal["", "selective", "modules"]
 
 WEIGHT_GRADIENT_BYTES = 8.0
-"""Read and written once a micro-batch: products accumulate into fp32 gradients."""
+"""Read and written once per micro-batch: products accumulate into fp32 gradients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +215,7 @@ def product_work(
                 hbm=hbm,
                 launches=launches,
                 depth=depth,
-                formula=f"{count:g} layers × 2·in·out FLOP a row",
+                formula=f"{count:g} layers × 2·in·out FLOP per row",
             ),
             kind=kind,
             phase=phase,

@@ -68,7 +68,7 @@ class Refit:
 
     Args:
         by: what is left out in turn.
-        folds: one a model, chip or stack, the largest first.
+        folds: one per model, chip or stack, the largest first.
         whole: the fit that sees every case, scored on them all.
         board: scores of the cases while they were left out.
     """

@@ -325,7 +325,7 @@ def layouts_of(case: Case, model: AnyModel) -> tuple[Layout, ...]:
         raise LayoutError(
             what="layout",
             given=", ".join(f"{key}={value}" for key, value in parts.items()),
-            allowed=f"{per_replica} chips a replica to divide num_chips={case.num_chips}",
+            allowed=f"{per_replica} chips per replica to divide num_chips={case.num_chips}",
         )
     dp = case.num_chips // per_replica
     base = Layout(tp=tp, pp=pp, cp=cp, attention_dp=attention_dp, dp=dp)

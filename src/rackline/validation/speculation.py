@@ -18,11 +18,11 @@ from rackline.validation.page import fill_block
 UNKNOWN = "unknown"
 BEGIN, END = "<!-- unknown speculation: begin -->", "<!-- unknown speculation: end -->"
 Place = Literal["between", "faster", "slower"]
-_ALLOWED = "none, unknown, mtp, mtp-K, eagle, eagle-K or eagle3-K with K drafts a step"
+_ALLOWED = "none, unknown, mtp, mtp-K, eagle, eagle-K or eagle3-K with K drafts per step"
 
 
 def speculation_of(case: Case) -> Speculation:
-    """What a case says of its drafts; nothing said, and "unknown", is one token a step.
+    """What a case says of its drafts; nothing said, and "unknown", is one token per step.
 
     Raises:
         InputError: a value that is not known.
@@ -42,7 +42,7 @@ class BothWays:
 
     Args:
         case_id, model, chip, stack: of the case.
-        measured, plain, speculating: measured, and predicted with one token a step and with drafts [s].
+        measured, plain, speculating: measured, and predicted with one token per step and with drafts [s].
     """
 
     json_keys: ClassVar = (
@@ -172,7 +172,7 @@ def by_group(rows: Sequence[BothWays]) -> tuple[Placed, ...]:
 def heading() -> str:
     """What the two predictions are."""
     usual = usual_speculation()
-    return f"one token a step, and {usual.label()}"
+    return f"one token per step, and {usual.label()}"
 
 
 def markdown(rows: Sequence[BothWays]) -> str:

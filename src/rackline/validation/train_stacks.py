@@ -61,7 +61,7 @@ class NotWritten:
 
 
 def write_stacks(stacks: Mapping[str, TrainingStack], folder: Path) -> tuple[list[Path], list[NotWritten]]:
-    """Write one file a stack; habits and their sources are kept as they are, fitted numbers are replaced.
+    """Write one file per stack; habits and their sources are kept as they are, fitted numbers are replaced.
 
     Args:
         folder: an existing folder.

@@ -13,7 +13,7 @@ MOST = 10
 
 
 def worst_scores(scores: Sequence[Score], most: int = MOST) -> list[Score]:
-    """The values that are furthest off, at most one a case, furthest first."""
+    """The values that are furthest off, at most one per case, furthest first."""
     found: dict[tuple[str, str], Score] = {}
     for score in sorted(scores, key=lambda score: -score.log_ratio):
         if len(found) == most:

@@ -15,7 +15,7 @@ from rackline.arch.shapes import Dim, FloatLike, Projection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSparseAttention(GroupedQueryAttention):
-    """Each query reads the best top_blocks blocks, found by an index key a token (MiniMax-M3).
+    """Each query reads the best top_blocks blocks, found by an index key per token (MiniMax-M3).
 
     Args:
         block_size: tokens of a block [tokens].
@@ -83,7 +83,7 @@ class BlockSparseAttention(GroupedQueryAttention):
 class RootSparseAttention(GroupedQueryAttention):
     """Block choice with blocks that grow as √(L / n): what is read grows as √L (lecture C17).
 
-    With one summary key a block of B tokens and n chosen blocks, a query reads L/B keys and n·B entries; at B = √(L/n)
+    With one summary key per block of B tokens and n chosen ones, a query reads L/B keys and n·B entries; at B = √(L/n)
     both counts are √(n·L). A key is half an entry, so 1.5·√(n·L) entries are read, never more than L.
 
     Args:

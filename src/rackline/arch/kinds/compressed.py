@@ -14,7 +14,7 @@ from rackline.arch.shapes import Dim, FloatLike, IntLike, Projection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressedAttention(Kind):
-    """One shared vector a token serves all heads as key and value; `ratio` tokens are compressed into one entry.
+    """One shared vector per token serves all heads as key and value; `ratio` tokens are compressed into one entry.
 
     A query reads the window and either all compressed entries (heavily compressed, ratio 128) or the top_k that an
     indexer picks among them (compressed sparse, ratio 4). Entries overlap when they are picked: the compressor then has

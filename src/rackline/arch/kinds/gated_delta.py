@@ -76,7 +76,7 @@ class GatedDeltaAttention(Stateful):
 
     @property
     def chunk_flop_per_token(self) -> float:
-        """FLOP of one value head for one prompt token: the state once a chunk, the chunk's own tokens pairwise."""
+        """FLOP of one value head for one prompt token: the state once per chunk, the chunk's own tokens pairwise."""
         within = 2.0 * CHUNK * (2.0 * self.key_head_dim + self.value_head_dim)
         return self.state_flop_per_token + within
 
@@ -87,5 +87,5 @@ class GatedDeltaAttention(Stateful):
 
     @property
     def prefill_io_elements(self) -> tuple[float, float]:
-        """As in decode, and the state once a chunk."""
+        """As in decode, and the state once per chunk."""
         return self.decode_io_elements + 2.0 * self.key_head_dim * self.value_head_dim / CHUNK, 0.0

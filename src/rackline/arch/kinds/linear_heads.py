@@ -46,7 +46,7 @@ class SquareStateAttention(Stateful):
 
     @property
     def prefill_io_elements(self) -> tuple[float, float]:
-        """As in decode, and the state once a chunk."""
+        """As in decode, and the state once per chunk."""
         return self.decode_io_elements + 2.0 * self.head_dim**2 / self.chunk_size, 0.0
 
 
@@ -85,7 +85,7 @@ class LightningAttention(SquareStateAttention):
 
     @property
     def state_flop_per_token(self) -> float:
-        """Decay and rank-one update (3 FLOP an element), read-out (2)."""
+        """Decay and rank-one update (3 FLOP per element), read-out (2)."""
         return 5.0 * self.head_dim**2
 
     @property
@@ -146,10 +146,10 @@ class KimiDeltaAttention(SquareStateAttention):
 
     @property
     def state_flop_per_token(self) -> float:
-        """Decay (1 FLOP an element), prediction, update and read-out (2 each)."""
+        """Decay (1 FLOP per element), prediction, update and read-out (2 each)."""
         return 7.0 * self.head_dim**2
 
     @property
     def chunk_flop_per_token(self) -> float:
-        """The state once a chunk, the chunk's own tokens pairwise: two scores, the triangular solve, the values."""
+        """The state once per chunk, the chunk's own tokens pairwise: two scores, the triangular solve, the values."""
         return 6.0 * self.head_dim**2 + 8.0 * self.chunk_size * self.head_dim

@@ -13,7 +13,7 @@ from rackline.arch.shapes import Dim, FloatLike, IntLike, Projection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mamba2(Stateful):
-    """State-space duality layer (Mamba-2, Nemotron-H and 3): a state of head_dim × state_size a head.
+    """State-space duality layer (Mamba-2, Nemotron-H and 3): a state of head_dim × state_size per head.
 
     Args:
         num_heads: heads; num_heads · head_dim is the inner width [count].
@@ -94,7 +94,7 @@ class Mamba2(Stateful):
 
     @property
     def state_flop_per_token(self) -> float:
-        """One head, one decoded token: decay and rank-one update (3 FLOP an element), read-out (2)."""
+        """One head, one decoded token: decay and rank-one update (3 FLOP per element), read-out (2)."""
         return 5.0 * self.head_dim * self.state_size
 
     @property
@@ -110,5 +110,5 @@ class Mamba2(Stateful):
 
     @property
     def prefill_io_elements(self) -> tuple[float, float]:
-        """As in decode, and the state once a chunk."""
+        """As in decode, and the state once per chunk."""
         return self.decode_io_elements + 2.0 * self.head_dim * self.state_size / self.chunk_size, 0.0

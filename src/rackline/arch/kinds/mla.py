@@ -73,7 +73,7 @@ class MultiHeadLatentAttention(Kind):
     def expansion(self) -> Projection | None:
         """kv_b: absorbed (query to latent, latent to value) in decode, latent to keys and values in prefill.
 
-        Both uses multiply by the same weights once a token, hence one row.
+        Both uses multiply by the same weights once per token, hence one row.
         """
         heads = self.num_q_heads
         size = heads * (self.qk_nope_head_dim + self.v_head_dim)

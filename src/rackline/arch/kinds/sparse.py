@@ -20,9 +20,9 @@ SCORE_BYTES = 8.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Indexer(Kind):
-    """Lightning indexer: a few small heads score every cached token for every query; one key a token is cached.
+    """Lightning indexer: a few small heads score every cached token for every query; one key per token is cached.
 
-    score(t, s) = Σ_h w(t, h) · relu(q(t, h) · k(s)), so 2 · index_head_dim FLOP a head and pair. Its heads are not cut
+    score(t, s) = Σ_h w(t, h) · relu(q(t, h) · k(s)), so 2 · index_head_dim FLOP per head and pair. Heads are not cut
     by tensor parallelism, every chip scores all tokens (unless said otherwise).
 
     Args:

@@ -11,7 +11,7 @@ from rackline.errors import InputError
 
 
 def flush_bubble_share(pipeline_stages: Num, micro_batches: Num) -> Num:
-    """Share of a stage's time without work when a batch is flushed before the weights change.
+    """Idle share of a stage's time when the pipeline is flushed before the weights change.
 
     idle = (P - 1) / (M + P - 1)
 
@@ -42,7 +42,7 @@ def flush_bubble_share(pipeline_stages: Num, micro_batches: Num) -> Num:
 
 
 def stale_updates(pipeline_stages: Num, micro_batches: Num) -> Num:
-    """Updates that a forward at the first stage misses when batches follow each other without a stop.
+    """Weight updates that a forward pass at the first stage misses when batches follow each other without a flush.
 
     u = ceil((P - 1) / M)
 
@@ -56,7 +56,8 @@ def stale_updates(pipeline_stages: Num, micro_batches: Num) -> Num:
     Raises:
         InputError: less than one stage or micro-batch.
 
-    Assumes: one forward, one backward in turn; a stage changes its weights as soon as it has all gradients of a batch.
+    Assumes: one forward and one backward pass in turn (1F1B); a stage updates its weights as soon as it has all
+    gradients of a batch.
 
     Sources: Narayanan et al. 2019, PipeDream, arXiv:1806.03377; lecture C63, flash card Q12.
 
@@ -73,10 +74,10 @@ def stale_updates(pipeline_stages: Num, micro_batches: Num) -> Num:
 
 
 def stage_imbalance(layer_costs: Sequence[float], pipeline_stages: int) -> float:
-    """Work of the busiest stage over the mean, of layers cut in order into stages of nearly equal number.
+    """Work of the busiest stage over the mean, with consecutive layers split into stages of nearly equal number.
 
     Args:
-        layer_costs: of each layer in order, in any one unit.
+        layer_costs: work of each layer, in order, in any unit.
         pipeline_stages: P [count].
 
     Returns:
@@ -85,7 +86,7 @@ def stage_imbalance(layer_costs: Sequence[float], pipeline_stages: int) -> float
     Raises:
         InputError: fewer layers than stages, or no stage.
 
-    Assumes: the first stages take the layers that are left over.
+    Assumes: the first stages take the remaining layers.
 
     Sources: flash card Q14: layers that differ unbalance the stages.
 

@@ -9,15 +9,15 @@ T = TypeVar("T")
 
 
 def couple(x: T, y: T, function: Callable[[T], T], add: Callable[[T, T], T]) -> tuple[T, T]:
-    """Mix two halves so that it can be undone, for any function.
+    """Mix two halves reversibly, with any function.
 
     (x, y) -> (x, y + f(x))
 
     Args:
-        x: half that stays.
+        x: half that stays the same.
         y: half that is changed.
         function: f, any function of x; it need not have an inverse.
-        add: +, an operation that can be undone: sum, sum modulo a number, exclusive or.
+        add: +, an invertible operation: sum, sum modulo a number, exclusive or.
 
     Returns:
         Both halves.
@@ -40,7 +40,7 @@ def uncouple(x: T, z: T, function: Callable[[T], T], subtract: Callable[[T, T], 
         x: half that stayed.
         z: half that was changed.
         function: the same f.
-        subtract: what undoes the operation; exclusive or undoes itself.
+        subtract: inverse of the operation; exclusive or is its own inverse.
 
     Returns:
         Both halves as they were: exactly for integers, within rounding for floats.
@@ -55,7 +55,7 @@ def uncouple(x: T, z: T, function: Callable[[T], T], subtract: Callable[[T, T], 
 
 
 def coupled_rounds(x: T, y: T, functions: Sequence[Callable[[T], T]], add: Callable[[T, T], T]) -> tuple[T, T]:
-    """Rounds of `couple`, the halves changing places after each.
+    """Rounds of `couple`, with the halves swapped after each.
 
     Args:
         x: first half.
@@ -75,7 +75,7 @@ def coupled_rounds(x: T, y: T, functions: Sequence[Callable[[T], T]], add: Calla
 
 
 def uncoupled_rounds(x: T, y: T, functions: Sequence[Callable[[T], T]], subtract: Callable[[T, T], T]) -> tuple[T, T]:
-    """Undo `coupled_rounds` from the last round to the first.
+    """Undo `coupled_rounds`, from the last round to the first.
 
     Args:
         x: first half.
@@ -99,7 +99,7 @@ def uncoupled_rounds(x: T, y: T, functions: Sequence[Callable[[T], T]], subtract
 
 
 def stored_activations(num_layers: int, reversible: bool) -> int:
-    """Layer outputs that the backward pass finds in memory.
+    """Layer outputs that are stored for the backward pass.
 
     num_layers, or 2 where each layer is rebuilt from the next
 
@@ -110,7 +110,7 @@ def stored_activations(num_layers: int, reversible: bool) -> int:
     Returns:
         Outputs [count].
 
-    Assumes: no recomputing of ordinary layers; a reversible stack keeps the two halves of its last layer.
+    Assumes: no recomputation of ordinary layers; a reversible stack keeps the two halves of its last layer.
 
     Sources: lecture C132; Gomez et al. 2017, table 1.
 
@@ -123,7 +123,7 @@ def stored_activations(num_layers: int, reversible: bool) -> int:
 def output_difference(
     function: Callable[[Any], Any], x: Any, change: Any, exclusive_or: Callable[[Any, Any], Any]
 ) -> Any:
-    """What a change of the input does to the output, over the field of two elements.
+    """Effect of a change of the input on the output, over the field of two elements (a cipher's differential).
 
     delta_out = f(x ^ delta) ^ f(x)
 

@@ -18,7 +18,7 @@ class TrainLatency:
 
     Args:
         mean_s: mean over arrivals that are uniform in the interval [s].
-        worst_s: just missed the train [s].
+        worst_s: for a request that just missed a train [s].
     """
 
     mean_s: float | NDArray[np.float64]
@@ -31,7 +31,7 @@ def cost_per_token_usd(batch_size: Num, pass_seconds: Num, usd_per_hour: Num) ->
     cost = usd_per_hour / 3600 * t_pass / B
 
     Args:
-        batch_size: B, tokens that one pass makes [count], any shape.
+        batch_size: B, tokens that one pass generates [count], any shape.
         pass_seconds: time of the pass [s], broadcasts.
         usd_per_hour: rent of all chips of the pass [USD/hour], broadcasts.
 
@@ -62,7 +62,7 @@ def cost_floor_usd(
     hbm_bytes_per_s: Num,
     usd_per_hour: Num,
 ) -> Num:
-    """The price below which no batch size brings a token: its own products or its own KV.
+    """Lower bound of the cost per token over all batch sizes: its own products, or reads of its own KV.
 
     floor = usd_per_hour / 3600 * max(2 * N_active / flop_per_s, L * kv_bytes_per_token / hbm_bytes_per_s)
 
@@ -142,7 +142,7 @@ def train_latency(interval_s: Num, ride_s: Num | None = None) -> TrainLatency:
     Raises:
         InputError: a value that is not positive and finite.
 
-    Assumes: arrivals uniform in the interval, and a place on the next train for each.
+    Assumes: arrivals are uniform in the interval, and each finds a place on the next train.
 
     Sources: lecture C26, C27 (40 ms at 20 ms intervals).
 

@@ -1,4 +1,4 @@
-"""How a stack of layers mixes its inputs, and whether a reader finds structure in what comes out."""
+"""How a stack of layers mixes its inputs, and whether a probe finds structure in the outputs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def layers_to_reach(context_len: float, window: float | None) -> float:
 
     Assumes: causal attention; all layers have this window.
 
-    Sources: each layer passes what it knows w - 1 tokens on; flash card Q26.
+    Sources: each layer carries information w - 1 tokens further; flash card Q26.
 
     >>> layers_to_reach(131072.0, 1024.0), layers_to_reach(131072.0, None)
     (129, 1)
@@ -79,23 +79,23 @@ def layers_to_reach(context_len: float, window: float | None) -> float:
 
 
 def reading_accuracy(words: NDArray[Any], answers: NDArray[np.bool_], *, num_bits: int, steps: int = 200) -> float:
-    """How often a reader that was trained on half of the words gives the right answer for the other half.
+    """Accuracy of a linear probe on half of the words, after training on the other half.
 
     Logistic regression on the bits of a word, by gradient descent from zero
 
     Args:
         words: integers, shape (words,).
-        answers: what is to be read from each of them, same shape.
+        answers: the answer for each of them, same shape.
         num_bits: bits of a word [count].
-        steps: steps of the descent; 0 leaves the reader untrained [count].
+        steps: steps of the descent; 0 leaves the probe untrained [count].
 
     Returns:
-        Share of right answers; 0.5 is a guess.
+        Share of correct answers; 0.5 is chance.
 
     Raises:
-        InputError: shapes that differ, or fewer than four words.
+        InputError: the shapes differ, or there are fewer than four words.
 
-    Assumes: a linear reader: what it finds is there, what it does not find may still be.
+    Assumes: a linear probe; structure that it does not find may still be there.
 
     Sources: lecture C125; flash card Q27.
 

@@ -22,10 +22,10 @@ from rackline.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModeTrade:
-    """A mode beside the normal one.
+    """A mode compared with the normal one.
 
     Args:
-        batch_size: sequences per pass of the mode [count]; NaN where no batch of at least 1 does it.
+        batch_size: sequences per pass of the mode [count]; NaN where no batch of at least 1 is feasible.
         speed_ratio: tokens per second and user over the normal mode's [ratio]; 2 = twice as fast.
         price_ratio: cost per token over the normal mode's [ratio]; NaN where batch_size is.
         feasible: whether there is such a batch.
@@ -90,7 +90,7 @@ def batch_cost_ratio(batch_size: Num, balance_batch: Num, kv_over_compute: Num |
 
 
 def max_speed_ratio(normal_batch: Num, balance_batch: Num, kv_over_compute: Num | float = 0.0) -> Num:
-    """The most that a smaller batch speeds a user up: down to the latency floor.
+    """The highest speed-up of a user with a smaller batch, down to the latency floor.
 
     max speed = t(B_normal) / B* = max(1 + k * B_normal / B*, B_normal / B*)
 
@@ -105,7 +105,7 @@ def max_speed_ratio(normal_batch: Num, balance_batch: Num, kv_over_compute: Num 
     Raises:
         InputError: a value that is negative or not finite, or a batch of 0.
 
-    Assumes: `pass_s`; the limit of few sequences, whose own KV does not count.
+    Assumes: `pass_s`; the limit of few sequences, whose own KV is negligible.
 
     Sources: lecture C09, C14; ledger check G05.
 
@@ -123,7 +123,7 @@ def max_speed_ratio(normal_batch: Num, balance_batch: Num, kv_over_compute: Num 
 
 
 def max_speed_ratio_at_knee(kv_over_compute: Num) -> Num:
-    """The most that a smaller batch speeds a user up when the normal batch sits where cost reaches its floor.
+    """The highest speed-up with a smaller batch when the normal batch is where the cost reaches its floor.
 
     max speed = 1 / (1 - k)          the knee: B = B* / (1 - k)
 
@@ -236,13 +236,13 @@ def mode_at_price(
         )
     )
     cost = price * _time(normal, star, k) / normal
-    # 1e-12: a price that is the floor itself must not fail on rounding
+    # 1e-12: a price exactly at the floor must not fail because of rounding
     reachable = (cost >= 1.0 - 1e-12) & (cost > k)
     batch = np.where(reachable, star / np.where(reachable, cost - k, 1.0), np.nan)
     feasible = reachable & (batch >= 1.0)
     batch = np.where(feasible, batch, np.nan)
     speed = _time(normal, star, k) / _time(batch, star, k)
-    reason = "below the cost floor, or dearer than a batch of 1"
+    reason = "below the cost floor, or above the cost of a batch of 1"
     return _trade(batch, speed, price, feasible, reason)
 
 

@@ -34,7 +34,8 @@ def ring_step(
     micro_batch_size: Num,
     hop_seconds: Num | float = 0.0,
 ) -> RingStep:
-    """Decode in a ring of stages: neutral for latency but for the hops, and full once micro-batches ≥ stages.
+    """Decode in a ring of stages: no change of latency except for the hops, and no idle time once micro-batches ≥
+    stages.
 
     token = max(pass + P * hop, M * pass / P),   idle = 1 - M * pass / (P * token)
 
@@ -43,7 +44,7 @@ def ring_step(
         pipeline_stages: P [count], broadcasts.
         micro_batches: M in flight [count], broadcasts.
         micro_batch_size: sequences of one [count], broadcasts.
-        hop_seconds: from a stage to the next, the last back to the first [s], 0 allowed, broadcasts.
+        hop_seconds: transfer from a stage to the next, and from the last to the first [s], 0 allowed, broadcasts.
 
     Returns:
         Times and shares, broadcast shape.
@@ -51,8 +52,8 @@ def ring_step(
     Raises:
         InputError: a value that is not positive and finite (0 allowed for hop_seconds).
 
-    Assumes: equal stages; a stage sends while it works on the next micro-batch. With hops and M = P each stage waits
-        P * hop of every round; M = P + 1 or more hide it, at the same time per token.
+    Assumes: equal stages; a stage sends while it works on the next micro-batch. With hops and M = P each stage waits P
+    * hop in every round; M = P + 1 or more hide it, at the same time per token.
 
     Sources: lecture C60-C62, C69 (M = P), C74, C75 (hops add up).
 
@@ -95,13 +96,14 @@ def exchange_step_s(
     t = layers * micro_batches * (dispatch + combine) * tokens * experts * d_model / W
 
     Args:
-        tokens_per_chip: of one micro-batch [tokens], any shape.
+        tokens_per_chip: tokens of one micro-batch on one chip [tokens], any shape.
         experts_per_token: chips that each token is sent to, shared experts counted when they are remote [count].
         d_model: width of the residual stream [elements].
         link_bytes_per_s: link of one chip, each way [bytes/s].
-        num_layers: [count].
-        dispatch_bytes, combine_bytes: of one element, 1 for fp8 and 2 for bf16 [bytes].
-        micro_batches: that take turns on the links, 2 when one computes while the other communicates [count].
+        num_layers: layers with an exchange [count].
+        dispatch_bytes, combine_bytes: bytes per element, 1 for fp8 and 2 for bf16 [bytes].
+        micro_batches: micro-batches that take turns on the links; 2 if one computes while the other communicates
+            [count].
 
     Returns:
         Time per output token [s], broadcast shape.
@@ -109,7 +111,7 @@ def exchange_step_s(
     Raises:
         InputError: a value that is not positive and finite.
 
-    Assumes: every copy leaves the chip; no latency; computing is hidden altogether.
+    Assumes: every copy leaves the chip; no latency; compute is fully hidden.
 
     Sources: Zhao et al., ISCA 2025, arXiv:2505.09343 section 2.3.2: 14.76 ms on 400 Gb/s InfiniBand and 0.82 ms on
         GB200 NVL72, with 32 tokens, 9 experts and a width of 7000.

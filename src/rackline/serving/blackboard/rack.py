@@ -1,4 +1,4 @@
-"""What one chip of a rack must hold, and whether a pipeline of racks is limited by the links between them."""
+"""Memory of one chip of a rack, and whether a pipeline of racks is limited by the links between them."""
 
 from __future__ import annotations
 

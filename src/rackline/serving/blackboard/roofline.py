@@ -227,7 +227,7 @@ def attention_then_weights_s(
     flop_per_s: Num,
     hbm_bytes_per_s: Num,
 ) -> Num:
-    """Time of one decode pass when the read of the KV cache hides behind nothing.
+    """Time of one decode pass when the KV cache read is not overlapped.
 
     t = t_kv + max(t_compute, t_weights)
 
@@ -241,7 +241,7 @@ def attention_then_weights_s(
     Raises:
         InputError: see `compute_s` and `memory_s`.
 
-    Assumes: attention runs before or after the weight products, never beside them, and is memory bound.
+    Assumes: attention runs before or after the weight products, never at the same time, and is memory bound.
 
     Sources: scaling book, "All About Transformer Inference" (general step time).
 
@@ -282,7 +282,7 @@ def mfu(batch_size: Num, active_params: Num, flop_per_s: Num, pass_seconds: Num)
 
 
 def latency_floor_s(total_params: Num, weight_bytes: Num, hbm_bytes_per_s: Num) -> Num:
-    """The time below which no batch size brings a pass: all parameters must be read once.
+    """Lower bound of the time of a pass over all batch sizes: all parameters must be read once.
 
     t_floor = N_total * weight_bytes / hbm_bytes_per_s
 

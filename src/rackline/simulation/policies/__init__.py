@@ -18,10 +18,10 @@ def policy_names() -> tuple[str, ...]:
 
 
 def policy(name: str) -> Policy:
-    """The policy of a name.
+    """Find a policy by name.
 
     Raises:
-        UnknownNameError: no such policy, with the nearest one.
+        UnknownNameError: there is no such policy; the message names the nearest.
     """
     known = policy_names()
     wanted = name.strip().lower().replace("_", "-")

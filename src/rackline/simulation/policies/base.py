@@ -11,7 +11,7 @@ Reserve = Literal["chunk", "prompt", "final"]
 
 
 class Waiting(Protocol):
-    """What the order of a policy may ask about requests, by their number."""
+    """What the order of a policy may depend on, by the index of a request."""
 
     @property
     def input_len(self) -> Sequence[int]: ...
@@ -20,24 +20,25 @@ class Waiting(Protocol):
 
 
 Order = Callable[[Waiting, int], float]
-"""(requests, number of one) → its place: the lowest is next, equal ones by arrival."""
+"""(requests, index of one) → its key: the lowest is next, equal ones in the order of arrival."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """A published policy as data.
+    """A published scheduling policy as data.
 
     Args:
         name: short name.
-        order: who is next in the waiting queue; None is by arrival.
-        preempts_last_of_order: whether memory is taken from the running request that is last in that order; else from
-            the one that was admitted last.
-        passes: "mixed" puts prompts and decoding sequences into one pass; with "prompts_first" prompts have passes of
-            their own while decoding waits; "batch" admits only when nothing runs.
-        chunked: whether a prompt may be cut to what is left of a pass; else it enters whole.
-        reserve: cache that must be free for admission: of the next chunk, of the whole prompt, or of the whole request.
-        interval_s: passes start at multiples of this time only, 0 for at once [s].
-        source: who published it.
+        order: key of the waiting queue; None is the order of arrival.
+        preempts_last_of_order: whether the running request that is last in that order is preempted; else the one that
+            was admitted last.
+        passes: "mixed" puts prompts and decoding sequences into one pass; "prompts_first" runs prompts in passes of
+            their own while decoding waits; "batch" admits requests only when none is running.
+        chunked: whether a prompt may be split to fit the token budget of a pass.
+        reserve: cache that must be free for admission: that of the next chunk, of the whole prompt, or of the whole
+            request.
+        interval_s: passes start only at multiples of this time; 0 starts them at once [s].
+        source: publication.
     """
 
     name: str
@@ -51,10 +52,11 @@ class Policy:
 
 
 def reserved_tokens(reserve: Reserve, *, chunk: int, prompt: int, final: int) -> int:
-    """Tokens whose cache must be free before a request is admitted [tokens].
+    """Cache that must be free before a request is admitted [tokens].
 
     Args:
-        chunk, prompt, final: of its next chunk and what is cached, of the whole prompt, of the whole request [tokens].
+        chunk, prompt, final: tokens up to the end of its next chunk, of the whole prompt, of the whole request
+            [tokens].
     """
     match reserve:
         case "chunk":

@@ -1,4 +1,4 @@
-"""Chunked prefill: decoding sequences first, the rest of the token budget goes to chunks of prompts."""
+"""Chunked prefill: decoding sequences come first; the rest of the token budget goes to chunks of prompts."""
 
 from rackline.simulation.policies.base import Policy
 

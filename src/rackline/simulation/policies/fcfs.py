@@ -1,4 +1,4 @@
-"""First come, first served at the level of iterations: whole prompts join the running batch."""
+"""First come, first served, at iteration level: whole prompts join the running batch."""
 
 from rackline.simulation.policies.base import Policy
 

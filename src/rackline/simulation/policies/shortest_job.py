@@ -1,4 +1,4 @@
-"""Chunked prefill in which the shortest prompt of the waiting queue is next."""
+"""Chunked prefill that admits the shortest waiting prompt first."""
 
 from rackline.simulation.policies.base import Policy, Waiting
 

@@ -20,7 +20,7 @@ def table(pp: int, micro_batches: int, chunks: int) -> Table:
     """Slots of each device; chunk 0 is the direction that begins on the nearer end, chunk 1 the other.
 
     Raises:
-        InputError: pp or the micro-batches are odd, or there are fewer than two micro-batches a stage.
+        InputError: pp or the micro-batches are odd, or there are fewer than two micro-batches per stage.
     """
     if pp % 2 or micro_batches % 2 or micro_batches < 2 * pp:
         raise InputError(
