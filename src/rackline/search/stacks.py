@@ -8,7 +8,7 @@ question asks for beside model and chip has no part in it, so that commands agre
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -76,12 +76,13 @@ def comparable_stacks(chip: Chip) -> list[str]:
 
 
 def _machine(model: Model, cluster: Cluster) -> Cluster | None:
-    """As many hosts as hold the weights, a power of two; None where the fabric joins too few."""
+    """As many hosts as hold the weights, a power of two, at no price; None where the fabric joins too few."""
     host, types = cluster.host_chips, precision("native", model, cluster.chip)
     weights = model.total_params * storage_bytes(types.expert_weights if model.is_moe else types.linear_weights)
     hosts = 2 ** max(math.ceil(math.log2(_ROOM * weights / (host * cluster.chip.program_bytes))), 0)
     chips = host * hosts
-    return cluster.with_num_chips(chips) if chips <= cluster.max_chips else None
+    free = replace(cluster, usd_per_chip_hour=None, rented_chips=1)
+    return free.with_num_chips(chips) if chips <= cluster.max_chips else None
 
 
 def _layouts(model: Model, num_chips: int) -> list[Layout]:
