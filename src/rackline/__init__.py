@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from rackline.serving import Mode as Mode
     from rackline.serving import Workload as Workload
     from rackline.serving import capacity as capacity
+    from rackline.sweeps.sweep import sweep as sweep
 
 _WHERE = {
     "Answer": "rackline.api.answer",
@@ -97,6 +98,7 @@ _WHERE = {
     "read_prices": "rackline.pricing",
     "schema": "rackline.api.schema",
     "simulate": "rackline.api.simulate",
+    "sweep": "rackline.sweeps.sweep",
     "tiers": "rackline.api.tiers",
     "train": "rackline.api.train",
     "validate": "rackline.api.validate",

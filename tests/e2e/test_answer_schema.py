@@ -56,7 +56,10 @@ COMMANDS = (
     "calibrate gemm.csv --processes 1",
     "lecture --segment 6",
     "lecture --claim Q4",
-    "encode vision --on dgx-h100 --size 512x512 --images 2 --prompt 50",
+    "encode vision --on dgx-h100 --image-size 512x512 --images 2 --prompt 50",
+    "sweep --new my-space.toml",
+    "sweep space.toml --dry-run",
+    "sweep space.toml --out results",
     "new chip my-chip --like h100",
     "chips",
     "chips h100",
@@ -76,6 +79,17 @@ COMMANDS = (
     "schema --answers",
 )
 GEMM = "chip,stack,stack_version,kernel,dtype,m,n,k,seconds"
+SPACE = """
+[options]
+model = "llama-3.1-8b"
+on = "l40s-8"
+layout = ["tp=1", "tp=2"]
+batch = [1, 2, 4, 8]
+context = [1000, 2000, 4000]
+[objectives]
+usd_per_mtok_output = "min"
+server_s = "min"
+"""
 VLLM = {
     "backend": "vllm",
     "model_id": "meta-llama/Llama-3.1-8B-Instruct",
@@ -109,6 +123,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "questions.toml").write_text(
         '[[questions]]\nask = "chips"\nname = ["h100", "h100x"]\n[[questions]]\nask = "memory"\n'
     )
+    (tmp_path / "space.toml").write_text(SPACE)
     shapes = [(m, n) for m in (1, 64, 512) for n in (1024, 8192)]
     rows = [f"h100-sxm,vllm,0.9,a,bfloat16,{m},{n},4096,{m * n * 8e-12 + 4e-6}" for m, n in shapes]
     (tmp_path / "vision").mkdir()
@@ -161,7 +176,7 @@ def test_no_key_may_be_unknown_or_missing(
         if holder.keys() & {"name", "label", "layout", "verdict", "chip"}:
             with pytest.raises(ValidationError):
                 checked.validate(changed)
-    for name in answer.keys() - {"model_origins", "warnings"}:  # only where there are any
+    for name in answer.keys() - {"model_origins", "warnings", "media"}:  # only where there are any
         with pytest.raises(ValidationError):
             checked.validate({key: value for key, value in answer.items() if key != name})
     with pytest.raises(ValidationError):

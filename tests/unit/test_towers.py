@@ -94,26 +94,26 @@ def config(tmp_path: Path) -> str:
 
 
 def test_time_to_first_token_has_its_parts(config: str) -> None:
-    found = rl.encode(config, on="dgx-h100", size="1024x1024", images=2, prompt=50).result
+    found = rl.encode(config, on="dgx-h100", image_size="1024x1024", images=2, prompt=50).result
     assert found.prompt_tokens == 50 + 2 * (32 * 32 + 2)
     assert found.ttft_s == pytest.approx(found.prefill_s + found.towers[0].seconds)
     assert found.text_ttft_s < found.prefill_s
-    one = rl.encode(config, on="dgx-h100", size="1024x1024", images=1, prompt=50).result
+    one = rl.encode(config, on="dgx-h100", image_size="1024x1024", images=1, prompt=50).result
     assert one.towers[0].flop == pytest.approx(found.towers[0].flop / 2)
     assert one.towers[0].seconds < found.towers[0].seconds <= 2.01 * one.towers[0].seconds
 
 
 def test_a_pass_is_no_faster_than_the_peak(config: str) -> None:
-    found = rl.encode(config, on="dgx-h100", size="2048x2048", images=4, calibration="unit").result.towers[0]
+    found = rl.encode(config, on="dgx-h100", image_size="2048x2048", images=4, calibration="unit").result.towers[0]
     assert found.seconds >= found.flop / 989e12 * 0.999
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"size": "big"}, "size: got 'big', allowed: WIDTHxHEIGHT"),
-        ({"size": "100000x1"}, "size: got"),
-        ({"images": 0}, "images or `audio` for its vision tower"),
+        ({"image_size": "big"}, "image_size: got 'big', allowed: WIDTHxHEIGHT"),
+        ({"image_size": "100000x1"}, "image_size: got"),
+        ({"images": 0}, "at least one, or `audio`"),
         ({"images": 0, "audio": "10s"}, "images or `audio` for its vision tower"),
     ],
 )

@@ -19,7 +19,7 @@ from rackline.api.watch import Watch
 from rackline.errors import InputError, nearest_names
 
 if TYPE_CHECKING:
-    from rackline.arch import Origin
+    from rackline.arch import MediaPart, Origin
     from rackline.report.figure import Figure
 
 P = ParamSpec("P")
@@ -41,6 +41,7 @@ class Answer(Generic[Q, R]):
         origins: what the models were read from.
         warnings: what must be said beside the numbers, such as assumptions about a model.
         defaults: what was taken where the question says nothing, such as the serving stack.
+        media: images and sound of each request.
     """
 
     question: Q
@@ -49,6 +50,7 @@ class Answer(Generic[Q, R]):
     origins: tuple[Origin, ...] = ()
     warnings: tuple[str, ...] = ()
     defaults: tuple[str, ...] = ()
+    media: tuple[MediaPart, ...] = ()
 
     @property
     def verb(self) -> Verb[Q, R]:
@@ -69,6 +71,7 @@ class Answer(Generic[Q, R]):
             **({"model_origins": plain(list(self.origins))} if self.origins else {}),
             **({"warnings": list(self.warnings)} if self.warnings else {}),
             **({"defaults": list(self.defaults)} if self.defaults else {}),
+            **({"media": plain(list(self.media))} if self.media else {}),
             **plain(self.verb.data(self)),
         }
 
@@ -91,7 +94,7 @@ class Answer(Generic[Q, R]):
         from rich.text import Text
 
         lines = [Text(text, style="dim") for text in self.defaults]
-        lines += [Text(one.line, style="dim") for one in self.origins if one.line]
+        lines += [Text(one.line, style="dim") for one in (*self.origins, *self.media) if one.line]
         warned = [Text(f"warning: {text}", style="yellow") for text in self.warnings]
         return [*self.verb.text(self, width), *lines, *warned]
 
@@ -287,7 +290,7 @@ def find_verb(name: str) -> Verb[Any, Any]:
     if known not in MODULES:
         near = nearest_names(known, MODULES, 1)
         raise InputError(what="ask", given=name, allowed=", ".join(MODULES), nearest=near[0] if near else None)
-    module = import_module(f"rackline.api.{MODULES[known]}")
+    module = import_module(f"rackline.{MODULES[known]}")
     return cast("Verb[Any, Any]", getattr(module, function_name(known)).verb)
 
 
@@ -318,6 +321,7 @@ def answer_of(question: Q, solve: Callable[[Q, Watch], R], watch: Watch | None =
         origins=tuple(watch.origins),
         warnings=tuple(watch.warnings),
         defaults=tuple(watch.defaults),
+        media=tuple(watch.media),
     )
 
 

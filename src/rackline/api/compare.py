@@ -10,7 +10,7 @@ from rackline.api.answer import Answer, asks
 from rackline.api.fields import INPUT, OUTPUT, RENT
 from rackline.api.model_question import ModelQuestion
 from rackline.api.option import Quantity, limit, option, si, texts
-from rackline.api.resolve import Lookup, lookup_of, model_and_cluster, numbers_of
+from rackline.api.resolve import Lookup, check_context, lookup_of, model_and_cluster, numbers_of
 from rackline.api.watch import Watch
 from rackline.errors import InputError, UnknownNameError
 
@@ -214,7 +214,9 @@ def _deployments(names: tuple[str, ...], question: CompareQuestion, watch: Watch
         model_name, separator, cluster_name = name.rpartition("@")
         if not separator or not model_name or not cluster_name:
             raise InputError(what="deployment", given=name, allowed="MODEL@CLUSTER, for all names")
-        pairs.append(model_and_cluster(model_name, cluster_name, lookup=lookup_of(question, watch)))
+        pair = model_and_cluster(model_name, cluster_name, lookup=lookup_of(question, watch))
+        check_context(pair[0], si(question.input) + si(question.output), watch)
+        pairs.append(pair)
     priced, said = _clusters([cluster for _, cluster in pairs], question.rent)
     sides: list[Side] = []
     for name, (model, _), cluster in zip(names, pairs, priced, strict=True):

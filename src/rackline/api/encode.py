@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, assert_never
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
-from rackline.api.model_question import ModelQuestion
-from rackline.api.option import Quantity, count, layout_text, option, si, tokens, whole
+from rackline.api.media import IMAGES, MediaQuestion, media_of, with_media
+from rackline.api.option import Quantity, layout_text, option, si, tokens
 from rackline.api.resolve import check_context, resolve
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, Settings
-    from rackline.arch import Tower, View
+    from rackline.arch import MediaPart
     from rackline.parallel import Deployment
     from rackline.report.encode_report import Encoded, Encoding
 
-MOST_PIXELS = 100_000
-TOWER_BYTES = 2.0  # bf16: quantised checkpoints keep their towers
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EncodeQuestion(ModelQuestion):
+class EncodeQuestion(MediaQuestion):
     """What do the images and sound of a request cost until its first token?"""
 
     ask: ClassVar[str] = "encode"
@@ -38,11 +34,7 @@ class EncodeQuestion(ModelQuestion):
         ),
     )
     on: ClusterLike = field(metadata=shared.ON)
-    size: str = field(default="1024x1024", metadata=option("text", "of each image in pixels, WIDTHxHEIGHT"))
-    images: Quantity = field(default="1", metadata=whole("images of a request", minimum=0, maximum=10_000))
-    audio: Quantity | None = field(
-        default=None, metadata=option("seconds", "length of a sound clip, such as 30s", unit="s", maximum=86400.0)
-    )
+    images: Quantity = field(default="1", metadata=IMAGES)
     prompt: Quantity = field(default="100", metadata=tokens("text tokens of the prompt beside them"))
     precision: str = field(default="native", metadata=shared.PRECISION)
     layout: LayoutLike | None = field(default=None, metadata=shared.FREE_LAYOUT)
@@ -85,38 +77,24 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
         ...           "spatial_merge_size": 2, "out_hidden_size": 2048, "num_position_embeddings": 2304}
         >>> config = {"model_type": "qwen3_vl", "text_config": text, "vision_config": vision, "dtype": "bfloat16"}
         >>> _ = Path("config.json").write_text(json.dumps(config))
-        >>> rl.encode("config.json", on="dgx-h100", size="1024x1024").result.prompt_tokens
+        >>> rl.encode("config.json", on="dgx-h100", image_size="1024x1024").result.prompt_tokens
         1126
         >>> Path("config.json").unlink()
     """
-    from rackline.arch import find_towers
     from rackline.report.encode_report import Encoding
 
-    images, sound_s = count(question.images), si(question.audio)
-    wide, high = _size(question.size)
-    towers = find_towers(question.model, offline=question.offline)
-    wanted: list[tuple[Tower, View, int]] = []
-    for tower in towers:
-        match tower.kind:
-            case "vision":
-                wanted += [(tower, tower.image(wide, high), images)] if images else []
-            case "audio":
-                wanted += [(tower, tower.sound(sound_s), 1)] if sound_s is not None else []
-            case _:
-                assert_never(tower.kind)
-    if not wanted:
-        kinds = " and ".join(tower.kind for tower in towers) or "no"
-        allowed = f"images or `audio` for its {kinds} tower" if towers else "a model with a tower that is known"
-        raise InputError(what="model", given=question.model, allowed=allowed)
+    media = media_of(question, watch)
+    if media is None:
+        raise InputError(what="images", given=0, allowed="at least one, or `audio`", nearest="1")
     resolved = resolve(question, watch)
-    model, cluster, stack = resolved.model, resolved.cluster, resolved.stack
+    model = with_media(resolved.model, media)
+    cluster, stack = resolved.cluster, resolved.stack
 
     from rackline.parallel import parse_layout
     from rackline.passes import Batch
     from rackline.serving.capacity import capacity
 
-    encoded = sum(view.tokens * many for _, view, many in wanted)
-    prompt = round(si(question.prompt)) + encoded
+    prompt = round(si(question.prompt)) + media.tokens
     check_context(model, prompt, watch)
     given = layout_text(question.layout)
     if given is not None:
@@ -131,7 +109,7 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
             )
         layout = min(fitting, key=lambda row: (row.layout.chips_per_replica, row.layout.pp)).layout
     deployment = resolved.deployment(layout)
-    passes = tuple(_pass(tower, view, many, deployment) for tower, view, many in wanted)
+    passes = tuple(_pass(part, deployment) for part in media.parts)
 
     def prefill_s(new: float) -> float:
         batch = Batch(prefill_sequences=1.0, chunk_tokens=new, group_tokens=new * layout.attention_dp)
@@ -150,63 +128,35 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
     )
 
 
-def _pass(tower: Tower, view: View, many: int, deployment: Deployment) -> Encoded:
+def _pass(part: MediaPart, deployment: Deployment) -> Encoded:
     """The pass of a tower on the chips of the language model; on one of them where its heads cannot be spread."""
-    from rackline.arch import DenseFfn
-    from rackline.errors import LayoutError
     from rackline.parallel import Deployment, Layout
     from rackline.parallel import precision as find_precision
-    from rackline.passes import Batch
+    from rackline.parallel.towers import TOWER_BYTES, tower_activation_bytes, tower_batch, tower_layout
     from rackline.report.encode_report import Encoded
 
-    def on(tp: int) -> Deployment:
-        return Deployment(
-            model=tower.model,
-            cluster=deployment.cluster,
-            layout=Layout(tp=tp),
-            precision=find_precision("bf16", tower.model, deployment.cluster.chip),
-            calibration=deployment.calibration,
-        )
-
-    try:
-        own = on(deployment.layout.tp)
-    except LayoutError:
-        own = on(1)
-    sequences = many * view.sequences
-    time = own.table().time(Batch(prefill_sequences=float(sequences), chunk_tokens=float(view.patches)))
-    inside = tower.layer_flop(view)
-    blocks = [group.ffn for group in tower.model.layer_groups if isinstance(group.ffn, DenseFfn)]
-    widest = max(block.d_ff for block in blocks)
+    inner, view = part.tower.model, part.view
+    layout = tower_layout(inner, deployment.layout)
+    own = Deployment(
+        model=inner,
+        cluster=deployment.cluster,
+        layout=layout if isinstance(layout, Layout) else Layout(),
+        precision=find_precision("bf16", inner, deployment.cluster.chip),
+        calibration=deployment.calibration,
+    )
+    time = own.table().time(tower_batch(part))
     return Encoded(
-        kind=tower.kind,
-        items=many,
+        kind=part.tower.kind,
+        items=part.items,
         width=view.width,
         height=view.height,
         sequences=view.sequences,
         patches=view.patches,
         tokens_per_item=view.tokens,
-        total_params=tower.model.total_params,
-        weight_bytes=TOWER_BYTES * tower.model.total_params,
-        activation_bytes=2.0 * sequences * view.patches * (tower.model.d_model + widest),
-        flop=tower.flop(view, many),
-        seconds=time.seconds * (1.0 + tower.outer_flop(view) / inside),
+        total_params=inner.total_params,
+        weight_bytes=TOWER_BYTES * inner.total_params,
+        activation_bytes=tower_activation_bytes(part),
+        flop=part.tower.flop(view, part.items),
+        seconds=time.seconds * (1.0 + part.outer_share),
         binds=time.binds,
     )
-
-
-def _size(text: str) -> tuple[int, int]:
-    """Read WIDTHxHEIGHT.
-
-    Raises:
-        InputError: another text, or a side that no image has.
-    """
-    found = re.fullmatch(r"\s*(\d{1,6})\s*[x×]\s*(\d{1,6})\s*", text)
-    sides = (int(found[1]), int(found[2])) if found else (0, 0)
-    if not all(1 <= side <= MOST_PIXELS for side in sides) or max(sides) > 200 * min(sides):
-        raise InputError(
-            what="size",
-            given=text,
-            allowed=f"WIDTHxHEIGHT in pixels, sides of 1 to {MOST_PIXELS:,}",
-            nearest="1024x1024",
-        )
-    return sides

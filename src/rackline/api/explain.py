@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api import fields as shared
 from rackline.api.answer import Answer, SideFile, asks
-from rackline.api.model_question import ModelQuestion
+from rackline.api.media import MediaQuestion, media_of, media_tokens, with_media
 from rackline.api.option import Option, Quantity, count, layout_text, option, si, tokens, whole
-from rackline.api.resolve import resolve
+from rackline.api.resolve import check_context, resolve
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import write_text
@@ -31,7 +31,7 @@ POLICIES: tuple[StepPolicy, ...] = ("blackboard", "serial", "overlap")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainQuestion(ModelQuestion):
+class ExplainQuestion(MediaQuestion):
     """What does one pass take, row by row: formula, coefficients, numbers put in, seconds, share, what binds?"""
 
     ask: ClassVar[str] = "explain"
@@ -191,7 +191,11 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
     context_len, new_tokens = si(question.context), si(question.prefill) or 0.0
     if not sequences and not new_tokens:
         raise InputError(what="batch", given=0, allowed="at least 1, or 0 together with `prefill`", nearest="1")
-    resolved = resolve(question, watch)
+    resolved, media = resolve(question, watch), media_of(question, watch)
+    context_len += media_tokens(media)
+    new_tokens += media_tokens(media) if new_tokens else 0
+    resolved = replace(resolved, model=with_media(resolved.model, media, new_tokens or None))
+    check_context(resolved.model, max(context_len, new_tokens), watch)
 
     from rackline.parallel import Layout, parse_layout
     from rackline.report.explain_report import Explanation
@@ -270,8 +274,6 @@ class _Pass:
 
 
 def _with_layout(start: Deployment, layout: Layout) -> Deployment:
-    from dataclasses import replace
-
     return replace(start, layout=layout)
 
 

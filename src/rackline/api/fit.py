@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
-from rackline.api.model_question import ModelQuestion
+from rackline.api.media import MediaQuestion, media_of, media_tokens, with_media
 from rackline.api.option import Quantity, count, layout_text, si, tokens, whole
-from rackline.api.resolve import resolve
+from rackline.api.resolve import check_context, resolve
 from rackline.api.watch import Watch
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FitQuestion(ModelQuestion):
+class FitQuestion(MediaQuestion):
     """What fits on a cluster: weights per chip, room for KV, largest context and concurrency, layout by layout?"""
 
     ask: ClassVar[str] = "fit"
@@ -105,12 +105,14 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
         8
     """
     resolved = resolve(question, watch)
-    model, cluster = resolved.model, resolved.cluster
+    media, cluster = media_of(question, watch), resolved.cluster
+    model = with_media(resolved.model, media)
 
     from rackline.parallel import matching_layouts
     from rackline.serving.capacity import capacity
 
-    context_len = si(question.context)
+    context_len = si(question.context) + media_tokens(media)
+    check_context(model, context_len, watch)
     memory_fraction = si(question.memory_fraction)
     with watch.moving("looking at layouts"):
         found = capacity(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rackline.api.media import media_of, media_tokens, with_media
 from rackline.api.option import count, layout_text, si, texts
 from rackline.api.plan_question import PlanQuestion
 from rackline.api.resolve import (
@@ -35,8 +36,11 @@ if TYPE_CHECKING:
     from rackline.serving.workload import Mode, Workload
 
 
-def workload_of(question: PlanQuestion) -> Workload:
+def workload_of(question: PlanQuestion, media_tokens: int) -> Workload:
     """The requests of a question.
+
+    Args:
+        media_tokens: that images and sound add to a prompt [tokens].
 
     Raises:
         InputError: lengths that are missing.
@@ -47,7 +51,7 @@ def workload_of(question: PlanQuestion) -> Workload:
         if getattr(question, name) is None:
             raise InputError(what=name, given="nothing", allowed="tokens per request, such as 2k")
     return Workload(
-        input_len=si(question.input) or 1.0,
+        input_len=(si(question.input) or 1.0) + media_tokens,
         output_len=si(question.output) or 2.0,
         cache_hit=si(question.cache_hit),
     )
@@ -92,7 +96,9 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
         RacklineError: as `rackline.api.resolve.resolve`; options that contradict each other.
     """
     model, cluster = named(question, watch)
-    workload = workload_of(question)
+    media = media_of(question, watch)
+    workload = workload_of(question, media_tokens(media))
+    model = with_media(model, media, workload.input_len)
     check_context(model, workload.final_context, watch)
     other = _prefill_pool(question)
     engine, version = engine_of(question.launch or "auto")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
-from rackline.api.model_question import ModelQuestion
+from rackline.api.media import MediaQuestion, media_of, with_media
 from rackline.api.option import MOST_USD, Quantity, latency, layout_text, numbers, option, si, tokens
-from rackline.api.resolve import resolve
+from rackline.api.resolve import check_context, resolve
 from rackline.api.selling import CALIBRATION, MOST_MARGIN, SearchedWays, rent_of
 from rackline.api.watch import Watch
 from rackline.errors import InputError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PriceQuestion(ModelQuestion):
+class PriceQuestion(MediaQuestion):
     """What to charge for a deployment: input, output, cached input, cache writes, batch, flex and fast modes?"""
 
     ask: ClassVar[str] = "price"
@@ -165,6 +165,7 @@ def price(question: PriceQuestion, watch: Watch) -> Offered:
     if question.purchase is not None and (question.rent is not None or question.price is not None):
         raise InputError(what="purchase", given=question.purchase, allowed="instead of `rent` or `price`")
     resolved = resolve(question, watch)
+    resolved = replace(resolved, model=with_media(resolved.model, media_of(question, watch)))
     rent = rent_of(
         resolved.cluster,
         purchase_usd=si(question.purchase),
@@ -176,6 +177,7 @@ def price(question: PriceQuestion, watch: Watch) -> Offered:
     from rackline.pricing import Terms, offer_prices
 
     steps = numbers(question.contexts)
+    check_context(resolved.model, max(steps) + si(question.output), watch)
     model, cluster = resolved.model, resolved.cluster
     ways = SearchedWays(
         resolved=replace(resolved, cluster=replace(cluster, usd_per_chip_hour=rent.usd_per_chip_hour)),

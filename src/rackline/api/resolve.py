@@ -152,7 +152,9 @@ def lookup_of(question: FindsModels, watch: Watch) -> Lookup:
 
 
 def check_context(model: AnyModel, context_len: float, watch: Watch) -> None:
-    """Note a context that is longer than the model was made for.
+    """Note a context that is longer than the model was made for, with the longest that it was made for.
+
+    Every question with lengths calls this, so that all say the same.
 
     Args:
         context_len: longest context of a request, prompt and output together [tokens].
@@ -163,7 +165,8 @@ def check_context(model: AnyModel, context_len: float, watch: Watch) -> None:
     if limit is not None and context_len > limit:
         watch.warn(
             f"{model.name}: requests of {context_len:,.0f} tokens, but the model was made for {limit:,} "
-            "(max_position_embeddings, with its scaling): engines refuse them unless the limit is raised"
+            "(max_position_embeddings, with its scaling): engines refuse them unless the limit is raised; the longest "
+            f"without that is {limit}"
         )
 
 

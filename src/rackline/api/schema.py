@@ -84,7 +84,12 @@ def answer_schemas(names: Iterable[str]) -> dict[str, Any]:
             "question": {"$ref": f"#/$defs/{asked}"},
         }
         texts = schemas.of(tuple[str, ...])
-        beside = {"model_origins": schemas.of(hints(Answer)["origins"]), "warnings": texts, "defaults": texts}
+        beside = {
+            "model_origins": schemas.of(hints(Answer)["origins"]),
+            "warnings": texts,
+            "defaults": texts,
+            "media": schemas.of(hints(Answer)["media"]),
+        }
         forms = schemas.objects_of(answer_type(verb.data, verb.solve), name)
         for form in forms:
             form["properties"] = head | beside | form["properties"]

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rackline.api.answer import Answer, SideFile, asks
+from rackline.api.media import media_of, media_tokens, with_media
 from rackline.api.option import Option, texts
-from rackline.api.resolve import named
+from rackline.api.resolve import check_context, named
 from rackline.api.server import Server, other_server, server_of
 from rackline.api.simulate_question import SimulateQuestion
-from rackline.api.traffic import limits_of, requests_of
+from rackline.api.traffic import encoded_over, limits_of, requests_of
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import write_text
@@ -253,8 +254,11 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
     limits = limits_of(question.slo, "slo") if question.slo is not None else None
     asked = limits_of(question.capacity, "capacity") if question.capacity is not None else None
     model, cluster = named(question, watch)
-    traffic = requests_of(question)
+    media = media_of(question, watch)
+    traffic = requests_of(question, media_tokens(media))
+    model = with_media(model, media, encoded_over(question, traffic, media_tokens(media)))
     longest = int((traffic.input_len + traffic.output_len).max())
+    check_context(model, float(longest), watch)
     asked_for = {ASKED: (question, cluster)}
     for text in texts(question.compare):
         asked_for[text] = other_server(question, cluster, text)

@@ -10,7 +10,7 @@ from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
 from rackline.api.model_question import ModelQuestion
 from rackline.api.option import MOST_SECONDS, Quantity, layout_text, numbers, option, si, tokens
-from rackline.api.resolve import resolve
+from rackline.api.resolve import check_context, resolve
 from rackline.api.selling import CALIBRATION, MOST_MARGIN, costs_of, rent_of
 from rackline.api.watch import Watch
 
@@ -196,6 +196,7 @@ def tiers(question: TiersQuestion, watch: Watch) -> Kept:
     resolved = resolve(question, watch)
     rent = rent_of(resolved.cluster)
     prompt_len = si(question.prompt)
+    check_context(resolved.model, prompt_len, watch)
     from rackline.pricing import Terms, envelope, keeping_lines
     from rackline.serving.workload import Workload
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rackline.api.option import count, si
@@ -21,15 +22,33 @@ _LIMITS = ("ttft", "tpot", "e2e")
 _USUAL_REQUESTS = 1000
 
 
-def requests_of(question: SimulateQuestion) -> Requests:
+def requests_of(question: SimulateQuestion, media_tokens: int = 0) -> Requests:
     """The requests of a question.
+
+    Args:
+        media_tokens: of images and sound, which come on top of each prompt, or of each message of a conversation
+            [tokens].
 
     Raises:
         InputError: options that contradict each other or miss each other.
     """
-    found = _recorded(question, question.trace) if question.trace is not None else _made(question)
+    found = _recorded(question, question.trace) if question.trace is not None else _made(question, media_tokens)
+    if question.turns is None and media_tokens:
+        found = replace(found, input_len=found.input_len + media_tokens)
     rate_scale = si(question.rate_scale)
     return found.scaled(rate_scale) if rate_scale != 1.0 else found
+
+
+def encoded_over(question: SimulateQuestion, requests: Requests, media_tokens: int) -> float:
+    """Tokens of a prompt over which the encoding of images and sound is spread: those of the mean prompt or message.
+
+    Args:
+        requests: as served.
+        media_tokens: as in `requests_of` [tokens].
+    """
+    if question.turns is not None:
+        return si(question.input) + media_tokens if question.input is not None else float(media_tokens)
+    return float(requests.input_len.mean())
 
 
 def _recorded(question: SimulateQuestion, trace: str) -> Requests:
@@ -44,7 +63,7 @@ def _recorded(question: SimulateQuestion, trace: str) -> Requests:
     return found if question.requests is None else found.first(count(question.requests))
 
 
-def _made(question: SimulateQuestion) -> Requests:
+def _made(question: SimulateQuestion, media_tokens: int) -> Requests:
     import numpy as np
 
     from rackline.simulation import Lengths, closed_loop_of, conversations, open_arrivals
@@ -68,7 +87,7 @@ def _made(question: SimulateQuestion) -> Requests:
             rng,
             number,
             rate,
-            lengths,
+            replace(lengths, input_len=lengths.input_len + media_tokens),
             turns=si(question.turns),
             think_s=think_s,
             system_tokens=int(si(question.system_prompt)),

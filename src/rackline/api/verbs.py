@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-# name on the command line -> module of rackline.api that holds the question and the function of that name
+# name on the command line -> module of rackline that holds the question and the function of that name
 MODULES = {
-    "plan": "plan",
-    "train": "train",
-    "simulate": "simulate",
-    "explain": "explain",
-    "fit": "fit",
-    "tiers": "tiers",
-    "price": "price",
-    "infer-prices": "infer_prices",
-    "budget": "budget",
-    "validate": "validate",
-    "calibrate": "calibrate",
-    "lecture": "lecture",
-    "chips": "chips",
-    "clusters": "clusters",
-    "models": "models",
-    "memory": "memory",
-    "compare": "compare",
-    "encode": "encode",
-    "new": "new",
-    "ask": "ask",
-    "schema": "schema",
+    "plan": "api.plan",
+    "train": "api.train",
+    "simulate": "api.simulate",
+    "explain": "api.explain",
+    "fit": "api.fit",
+    "tiers": "api.tiers",
+    "price": "api.price",
+    "infer-prices": "api.infer_prices",
+    "budget": "api.budget",
+    "validate": "api.validate",
+    "calibrate": "api.calibrate",
+    "lecture": "api.lecture",
+    "chips": "api.chips",
+    "clusters": "api.clusters",
+    "models": "api.models",
+    "memory": "api.memory",
+    "compare": "api.compare",
+    "encode": "api.encode",
+    "new": "api.new",
+    "ask": "api.ask",
+    "schema": "api.schema",
+    "sweep": "sweeps.sweep",
 }
 
 

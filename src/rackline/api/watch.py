@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rackline.arch import AnyModel, FoundModel, Origin
+    from rackline.arch import AnyModel, FoundModel, MediaPart, Origin
 
 Counted = Callable[[str, int, int], None]
+Computed = Callable[[int, int, int], None]
 Served = Callable[[int, int, float], None]
 
 
@@ -21,6 +22,7 @@ class Watch:
         origins: what models were read from, in order.
         warnings: what the answer must say beside its numbers.
         defaults: what was taken where the question says nothing.
+        media: images and sound of each request.
     """
 
     def __init__(self) -> None:
@@ -28,6 +30,7 @@ class Watch:
         self.origins: list[Origin] = []
         self.warnings: list[str] = []
         self.defaults: list[str] = []
+        self.media: tuple[MediaPart, ...] = ()
 
     def uses(self, model: AnyModel) -> None:
         """Note where a model comes from and what is to be said of it, once."""
@@ -57,6 +60,14 @@ class Watch:
     def serving(self, what: str) -> AbstractContextManager[Served | None]:
         """Requests: call what is entered with (done, all, simulated seconds); None when nobody watches."""
         return nullcontext()
+
+    def computing(self, what: str) -> AbstractContextManager[Computed]:
+        """Points: call what is entered with (done, all, failed)."""
+        return nullcontext(_ignore_points)
+
+
+def _ignore_points(done: int, total: int, failed: int) -> None:
+    pass
 
 
 def _ignore(what: str, finished: int, total: int) -> None:

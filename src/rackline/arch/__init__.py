@@ -15,7 +15,7 @@ from rackline.arch.lookup import FoundModel, find_model, find_towers, with_overr
 from rackline.arch.model import AggregateModel, AnyModel, LayerGroup, Model, ParameterCount
 from rackline.arch.origin import Origin
 from rackline.arch.shapes import Dim, Projection
-from rackline.arch.towers import Tower, View
+from rackline.arch.towers import Media, MediaPart, Tower, View
 
 __all__ = [
     "AggregateModel",
@@ -31,6 +31,8 @@ __all__ = [
     "GroupedQueryAttention",
     "Indexer",
     "LayerGroup",
+    "Media",
+    "MediaPart",
     "Model",
     "MoeFfn",
     "MultiHeadLatentAttention",

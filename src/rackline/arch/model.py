@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from rackline.arch.attention import STATE_BYTES, Attention, Core
 from rackline.arch.ffn import DenseFfn, MoeFfn
 from rackline.arch.origin import Origin
 from rackline.arch.shapes import FloatLike
+
+if TYPE_CHECKING:
+    from rackline.arch.towers import Media
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,7 @@ class Model:
         other_params: parameters that belong to no product and no layer, such as hyper-connections [elements].
         mtp_layers: layers for multi-token prediction beside the stack, which no other count includes [count].
         max_context_len: positions that the model was made for; None: not known [tokens].
+        media: images and sound of each request; None for text alone. No count of parameters includes their towers.
         origin: what the description was read from; None for an object that a program has built.
     """
 
@@ -78,6 +83,7 @@ class Model:
     other_params: int = 0
     mtp_layers: int = 0
     max_context_len: int | None = None
+    media: Media | None = None
     origin: Origin | None = field(default=None, compare=False)
     sources: tuple[str, ...] = ()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import ClassVar, Literal, assert_never
 
 from rackline.arch.ffn import DenseFfn
 from rackline.arch.model import Model
@@ -159,6 +159,84 @@ class Tower:
         """FLOP of stem and projector for one image or clip [FLOP]."""
         stem = 2.0 * self.patch_dim * self.model.d_model * self.frames_per_patch * view.patches * view.sequences
         return stem + 2.0 * sum(d_in * d_out for d_in, d_out in self.projector) * view.tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaPart:
+    """Equal images, or equal clips, of each request.
+
+    Args:
+        tower: that encodes them.
+        view: what one becomes.
+        items: in a request [count].
+    """
+
+    json_keys: ClassVar = (
+        "kind=tower.kind",
+        "items",
+        "width=view.width",
+        "height=view.height",
+        "sequences",
+        "patches=view.patches",
+        "tokens",
+        "tower_params=tower.model.total_params",
+        "flop",
+    )
+
+    tower: Tower
+    view: View
+    items: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the prompt for all of them [tokens]."""
+        return self.items * self.view.tokens
+
+    @property
+    def sequences(self) -> int:
+        """Parts that attend to themselves alone [count]."""
+        return self.items * self.view.sequences
+
+    @property
+    def flop(self) -> float:
+        """FLOP of encoding all of them [FLOP]."""
+        return self.tower.flop(self.view, self.items)
+
+    @property
+    def line(self) -> str:
+        """One line for readers."""
+        size = f" of {self.view.width}x{self.view.height} pixels" if self.view.width else ""
+        name = {"vision": "image", "audio": "clip"}[self.tower.kind] + ("s" if self.items != 1 else "")
+        return (
+            f"each prompt brings {self.items:,} {name}{size}: {self.tokens:,} tokens beside the text, encoded by a "
+            f"{self.tower.kind} tower of {self.tower.model.total_params / 1e9:.3g}B parameters"
+        )
+
+    @property
+    def outer_share(self) -> float:
+        """FLOP of stem and projector over those of the layers [1]."""
+        return self.tower.outer_flop(self.view) / self.tower.layer_flop(self.view)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Media:
+    """Images and sound of each request that a model serves.
+
+    Args:
+        parts: by tower.
+        prompt_len: tokens of a prompt, those of the parts included, over which their encoding is spread; None where
+            only the memory of the towers counts [tokens].
+
+    Assumes: a cached part of a prompt needs no encoding, as engines keep what towers gave with the cache.
+    """
+
+    parts: tuple[MediaPart, ...]
+    prompt_len: float | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the prompt for all of them [tokens]."""
+        return sum(part.tokens for part in self.parts)
 
 
 def _splits(most: int) -> list[tuple[int, int]]:

@@ -16,11 +16,12 @@ from cyclopts import Group, Parameter
 from rackline.api.answer import Answer, SideFile, Verb, Verbatim, answer_of, find_verb
 from rackline.api.option import Option
 from rackline.api.question import Question, options, written_defaults
-from rackline.api.watch import Counted, Served, Watch
+from rackline.api.watch import Computed, Counted, Served, Watch
 from rackline.cli.help import USUAL
 from rackline.cli.screen import (
     FailedCheckError,
     counting,
+    points_done,
     print_json,
     print_then_write,
     progress,
@@ -59,6 +60,10 @@ class ScreenWatch(Watch):
     def serving(self, what: str) -> AbstractContextManager[Served | None]:
         """A bar that counts requests."""
         return requests_done(what)
+
+    def computing(self, what: str) -> AbstractContextManager[Computed]:
+        """A bar that counts points."""
+        return points_done(what)
 
 
 class RefusedOptionError(InputError):

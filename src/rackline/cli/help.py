@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Decide": ("plan", "compare", "price", "tiers", "train", "budget"),
+    "Explore": ("sweep",),
     "Understand": ("explain", "fit", "simulate", "encode", "infer-prices"),
     "Measure": ("validate", "calibrate"),
     "Learn": ("lecture",),
@@ -36,6 +37,7 @@ COMMANDS: Mapping[str, str] = {
     "compare": "Chips, clusters, models or deployments side by side.",
     "ask": "Answer a file of questions: one table, one JSON.",
     "schema": "JSON Schema of questions and of answers.",
+    "sweep": "A design space as one file: billions of points, resumable.",
 }
 """What each command answers, in one line."""
 
@@ -203,14 +205,21 @@ with questions.toml such as
     "encode": """Examples:
 
     rackline encode Qwen/Qwen3-VL-8B-Instruct --on dgx-h100 \\
-      --size 1920x1080 --images 4 --prompt 200
-    rackline encode path/to/config.json --on h100-96 --size 896x896
+      --image-size 1920x1080 --images 4 --prompt 200
+    rackline encode path/to/config.json --on h100-96 --image-size 896x896
 """,
     "new": """Examples:
 
     rackline new chip my-chip --like b200
     rackline chips my-chip.toml
     rackline new cluster my-rack -o racks/my-rack.toml
+""",
+    "sweep": """Examples:
+
+    rackline sweep --new space.toml
+    rackline sweep space.toml --dry-run
+    rackline sweep space.toml --out results
+    rackline sweep space.toml --out s3://bucket/results --ray auto
 """,
     "schema": """Examples:
 

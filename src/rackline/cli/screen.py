@@ -8,6 +8,7 @@ import math
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -179,3 +180,28 @@ def requests_done(what: str) -> Generator[Callable[[int, int, float], None] | No
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total, now_s: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def points_done(what: str) -> Generator[Callable[[int, int, int], None]]:
+    """A bar on standard error with points that are done, their rate and the time left, if that is a terminal.
+
+    Yields:
+        What to call with (done, all, failed).
+    """
+    if not sys.stderr.isatty():
+        yield lambda done, total, failed: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
+    start = time.monotonic()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None, rate="")
+
+        def tell(done: int, total: int, failed: int) -> None:
+            rate = done / max(time.monotonic() - start, 1e-9)
+            words = f"{done:,} of {total:,} points, {rate:,.3g}/s" + (f", {failed:,} failed" if failed else "")
+            bar.update(task, completed=done, total=total, rate=words)
+
+        yield tell

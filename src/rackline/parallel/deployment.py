@@ -15,7 +15,9 @@ from rackline.parallel.exchange import exchange_rows
 from rackline.parallel.layout import Layout, LayoutGrid, Sharding, check
 from rackline.parallel.memory import MemoryUse, max_sequences, memory_use
 from rackline.parallel.precision import Precision, compute_dtype, storage_bytes
+from rackline.parallel.precision import precision as find_precision
 from rackline.parallel.server_memory import SERVER, ServerMemory
+from rackline.parallel.towers import tower_layout, tower_rows
 from rackline.passes import Calibration, ExpertLoad, PassTable, RoutingLaw, Row
 from rackline.passes import features as f
 from rackline.passes.features import Array, ExpertLaw, FloatLike, as_array
@@ -193,12 +195,14 @@ def build_table(
             num_layouts=num,
             assumptions=("weights and KV cut evenly over the chips, no communication",),
         )
-    rows = [
-        *attention_rows(model, layout, precision, cluster.chip),
-        *ffn_rows(model, layout, precision, cluster.chip),
-        *ends_rows(model, layout, precision, cluster.chip, sample_bytes_per_logit),
-        *exchange_rows(model, layout, precision, cluster),
-    ]
+    rows = _rows(model, layout, precision, cluster, sample_bytes_per_logit)
+    media = model.media
+    if media is not None and media.prompt_len is not None:
+        for part in media.parts:
+            inner = part.tower.model
+            types = find_precision("bf16", inner, cluster.chip)
+            encoder = _rows(inner, tower_layout(inner, layout), types, cluster)
+            rows += tower_rows(part, encoder, media.prompt_len)
     return PassTable(
         rows=tuple(rows),
         chip=cluster.chip,
@@ -212,6 +216,18 @@ def build_table(
             "each weight is read once per pass; activations between operations pass memory",
         ),
     )
+
+
+def _rows(
+    model: Model, layout: Sharding, precision: Precision, cluster: Cluster, sample_bytes_per_logit: float = 0.0
+) -> list[Row]:
+    """All rows of a layer stack with its ends and its collectives."""
+    return [
+        *attention_rows(model, layout, precision, cluster.chip),
+        *ffn_rows(model, layout, precision, cluster.chip),
+        *ends_rows(model, layout, precision, cluster.chip, sample_bytes_per_logit),
+        *exchange_rows(model, layout, precision, cluster),
+    ]
 
 
 def expert_law(model: AnyModel, layout: Sharding, routing: Routing) -> ExpertLoad | ExpertLoads | None:

@@ -14,6 +14,7 @@ from rackline.hardware import Chip
 from rackline.parallel.layout import Layout, Sharding
 from rackline.parallel.precision import Precision, storage_bytes
 from rackline.parallel.server_memory import SERVER, ServerMemory
+from rackline.parallel.towers import tower_activation_bytes, tower_bytes
 from rackline.passes.features import Array, FloatLike, as_array
 
 _FAR = float(1 << 22)  # a context at which windows are full and only what grows is left
@@ -127,7 +128,7 @@ def weight_bytes(model: AnyModel, layout: Sharding, precision: Precision) -> dic
     add("embedding", table + model.learned_positions * d * other)
     if not model.tied_embeddings:
         add("head", np.where(pp > 1, 0.0, table))
-    return held
+    return {**held, **tower_bytes(model.media, layout)}
 
 
 def _stored(width: FloatLike, multiple: float, element_bytes: float) -> FloatLike:
@@ -325,6 +326,8 @@ def kv_room_bytes(
         activation_bytes(model, layout, server.batched_tokens),
         sampling_bytes(model, server.max_num_seqs, server.logit_bytes),
     )
+    if not isinstance(model, AggregateModel) and model.media is not None:
+        working = np.maximum(working, max(tower_activation_bytes(part) for part in model.media.parts))
     around = runtime_bytes(layout, server) + allocator_bytes(model, layout, precision)
     given, fraction = chip.program_bytes, server.memory_fraction
     left = given - server.context_bytes - held - working - around

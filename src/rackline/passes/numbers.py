@@ -9,7 +9,7 @@ import numpy as np
 
 from rackline.hardware import Chip, Cluster
 from rackline.passes.calibration import UNIT_COLLECTIVE, Calibration, CollectiveCalibration, OperationCalibration
-from rackline.passes.features import ONE, FloatLike
+from rackline.passes.features import FloatLike
 from rackline.passes.row import Resource, Row, merge, scaled
 
 CORES_WHEN_UNKNOWN = 128
@@ -122,7 +122,9 @@ def _fabric_numbers(row: Row, calibration: Calibration, cluster: Cluster | None)
     return RowNumbers(
         row=row,
         rates=rates,
-        overhead_s=merge(scaled(row.launches, overhead_s), {ONE: _steps_s(row, found, calibration, cluster)}),
+        overhead_s=merge(
+            scaled(row.launches, overhead_s), {row.step_feature: _steps_s(row, found, calibration, cluster)}
+        ),
         exposed=0.0,
         ramp=ramp,
         known=kernel is not None,
@@ -138,4 +140,4 @@ def _steps_s(row: Row, found: CollectiveCalibration, calibration: Calibration, c
     if cluster is None or cluster.scale_out is None or calibration.is_unit:
         return steps
     extra = cluster.scale_out.latency_s - cluster.scale_up.latency_s
-    return steps + row.scale_out_steps * (found.alpha_s + max(extra, 0.0))
+    return steps + row.scale_out_steps * (found.alpha_s + np.maximum(extra, 0.0))

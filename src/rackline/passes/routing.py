@@ -288,13 +288,13 @@ def _tabulated(
     local = float(np.ceil(num_experts / ep))
     if law in POPULAR and skew > 0 and ep > 1:
         # drawn for whole tokens, kept on the even grid that all laws have
-        whole, counts = _drawn_counts(num_experts, experts_per_token, law, skew, max_tokens)
+        whole, counts, drawn = _drawn_counts(num_experts, experts_per_token, law, skew, max_tokens)
         if redundant_experts is None:
             found = _busiest(counts, ep, whole)
         else:
             picks = popular_picks(num_experts, experts_per_token, law, skew)
-            found = _busiest_rearranged(counts, rearranged(picks, ep, redundant_experts), whole)
-        load, touched = (np.interp(log_tokens, np.log2(whole), drawn) for drawn in found)
+            found = _busiest_rearranged(counts, drawn, rearranged(picks, ep, redundant_experts), whole)
+        load, touched = (np.interp(log_tokens, np.log2(whole), mean) for mean in found)
     elif law == "balanced" or ep == 1:
         load = np.full_like(tokens, experts_per_token / ep)
         touched = experts_touched_mean(num_experts, experts_per_token, tokens) / ep
@@ -337,23 +337,23 @@ def popular_picks(num_experts: int, experts_per_token: int, law: RoutingLaw, ske
 @functools.lru_cache(maxsize=2)  # tens of megabytes each
 def _drawn_counts(
     num_experts: int, experts_per_token: int, law: RoutingLaw, skew: float, max_tokens: float
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array, Array]:
     """Seeded draws of how many tokens each popular expert gets; the same for every number of ranks.
 
     Tokens are added step by step along the grid, so that what follows from the counts rises with tokens.
 
     Returns:
-        (rising whole tokens of shape (grid,), counts of shape (grid, draws, experts)).
+        (rising whole tokens of shape (grid,), counts of shape (experts, grid, draws), where there are any: 1.0).
     """
     tokens = np.unique(np.rint(np.exp2(_log_grid(max_tokens))))
     picks = popular_picks(num_experts, experts_per_token, law, skew)
     rng = np.random.default_rng(0)
-    counts = np.empty((len(tokens), _DRAWS, num_experts), dtype=np.float32)  # whole numbers, as products need them
-    so_far = np.zeros(counts.shape[1:], dtype=np.uint32)
+    counts = np.empty((num_experts, len(tokens), _DRAWS), dtype=np.float32)  # whole numbers, as sums need them
+    so_far = np.zeros((_DRAWS, num_experts), dtype=np.int64)
     for index, step in enumerate(np.diff(tokens, prepend=0.0).astype(int)):
-        so_far += rng.binomial(step, np.broadcast_to(picks, so_far.shape)).astype(np.uint32)
-        counts[index] = so_far
-    return tokens, counts
+        so_far += rng.binomial(step, np.broadcast_to(picks, so_far.shape))
+        counts[:, index] = so_far.T
+    return tokens, counts, (counts > 0).astype(np.float32)
 
 
 def _busiest(counts: Array, ep: int, tokens: Array) -> tuple[Array, Array]:
@@ -362,29 +362,35 @@ def _busiest(counts: Array, ep: int, tokens: Array) -> tuple[Array, Array]:
     Returns:
         (token-expert pairs per token, touched experts) of the busiest rank, each of shape (grid,).
     """
-    draws, experts = int(counts.shape[1]), int(counts.shape[2])
+    experts, draws = int(counts.shape[0]), int(counts.shape[2])
     slots = ep * int(np.ceil(experts / ep))
     places: Array = np.random.default_rng(1).permuted(np.tile(np.arange(slots), (draws, 1)), axis=1)[:, :experts]
-    ranks: Array = (places % ep + ep * np.arange(draws)[:, None]).ravel()
+    ranks: Array = (places % ep + ep * np.arange(draws)[:, None]).ravel(order="F")
     load, touched = np.empty(len(tokens)), np.empty(len(tokens))
     for index in range(len(tokens)):
-        drawn: Array = counts[index]
-        sums = np.bincount(ranks, weights=drawn.ravel(), minlength=draws * ep)
-        used = np.bincount(ranks, weights=(drawn > 0).ravel(), minlength=draws * ep)
+        drawn: Array = counts[:, index].ravel()
+        sums = np.bincount(ranks, weights=drawn, minlength=draws * ep)
+        used = np.bincount(ranks, weights=drawn > 0, minlength=draws * ep)
         load[index] = sums.reshape(draws, ep).max(axis=1).mean() / tokens[index]
         touched[index] = used.reshape(draws, ep).max(axis=1).mean()
     return load, touched
 
 
-def _busiest_rearranged(counts: Array, placed: Array, tokens: Array) -> tuple[Array, Array]:
-    """As `_busiest`, of experts with these copies on the ranks, (experts, ep); copies share the tokens evenly."""
+def _busiest_rearranged(counts: Array, drawn: Array, placed: Array, tokens: Array) -> tuple[Array, Array]:
+    """As `_busiest`, of experts with these copies on the ranks, (experts, ep); copies share the tokens evenly.
+
+    A rank holds few experts, so their rows are added one by one: a product with `placed` is mostly zeros.
+    """
     copies = placed.sum(axis=1)
-    draws, experts = int(counts.shape[1]), int(counts.shape[2])
-    drawn = counts.reshape(-1, experts)
-    sums = (drawn @ (placed / copies[:, None]).astype(np.float32)).max(axis=1)
-    several = np.flatnonzero(copies > 1.0)
-    used = (drawn > 0).astype(np.float32)
-    # a token of an expert with n copies goes to each of them with 1/n
-    used[:, several] = -np.expm1(drawn[:, several] * np.log1p(-1.0 / copies[several]).astype(np.float32))
-    touched = (used @ placed.astype(np.float32)).max(axis=1)
-    return sums.reshape(-1, draws).mean(axis=1) / tokens, touched.reshape(-1, draws).mean(axis=1)
+    load, touched = np.zeros(counts.shape[1:], dtype=np.float32), np.zeros(counts.shape[1:], dtype=np.float32)
+    for held in placed.T:
+        alone = np.flatnonzero((held > 0) & (copies == 1.0))
+        sums, used = counts[alone].sum(axis=0), drawn[alone].sum(axis=0)
+        for expert in np.flatnonzero((held > 0) & (copies > 1.0)):
+            # a token of an expert with n copies goes to each of them with 1/n
+            missed = np.log1p(-1.0 / copies[expert]).astype(np.float32)
+            sums += np.float32(held[expert] / copies[expert]) * counts[expert]
+            used -= np.float32(held[expert]) * np.expm1(missed * counts[expert])
+        np.maximum(load, sums, out=load)
+        np.maximum(touched, used, out=touched)
+    return load.mean(axis=1) / tokens, touched.mean(axis=1)

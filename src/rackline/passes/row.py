@@ -36,7 +36,8 @@ class Row:
         depth: feature → elements that the kernel goes through in order, however many cores it has [count].
         tiles: feature → tiles of work that the cores share [count].
         group_size: ranks of a collective [count].
-        scale_up_steps, scale_out_steps: message steps in sequence in the pass [count].
+        scale_up_steps, scale_out_steps: message steps in sequence, per unit of `step_feature` [count].
+        step_feature: feature that message steps go with; once a pass by default.
         stream: rows of one stream follow each other; streams overlap under the `overlap` policy.
         choice: rows with the same non-empty choice are kernels for one job; the fastest is used.
         formula: how the coefficients are computed.
@@ -58,6 +59,7 @@ class Row:
     group_size: FloatLike = 1.0
     scale_up_steps: FloatLike = 0.0
     scale_out_steps: FloatLike = 0.0
+    step_feature: str = ONE
     stream: str = "compute"
     choice: str = ""
     formula: str = ""
@@ -96,7 +98,7 @@ class Row:
     def features(self) -> set[str]:
         """Features that any entry uses."""
         parts = (*(self.amounts(resource) for resource in RESOURCES), self.launches, self.extra, self.depth, self.tiles)
-        return {name for part in parts for name in part}
+        return {name for part in parts for name in part} | ({self.step_feature} if self.is_fabric else set())
 
     def take(self, layouts: int | Array) -> Row:
         """The scalar row of one layout of several, or the row of some of them."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rackline.arch import Media, Model
 from rackline.errors import InputError
 from rackline.hardware import MemoryTier
 from rackline.passes.features import FloatLike
@@ -28,7 +29,7 @@ from rackline.pricing.cache import (
 )
 from rackline.pricing.coinciding import coinciding_contexts, coinciding_modes
 from rackline.pricing.costs import Rent, TokenCosts
-from rackline.pricing.offered import Mode, Offered, SoldCache, SoldTier, Terms
+from rackline.pricing.offered import Mode, Offered, SoldCache, SoldMedia, SoldTier, Terms
 from rackline.pricing.ways import PromptLengths, Way, Ways
 
 LEAST_FAST = 2.0  # a mode below this speed-up is sold as priority
@@ -102,6 +103,32 @@ def offer_prices(
         terms=terms,
         rent=rent,
         coincide=(*coinciding_modes(found, terms), *coinciding_contexts(found)),
+        media=tuple(_sold_media(tier, tier.way, rent, terms) for tier in standard if tier.way and _media(tier.way)),
+    )
+
+
+def _media(way: Way) -> Media | None:
+    model = way.costs.deployment.model
+    return model.media if isinstance(model, Model) else None
+
+
+def _sold_media(tier: SoldTier, way: Way, rent: Rent, terms: Terms) -> SoldMedia:
+    """Images and sound of a request: what their encoders add to a prompt of their tokens, and these tokens as input."""
+    costs, media = way.costs, _media(way)
+    tokens = media.tokens if media is not None else 0
+
+    def prefill_chip_s(prompt_len: float | None) -> float:
+        spread = replace(costs.deployment.model, media=media and replace(media, prompt_len=prompt_len))
+        one = TokenCosts.of(replace(costs.deployment, model=spread), costs.mode, costs.memory_fraction)
+        return tokens * float(one.prefill_chip_s(float(tokens))[0])
+
+    encoder_chip_s = (prefill_chip_s(float(tokens)) - prefill_chip_s(None)) / way.used_share
+    usd = rent.usd_per_chip_hour / 3600.0 * terms.price_over_cost * encoder_chip_s
+    return SoldMedia(
+        until_len=tier.until_len,
+        tokens=tokens,
+        encoder_chip_s=encoder_chip_s,
+        usd=usd + tokens * tier.input_usd,
     )
 
 

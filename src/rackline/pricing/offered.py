@@ -212,6 +212,23 @@ class SoldCache:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SoldMedia:
+    """Price of the images and sound of one request in standard traffic of a context tier.
+
+    Args:
+        until_len: longest prompt of the tier [tokens].
+        tokens: of the prompt, for which the tier's input is paid [tokens].
+        encoder_chip_s: chip-seconds of their encoders, those of chips that are paid with it among them [s].
+        usd: of tokens and encoders [USD].
+    """
+
+    until_len: float
+    tokens: int
+    encoder_chip_s: float
+    usd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
     """A price sheet made from ways to serve.
 
@@ -221,6 +238,7 @@ class Offered:
         storage_usd_per_mtok_hour: price of keeping a million tokens for an hour in the tier of the longest lifetime.
         terms, rent: as given.
         coincide: why prices of two modes or two tiers are the same, a sentence each.
+        media: images and sound of a request in each context tier; empty for text alone.
     """
 
     json_keys: ClassVar = (
@@ -242,6 +260,7 @@ class Offered:
         "cache_writes=caches",
         "usd_per_mtok_hour_storage=storage_usd_per_mtok_hour",
         "coincide",
+        "media_prices=media",
     )
 
     tiers: tuple[SoldTier, ...]
@@ -250,6 +269,7 @@ class Offered:
     terms: Terms
     rent: Rent
     coincide: tuple[str, ...] = ()
+    media: tuple[SoldMedia, ...] = ()
 
     @property
     def deployment(self) -> Deployment | None:

@@ -23,6 +23,8 @@ def frame(rows: Iterable[Any] | Mapping[str, Any]) -> Any:
     Raises:
         InputError: neither is installed.
     """
+    if hasattr(rows, "collect_schema"):  # a lazy table already
+        return rows
     if isinstance(rows, Mapping):
         columns = dict(cast("Mapping[str, Any]", rows))
     else:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rackline.arch import Model
 from rackline.passes import PassTime
+from rackline.passes.features import PREFILL_TOKENS
 from rackline.report.breakdown import plain_table
 from rackline.report.choice_report import BASIS, against, chips_text, choice_panel, nothing_panel, other_kind
 from rackline.report.wording import money, money_name, percent, share, trust
@@ -31,7 +34,7 @@ def plan_summary(plan: Plan, *, width: int, elapsed_s: float) -> Group:
     parts: list[RenderableType] = [nothing_panel(plan)]
     if best is not None:
         parts = [choice_panel(plan, best), _numbers(plan, best, width), _served(best)]
-        said += [("limits", Text("\n".join(_limits(best)))), *(("second", line) for line in _second(plan, best))]
+        said += [("limits", Text("\n".join(_limits(plan, best)))), *(("second", line) for line in _second(plan, best))]
     said += [("refused", Text(line)) for line in _refused(plan)]
     if best is not None:
         said.append(("next", Text(_next(plan, best))))
@@ -111,18 +114,31 @@ def _served(best: Choice) -> RenderableType:
     return table
 
 
-def _limits(best: Choice) -> list[str]:
+def _limits(plan: Plan, best: Choice) -> list[str]:
     """What a pass waits for and which rows take most of it; what the fullest chip holds."""
     first, memory = best.prefill_pool, best.memory
     lines = [_pass_line("a decode step", best.inside.decode)]
     if first is not None:
         lines.append(_pass_line("a prefill pass", best.inside.prefill))
+    lines += _encoding(plan, best.inside.prefill)
     weights = float(sum(float(value) for value in memory.weights.values()))
     parts = [f"weights {percent(share(weights, memory.total))}"]
     parts += [f"KV cache {percent(share(float(memory.kv_cache), memory.total))}"]
     parts += [f"free {percent(share(float(memory.free), memory.total))}"]
     lines.append(f"memory of the fullest chip, {format_bytes(memory.total)}: {', '.join(parts)}")
     return lines
+
+
+def _encoding(plan: Plan, prefill: PassTime) -> list[str]:
+    """What images and sound add to the passes of a prompt."""
+    media = plan.model.media if isinstance(plan.model, Model) else None
+    if media is None or media.prompt_len is None:
+        return []
+    tokens = float(np.asarray(prefill.features[PREFILL_TOKENS]))
+    names = [f"{part.tower.kind} tower" for part in media.parts]
+    taken = sum(row.seconds for row in prefill.rows if row.used and row.group in names) * media.prompt_len / tokens
+    part = percent(share(taken, prefill.seconds * media.prompt_len / tokens))
+    return [f"{' and '.join(names)}: {format_seconds(taken)} of a prompt's passes, {part} of them"]
 
 
 def _pass_line(name: str, time: PassTime) -> str:

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rackline.pricing import CheapestSpan, Compared, Inference, KeepingCost, Offered, Reading, tier_by_drain
+from rackline.pricing import CheapestSpan, Compared, Inference, KeepingCost, Offered, Reading, SoldMedia, tier_by_drain
 from rackline.report.breakdown import plain_table
 from rackline.report.wording import percent, short_count
 from rackline.units import format_bytes, format_count, format_percent, format_seconds, format_usd
@@ -53,6 +53,8 @@ def offered_report(offered: Offered, *, width: int) -> Group:
     parts += [Text(""), _layouts_table(offered)]
     if offered.caches:
         parts += [Text(""), _cache_table(offered)]
+    if offered.media:
+        parts += [Text(""), _media_line(offered.media)]
     means = ", ".join(
         f"{short_count(tier.mean_input_len)} to {short_count(tier.until_len)}"
         for tier in offered.tiers
@@ -75,6 +77,13 @@ def _layouts_table(offered: Offered) -> Table:
     for label, tiers in served.items():
         table.add_row(label, ", ".join(tiers))
     return table
+
+
+def _media_line(media: Sequence[SoldMedia]) -> Text:
+    """What the images and sound of a request cost in each context tier."""
+    each = [f"{format_usd(one.usd)} in prompts to {short_count(one.until_len)}" for one in media]
+    words = f"{media[0].tokens:,} input tokens and {format_seconds(media[0].encoder_chip_s)} of a chip for encoders"
+    return Text(f"images and sound of a request: {words}; {', '.join(each)}")
 
 
 def _energy(offered: Offered) -> str:

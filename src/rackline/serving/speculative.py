@@ -130,7 +130,7 @@ def draft_table(deployment: Deployment) -> PassTable:
     try:
         draft = replace(
             deployment,
-            model=replace(model, layer_groups=(last,)),
+            model=replace(model, layer_groups=(last,), media=None),
             layout=layout,
             cluster=deployment.cluster.with_num_chips(chips),
         )

@@ -185,13 +185,15 @@ class Engine:
         """A pass with or without prompts, as the stack runs it [s]."""
         if not np.any(as_array(batch.prefill_sequences)):
             return self.decode_s(batch, times, two_batch_overlap=False)
-        alone: FloatLike = 0.0
-        if np.any(as_array(batch.decode_sequences)):
-            alone = self.decode_s(replace(batch, prefill_sequences=0.0), times, two_batch_overlap=False)
-        decoded = as_array(batch.decode_sequences)
-        pushed = decoded * batch.decode_tokens + as_array(batch.prefill_sequences) * batch.chunk_tokens
+        decoded, prompts = as_array(batch.decode_sequences), as_array(batch.prefill_sequences)
+        alone = np.zeros(())
+        if np.any(decoded):
+            step_s = self.decode_s(replace(batch, prefill_sequences=0.0), times, two_batch_overlap=False)
+            alone = np.where(decoded > 0, step_s, 0.0)
+        pushed = decoded * batch.decode_tokens + prompts * batch.chunk_tokens
         device = self.seconds(batch, times, two_batch_overlap=False)
-        return self.with_prompts_s(alone, device, tokens=pushed, sequences=decoded)
+        mixed_s = self.with_prompts_s(alone, device, tokens=pushed, sequences=decoded)
+        return np.where(prompts > 0, mixed_s, alone)
 
     def drafts_s(self, sequences: FloatLike, context_len: FloatLike) -> FloatLike:
         """Time of all drafts of a step, one after another, with `sequences` sequences on a rank [s]."""

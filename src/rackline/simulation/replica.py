@@ -95,7 +95,11 @@ class Replica:
             if self.log.engine_s[request] is None:
                 self.log.engine_s[request] = time_s
             ranks = self.ranks
-            rank = ranks[0] if len(ranks) == 1 else min(ranks, key=lambda r: (r.load, r.blocks.used))
+            if len(ranks) > 1:
+                loads = [len(rank.waiting) + len(rank.running) for rank in ranks]
+                least = min(loads)
+                ranks = [rank for rank, load in zip(ranks, loads, strict=True) if load == least]
+            rank = ranks[0] if len(ranks) == 1 else min(ranks, key=lambda rank: rank.blocks.used)
             rank.waiting.add(request, time_s)
 
     # the loop

@@ -311,29 +311,28 @@ class _Run:
         everyone = [*self.front, *self.replicas]
         for replica in everyone:
             replica.tells = bool(self.followers) or replica.hands_over
+        starts = [replica.next_start for replica in everyone]  # only an arrival or a pass of its own moves one
+        place = {id(replica): index for index, replica in enumerate(everyone)}
         serial = len(times)
         rounds = 0
         while True:
             rounds += 1
             if self.progress is not None and rounds % _ROUNDS_A_REPORT == 0:
                 self.progress(sum(r.finished for r in self.replicas), len(times), events[0][0] if events else 0.0)
-            start, second, next_one = inf, inf, None
-            for replica in everyone:
-                begins = replica.next_start
-                if begins < start:
-                    start, second, next_one = begins, start, replica
-                elif begins < second:
-                    second = begins
+            start = min(starts)
             arrival = events[0][0] if events else inf
             if arrival <= start:
                 if arrival == inf:
                     return
                 _, kind, _, request = heapq.heappop(events)
-                self._route(request, arrival, behind=kind == 0)
+                replica = self._route(request, arrival, behind=kind == 0)
+                starts[place[id(replica)]] = replica.next_start
                 continue
-            if next_one is None:
-                return
-            next_one.advance(max(min(arrival, second), nextafter(start, inf)))
+            first = starts.index(start)
+            next_one = everyone[first]
+            starts[first] = inf
+            next_one.advance(max(min(arrival, min(starts)), nextafter(start, inf)))
+            starts[first] = next_one.next_start
             for request, end in next_one.done:
                 serial += 1
                 if next_one.hands_over and self.log.output_len[request] > 1 and self.prefill is not None:
@@ -350,10 +349,11 @@ class _Run:
                     heapq.heappush(events, (end + times[follower] + self.beyond_s, 1, serial, follower))
             next_one.done.clear()
 
-    def _route(self, request: int, time_s: float, *, behind: bool) -> None:
+    def _route(self, request: int, time_s: float, *, behind: bool) -> Replica:
         if behind:
             self.log.ready.add(request)
-            self.choose_decode(request, self.replicas).submit(request, time_s)
+            found = self.choose_decode(request, self.replicas)
         else:
-            pool = self.front or self.replicas
-            self.choose(request, pool).submit(request, time_s)
+            found = self.choose(request, self.front or self.replicas)
+        found.submit(request, time_s)
+        return found
