@@ -49,7 +49,7 @@ class StackChoice:
 
 
 def usual_stack(model: AnyModel, cluster: Cluster) -> StackChoice:
-    """The stack for a model on the chips of a cluster, whatever number of them is in use."""
+    """The stack for a model on the chips of a cluster, independent of how many are in use."""
     known = comparable_stacks(cluster.chip)
     machine = _machine(model, cluster) if len(known) > 1 and isinstance(model, Model) else None
     if not isinstance(model, Model) or machine is None:
