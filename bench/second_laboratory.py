@@ -162,15 +162,15 @@ def main(paths: Sequence[str]) -> None:
     report("in sample", steps, [step.seconds(numbers) for step in steps])
     without = np.array([0.0, 0.0, 0.0, 1.0])
     report("without the four numbers", steps, [step.seconds(without) for step in steps])
-    report("laboratory left out", steps, [step.seconds(ELSEWHERE) for step in steps])
+    report("laboratory held out", steps, [step.seconds(ELSEWHERE) for step in steps])
     for index, name in enumerate(NAMES):
         one = numbers.copy()
         one[index] = without[index]
         report(f"without {name}", steps, [step.seconds(one) for step in steps])
-    report("each chip left out", steps, left_out(steps, chip_of)[0])
-    report("each class of batch sizes left out", steps, left_out(steps, batch_class)[0])
+    report("each chip held out", steps, left_out(steps, chip_of)[0])
+    report("each class of batch sizes held out", steps, left_out(steps, batch_class)[0])
     predicted, folds = left_out(steps, model_of)
-    report("each model left out", steps, predicted)
+    report("each model held out", steps, predicted)
     low, high = np.min(folds, axis=0), np.max(folds, axis=0)
 
     def part(name: str, chosen: Sequence[bool]) -> None:

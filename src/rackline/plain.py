@@ -41,8 +41,6 @@ def plain(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in cast("Mapping[Any, Any]", value).items()}
-    if hasattr(value, "as_dict"):
-        return plain(value.as_dict())
     if is_dataclass(value):
         return object_of(value)
     for name, arguments in _OWN_FORMS.items():

@@ -54,4 +54,4 @@ def test_compiled_and_plain_loops_agree(
         np.testing.assert_allclose(getattr(fast, column), getattr(plain, column), rtol=0.0, atol=1e-9)
     np.testing.assert_array_equal(fast.preempted, plain.preempted)
     assert (fast.steps, fast.gaps, fast.blocks_left) == (plain.steps, plain.gaps, 0)
-    assert fast.as_dict()["kv_share"] == pytest.approx(plain.as_dict()["kv_share"], rel=0.02)
+    assert fast.summary()["kv_share"] == pytest.approx(plain.summary()["kv_share"], rel=0.02)

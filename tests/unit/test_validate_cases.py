@@ -135,7 +135,7 @@ def test_broken_lines_do_not_stop_the_rest(tmp_path: Path) -> None:
     assert [case.where for case in found.cases] == ["cases.jsonl, line 1", "cases.jsonl, line 6"]
     assert [case.where for case in found.unsupported] == [f"cases.jsonl, line {n}" for n in (2, 4, 5)]
     assert "truncated or broken JSON object" in found.unsupported[0].reason
-    assert "got 'list', allowed: one whole JSON object" in found.unsupported[1].reason
+    assert "got 'list', allowed: one complete JSON object" in found.unsupported[1].reason
 
 
 def test_line_separators_inside_a_text_do_not_split_it(tmp_path: Path) -> None:

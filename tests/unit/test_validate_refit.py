@@ -115,7 +115,7 @@ def test_planted_numbers_come_back(ready: FitCases) -> None:
     assert found.rank_skew_s == pytest.approx(PLANTED.rank_skew_s, rel=0.05)
     assert found.prefill_slowdown == pytest.approx(PLANTED.prefill_slowdown, rel=0.03)
     assert found.eager_s_per_layer == pytest.approx(PLANTED.eager_s_per_layer, rel=0.03)
-    for name, value in plain(PLANTED).items():
+    for name, value in PLANTED.flat.items():
         if name.startswith(("first_token", "burst_share")):
             assert found.get(name) == pytest.approx(value, rel=0.05), name
 

@@ -121,8 +121,8 @@ def test_stored_scoreboard_notices_what_got_worse(tmp_path: Path) -> None:
         "tpot_s: median error 12.60%",
         "tpot_s: p90 error 14.20%",
     ]
-    assert worse_than(stored, board(score(1.0, 1.1), score(1.0, 1.1))) == ["tpot_s: 2 supported cases, there were 3"]
-    assert worse_than(stored, board()) == ["tpot_s: is not scored any more"]
+    assert worse_than(stored, board(score(1.0, 1.1), score(1.0, 1.1))) == ["tpot_s: 2 supported cases, before 3"]
+    assert worse_than(stored, board()) == ["tpot_s: is no longer scored"]
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"metrics": 3}'])

@@ -1,7 +1,7 @@
 """The JSON Schema of answers, made from the declared keys and types of what is written.
 
-`plain` writes a dataclass by its fields or `json_keys`, and what knows a form of its own by `as_dict`; here the same
-keys are followed through annotations: of fields, properties and methods, of typed dictionaries and of records.
+`plain` writes a dataclass by its fields or `json_keys`. Here the same keys are followed through the annotations of
+fields, properties and methods, of typed dictionaries and of records.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Schemas:
         raise TypeError(f"{where}: {kind} has no schema")
 
     def _of_class(self, kind: type[Any], arguments: tuple[Any, ...], where: str) -> Schema:
-        if is_dataclass(kind) or is_typeddict(kind) or issubclass(kind, BaseModel) or hasattr(kind, "as_dict"):
+        if is_dataclass(kind) or is_typeddict(kind) or issubclass(kind, BaseModel):
             return self._named(kind)
         if issubclass(kind, Mapping) and arguments:
             values = {} if arguments[1] is Any else self.of(arguments[1], where)
@@ -118,11 +118,6 @@ class Schemas:
             return self._typed_dict(kind)
         if issubclass(kind, BaseModel):
             return self._record(kind)
-        if hasattr(kind, "as_dict"):
-            written = returned(kind.as_dict)
-            if not is_typeddict(written):
-                return self.of(written, f"{kind.__name__}.as_dict")
-            return self._typed_dict(written)
         found: Schema = _object()
         said = described(kind)
         for key, path in json_keys(kind):

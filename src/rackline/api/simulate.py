@@ -44,9 +44,12 @@ class Run:
     result: Result
     slo: Slo | None
 
-    def as_dict(self) -> RunData:
+    json_keys: ClassVar = ("*summary",)
+
+    @property
+    def summary(self) -> RunData:
         """Percentiles, rates and costs in SI units."""
-        return self.result.as_dict(self.slo, self.server.costs(self.result))
+        return self.result.summary(self.slo, self.server.costs(self.result))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +98,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     if isinstance(found, Sustained):
         yield rate_capacity_report(found.capacity)
         return
-    data = {name: run.as_dict() for name, run in found.runs.items()}
+    data = {name: run.summary for name, run in found.runs.items()}
     yield run_report(data[ASKED], found.run.server.title(found.requests), elapsed_s=answer.elapsed_s)
     if len(data) > 1 or answer.question.compare:
         yield comparison_report(data)
@@ -148,7 +151,7 @@ def _summary(answer: Answered) -> str:
     found = answer.result
     if isinstance(found, Sustained):
         return f"{found.capacity.rate_per_s:.3g} requests/s hold the limits; {found.server.title(found.requests)}"
-    data = found.run.as_dict()
+    data = found.run.summary
     times = ", ".join(
         f"{name} p50 {format_seconds(data[key]['p50'])}, p99 {format_seconds(data[key]['p99'])}" for key, name in _TIMES
     )

@@ -35,7 +35,7 @@ def run_report(data: Mapping[str, Any], title: str, *, elapsed_s: float) -> Grou
     """Everything that `rackline simulate` prints for one run.
 
     Args:
-        data: `Result.as_dict`.
+        data: `Result.summary`.
         title: description of the deployment.
         elapsed_s: wall time of the simulation [s].
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NotRequired, TypedDict
+from typing import ClassVar, NotRequired, TypedDict
 
 import numpy as np
 
@@ -112,6 +112,8 @@ class Slo:
         percentile: of the requests, at which each limit must be met in a capacity search.
     """
 
+    json_keys: ClassVar = ("*data",)
+
     ttft_s: float | None = None
     tpot_s: float | None = None
     e2e_s: float | None = None
@@ -122,8 +124,9 @@ class Slo:
         given = {"ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "e2e_s": self.e2e_s}
         return {name: value for name, value in given.items() if value is not None}
 
-    def as_dict(self) -> Limits:
-        """The limits that are set, and the percentile."""
+    @property
+    def data(self) -> Limits:
+        """The limits that are set [s], and the percentile."""
         data: Limits = {"percentile": self.percentile}
         if self.ttft_s is not None:
             data["ttft_s"] = self.ttft_s
@@ -309,8 +312,8 @@ class Result:
             "kv_share": _per(self.used_block_s, span * self.num_blocks),
         }
 
-    def as_dict(self, slo: Slo | None = None, costs: Costs | None = None) -> RunData:
-        """Plain data in SI units.
+    def summary(self, slo: Slo | None = None, costs: Costs | None = None) -> RunData:
+        """Percentiles, rates and shares of the run, in SI units.
 
         Args:
             slo: latency limits to check.
@@ -346,7 +349,7 @@ class Result:
         }
         if slo is not None and slo.limits():
             good = self.good(slo)
-            data["slo"] = slo.as_dict()
+            data["slo"] = slo.data
             data["meets_slo"] = self.holds(slo)
             data["slo_attainment"] = float(good.mean())
             data["goodput_requests_per_s"] = _per(float(good.sum()), self.makespan_s)

@@ -1,4 +1,4 @@
-"""The value of each effect: switched off in turn, the remaining serving parameters refitted, all cases scored."""
+"""Ablation: each effect is switched off in turn, the remaining serving parameters are refitted, all cases scored."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _TINY_KERNELS = OperationCalibration(eta_compute=1e9, eta_memory=1e9, origin="le
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """Something that can be switched off.
+    """An effect that can be switched off.
 
     Args:
         name: display name.
-        without: what is there instead.
-        fixed: numbers that are then known.
-        calibration_name: kernels of all cases, "auto" for those of each case's stack.
-        numbers: what becomes of the kernels' numbers.
-        scheduler: what becomes of a stack.
+        without: what takes its place, for display.
+        fixed: parameters that are fixed then, instead of fitted.
+        calibration_name: calibration of all cases, "auto" for that of each case's stack.
+        numbers: change of the kernel calibration.
+        scheduler: change of the stack.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ablated:
-    """One effect switched off, and what the scoreboard says then."""
+    """One effect switched off, and the scoreboard without it."""
 
     json_keys: ClassVar = ("effect=name", "without", "numbers=fold.numbers", "metrics")
 
@@ -110,17 +110,19 @@ EFFECTS: Mapping[str, Effect] = {
     effect.name: effect
     for effect in (
         Effect(name="nothing", without="all effects on, refitted"),
-        Effect(name="rank skew", without="ranks meet at once", fixed={"rank_skew_s": 0.0}),
-        Effect(name="prefill slowdown", without="prompts as fast as their kernels", fixed={"prefill_slowdown": 1.0}),
+        Effect(name="rank skew", without="ranks do not wait for each other", fixed={"rank_skew_s": 0.0}),
+        Effect(name="prefill slowdown", without="prefill as fast as its kernels", fixed={"prefill_slowdown": 1.0}),
         Effect(name="eager floor", without="all passes in CUDA graphs", fixed={"eager_s_per_layer": 0.0}),
         Effect(name="routing popularity", without="experts chosen uniformly", scheduler=_uniform_experts),
         Effect(name="separate quantisation", without="always fused", numbers=_fused),
-        Effect(name="synchrony", without="prompts arrive one by one", scheduler=_one_by_one),
-        Effect(name="burst", without="no request waits for a burst", fixed={"burst_share": 0.0}),
+        Effect(name="synchrony", without="prompts arrive independently", scheduler=_one_by_one),
+        Effect(name="burst", without="no request waits for the initial burst", fixed={"burst_share": 0.0}),
         Effect(name="first token", without="no time outside the passes", fixed=dict.fromkeys(FIRST_TOKEN, 0.0)),
         Effect(name="mixed passes", without="prompts always alone in a pass", scheduler=_prompts_alone),
         Effect(
-            name="small kernels", without="norms, rotations and activations are free", numbers=_without_small_kernels
+            name="small kernels",
+            without="norms, rotary embeddings, activations free",
+            numbers=_without_small_kernels,
         ),
         Effect(name="custom all-reduce", without="NCCL's ring", numbers=_without_custom_all_reduce),
         Effect(name="kernels of the stack and chip", without="those of all chips", calibration_name="generic"),
@@ -137,20 +139,20 @@ def ablation(
     processes: int = 2,
     done: Done | None = None,
 ) -> tuple[Ablated, ...]:
-    """Switch each effect off in turn, refit the remaining numbers on all served cases and score these.
+    """Switch each effect off in turn, refit the remaining parameters on all served cases and score these.
 
     Args:
         calibration: "auto" (each case's own stack), a stack or a file.
         effects: names of EFFECTS.
-        processes: how many to use; 1 stays in this one [count].
+        processes: number of processes; 1 runs everything in this one [count].
         done: called with (what, finished, all) after each effect.
 
     Raises:
-        InputError: no served request.
+        InputError: no case is a served request.
     """
     cases = tuple(case for case in found.cases if case.kind == "serve" and "tpot_s" in case.measured)
     if not cases:
-        raise InputError(what="--ablation", given="no served request", allowed="cases of kind serve with tpot_s")
+        raise InputError(what="--ablation", given="no served case", allowed="cases of kind serve with tpot_s")
     tasks = [(name,) for name in effects]
     results = {task[0]: result for task, result in in_processes(_ablated, tasks, (cases, calibration), processes, done)}
     return tuple(results[name] for name in effects)
@@ -174,7 +176,7 @@ def markdown(rows: Sequence[Ablated]) -> str:
     """The table of a page."""
     head = " | ".join(f"{metric} {what}" for metric in METRICS for what in ("median", "p90", "bias"))
     lines = [
-        "Each effect switched off, the remaining serving numbers refitted, all served cases scored (in sample).",
+        "Each effect is switched off in turn, the other parameters are refitted, all served cases scored (in sample).",
         "",
         f"| switched off | instead | {head} |",
         f"|---|---|{'---:|' * (3 * len(METRICS))}",

@@ -1,7 +1,8 @@
-"""Error bands: deviation of measured from predicted values in nine of ten similar cases.
+"""Error bands: how far measured values deviate from predicted ones in 90 % of similar cases.
 
-A band is an interval of measured / predicted, from its 5 % to its 95 % quantile over the cases of a group: the same
-metric, stack and precision; where these are fewer than 20, the same metric and stack; else the same metric.
+A band is an interval of measured / predicted, from the 5 % to the 95 % quantile over the cases of a group: those of the
+same metric, stack and precision; if these are fewer than 20, those of the same metric and stack; else those of the same
+metric.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from rackline.validation.resolve import stack_name
 from rackline.validation.scoreboard import Score
 
 FEWEST = 20
-"""Cases that a group needs [cases]."""
+"""Least number of cases of a group [cases]."""
 COVERAGE = 0.9
-"""Share of measured values that a band holds."""
+"""Share of measured values inside a band."""
 ANY = "*"
 _DIGITS = 4
 Key = tuple[str, str, str]
@@ -36,9 +37,9 @@ class Band:
     """An interval of measured / predicted.
 
     Args:
-        low, high: predicted · low to predicted · high holds COVERAGE of the measured values.
+        low, high: COVERAGE of the measured values lie between predicted · low and predicted · high [ratio].
         num_cases: cases behind it [count].
-        metric, stack, precision: of these cases; ANY where all count.
+        metric, stack, precision: those of the cases; ANY for all.
     """
 
     metric: str
@@ -50,7 +51,7 @@ class Band:
 
 
 def precision_class(label: str) -> str:
-    """What a precision label mostly multiplies in: bf16, fp8, fp4, int8, int4; empty labels are "native".
+    """Data type of most matrix products for a precision label: bf16, fp8, fp4, int8, int4; "native" for an empty one.
 
     >>> precision_class("nvfp4"), precision_class("FP8-block"), precision_class("w4a16")
     ('fp4', 'fp8', 'int4')
@@ -69,10 +70,10 @@ def precision_class(label: str) -> str:
 
 
 def make_bands(scores: Iterable[Score]) -> dict[Key, Band]:
-    """The bands of all groups with FEWEST cases or more, by (metric, stack, precision).
+    """Bands of all groups with at least FEWEST cases, by (metric, stack, precision).
 
     Args:
-        scores: of measured times and rates; kinds without a stack (single operations, sizes) are left out.
+        scores: scores of measured times and rates; kinds without a stack (single operations, sizes) are left out.
     """
     groups: dict[Key, list[float]] = {}
     for score in scores:
@@ -85,7 +86,7 @@ def make_bands(scores: Iterable[Score]) -> dict[Key, Band]:
 
 
 def _band(key: Key, logs: list[float]) -> Band:
-    # Weibull's quantiles hold COVERAGE of new values on average, however few cases there are.
+    # Weibull's quantiles contain COVERAGE of new values on average, even for few cases.
     tail = (1.0 - COVERAGE) / 2.0
     low, high = np.quantile(np.array(logs), [tail, 1.0 - tail], method="weibull")
     return Band(
@@ -105,10 +106,10 @@ def keys_of(metric: str, stack: str, precision: str) -> tuple[Key, Key, Key]:
 
 
 def find_band(bands: Mapping[Key, Band], metric: str, stack: str, precision: str) -> Band:
-    """The band of the narrowest group that there is.
+    """The band of the narrowest group that has one.
 
     Raises:
-        InputError: no band for the metric.
+        InputError: there is no band for the metric.
     """
     for key in keys_of(metric, stack, precision):
         if key in bands:
@@ -121,14 +122,14 @@ def find_band(bands: Mapping[Key, Band], metric: str, stack: str, precision: str
 
 
 def band(metric: str, stack: str = ANY, precision: str = ANY) -> tuple[float, float]:
-    """(low, high): nine of ten measured values lay between low and high times the prediction.
+    """(low, high): 90 % of measured values lay between low and high times the prediction.
 
     Args:
-        metric: as in `measured` of a case, such as tpot_s, ttft_s, request_s or output_tokens_per_s.
-        stack, precision: of the deployment, however they are written; unknown ones take the band of all.
+        metric: key of `measured` in a case, such as tpot_s, ttft_s, request_s or output_tokens_per_s.
+        stack, precision: those of the deployment, in any spelling; unknown ones get the band of all cases.
 
     Raises:
-        InputError: no band for the metric.
+        InputError: there is no band for the metric.
     """
     found = find_band(shipped_bands(), metric, stack, precision)
     return found.low, found.high
@@ -197,5 +198,5 @@ def read_bands(text: str) -> dict[Key, Band]:
 
 @lru_cache(maxsize=1)
 def shipped_bands() -> dict[Key, Band]:
-    """The bands that come with the library."""
+    """The bands that ship with the library."""
     return read_bands((resources.files("rackline.validation") / "bands.toml").read_text(encoding="utf-8"))

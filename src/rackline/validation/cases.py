@@ -1,4 +1,4 @@
-"""Measured cases: one JSON object per line; unusable lines are kept with their place and reason."""
+"""Measured cases: one JSON object per line; unusable lines are kept with their location and the reason."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Case:
     """One measurement and the deployment it was taken on.
 
     Args:
-        case_id, kind: as given.
+        case_id, kind: id and kind as given.
         where: file and line.
-        measured: what was measured, SI units.
-        model, chip, stack, stack_version, precision: names as the source writes them; empty when not given.
-        source: where the case was published; what is known of its benchmark stands in `sources.toml`.
+        measured: measured values by key, in SI units.
+        model, chip, stack, stack_version, precision: names as the source writes them; empty if not given.
+        source: where the case was published; `sources.toml` says what is known about its benchmark.
         num_chips: all chips of the deployment [chips].
-        layout: parts of the layout that are given.
-        values: the keys of this kind.
-        config, architecture: a model given in the case itself, else None.
+        layout: the given parts of the layout.
+        values: values of the keys of this kind.
+        config, architecture: a model described in the case itself, else None.
         precision_detail: data types that replace those of the label, such as "kv=bf16".
     """
 
@@ -61,9 +61,9 @@ class Unsupported:
     """A case that has no prediction.
 
     Args:
-        cause: why, without the place.
-        bad_input: the case itself is wrong, as opposed to beyond what the library can do.
-        metrics: measured keys that go unscored.
+        cause: the reason, without the location.
+        bad_input: whether the case itself is invalid, as opposed to not supported by the library.
+        metrics: measured keys that are not scored.
     """
 
     json_keys: ClassVar = (
@@ -86,12 +86,12 @@ class Unsupported:
 
     @property
     def reason(self) -> str:
-        """Why, with file and line when the case itself is wrong."""
+        """The reason, with file and line if the case itself is invalid."""
         return f"{self.where}: {self.cause}" if self.bad_input else self.cause
 
     @classmethod
     def of(cls, case: Case, cause: str, *, bad_input: bool = False) -> Unsupported:
-        """A case that was read, but cannot be predicted."""
+        """A valid case that cannot be predicted."""
         return cls(
             case_id=case.case_id,
             kind=case.kind,
@@ -112,9 +112,9 @@ class CaseSet:
     """All cases of some files.
 
     Args:
-        cases: those that can be tried.
-        unsupported: those that cannot.
-        unknown_keys: keys that nobody reads → how many cases have them.
+        cases: cases to predict.
+        unsupported: cases that cannot be predicted.
+        unknown_keys: ignored keys → number of cases that have them.
     """
 
     cases: tuple[Case, ...]
@@ -126,24 +126,24 @@ def read_line(line: str, where: str, unknown_keys: dict[str, int] | None = None)
     """Read one line; unknown keys are counted into `unknown_keys`.
 
     >>> read_line('{"id": "a", "kind": "serve"', "x.jsonl, line 3").reason
-    'x.jsonl, line 3: line: got a truncated or broken JSON object (column 28), allowed: one whole JSON object'
+    'x.jsonl, line 3: line: got a truncated or broken JSON object (column 28), allowed: one complete JSON object'
     """
     try:
         data: object = json.loads(line)
     except json.JSONDecodeError as error:
-        cause = f"line: got a truncated or broken JSON object (column {error.colno}), allowed: one whole JSON object"
+        cause = f"line: got a truncated or broken JSON object (column {error.colno}), allowed: one complete JSON object"
         return Unsupported(case_id=where, kind="unknown", where=where, cause=cause, bad_input=True)
     except (ValueError, RecursionError):
-        cause = "line: got JSON that cannot be read, allowed: one whole JSON object"
+        cause = "line: got JSON that cannot be read, allowed: one complete JSON object"
         return Unsupported(case_id=where, kind="unknown", where=where, cause=cause, bad_input=True)
     if not isinstance(data, dict):
-        problem = Problem(what="line", given=type(data).__name__, allowed="one whole JSON object")
+        problem = Problem(what="line", given=type(data).__name__, allowed="one complete JSON object")
         return Unsupported(case_id=where, kind="unknown", where=where, cause=str(problem), bad_input=True)
     return case_from(cast("dict[str, object]", data), where, {} if unknown_keys is None else unknown_keys)
 
 
 def case_from(data: Mapping[str, object], where: str, unknown_keys: dict[str, int]) -> Case | Unsupported:
-    """Check plain data and make a case of it; unknown keys are counted into `unknown_keys`."""
+    """Validate plain data as a case; unknown keys are counted into `unknown_keys`."""
     problem = find_problem(data)
     if problem is not None:
         return _rejected(data, where, str(problem))

@@ -94,7 +94,7 @@ _NAMES = {"tpot_s": "time per output token", "ttft_s": "time to first token", "r
 
 
 def _name(metric: str) -> str:
-    """A metric in words; a word of its own for the common ones."""
+    """Display name of a metric."""
     return _NAMES.get(metric, metric.removesuffix("_s").replace("_", " "))
 
 

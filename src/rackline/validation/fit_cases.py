@@ -1,6 +1,6 @@
 """Served cases, prepared for repeated prediction under different stack parameters.
 
-Kernel times do not depend on these numbers but for the popularity of experts, so each is computed once.
+Kernel times do not depend on these parameters except for the popularity of experts, so each is computed once.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from rackline.validation.resolve import Resolver, stack_name
 from rackline.validation.sources import source_of
 
 COMMON = {"rank_skew_s": 1e-6, "prefill_slowdown": 1.0, "eager_s_per_layer": 1e-3}
-"""Numbers that all stacks share and that vary smoothly → their size."""
+"""Parameters that all stacks share and that vary smoothly → their scale."""
 
 
 FIRST_TOKEN = ("first_token_s", "first_token_equal_s")
-"""Time to first token beyond the passes, of requests whose lengths spread and of requests of one length."""
+"""Time to first token outside of the passes, for varying and for equal request lengths."""
 BURST = "burst_share"
 POOLS = ("handover_s", "pool_burst_share")
-"""Numbers of pools of prefill and decode workers."""
+"""Parameters of pools of prefill and decode workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingNumbers:
-    """All fitted numbers; see `rackline.catalog.StackRecord` for their meaning.
+    """All fitted serving parameters; see `rackline.catalog.StackRecord` for their meaning.
 
     Args:
-        burst_share: by admission, "chunked" or "prefill_first", of each that was fitted.
+        burst_share: burst share of each fitted admission, "chunked" or "prefill_first".
     """
 
     rank_skew_s: float
@@ -53,11 +53,11 @@ class ServingNumbers:
     pool_burst_share: float = 0.0
 
     def burst_of(self, admission: str) -> float:
-        """The burst share under an admission; of one that was not fitted, the median of the others."""
+        """The burst share of an admission; the median of the others for one that was not fitted."""
         return self.burst_share.get(admission, float(np.median(list(self.burst_share.values()) or [0.0])))
 
     def stack(self, scheduler: Stack) -> Stack:
-        """The stack with these numbers and the scheduler of `scheduler`."""
+        """A stack with these parameters and the scheduler of `scheduler`."""
         return replace(
             scheduler,
             rank_skew_s=self.rank_skew_s,
@@ -71,38 +71,39 @@ class ServingNumbers:
         )
 
     def get(self, name: str) -> float:
-        """A number by its flat name, as in `as_dict`."""
+        """A parameter by its name in `flat`."""
         own, _, admission = name.partition(".")
         return self.burst_of(admission) if admission else float(getattr(self, own))
 
     def changed(self, values: Mapping[str, float]) -> ServingNumbers:
-        """These numbers with some replaced, by their flat names."""
+        """These parameters with some replaced, by their flat names."""
         plain = {name: value for name, value in values.items() if "." not in name}
         burst = {name.partition(".")[2]: value for name, value in values.items() if "." in name}
         changes: dict[str, Any] = {**plain, "burst_share": {**self.burst_share, **burst}}
         return replace(self, **changes)
 
-    def as_dict(self) -> dict[str, float]:
-        """Plain data, flat: burst_share.chunked and so on."""
+    @property
+    def flat(self) -> dict[str, float]:
+        """The parameters by their flat names: burst_share.chunked and so on."""
         found = {name: float(getattr(self, name)) for name in (*COMMON, *FIRST_TOKEN, *POOLS)}
         return {**found, **{f"{BURST}.{name}": share for name, share in self.burst_share.items()}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptEngine(Engine):
-    """An engine that caches the kernel times of the batches it has seen; they do not depend on stack parameters."""
+    """An engine that caches the kernel times of batches, which do not depend on stack parameters."""
 
     kept_tables: dict[bool, TimeTable] = field(default_factory=dict[bool, TimeTable])
     kept_seconds: dict[tuple[object, ...], Array] = field(default_factory=dict[tuple[object, ...], Array])
 
     def time_table(self, two_batch_overlap: bool) -> TimeTable:
-        """As of `Engine`, built once."""
+        """As in `Engine`, built once."""
         if two_batch_overlap not in self.kept_tables:
             self.kept_tables[two_batch_overlap] = Engine.time_table(self, two_batch_overlap)
         return self.kept_tables[two_batch_overlap]
 
     def seconds(self, batch: Batch, times: TimeTable, *, two_batch_overlap: bool, threads: int = 1) -> Array:
-        """As of `Engine`, computed once a batch [s]."""
+        """As in `Engine`, computed once per batch [s]."""
         parts = (
             batch.decode_sequences,
             batch.decode_tokens,
@@ -136,13 +137,13 @@ class Predicted:
 
 @dataclass(slots=True)
 class FitCases:
-    """Served cases, ready to be predicted again and again under other numbers.
+    """Served cases, prepared for repeated prediction under different parameters.
 
     Args:
-        cases: those that can be predicted.
-        unsupported: those that cannot.
-        schedulers: of each case, its stack's version on its chip, shape (cases,).
-        tpot_s, ttft_s: measured, shape (cases,), NaN where a case has none [s].
+        cases: cases that can be predicted.
+        unsupported: cases that cannot.
+        schedulers: stack of each case, with the defaults of its version and chip, shape (cases,).
+        tpot_s, ttft_s: measured values, shape (cases,), NaN where a case has none [s].
     """
 
     cases: tuple[Case, ...]
@@ -157,10 +158,10 @@ class FitCases:
     _deployments: dict[int, Deployment] = field(default_factory=dict[int, Deployment])
 
     def predict(self, numbers: ServingNumbers, only: Iterable[int] | None = None) -> Predicted:
-        """Predict under these numbers.
+        """Predict under these parameters.
 
         Args:
-            only: indices of the cases that are needed; the others are NaN.
+            only: indices of the cases to predict; the others are NaN.
         """
         shape = len(self.cases)
         tpot, ttft, bound = np.full(shape, np.nan), np.full(shape, np.nan), np.zeros(shape, dtype=bool)
@@ -180,7 +181,7 @@ class FitCases:
         return Predicted(tpot, ttft, bound)
 
     def values(self, predicted: Predicted, index: int) -> dict[str, float]:
-        """What is scored of one case, SI units."""
+        """The values of one case that are scored, in SI units."""
         tpot, ttft = float(predicted.tpot_s[index]), float(predicted.ttft_s[index])
         case, output_len = self.cases[index], self._workloads[index].output_len
         found = {"tpot_s": tpot, "ttft_s": ttft, "request_s": request_s(case, tpot, ttft)}
@@ -190,7 +191,7 @@ class FitCases:
         return found
 
     def concerned(self, name: str) -> Array:
-        """Which cases a number of the time to first token moves, by its flat name, shape (cases,)."""
+        """Mask of the cases whose time to first token depends on a parameter, by its flat name, shape (cases,)."""
         if name in FIRST_TOKEN:
             equal = name == "first_token_equal_s"
             return np.array([workload.equal_lengths == equal for workload in self._workloads], dtype=bool)
@@ -231,9 +232,9 @@ def prepare(
     """Resolve the served cases that state a time per output token.
 
     Args:
-        calibration_name: as of `Resolver`.
-        change: what is done to each deployment before it is timed.
-        scheduler: what is done to each stack.
+        calibration_name: as in `Resolver`.
+        change: change of each deployment before it is timed.
+        scheduler: change of each stack.
     """
     resolver = Resolver(calibration_name=calibration_name)
     good: list[Case] = []
@@ -244,7 +245,7 @@ def prepare(
         if case.kind != "serve" or "tpot_s" not in case.measured:
             continue
         if source_of(case).tpot == "median":
-            cause = "its source states the median of the times between tokens, and the fit takes means"
+            cause = "its source states the median inter-token time, but the fit needs the mean"
             bad.append(Unsupported.of(case, cause))
             continue
         try:
@@ -270,7 +271,7 @@ def prepare(
 
 
 def shipped_numbers(cases: FitCases) -> ServingNumbers:
-    """The numbers that the catalogue's stacks hold; those of the time to first token are the same for all of them."""
+    """The parameters of the catalogue's stacks; those of the time to first token are the same for all of them."""
     first = next(iter(cases.schedulers), IDEAL)
     equal = first.first_token_equal_s
     return ServingNumbers(

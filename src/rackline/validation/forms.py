@@ -1,4 +1,4 @@
-"""The form of each kind of case: its keys, which of them are required, and the measurements it may have."""
+"""The form of each kind of case: its keys, which of them are required, and its possible measurements."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Form:
     Args:
         required, optional: key → shape of its value, besides the keys that all kinds have.
         measured: keys of `measured` → the largest plausible value, in SI units.
-        unsupported: why no case of this kind can be predicted yet; empty when it can.
+        unsupported: why cases of this kind cannot be predicted yet; empty if they can.
     """
 
     required: Mapping[str, Shape]
@@ -52,7 +52,7 @@ _LENGTHS: dict[str, Shape] = {"input_len": "length", "output_len": "length"}
 LARGEST = 1e30
 _MOST = 1e9  # tokens, chips, requests
 _DAY = 86400.0
-_SLOWEST_TOKEN = 10.0  # s; a mean time per token above it is taken for another unit
+_SLOWEST_TOKEN = 10.0  # s; a mean time per token above it is taken to be in another unit
 
 # Columns of the operation tables; a text column is listed in OP_WORDS.
 _GQA = ("q_heads", "kv_heads", "head_dim")
@@ -156,7 +156,7 @@ _SHAPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Why a case cannot be used: which key, what was given, what is allowed."""
+    """Why a case is invalid: the key, what was given, what is allowed."""
 
     what: str
     given: object
@@ -164,7 +164,7 @@ class Problem:
     nearest: str = ""
 
     def __str__(self) -> str:
-        """One line in the form of our errors."""
+        """One line in the format of all error messages."""
         near = f"; nearest: {self.nearest}" if self.nearest else ""
         return f"{self.what}: got {_shown(self.given)}, allowed: {self.allowed}{near}"
 
@@ -175,12 +175,12 @@ def _shown(given: object) -> str:
 
 
 def is_number(value: object) -> bool:
-    """A finite number above 0, and not true or false."""
+    """Whether a value is a finite number above 0, and not a Boolean."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= LARGEST
 
 
 def fits(value: object, shape: Shape) -> bool:
-    """Say whether a value has the shape of its key."""
+    """Whether a value has the shape of its key."""
     match shape:
         case "text":
             return isinstance(value, str) and bool(value.strip())
@@ -216,7 +216,7 @@ def fits(value: object, shape: Shape) -> bool:
 
 
 def find_problem(data: Mapping[str, object]) -> Problem | None:
-    """The first thing that is wrong with a case, or None.
+    """The first problem of a case, or None.
 
     Args:
         data: the parsed JSON object of one line.
@@ -275,7 +275,7 @@ _UNITS = ("_s", "_ms", "_us", "_ns", "_min", "_h", "_seconds", "_per_s", "_per_m
 
 
 def _same_quantity(key: str, known: str) -> bool:
-    """Say whether two keys name one quantity in different units: tpot_ms and tpot_s, seconds and milliseconds."""
+    """Whether two keys name the same quantity in different units, such as tpot_ms and tpot_s."""
     if known == "seconds":
         return key in ("s", "ms", "us", "milliseconds", "microseconds", "latency_ms", "time_ms", "time_us")
     ending = "_per_s" if known.endswith("_per_s") else "_s" if known.endswith("_s") else None

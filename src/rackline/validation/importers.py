@@ -1,7 +1,7 @@
-"""Results of common benchmarks → cases: vLLM's own, NVIDIA's genai-perf and AIPerf, InferenceX.
+"""Import of benchmark results as cases: vLLM's own, NVIDIA's genai-perf and AIPerf, InferenceX.
 
-Means are taken, as the prediction is one of means. The chip, and most often the layout, stand in no result file and
-are given beside it.
+Means are imported, because means are predicted. Result files do not contain the chip and mostly not the layout, so
+these are given separately.
 
 Sources:
     vLLM: `vllm bench serve --save-result`, vllm/benchmarks/serve.py of vllm-project/vllm (keys model_id,
@@ -10,7 +10,7 @@ Sources:
         triton-inference-server/perf_analyzer (blocks with unit and avg, input_config).
     AIPerf: profile_export_aiperf.json, https://docs.nvidia.com/aiperf/reference/json-export-schema.
     InferenceX: agg_*.json, utils/process_result.py of SemiAnalysisAI/InferenceX (seconds; hw, conc, isl, osl, tp, ep,
-        dp_attention); its prompts and answers are uniform in 0.8 to 1.0 of isl and osl.
+        dp_attention); prompt and output lengths are uniform in 0.8 to 1.0 of isl and osl.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Table = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What the user states beside a result file; it wins over what the file says.
+    """What the user states about a result file; it takes precedence over the content of the file.
 
     Args:
         model, chip, layout ("tp=4,ep=4"), precision, stack: names.
@@ -53,7 +53,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One run of a benchmark, as its file tells it; None or empty where the file does not say."""
+    """One run of a benchmark as in its file; None or empty where the file does not say."""
 
     tpot_s: float
     ttft_s: float
@@ -78,10 +78,11 @@ def import_results(paths: Iterable[str | Path], form: str, given: Given) -> str:
         form: "vllm", "genai-perf", "aiperf" or "inferencex".
 
     Returns:
-        JSON lines, each a case.
+        JSON lines, one case per line.
 
     Raises:
-        InputError: an unknown format, a file that is not of that format, a number that neither file nor user gives.
+        InputError: the format is unknown, a file does not have it, or a number is given neither in the file nor by the
+            user.
     """
     if form not in READERS:
         near = nearest_names(form, READERS, 1)
@@ -117,7 +118,7 @@ def _entries(path: Path) -> list[Table]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reader:
-    """Typed access to a result; a key that is missing is named with the file and the nearest key."""
+    """Typed access to a result; errors name a missing key, the file and the nearest key."""
 
     values: Table
     where: str
@@ -146,7 +147,7 @@ class _Reader:
         return float(cast("float", value))
 
     def number(self, *keys: str) -> float:
-        """The first of several keys that is there."""
+        """The value of the first of several keys that is present."""
         for key in keys:
             value = self.optional(key)
             if value is not None:
@@ -158,7 +159,7 @@ class _Reader:
         return value.strip() if isinstance(value, str) else ""
 
     def at(self, *path: str | int) -> object:
-        """A value inside nested objects and lists; None where the path ends early."""
+        """A value inside nested objects and lists; None if the path does not exist."""
         value: Any = self.values
         for step in path:
             if isinstance(value, Mapping) and isinstance(step, str):
@@ -201,7 +202,7 @@ def _block(result: _Reader, name: str, *, seconds: bool = True) -> float:
 
 
 def _first(result: _Reader, paths: Sequence[tuple[str | int, ...]]) -> object:
-    """What stands at the first of several places: the formats moved their settings between versions."""
+    """The value at the first of several paths: the formats moved their settings between versions."""
     return next((value for path in paths if (value := result.at(*path)) not in (None, "", [])), None)
 
 
@@ -221,7 +222,7 @@ _CONCURRENCIES: Sequence[tuple[str | int, ...]] = (
 
 
 def read_perf(result: _Reader) -> Result:
-    """Export of genai-perf or AIPerf: a block for each metric, settings below input_config."""
+    """Export of genai-perf or AIPerf: one block per metric, settings under input_config."""
     model, concurrency = _first(result, _MODELS), _first(result, _CONCURRENCIES)
     return Result(
         tpot_s=_block(result, "inter_token_latency"),
@@ -234,10 +235,10 @@ def read_perf(result: _Reader) -> Result:
 
 
 def read_inferencex(result: _Reader) -> Result:
-    """Aggregated result of InferenceX; seconds, nominal lengths."""
+    """Aggregated result of InferenceX; in seconds, with nominal lengths."""
     for key in ("disagg", "is_multinode"):
         if result.values.get(key) in (True, "true", "True"):
-            raise result.fail(key, "false: prefill and decode on separate chips are no case of kind serve")
+            raise result.fail(key, "false: prefill and decode on separate chips are not a case of kind serve")
     tp, ep = int(result.number("tp")), int(result.optional("ep") or 1)
     spread = str(result.values.get("dp_attention")).lower() == "true"
     framework = result.text("framework").lower()

@@ -1,4 +1,4 @@
-"""Intervals of predicted numbers: where nine of ten measured values of such cases lay."""
+"""Intervals of predicted values, in which 90 % of the measured values of similar cases lay."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ FOLLOWS: Mapping[str, tuple[str, int]] = {
     "decode_pass_s": ("token_s", 1),
     "prefill_pass_s": ("prefill_s", 1),
 }
-"""Numbers that no case measures as such → the measured one that they follow, and whether they grow (1) or fall (-1)
-with it. Rates and costs of a fixed batch follow the time per token; a single pass follows that of a static batch."""
+"""Values that no case measures → the measured one that they depend on, and whether they rise (1) or fall (-1) with it.
+Rates and costs of a fixed batch depend on the time per token; a single pass on that of a static batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A predicted number with its band.
+    """A predicted value with its band.
 
     Args:
-        metric: what it is.
-        predicted: the number.
-        low, high: nine of ten measured values of the group lay between them.
-        group: which cases the band comes from, as text.
-        num_cases: how many they are [cases].
+        metric: the predicted quantity.
+        predicted: the predicted value, in SI units.
+        low, high: 90 % of the measured values of the group lay between them.
+        group: description of the cases that the band comes from.
+        num_cases: number of these cases [cases].
     """
 
     metric: str
@@ -45,11 +45,11 @@ class Interval:
 
 
 def intervals(predicted: Mapping[str, float], stack: str, precision: str) -> list[Interval]:
-    """Intervals of numbers that cases measure (tpot_s, ttft_s, request_s) or that follow one; others are left out.
+    """Intervals of values that cases measure (tpot_s, ttft_s, request_s) or that depend on one; others are left out.
 
     Args:
-        predicted: metric → number.
-        stack, precision: of the deployment, however they are written.
+        predicted: metric → value.
+        stack, precision: those of the deployment, in any spelling.
     """
     bands = shipped_bands()
     known = {metric for metric, _, _ in bands}
@@ -74,10 +74,10 @@ def intervals(predicted: Mapping[str, float], stack: str, precision: str) -> lis
 
 
 def of_candidate(candidate: Candidate | Choice, calibration: str) -> list[Interval]:
-    """Intervals of all predicted numbers of a way to serve; none for the ideal roofline.
+    """Intervals of all predicted values of a candidate; none for the ideal roofline.
 
     Args:
-        calibration: name of the calibration that predicted it.
+        calibration: name of the calibration of the prediction.
     """
     if calibration == "unit":
         return []

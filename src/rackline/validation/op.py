@@ -1,4 +1,4 @@
-"""Operations: many kernels and collectives of one table at once, with the line that a pass uses for its rows."""
+"""Single operations: many kernels and collectives of one table at once, timed like the rows of a pass."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CHIPS_A_NODE = 8  # of the DeepEP tables
 def predict_operations(
     resolver: Resolver, cases: Sequence[Case]
 ) -> Iterator[tuple[Case, dict[str, float] | Unsupported]]:
-    """Predict operations, table by table; a group that fails is tried again case by case."""
+    """Predict operations, table by table; a group that fails is retried case by case."""
     groups: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
         op = case.text("op")
@@ -55,10 +55,10 @@ def predict_operations(
 
 
 def op_seconds(resolver: Resolver, cases: Sequence[Case]) -> list[float]:
-    """Seconds of operations of one table, chip, stack and data type [s].
+    """Times of operations of one table, chip, stack and data type [s], one per case.
 
     Raises:
-        RacklineError: an unknown chip, data type, collective or column.
+        RacklineError: the chip, data type, collective or a column is unknown.
     """
     op = cases[0].text("op")
     chip = resolver.chip(cases[0].chip)
@@ -75,10 +75,10 @@ def op_seconds(resolver: Resolver, cases: Sequence[Case]) -> list[float]:
 
 
 def kernel_seconds(work: Amounts, numbers: Calibration) -> Array:
-    """Time of kernels with the numbers of a calibration [s].
+    """Time of kernels under a calibration [s].
 
-    A separate quantisation and the sorting of rows by expert are part of the measured operation; passes leave the
-    first out, because serving stacks fuse it.
+    A separate quantisation and the sorting of rows by expert are part of the measured operation. Passes leave the
+    quantisation out, because serving stacks fuse it.
     """
     found = asdict(numbers.lookup(work.op_class, work.dtype))
     values = {name: value for name, value in found.items() if isinstance(value, float)}
@@ -107,7 +107,7 @@ def _measurements(op: str, cases: Sequence[Case], columns: dict[str, Array]) -> 
 
 
 def _collective(resolver: Resolver, chip: Chip, numbers: Calibration, cases: Sequence[Case], size: Array) -> Array:
-    """The whole buffer of a rank in bytes → time, by algorithm."""
+    """Times of collectives by the whole buffer of a rank, by algorithm [s]."""
     n = np.array([float(case.num_chips) for case in cases])
     level = resolver.cluster(chip, int(n.max())).scale_up
 

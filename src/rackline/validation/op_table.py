@@ -1,5 +1,5 @@
-"""An operation table (CSV) as cases of kind op, one per shape: of several kernels the fastest, which a stack
-selects."""
+"""An operation table (CSV) as cases of kind op, one per shape: the fastest of several kernels, as a stack selects
+it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _NOT_IN_KEY = ("kernel", "seconds", "dispatch_s", "combine_s")
 
 
 def read_op_table(path: Path, text: str, unknown_keys: dict[str, int]) -> list[Case | Unsupported]:
-    """Read a table whose file name, or else whose columns, say what it measures.
+    """Read a table whose operation follows from its file name, or else from its columns.
 
     Args:
         text: the content of the file.
 
     Raises:
-        InputError: the columns are those of no operation.
+        InputError: the columns do not match any operation.
     """
     try:
         rows = list(csv.reader(text.splitlines()))
@@ -38,7 +38,7 @@ def read_op_table(path: Path, text: str, unknown_keys: dict[str, int]) -> list[C
         where = f"{path.name}, line {number}"
         row = dict(zip(header, cells, strict=False))
         if len(cells) != len(header):
-            cause = f"line: got {len(cells)} values, allowed: {len(header)}, one a column"
+            cause = f"line: got {len(cells)} values, allowed: {len(header)}, one per column"
             found.append(Unsupported(case_id=where, kind="op", where=where, cause=cause, bad_input=True))
             continue
         case = case_from(_data(op, row, f"{path.stem}:{number}"), where, unknown_keys)
@@ -86,7 +86,7 @@ def _data(op: str, row: dict[str, str], case_id: str) -> dict[str, object]:
 
 
 def _number(cell: str) -> object:
-    """The number of a cell; its text where it is none, which is then refused with its place."""
+    """The number in a cell; the text if it is not one, which is refused later with its location."""
     try:
         value = float(cell)
     except ValueError:

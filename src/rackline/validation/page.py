@@ -1,4 +1,4 @@
-"""A stored scoreboard as a page of the documentation: Markdown tables between two marks."""
+"""A stored scoreboard on a page of the documentation: Markdown tables between two markers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TITLES = {
 
 
 def markdown(stored: Mapping[str, Any], by_what: Sequence[str] = tuple(_TITLES)) -> str:
-    """A stored scoreboard as Markdown tables, in total and by these groups."""
+    """A stored scoreboard as Markdown tables, overall and by group."""
     lines = [
         f"{stored['supported']:,} of {stored['cases']:,} cases are supported. Error is |predicted / measured − 1|, "
         "bias is median(predicted / measured) − 1; calibration "
@@ -57,7 +57,7 @@ def _cells(stats: Mapping[str, Any]) -> str:
 
 
 def write_docs(stored: Mapping[str, Any], page: Path) -> None:
-    """Replace the scoreboard of a page, or that of runs of real servers; see `fill_block`."""
+    """Replace the scoreboard on a page, or that of replayed server runs; see `fill_block`."""
     if "tpot_p99_s" in stored["metrics"]:
         fill_block(page, RUNS_BEGIN, RUNS_END, markdown(stored, ["chip"]))
     else:
@@ -65,10 +65,10 @@ def write_docs(stored: Mapping[str, Any], page: Path) -> None:
 
 
 def fill_block(page: Path, begin: str, end: str, text: str) -> None:
-    """Replace the block between two marks of a page; its line ends stay as they are.
+    """Replace the block between two markers on a page; line endings are kept.
 
     Raises:
-        InputError: the page cannot be read or written, or has no such block.
+        InputError: the page cannot be read or written, or does not have this block.
     """
     old = read_text(page, what="--write-docs", allowed="a readable page")
     if old.count(begin) != 1 or end not in old.split(begin)[1]:

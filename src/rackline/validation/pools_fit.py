@@ -1,4 +1,4 @@
-"""The two numbers that pools of prefill and decode workers add, fitted to their times to first token."""
+"""Fit of the two parameters that pools of prefill and decode workers add, to their times to first token."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from rackline.validation.predict import Predictor, workload_of
 from rackline.validation.resolve import Resolver
 from rackline.validation.serving_fit import FEWEST, SOFT_L1_SCALE
 
-_SIZE = 0.1  # of both numbers
+_SIZE = 0.1  # scale of both parameters
 _MOST_STEPS = 8
 
 
 def fit_pools(cases: Sequence[Case], numbers: ServingNumbers, calibration: str) -> ServingNumbers:
-    """These numbers with those of pools fitted to the cases; unchanged with too few of them.
+    """These parameters with those of pools fitted to the cases; unchanged if there are too few cases.
 
     Args:
-        cases: of pools.
-        numbers: of single engines, kept as they are.
+        cases: measured cases of pools.
+        numbers: parameters, of which those of single engines are kept.
         calibration: "auto" (each case's own stack), a stack or a file.
     """
     alone = numbers.changed(dict.fromkeys(POOLS, 0.0))
@@ -50,7 +50,7 @@ def fit_pools(cases: Sequence[Case], numbers: ServingNumbers, calibration: str) 
         found: list[float] = []
         for pools, work, users, measured in ready:
             stack = replace(pools.first.stack, handover_s=handover_s, pool_burst_share=share).prefill_pool()
-            # the copy shares what the pools keep, which does not depend on these numbers
+            # the copy shares the caches of the pools, which do not depend on these parameters
             loop = replace(pools, first=replace(pools.first, stack=stack)).closed_loop(work, users)
             found.append(float(np.log(loop.ttft_s / measured)))
         return np.array(found)

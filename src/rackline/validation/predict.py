@@ -1,4 +1,4 @@
-"""One function per kind of case: the predicted values of the measured quantities."""
+"""Predictions by kind of case: one function each for the predicted values of the measured quantities."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rackline.validation.resolve import Resolver
 from rackline.validation.sources import requests_of, source_of
 from rackline.validation.speculation import speculation_of
 
-Predicted = dict[str, float] | RacklineError  # values by measured key, or why there are none
+Predicted = dict[str, float] | RacklineError  # values by measured key, or the error that explains why there are none
 
 # Mean length over the nominal one.
 FIXED = "fixed"
@@ -36,7 +36,7 @@ LENGTH_SHARES = {FIXED: 1.0, "uniform_0.8_1.0": 0.9}
 
 @dataclass(slots=True)
 class Predictor:
-    """Predicts cases, those of one engine at once, and keeps the engines that they share.
+    """Predicts cases, all cases of one engine at once, and caches the engines that they share.
 
     Args:
         resolver: builds deployments.
@@ -49,14 +49,14 @@ class Predictor:
     _pools: dict[tuple[int, int], TwoPools] = field(default_factory=dict[tuple[int, int], TwoPools])
 
     def engine(self, deployment: Deployment, stack: Stack, speculation: Speculation = PLAIN) -> Engine:
-        """The engine of a deployment under a stack, built once."""
+        """The engine of a deployment under a serving stack, built once."""
         key = (id(deployment), stack, speculation)
         if key not in self._engines:
             self._engines[key] = (deployment, engine_of(deployment, stack, speculation))
         return self._engines[key][1]
 
     def pools(self, case: Case) -> TwoPools:
-        """The prefill and the decode pool of a case, built once a deployment."""
+        """The prefill and the decode pool of a case, built once per deployment."""
         prefill, decode = self.resolver.pools(case)
         stack, how = self.resolver.stack(case), speculation_of(case)
         first, then = self.engine(prefill, stack.prefill_pool()), self.engine(decode, stack, how)
@@ -66,10 +66,10 @@ class Predictor:
         return self._pools[key]
 
     def predict(self, case: Case) -> dict[str, float]:
-        """Predicted values of what was measured, and of the sums that are scored besides, SI units.
+        """Predicted values of the measured keys, and of derived ones that are scored too, in SI units.
 
         Raises:
-            RacklineError: the case cannot be predicted; says why.
+            RacklineError: the case cannot be predicted, with the reason.
         """
         found = self.predict_all([case])[0]
         if isinstance(found, RacklineError):
@@ -77,7 +77,7 @@ class Predictor:
         return found
 
     def predict_all(self, cases: Sequence[Case]) -> list[Predicted]:
-        """Predicted values of each case, or why it has none; those of one kind and one engine at once."""
+        """Predicted values of each case, or the error that explains why there are none; cases of one engine at once."""
         found: dict[int, Predicted] = {}
         kinds: dict[str, list[int]] = {}
         for index, case in enumerate(cases):
@@ -125,7 +125,7 @@ class Predictor:
         }
 
     def _pool_passes(self, case: Case) -> dict[str, PassTime]:
-        """A decode step of the decode pool and a full pass of the prefill pool, of a rank's own."""
+        """A decode step of the decode pool and a full pass of the prefill pool, on one rank."""
         pools, lengths = self.pools(case), workload_of(case)
         layout = pools.decode.layout
         found = pools.closed_loop(lengths, case.number("concurrency"))
@@ -165,7 +165,7 @@ def length_share(case: Case) -> float:
     """Mean over nominal length.
 
     Raises:
-        InputError: a distribution that is not known.
+        InputError: the length distribution is unknown.
     """
     name = case.text("length_distribution", FIXED)
     if name not in LENGTH_SHARES:
@@ -174,7 +174,7 @@ def length_share(case: Case) -> float:
 
 
 def request_s(case: Case, tpot_s: float, ttft_s: float) -> float:
-    """Time of one request: ttft + (output_len - 1) tpot, at the mean output length [s]."""
+    """Time of one request at the mean output length, ttft + (output_len - 1) · tpot [s]."""
     return ttft_s + (case.number("output_len") * length_share(case) - 1.0) * tpot_s
 
 
@@ -189,7 +189,7 @@ class _Group:
     members: list[tuple[int, Workload]]
 
     def loops(self, concurrency: Sequence[float]) -> Sequence[ClosedLoop | RacklineError]:
-        """A closed loop a member, or why there is none."""
+        """A closed loop for each case, or the error that explains why there is none."""
         try:
             return closed_loops(
                 self.deployment,
@@ -199,11 +199,11 @@ class _Group:
                 memory_fraction=self.stack.memory_fraction,
                 engine=self.engine,
             )
-        except RacklineError as error:  # the model on this chip has none, at any lengths
+        except RacklineError as error:  # the model does not run on this chip, at any lengths
             return [error] * len(self.members)
 
     def running(self, requests: Sequence[float]) -> tuple[Array, Array]:
-        """Median and mean time between tokens of each member with a number of requests on all replicas [s]."""
+        """Median and mean inter-token time of each case with a number of requests on all replicas [s]."""
         layout = self.deployment.layout
         each = np.array(requests, dtype=np.float64)[:, None] / (layout.attention_dp * layout.pp * layout.dp)
         work, mode = Workloads.of([work for _, work in self.members]), self.stack.mode()
@@ -214,12 +214,12 @@ class _Group:
 def _grouped(
     predictor: Predictor, cases: Sequence[Case], speculation: Speculation | None = None
 ) -> tuple[list[_Group], dict[int, RacklineError]]:
-    """Cases by the engines that serve them, and why the others have none.
+    """Cases grouped by engine, and the errors of those that have none.
 
-    A case whose source leaves the layout open is in several groups.
+    A case whose source does not state the layout is in several groups.
 
     Args:
-        speculation: drafts, in place of what the cases say of them.
+        speculation: speculation to assume instead of what the cases state.
     """
     groups: dict[tuple[int, bool, float], _Group] = {}
     refused: dict[int, RacklineError] = {}
@@ -250,7 +250,7 @@ def predict_serve(
     """Closed loops, each with a fixed number of concurrent requests over all replicas.
 
     Args:
-        speculation: drafts, in place of what the cases say of them.
+        speculation: speculation to assume instead of what the cases state.
     """
     found: dict[int, Predicted] = {}
     groups, refused = _grouped(predictor, cases, speculation)
@@ -265,7 +265,7 @@ def predict_serve(
                 continue
             whole = request_s(cases[index], loop.tpot_s, loop.ttft_s)
             tpot, rate = loop.tpot_s, loop.output_tokens_per_s
-            if medians[place]:  # they ran, also where our count of the memory says otherwise
+            if medians[place]:  # they did run, even where the memory count says that they do not fit
                 tpot, rate = float(steps[place]), concurrency[place] / float(means[place])
             found[index] = {
                 "tpot_s": tpot,
@@ -278,7 +278,7 @@ def predict_serve(
 
 
 def predict_static_batch(predictor: Predictor, cases: Sequence[Case]) -> list[Predicted]:
-    """Batches, each prefilled and decoded together."""
+    """Static batches, each prefilled and decoded together."""
     found: dict[int, Predicted] = {}
     groups, refused = _grouped(predictor, cases, PLAIN)
     for group in groups:
@@ -302,9 +302,9 @@ def predict_static_batch(predictor: Predictor, cases: Sequence[Case]) -> list[Pr
 
 
 def predict_max_throughput(predictor: Predictor, cases: Sequence[Case]) -> list[Predicted]:
-    """Requests all at once; the best of the layouts that the source leaves open.
+    """All requests at once; the best of the possible layouts where the source does not state one.
 
-    Where their number is known, they run in whole waves of as many as fit at once, and a part of one:
+    If their number is known, they run in full waves of as many as fit at once, and a partial one:
     rate = N / (waves · B / X(B) + rest / X(rest)), with X(b) requests/s at b in flight.
     """
     best: dict[int, float] = {}
@@ -330,7 +330,7 @@ def predict_max_throughput(predictor: Predictor, cases: Sequence[Case]) -> list[
 
 
 def _waves(case: Case, loop: ClosedLoop | RacklineError, unlimited: float) -> tuple[float, float]:
-    """Requests of a benchmark in whole waves, and those of the last one; (0, 0) where they have no end."""
+    """Requests of a benchmark in full waves, and those of the last one; (0, 0) if their number is unknown."""
     number = requests_of(case)
     if not number or isinstance(loop, RacklineError):
         return 0.0, 0.0
@@ -355,7 +355,7 @@ def _one_by_one(
 
 
 def predict_params(predictor: Predictor, case: Case) -> dict[str, float]:
-    """Sizes of the model alone; the KV cache in the data type of the case's precision, bf16 if it has none."""
+    """Sizes of the model; the KV cache in the data type of the case's precision, bf16 if it states none."""
     model = predictor.resolver.model(case)
     size = 2.0
     if case.precision and case.chip and not isinstance(model, AggregateModel):

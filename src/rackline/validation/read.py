@@ -1,4 +1,4 @@
-"""Read case files: one JSON object per line, operation tables, runs of real servers."""
+"""Read case files: one JSON object per line, operation tables, recorded server runs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def read_cases(paths: Iterable[str | Path]) -> CaseSet:
     """Read case files.
 
     Args:
-        paths: files with one JSON object per line, operation tables (.csv), or a `runs.json` of real server runs.
+        paths: files with one JSON object per line, operation tables (.csv), or a `runs.json` of server runs.
 
     Returns:
-        Every line, either as a case or as an unsupported one with its reason.
+        Every line, as a case or as an unsupported one with the reason.
 
     Raises:
-        InputError: a file that cannot be read at all, or no case in any file.
+        InputError: a file cannot be read, or no file has a case.
     """
     cases: list[Case] = []
     unsupported: list[Unsupported] = []

@@ -1,6 +1,6 @@
-"""Leave one out: the serving parameters refitted without each model, chip or stack, scored on the held-out cases.
+"""Leave-one-out: serving parameters are refitted without each model, chip or stack and scored on the held-out cases.
 
-Kernels are fitted to tables of single operations and see no served request, so only these numbers are refitted.
+Kernel calibrations are fitted to tables of single operations, not to served requests, so they need no refit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import numpy as np
 
 from rackline.errors import InputError, RacklineError
 from rackline.passes.features import Array
-from rackline.plain import plain
 from rackline.validation.cases import Case, CaseSet, Unsupported
 from rackline.validation.fit_cases import FitCases, ServingNumbers, prepare, shipped_numbers
 from rackline.validation.pools_fit import fit_pools
@@ -28,9 +27,9 @@ from rackline.validation.serving_fit import fit_numbers
 
 LeftOut = Literal["model", "chip", "stack", "half"]
 EVERYTHING = ""
-"""The fold that leaves nothing out."""
+"""Name of the fold that leaves nothing out."""
 MANY = 15
-"""Fewest cases of a group that may be named as the worst [cases]."""
+"""Least number of cases of a group that is named as the worst [cases]."""
 Done = Callable[[str, int, int], None]
 
 
@@ -39,15 +38,14 @@ class Fold:
     """One refit.
 
     Args:
-        left_out: model, chip, stack or half of the configurations that the fit did not see; EVERYTHING where it saw
-            all cases.
-        num_cases: cases that are scored [count].
-        numbers: what was fitted to the others.
-        scores: of the cases left out; of all cases where nothing is.
-        memory_bound: ids of scored cases whose batch the memory bounds, so that requests queue for it.
+        left_out: model, chip, stack or half of the configurations held out of the fit; EVERYTHING if none was.
+        num_cases: scored cases [count].
+        numbers: parameters fitted to the others.
+        scores: scores of the held-out cases; of all cases if there are none.
+        memory_bound: ids of scored cases whose batch is limited by memory, so that requests queue.
     """
 
-    json_keys: ClassVar = ("left_out", "cases=num_cases", "numbers", "metrics")
+    json_keys: ClassVar = ("left_out", "cases=num_cases", "numbers=numbers.flat", "metrics")
 
     left_out: str
     num_cases: int
@@ -67,10 +65,10 @@ class Refit:
     """All folds.
 
     Args:
-        by: what is left out in turn.
+        by: what is held out in turn.
         folds: one per model, chip or stack, the largest first.
-        whole: the fit that sees every case, scored on them all.
-        board: scores of the cases while they were left out.
+        whole: the fit to all cases, scored on all cases.
+        board: scores of the cases when they were held out.
     """
 
     json_keys: ClassVar = (
@@ -80,7 +78,7 @@ class Refit:
         "ttft_s_where_kv_fits.left_out=left_out_where_kv_fits",
         "ttft_s_where_kv_fits.in_sample=in_sample_where_kv_fits",
         "memory_bound",
-        "in_sample.numbers=whole.numbers",
+        "in_sample.numbers=whole.numbers.flat",
         "in_sample.metrics=in_sample.metrics",
         "in_sample.groups=in_sample.groups",
         "folds",
@@ -93,22 +91,22 @@ class Refit:
 
     @property
     def memory_bound(self) -> tuple[str, ...]:
-        """Cases whose batch the memory bounds in any fold."""
+        """Cases whose batch is limited by memory in any fold."""
         names = [name for fold in (*self.folds, self.whole) for name in fold.memory_bound]
         return tuple(dict.fromkeys(names))
 
     def where_kv_fits(self, scores: Sequence[Score]) -> Stats:
-        """Errors of the time to first token without the cases that wait for memory."""
+        """Errors of the time to first token, without the cases that queue for memory."""
         waiting = set(self.memory_bound)
         return statistics([one for one in scores if one.metric == "ttft_s" and one.case_id not in waiting])
 
     def macro_median(self, metric: str, by: str = "model") -> float:
-        """Mean over models (or other groups) of their median errors, each counting once."""
+        """Mean over models (or other groups) of their median errors, equally weighted."""
         found = [group.stats for group in self.board.groups if group.by == by and group.metric == metric]
         return float(np.mean([stats.median_abs_error for stats in found if stats.supported]))
 
     def worst_group(self, metric: str, by: str = "model") -> tuple[str, float]:
-        """(name, median error) of the worst model with MANY cases or more; ("", nan) if there is none."""
+        """(name, median error) of the worst model with at least MANY cases; ("", nan) if there is none."""
         found = [
             (group.group, group.stats.median_abs_error)
             for group in self.board.groups
@@ -117,10 +115,10 @@ class Refit:
         return max(found, key=lambda one: one[1], default=("", float("nan")))
 
     def ranges(self) -> dict[str, tuple[float, float, float]]:
-        """Number → (least, most) over the folds, and its value in the fit that sees all cases."""
+        """Parameter → (least, greatest value over the folds, value in the fit to all cases)."""
         found: dict[str, tuple[float, float, float]] = {}
-        for name, value in plain(self.whole.numbers).items():
-            known = [d[name] for fold in self.folds if name in (d := plain(fold.numbers))]
+        for name, value in self.whole.numbers.flat.items():
+            known = [d[name] for fold in self.folds if name in (d := fold.numbers.flat)]
             found[name] = (min(known, default=value), max(known, default=value), value)
         return found
 
@@ -131,17 +129,17 @@ class Refit:
 
     @property
     def left_out_where_kv_fits(self) -> Stats:
-        """Errors of the time to first token while left out, without the cases that wait for memory."""
+        """Errors of the time to first token when held out, without the cases that queue for memory."""
         return self.where_kv_fits(self.board.scores)
 
     @property
     def in_sample_where_kv_fits(self) -> Stats:
-        """The same of the fit that sees every case."""
+        """The same for the fit to all cases."""
         return self.where_kv_fits(self.whole.scores)
 
     @property
     def in_sample(self) -> Scoreboard:
-        """Scores of the fit that sees every case."""
+        """Scores of the fit to all cases."""
         return Scoreboard(
             calibration=self.board.calibration,
             num_cases=self.whole.num_cases,
@@ -175,23 +173,23 @@ def refit(
     processes: int = 2,
     done: Done | None = None,
 ) -> Refit:
-    """Refit without each model, chip or stack in turn and score what was left out.
+    """Refit without each model, chip or stack in turn and score the held-out cases.
 
     Args:
-        found: cases; only served requests with a time per output token count. Numbers are fitted to single engines;
-            pools of prefill and decode workers add two.
-        by: what to leave out.
+        found: cases, of which served requests with a time per output token are used. Parameters are fitted to single
+            engines; pools of prefill and decode workers add two.
+        by: what to hold out.
         calibration: "auto" (each case's own stack), a stack or a file.
-        processes: how many to use; 1 stays in this one [count].
+        processes: number of processes; 1 runs everything in this one [count].
         done: called with (what, finished, all) after each fold.
 
     Raises:
-        InputError: fewer than two folds.
+        InputError: there are fewer than two folds.
     """
     cases = tuple(case for case in found.cases if case.kind in SERVED and "tpot_s" in case.measured)
     names = list(dict.fromkeys(fold_name(case, by) for case in cases))
     if not any(case.kind == "serve" for case in cases):
-        raise InputError(what=f"--refit {by}", given="no case of kind serve", allowed="some, to fit numbers to")
+        raise InputError(what=f"--refit {by}", given="no case of kind serve", allowed="at least some, to fit to")
     if len(names) < 2:
         raise InputError(
             what=f"--refit {by}",
@@ -199,7 +197,7 @@ def refit(
             allowed="at least two to leave one out",
         )
     sizes = {name: sum(fold_name(case, by) == name for case in cases) for name in names}
-    names.sort(key=lambda name: (sizes[name], name))  # the fold that leaves little out takes longest: first
+    names.sort(key=lambda name: (sizes[name], name))  # folds that hold out little take longest, so they come first
     tasks = [(by, name) for name in (EVERYTHING, *names)]
     folds = dict(in_processes(_fold, tasks, (cases, calibration), processes, done))
     left_out = tuple(sorted((folds[by, name] for name in names), key=lambda fold: -fold.num_cases))
@@ -227,10 +225,10 @@ def in_processes(
     processes: int,
     done: Done | None = None,
 ) -> Iterator[tuple[Any, Any]]:
-    """(task, result) of each task, worked on by processes that all hold `shared`.
+    """(task, result) of each task, from processes that all share `shared`.
 
     Args:
-        work: a function of a module, called with one task.
+        work: a module-level function, called with one task.
         shared: cases, and the name of the calibration.
         done: called with (what, finished, all) after each task.
     """
@@ -265,20 +263,20 @@ def _share(shared: tuple[tuple[Case, ...], str]) -> None:
 
 
 def shared_cases() -> tuple[tuple[Case, ...], str]:
-    """What this process was given: cases, and the name of the calibration."""
+    """Data of this process: cases, and the name of the calibration."""
     return _SHARED[0]
 
 
 def _fold(task: tuple[LeftOut, str]) -> Fold:
     by, name = task
     cases, calibration = shared_cases()
-    if calibration not in _PREPARED:  # engines and kernel times serve all folds of this process
+    if calibration not in _PREPARED:  # engines and kernel times are reused by all folds of this process
         _PREPARED[calibration] = prepare(cases, calibration_name=calibration)
     ready = _PREPARED[calibration]
     held = np.array([fold_name(case, by) == name for case in ready.cases], dtype=bool)
     scored = held if name else np.ones(len(ready.cases), dtype=bool)
     start = shipped_numbers(ready)
-    # a fold of pools alone leaves no case of the fit out
+    # a fold of pools only does not hold out any case of the fit
     numbers = fit_numbers(ready, start, ~held) if held.any() or not name else start
     pools = [case for case in cases if case.kind == "serve-disaggregated"]
     numbers = fit_pools([case for case in pools if not name or fold_name(case, by) != name], numbers, calibration)
@@ -294,7 +292,7 @@ def _fold(task: tuple[LeftOut, str]) -> Fold:
 def _predicted_pools(
     cases: Iterable[Case], numbers: ServingNumbers, calibration: str
 ) -> tuple[list[Score], list[Unsupported]]:
-    """Scores of the pools among these cases under fitted numbers, and those without prediction."""
+    """Scores of the pools among these cases under fitted parameters, and those without a prediction."""
     pools = [case for case in cases if case.kind == "serve-disaggregated"]
     predictor = Predictor(resolver=Resolver(calibration_name=calibration, change=numbers.stack))
     scores: list[Score] = []
@@ -308,10 +306,10 @@ def _predicted_pools(
 
 
 def score_fold(ready: FitCases, numbers: ServingNumbers, scored: Array, left_out: str = EVERYTHING) -> Fold:
-    """Predict some cases under these numbers.
+    """Score some cases under these parameters.
 
     Args:
-        scored: which cases, shape (cases,).
+        scored: mask of the cases to score, shape (cases,).
     """
     rows = [int(index) for index in np.flatnonzero(scored)]
     predicted = ready.predict(numbers, rows)

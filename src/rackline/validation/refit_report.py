@@ -26,24 +26,24 @@ _UNITS: Mapping[str, tuple[float, str]] = {
 
 
 def marks(by: LeftOut) -> tuple[str, str]:
-    """The lines of a page between which the table of these refits stands."""
+    """The marker lines around the table of these refits on a page."""
     return f"<!-- left out by {by}: begin -->", f"<!-- left out by {by}: end -->"
 
 
 def refit_report(found: Refit, *, elapsed_s: float | None = None, width: int = 100) -> Group:
-    """Everything that `rackline validate --refit` prints.
+    """Report of `rackline validate --refit`.
 
     Args:
-        elapsed_s: how long the refits took [s].
+        elapsed_s: wall time of the refits [s].
         width: columns of the terminal.
     """
-    head = Text(f"serving numbers refitted without each {found.by} in turn, scored on what was left out", style="bold")
+    head = Text(f"serving parameters refitted without each {found.by}, scored on the held-out cases", style="bold")
     if elapsed_s is not None:
         head.append(f", {format_seconds(elapsed_s)}", style="dim")
     parts: list[RenderableType] = [head, Text(""), _summary(found), Text(""), _numbers(found), Text("")]
     if found.memory_bound:
         names = "\n".join(f"  {name}" for name in found.memory_bound)
-        parts += [Text(f"requests queue for memory, not counted where the KV cache fits:\n{names}", style="dim")]
+        parts += [Text(f"requests queue for memory, not counted where KV fits:\n{names}", style="dim")]
     parts += [Text(""), scoreboard_report(found.board, width=width)]
     return Group(*parts)
 
@@ -74,7 +74,7 @@ _HEADS = ("median", "p90", "bias", "in sample", "p90", "bias", "mean of models",
 
 
 def _summary(found: Refit) -> Table:
-    table = plain_table(f"each {found.by} left out, beside a fit to all cases")
+    table = plain_table(f"each {found.by} held out, and a fit to all cases")
     table.add_column("measured", no_wrap=True)
     for name in _HEADS:
         table.add_column(name, justify="right")
@@ -89,7 +89,7 @@ def _number(name: str, value: float) -> str:
 
 
 def _numbers(found: Refit) -> Table:
-    table = plain_table("fitted numbers")
+    table = plain_table("fitted parameters")
     table.add_column("number", no_wrap=True)
     for name in ("least", "most", "all cases"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -101,7 +101,7 @@ def _numbers(found: Refit) -> Table:
 def refit_markdown(found: Refit) -> str:
     """The refits as Markdown tables."""
     lines = [
-        f"Serving numbers refitted without each {found.by} in turn and scored on it.",
+        f"Serving parameters are refitted without each {found.by} in turn and scored on the held-out cases.",
         "",
         f"| measured | {' | '.join(_HEADS)} |",
         f"|---|{'---:|' * len(_HEADS)}",
@@ -135,12 +135,12 @@ def write_refit_docs(found: Refit, page: Path) -> None:
 
 
 def ablation_report(rows: Sequence[Ablated], *, elapsed_s: float | None = None) -> Group:
-    """Everything that `rackline validate --ablation` prints.
+    """Report of `rackline validate --ablation`.
 
     Args:
-        elapsed_s: how long the refits took [s].
+        elapsed_s: wall time of the refits [s].
     """
-    head = Text("each effect switched off, the remaining serving numbers refitted to all cases", style="bold")
+    head = Text("each effect switched off in turn, the other parameters refitted to all cases", style="bold")
     if elapsed_s is not None:
         head.append(f", {format_seconds(elapsed_s)}", style="dim")
     table = plain_table("median, 90th percentile and bias of the error")

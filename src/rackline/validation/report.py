@@ -1,4 +1,4 @@
-"""The scoreboard on the terminal: errors by metric and group, what is unsupported, the worst ten."""
+"""Terminal report of the scoreboard: errors by metric and group, unsupported cases, the worst cases."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _MOST_GROUPS = 12
 
 
 def scoreboard_report(board: Scoreboard, *, elapsed_s: float | None = None, width: int = 100) -> Group:
-    """Everything that `rackline validate` prints.
+    """Report of `rackline validate`.
 
     Args:
-        elapsed_s: how long the prediction took [s].
+        elapsed_s: wall time of the prediction [s].
         width: columns of the terminal.
     """
     supported = board.num_cases - len(board.unsupported)
@@ -35,7 +35,7 @@ def scoreboard_report(board: Scoreboard, *, elapsed_s: float | None = None, widt
     parts: list[RenderableType] = [head, Text("")]
     if board.metrics:
         parts += [_metrics(board), Text("")]
-    for by in GROUPED_BY[1:]:  # the measured keys tell the kinds apart already
+    for by in GROUPED_BY[1:]:  # the measured keys distinguish the kinds already
         table = _groups(board, by)
         if table is not None:
             parts += [table, Text("")]
@@ -73,7 +73,7 @@ def _style(error: float) -> str:
 
 
 def percent(fraction: float, *, signed: bool = False) -> str:
-    """A share as text; "-" when there is none."""
+    """A share as text; "-" if there is none."""
     if not math.isfinite(fraction):
         return "-"
     digits = 0 if abs(fraction) >= 0.995 else 1
@@ -90,7 +90,7 @@ def _metrics(board: Scoreboard) -> Table:
 
 
 def _groups(board: Scoreboard, by: str) -> Table | None:
-    """Groups that have predictions, the largest first; none where there is only one."""
+    """Groups with predictions, the largest first; None if there is only one."""
     groups = [group for group in board.groups if group.by == by and group.stats.supported]
     if len({group.group for group in groups}) < 2:
         return None
@@ -106,7 +106,7 @@ def _groups(board: Scoreboard, by: str) -> Table | None:
             name = _bare(group.group) if by == "model" else group.group
             table.add_row("" if index else metric, name, *_stats_cells(group.stats))
     if hidden:
-        table.caption = f"{hidden} smaller groups; --json has all"
+        table.caption = f"{hidden} smaller groups; --json shows all"
     return table
 
 
@@ -131,7 +131,7 @@ def _both_ways(rows: Sequence[BothWays]) -> Table:
 
 
 def _bare(name: str) -> str:
-    """A name without its organisation."""
+    """A model name without its organisation."""
     return name.rsplit("/", 1)[-1] if name.count("/") == 1 else name
 
 
@@ -153,7 +153,7 @@ def _value(metric: str, value: float) -> str:
 
 
 def _worst(worst: Sequence[Mapping[str, Any]], width: int) -> Table:
-    table = plain_table("the worst, and where the time goes in their passes")
+    table = plain_table("the worst cases, and where the time goes in their passes")
     table.add_column("case", overflow="fold")
     table.add_column("measured", justify="right", no_wrap=True)
     table.add_column("predicted", justify="right", no_wrap=True)

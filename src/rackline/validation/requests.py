@@ -1,7 +1,7 @@
-"""Runs of real servers: their requests are replayed in the simulator, and compared one by one.
+"""Replay of recorded server runs in the simulator, compared request by request.
 
-A `runs.json` holds each run's engine settings, a `requests.csv` beside it the arrival, lengths and timings of each
-request. What the settings leave open follows from the stack's version and the chip.
+A `runs.json` has the engine settings of each run; a `requests.csv` in the same folder has the arrival, lengths and
+timings of each request. Settings that are not stated follow from the stack's version and the chip.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rackline.validation.scoreboard import Score, group_of
 # metric → column of requests.csv [ms]
 METRICS = {"ttft_s": "ttft_ms", "tpot_s": "tpot_ms", "e2e_s": "e2e_ms"}
 _PERCENTILES = (50, 90, 99)
-# what vLLM calls --quantization, and words of checkpoint names → data types
+# values of vLLM's --quantization, and parts of checkpoint names → data types
 _QUANTIZATIONS = {
     "fp8": "fp8", "awq": "int4", "awq_marlin": "int4", "gptq": "int4", "gptq_marlin": "int4", "w4a16": "int4",
     "modelopt": "fp8", "modelopt_fp4": "fp4", "nvfp4": "fp4", "fp4": "fp4", "mxfp4": "mxfp4", "int8": "int8",
@@ -39,21 +39,21 @@ _COLUMNS = ("run", "arrival_s", "input_toks", "output_toks", *METRICS.values())
 
 
 def read_runs(path: Path, text: str) -> list[Case | Unsupported]:
-    """One case a run.
+    """Read runs, one case each.
 
     Args:
-        path: of `runs.json`.
+        path: path of `runs.json`.
         text: its content.
 
     Raises:
-        InputError: no table of requests beside it.
+        InputError: there is no table of requests next to it.
     """
     runs = cast("dict[str, object]", parse_json(text))["runs"]
     if not isinstance(runs, dict):
         return [_bad(path.stem, path.name, "runs: got no table, allowed: run → settings")]
     table = path.with_name("requests.csv")
     if not table.is_file():
-        raise InputError(what="runs", given=str(path), allowed="a requests.csv beside it")
+        raise InputError(what="runs", given=str(path), allowed="a requests.csv in the same folder")
     return [_case(str(name), settings, path) for name, settings in cast("dict[object, object]", runs).items()]
 
 
@@ -67,10 +67,10 @@ def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _whole(table: Mapping[str, Any], key: str) -> int:
-    """A whole number of an engine's settings; 0 where it says nothing.
+    """An integer in the engine settings; 0 if it is not stated.
 
     Raises:
-        InputError: something else than a whole number.
+        InputError: the value is not an integer.
     """
     value = table.get(key)
     if not value:
@@ -119,7 +119,7 @@ def _case(name: str, settings: object, path: Path) -> Case | Unsupported:
 
 
 def _precision(engine: Mapping[str, Any], model: str) -> str | None:
-    """Data types by the engine's quantization, else by the name of the checkpoint; None for one that is unknown.
+    """Data types from the engine's quantization, else from the name of the checkpoint; None if unknown.
 
     >>> _precision({}, "meta-llama/Llama-3.1-8B"), _precision({}, "Qwen/Qwen3-8B-AWQ"), _precision({}, "x/Qwen3-8B-FP8")
     ('native', 'int4', 'fp8')
@@ -134,7 +134,7 @@ def _precision(engine: Mapping[str, Any], model: str) -> str | None:
 
 
 def chip_of(label: str) -> str | None:
-    """Catalogue name of a chip as a driver writes it; None when there is none.
+    """Catalogue name of a chip from the name that the driver reports; None if there is none.
 
     >>> chip_of("NVIDIA GeForce RTX 4090"), chip_of("RTXPRO6000")
     ('rtx-4090', 'rtx-pro-6000')
@@ -155,13 +155,13 @@ def chip_of(label: str) -> str | None:
 
 
 def serve_run(resolver: Resolver, case: Case) -> tuple[Result, dict[str, Array]]:
-    """Serve a run's requests again.
+    """Simulate the requests of a run.
 
     Returns:
-        (the simulated run, measured seconds by metric in the same order).
+        (simulated run, measured seconds by metric in the same order).
 
     Raises:
-        RacklineError: settings or requests that cannot be used.
+        RacklineError: settings or requests cannot be used.
     """
     settings = cast("Mapping[str, Any]", case.values["settings"])
     engine, cache = _table(settings, "engine_kwargs"), _table(settings, "kv_cache")
@@ -195,10 +195,10 @@ def serve_run(resolver: Resolver, case: Case) -> tuple[Result, dict[str, Array]]
 
 
 def score_run(resolver: Resolver, case: Case) -> list[Score]:
-    """A score for each request and metric, and for percentiles of each metric.
+    """Scores for each request and metric, and for percentiles of each metric.
 
     Raises:
-        RacklineError: as `serve_run`.
+        RacklineError: see `serve_run`.
     """
     result, measured = serve_run(resolver, case)
     groups = group_of(case)
@@ -255,10 +255,10 @@ def _requests(path: Path, run: str) -> tuple[Requests, dict[str, Array]]:
 
 
 def _numbers(row: Mapping[str, str | None], where: str) -> tuple[float, ...]:
-    """Arrival, lengths and timings of a request; a timing that was not measured may be nan.
+    """Arrival, lengths and timings of a request; a timing that was not measured may be NaN.
 
     Raises:
-        InputError: something else than a number, or a time or length that cannot be.
+        InputError: a value is not a number, or a time or length is out of range.
     """
     try:
         found = tuple(float(row[name] or "") for name in _COLUMNS[1:])

@@ -1,4 +1,4 @@
-"""A case → its model, cluster, precision, layouts and calibration. Each is built once."""
+"""The model, cluster, precision, layouts and calibration of a case, each built once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rackline.serving.stack import IDEAL, Stack, stack
 from rackline.validation.cases import Case
 from rackline.validation.sources import source_of
 
-# Parts that a training layout has and serving has not.
+# Parts of a training layout that serving does not have.
 _OTHER_PARTS = ("virtual_pp", "fsdp", "sharding", "dp", "dcp")
 _PARTS = ("tp", "pp", "ep", "moe_tp", "attention_dp", "cp")
 _ARCHITECTURE_KEYS = (
@@ -47,7 +47,7 @@ _ARCHITECTURE_KEYS = (
 
 
 def stack_name(label: str) -> str:
-    """Name of a stack in the catalogue, from however a source writes it; unknown ones pass in lower case."""
+    """Catalogue name of a stack from any spelling; unknown ones in lower case."""
     return canonical_name("stacks", label) or label.lower()
 
 
@@ -57,14 +57,13 @@ def _same(found: Stack) -> Stack:
 
 @dataclass(slots=True)
 class Resolver:
-    """Builds and keeps what cases share.
+    """Builds and caches what cases share.
 
     Args:
-        calibration_name: "auto" (the case's own stack where it is fitted, else the best for the chip), or the name
+        calibration_name: "auto" (that of the case's own stack if there is one, else the best for the chip), or the name
             or file of one calibration for all cases.
-        stacks: what runs around the kernels, by name; of those that are not given the defaults of the case's version
-            and chip are read from the catalogue.
-        change: what is done to each stack.
+        stacks: serving stacks by name; for others the catalogue's defaults of the case's version and chip are used.
+        change: change of each stack.
     """
 
     calibration_name: str = "auto"
@@ -77,15 +76,15 @@ class Resolver:
     _calibrations: dict[tuple[str, str], Calibration] = field(default_factory=dict[tuple[str, str], Calibration])
     _stacks: dict[tuple[str, str, float], Stack] = field(default_factory=dict[tuple[str, str, float], Stack])
     _deployments: dict[tuple[object, ...], Deployment] = field(default_factory=dict[tuple[object, ...], Deployment])
-    _known: dict[tuple[object, ...], tuple[Deployment, ...]] = field(  # by what cases say, unresolved
+    _known: dict[tuple[object, ...], tuple[Deployment, ...]] = field(  # by the unresolved values of cases
         default_factory=dict[tuple[object, ...], tuple[Deployment, ...]]
     )
 
     def model(self, case: Case) -> AnyModel:
-        """The model: given in the case itself, or by name.
+        """The model of a case: described in the case itself, or by name.
 
         Raises:
-            RacklineError: an unknown name, a config or an architecture that cannot be read.
+            RacklineError: the name is unknown, or the config or architecture cannot be read.
         """
         inline = case.config if case.config is not None else case.architecture
         key = case.model if inline is None else json.dumps(inline, sort_keys=True)
@@ -115,7 +114,7 @@ class Resolver:
         """The smallest cluster of the catalogue with at least this number of these chips.
 
         Raises:
-            InputError: none does.
+            InputError: no cluster is large enough.
         """
         key = (chip.name, num_chips)
         if key not in self._clusters:
@@ -129,7 +128,7 @@ class Resolver:
         known = [cluster(name) for name in self._catalogue.get(chip.name, [])]
         fitting = [option for option in known if option.max_chips >= num_chips]
         if fitting:
-            # one that holds them all as it is comes first, then the one that lacks least
+            # a cluster that has them all comes first, then the one that lacks the fewest
             best = min(fitting, key=lambda c: (c.num_chips < num_chips, abs(c.num_chips - num_chips), c.name))
             return best.with_num_chips(num_chips)
         if num_chips == 1:
@@ -143,12 +142,12 @@ class Resolver:
         )
 
     def precision(self, case: Case, model: AnyModel, chip: Chip) -> Precision:
-        """Data types of the case's label, of what its benchmark's servers keep and of what it sets apart itself."""
+        """Data types from the case's label, with those that its benchmark or the case itself states separately."""
         parts = (case.precision or "native", source_of(case).precision_detail, case.precision_detail)
         return precision(",".join(part for part in parts if part), model, chip)
 
     def calibration(self, case: Case, chip: Chip) -> Calibration:
-        """The numbers of the case's stack, or those asked for."""
+        """The calibration of the case's stack, or the requested one."""
         name = self.calibration_name
         if name == "auto":
             stack = stack_name(case.stack)
@@ -159,17 +158,17 @@ class Resolver:
         return self._calibrations[key]
 
     def stack(self, case: Case) -> Stack:
-        """The scheduler of the case's stack, and what it adds to the kernels; nothing under the ideal roofline.
+        """The serving stack of the case; without overheads under the ideal roofline.
 
-        What the case says of the engine's settings replaces the defaults of its version and chip.
+        Engine settings in the case replace the defaults of its version and chip.
         """
         name = stack_name(case.stack)
         if name not in self.stacks:
-            # images of Dynamo are numbered by its own releases, not by those of the engine in them
+            # Dynamo images carry its own release numbers, not those of the engine inside
             version = "" if "ai-dynamo" in case.text("image") else case.stack_version
             known = name if name in names("stacks") else "generic"
             if case.kind == "static-batch" and not version:
-                version = stack_record(known).static_batch_version  # one batch driven step by step
+                version = stack_record(known).static_batch_version  # one batch, driven step by step
             key = (known, version, self.chip(case.chip).hbm_bytes)
             if key not in self._stacks:
                 self._stacks[key] = self.change(stack(key[0], version=version, hbm_bytes=key[2]))
@@ -183,7 +182,7 @@ class Resolver:
         return replace(IDEAL, **scheduler, max_num_seqs=found.max_num_seqs, memory_fraction=found.memory_fraction)
 
     def _around(self, case: Case) -> tuple[object, ...]:
-        """What of the stack is part of a deployment: kernels and routing; the rest is the engine's."""
+        """The part of the stack that belongs to a deployment: kernels and routing; the rest belongs to the engine."""
         found = self.stack(case)
         return (
             found.name,
@@ -198,14 +197,14 @@ class Resolver:
         """The prefill and the decode pool of a case, parts of one cluster.
 
         Raises:
-            RacklineError: what the case names does not exist, does not go together, or has another number of chips.
+            RacklineError: names in the case are unknown or contradict each other, or the number of chips differs.
         """
         parts: list[Case] = []
         for name in ("prefill", "decode"):
             pool = cast("Mapping[str, Any]", case.values[name])
             layout = cast("Mapping[str, int | str]", pool["layout"])
             sizes = [layout.get(part, 1) for part in ("tp", "pp", "cp", "attention_dp")]
-            each = math.prod(1 if isinstance(size, str) else int(size) for size in sizes)  # texts are refused later
+            each = math.prod(1 if isinstance(size, str) else int(size) for size in sizes)  # refused later
             parts.append(replace(case, layout=layout, num_chips=int(pool["workers"]) * each))
         prefill, decode = parts
         if prefill.num_chips + decode.num_chips != case.num_chips:
@@ -219,17 +218,17 @@ class Resolver:
         return self.deployments(prefill, whole)[0], self.deployments(decode, whole)[0]
 
     def deployments(self, case: Case, within: Cluster | None = None) -> tuple[Deployment, ...]:
-        """The deployment of a case; several where the source leaves the expert parallelism open.
+        """The deployment of a case; several if the source does not state the expert parallelism.
 
         Args:
-            within: cluster that it is part of; by default the smallest that holds it.
+            within: cluster that it is part of; by default the smallest that has enough chips.
 
         Raises:
-            RacklineError: what the case names does not exist or does not go together.
+            RacklineError: names in the case are unknown or contradict each other.
         """
         inline = case.config if case.config is not None else case.architecture
         key = (
-            case.kind == "max-throughput",  # which alone leaves layouts open
+            case.kind == "max-throughput",  # the only kind with unstated layouts
             case.model if inline is None else json.dumps(inline, sort_keys=True),
             case.chip,
             case.num_chips,
@@ -282,7 +281,7 @@ class Resolver:
 
 
 def _as_started(found: Stack, case: Case) -> Stack:
-    """The stack with the settings that a case states: sequences and tokens of a pass, share of the memory."""
+    """The stack with the settings that a case states: sequences and tokens per pass, memory fraction."""
     said = case.values
     if said.get("max_num_seqs") is not None:
         found = replace(found, max_num_seqs=int(case.number("max_num_seqs")))
@@ -294,15 +293,15 @@ def _as_started(found: Stack, case: Case) -> Stack:
 
 
 def layouts_of(case: Case, model: AnyModel) -> tuple[Layout, ...]:
-    """Layouts that a case may mean, on all of its chips; missing parts are 1, replicas fill up the chips.
+    """Possible layouts of a case on all of its chips; missing parts are 1, and replicas fill the chips.
 
-    A dense model has no experts to cut, and its attention-dp ranks are replicas. moe_tp follows from the other parts,
-    and so does attention_dp where experts are cut over more chips than attention (attention_dp = moe_tp · ep / tp), as
-    by vLLM with data parallel ranks, with expert parallelism or without.
-    For max-throughput a missing ep leaves all of its values open.
+    A dense model has no experts to shard, and its attention-dp ranks are replicas. moe_tp follows from the other parts,
+    and so does attention_dp if experts are sharded over more chips than attention (attention_dp = moe_tp · ep / tp), as
+    in vLLM with data-parallel ranks, with or without expert parallelism. For max-throughput, a missing ep means all of
+    its possible values.
 
     Raises:
-        LayoutError: parts that are unknown, contradict each other or do not fit the model or the chips.
+        LayoutError: parts are unknown, contradict each other, or do not fit the model or the chips.
     """
     parts: dict[str, int] = {}
     for key, value in case.layout.items():
@@ -315,7 +314,7 @@ def layouts_of(case: Case, model: AnyModel) -> tuple[Layout, ...]:
             parts[key] = int(value)
     tp, pp, cp = parts.get("tp", 1), parts.get("pp", 1), parts.get("cp", 1)
     mixture = isinstance(model, Model) and model.is_moe
-    # experts over more chips than attention: each of these holds the attention of other sequences
+    # experts over more chips than attention: the others hold the attention of other sequences
     wide, left = divmod(parts.get("moe_tp", 1) * parts.get("ep", 1), tp)
     attention_dp = parts.get("attention_dp", 1 if left else max(wide, 1)) if mixture else 1
     if mixture and attention_dp == 1 and source_of(case).attention_dp_of_mixtures:
@@ -342,7 +341,7 @@ def layouts_of(case: Case, model: AnyModel) -> tuple[Layout, ...]:
 
 
 def padded(model: AnyModel, tp: int) -> AnyModel:
-    """The model with query heads added until tp divides them, where all share one KV head.
+    """The model with query heads padded to a multiple of tp, if all share one KV head.
 
     Sources: Pope et al. 2022 (arXiv:2211.05102), section 4: PaLM 540B's 48 heads are padded to 64 on 64 chips.
     """
@@ -358,14 +357,14 @@ def padded(model: AnyModel, tp: int) -> AnyModel:
 
 
 def architecture_record(given: Mapping[str, object], name: str, where: str) -> ModelRecord:
-    """The record of an architecture that a case spells out.
+    """Model record of an architecture that a case describes.
 
     Args:
         given: num_layers, d_model, num_q_heads, d_ff, vocab_size, attention (mha, mqa or gqa), ffn; num_kv_heads for
             gqa; head_dim is d_model / num_q_heads unless given.
 
     Raises:
-        InputError, CatalogError: a key that is unknown, missing or unusable.
+        InputError, CatalogError: a key is unknown, missing or invalid.
     """
     data = dict(given)
     for key in data:

@@ -19,15 +19,15 @@ from rackline.validation.worst import MOST, worst_cases
 
 
 def validate(paths: Iterable[str | Path], calibration: str = "auto") -> Scoreboard:
-    """Predict all cases of some files and compare.
+    """Predict all cases of some files and compare them with the measurements.
 
     Args:
         paths: case files.
         calibration: "auto" (each case's own stack), a stack, "unit" or a file.
 
     Raises:
-        InputError: a file that cannot be read.
-        UnknownNameError, CatalogError: the calibration.
+        InputError: a file cannot be read.
+        UnknownNameError, CatalogError: the calibration is unknown or invalid.
     """
     return score_cases(read_cases(paths), calibration)
 
@@ -35,16 +35,16 @@ def validate(paths: Iterable[str | Path], calibration: str = "auto") -> Scoreboa
 def score_cases(
     found: CaseSet, calibration: str = "auto", stacks: Mapping[str, Stack] | None = None, num_worst: int = MOST
 ) -> Scoreboard:
-    """Predict cases that are read already; see `validate`.
+    """Predict cases that have been read already; see `validate`.
 
     Args:
-        stacks: what runs around the kernels, by name, in place of the catalogue's.
-        num_worst: how many of the worst cases are broken down [count].
+        stacks: serving stacks by name, instead of the catalogue's.
+        num_worst: number of worst cases to break down [count].
     """
     if calibration != "auto":
         from rackline.passes import calibration as find_calibration
 
-        find_calibration(calibration)  # a wrong name is the caller's mistake, not that of each case
+        find_calibration(calibration)  # a wrong name is an error of the caller, not of each case
     predictor = Predictor(resolver=Resolver(calibration_name=calibration, stacks=dict(stacks or {})))
     scores: list[Score] = []
     unsupported = list(found.unsupported)
@@ -97,7 +97,7 @@ def _predicted(predictor: Predictor, cases: Sequence[Case]) -> Iterable[tuple[Ca
 
 
 def scores_of(case: Case, values: dict[str, float]) -> list[Score]:
-    """One score a measured key; for a served request also the sum of its parts."""
+    """One score per measured key, and for a served request also the time of the whole request."""
     measured = dict(case.measured)
     if case.kind == "train":
         from rackline.validation.train_cases import measured_step_s

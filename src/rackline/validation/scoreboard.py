@@ -15,17 +15,17 @@ from rackline.validation.speculation import BothWays, Placed, by_group
 GROUPED_BY = ("kind", "model", "chip", "stack", "version", "precision", "op")
 WITHIN = 0.2
 SERVED = ("serve", "serve-disaggregated")
-"""Kinds of cases whose requests are a time to first token and times per output token."""
+"""Kinds of cases that measure the time to first token and the time per output token of requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """One predicted value beside its measured one.
+    """One predicted and its measured value.
 
     Args:
         where: file and line of its case.
         metric: key of `measured`, or request_s.
-        groups: value of each of GROUPED_BY.
+        groups: name of the group for each of GROUPED_BY.
     """
 
     case_id: str
@@ -42,20 +42,20 @@ class Score:
 
     @property
     def log_ratio(self) -> float:
-        """Size of the error, the same for half and for twice."""
+        """|ln(predicted / measured)|, the same for half and for twice."""
         return abs(math.log(self.predicted / self.measured)) if self.predicted > 0 else math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """Errors of a group; NaN where nothing was predicted.
+    """Errors of a group of cases; NaN if nothing was predicted.
 
     Args:
-        n: cases that measured it [count].
-        supported: of these, predicted [count].
-        median_abs_error, p90_abs_error: of |predicted / measured - 1|.
-        share_within_20: share of the predicted within 20 %.
-        bias: median(predicted / measured) - 1.
+        n: cases with the measurement [count].
+        supported: those of them with a prediction [count].
+        median_abs_error, p90_abs_error: median and 90th percentile of |predicted / measured - 1| [1].
+        share_within_20: share of the predictions within 20 % [1].
+        bias: median(predicted / measured) - 1 [1].
     """
 
     n: int
@@ -94,7 +94,7 @@ class WorstPass(TypedDict):
 
 
 class WorstCase(TypedDict):
-    """What was measured and predicted of a case, and where the time goes in its passes."""
+    """Measured and predicted values of a case, and where the time goes in its passes."""
 
     id: str
     where: str
@@ -113,15 +113,15 @@ class WorstCase(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scoreboard:
-    """Everything that `rackline validate` reports.
+    """Result of `rackline validate`.
 
     Args:
         calibration: name of the calibration; "auto" takes each case's own stack.
-        scores: one a predicted value.
+        scores: one per predicted value.
         unsupported: cases without prediction.
-        unknown_keys: keys that were ignored → cases that have them.
-        worst: the worst cases, each with its passes broken down; plain data.
-        both_ways: cases of unknown speculation, predicted without and with drafts.
+        unknown_keys: ignored keys → number of cases that have them.
+        worst: the worst cases with a breakdown of their passes, as plain data.
+        both_ways: cases that may use speculative decoding, predicted without and with drafts.
     """
 
     json_keys: ClassVar = (
@@ -147,7 +147,7 @@ class Scoreboard:
 
     @property
     def bad_input(self) -> tuple[Unsupported, ...]:
-        """Cases that are wrong in themselves."""
+        """Cases that are invalid themselves."""
         return tuple(case for case in self.unsupported if case.bad_input)
 
     @property
@@ -198,20 +198,20 @@ class Scoreboard:
 
     @property
     def placed(self) -> tuple[Placed, ...]:
-        """Where the cases of unknown speculation lie, by group."""
+        """Where the measured values of cases with unknown speculation lie, by group."""
         return tuple(by_group(self.both_ways)) if self.both_ways else ()
 
 
 def _metrics_of(case: Unsupported) -> tuple[str, ...]:
-    """Keys that an unsupported case leaves unscored, the derived one included."""
+    """Keys of an unsupported case that are not scored, the derived one included."""
     derived = ("request_s",) if case.kind in SERVED and {"tpot_s", "ttft_s"} <= set(case.metrics) else ()
     return tuple(metric_of(case.kind, key) for key in (*case.metrics, *derived))
 
 
 def metric_of(kind: str, key: str) -> str:
-    """What a measured key is scored as: pools of prefill and decode workers have metrics, and so bands, of their own.
+    """Metric that a measured key is scored as: pools of prefill and decode workers have their own metrics and bands.
 
-    The output of a fixed number of requests is another thing than that of an unlimited one.
+    The output rate at a fixed concurrency is a different metric from that at unlimited request rate.
 
     >>> metric_of("serve", "tpot_s"), metric_of("serve-disaggregated", "tpot_s")
     ('tpot_s', 'pools_tpot_s')
@@ -224,7 +224,7 @@ def metric_of(kind: str, key: str) -> str:
 
 
 def group_of(case: Case | Unsupported) -> dict[str, str]:
-    """The groups that a case belongs to; an empty name where a kind of case has none."""
+    """The groups that a case belongs to; an empty name if its kind has none."""
     if isinstance(case, Case) and case.kind == "op":
         dtypes = "/".join(dict.fromkeys(case.text(name) for name in ("dtype", "kv_dtype") if case.text(name)))
         return {
@@ -248,7 +248,7 @@ def group_of(case: Case | Unsupported) -> dict[str, str]:
 
 
 def _version_of(case: Case) -> str:
-    """Stack and version as text: "vllm 0.11.1"; without what a source adds to the number."""
+    """Stack and version as text, such as "vllm 0.11.1", without additions of the source to the number."""
     number = case.stack_version.split(maxsplit=1)[0].removesuffix(",") if case.stack_version.strip() else "unknown"
     return f"{case.stack} {number}" if case.stack else "-"
 
@@ -257,8 +257,8 @@ def statistics(scores: Sequence[Score] | Iterable[Score], unsupported: int = 0) 
     """Errors of a group.
 
     Args:
-        scores: its predicted values.
-        unsupported: its values without a prediction [count].
+        scores: scores of its predicted values.
+        unsupported: measured values without a prediction [count].
 
     >>> statistics([], 2).supported
     0

@@ -1,10 +1,10 @@
-"""The few parameters that serving stacks add to their kernels, fitted to measured servers.
+"""Fit of the few parameters that serving stacks add to their kernels, to measured servers.
 
-Three move the time per output token: how long ranks wait at an all-reduce, how much slower prompt work is than its
-kernels, the least time of an eager layer. Three or four move the time to first token: what
-it takes beyond the passes, with requests of one length and with spread lengths, and the share of a burst that a
-request waits for, by admission. The first minimise the error of the time per output token, then the others that of the
-time to first token, both as logarithms under soft L1. No number belongs to a model, a stack or a row.
+Three affect the time per output token: the wait of ranks at an all-reduce, the slowdown of prefill over its kernels,
+and the least time of an eager layer. Three or four affect the time to first token: the time outside of passes, for
+equal and for varying lengths, and the share of a burst that a request waits for, by admission. The first are fitted to
+the time per output token, then the others to the time to first token, both by the logarithm of the error under a soft
+L1 loss. No parameter belongs to a single model, stack or row.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from rackline.passes.features import Array
 from rackline.validation.fit_cases import BURST, COMMON, FIRST_TOKEN, FitCases, ServingNumbers
 
 SOFT_L1_SCALE = 0.1
-"""Log error beyond which a case counts in proportion instead of squared."""
+"""Log error beyond which the loss of a case is linear instead of quadratic."""
 FEWEST = 5
-"""A number of the time to first token that fewer cases feel takes the value of its like [cases]."""
+"""A parameter of the time to first token with fewer cases takes the value of similar ones [cases]."""
 _LEAST = {"rank_skew_s": 0.0, "prefill_slowdown": 1.0, "eager_s_per_layer": 0.0}
 _ROUNDS = 3
 _LINES = 2
@@ -36,12 +36,12 @@ def fit_numbers(
     *,
     fixed: Mapping[str, float] | None = None,
 ) -> ServingNumbers:
-    """Fit to some of the cases.
+    """Fit the parameters to some of the cases.
 
     Args:
-        start: where to begin.
-        used: which cases, shape (cases,).
-        fixed: numbers that are known and not fitted; burst_share holds for every admission.
+        start: initial values.
+        used: mask of the cases, shape (cases,).
+        fixed: parameters with a known value; burst_share applies to every admission.
     """
     fixed = dict(fixed or {})
     for name in (f"{BURST}.{admission}" for admission in start.burst_share if BURST in fixed):
@@ -57,7 +57,8 @@ def fit_numbers(
 
 
 def _like(here: ServingNumbers, waits: Sequence[str], felt: Sequence[str]) -> ServingNumbers:
-    """A number that no case feels takes the value of its like: the other constant, the median of the other shares."""
+    """Parameters that no case depends on take the value of similar ones: the other constant, the median of the
+    shares."""
     values: dict[str, float] = {}
     for name in set(waits) - set(felt):
         others = [here.get(other) for other in felt if (other in FIRST_TOKEN) == (name in FIRST_TOKEN)]
@@ -67,7 +68,7 @@ def _like(here: ServingNumbers, waits: Sequence[str], felt: Sequence[str]) -> Se
 
 
 def _fit_common(cases: FitCases, start: ServingNumbers, rows: Array, fixed: Mapping[str, float]) -> ServingNumbers:
-    """The best time per output token."""
+    """Fit to the time per output token."""
     free = [name for name in COMMON if name not in fixed]
     measured = cases.tpot_s[rows]
 
@@ -87,7 +88,7 @@ def _fit_common(cases: FitCases, start: ServingNumbers, rows: Array, fixed: Mapp
 
 
 def _fit_waits(cases: FitCases, here: ServingNumbers, felt: Sequence[str], used: Array) -> ServingNumbers:
-    """The best time to first token, in which its numbers are nearly linear: all of them at once, by its slopes."""
+    """Fit to the time to first token, which is nearly linear in its parameters: all at once, by their slopes."""
     rows = np.flatnonzero(used & np.isfinite(cases.ttft_s))
     if not felt or len(rows) < FEWEST:
         return here
@@ -110,13 +111,13 @@ def _fit_waits(cases: FitCases, here: ServingNumbers, felt: Sequence[str], used:
 
 
 def _best_line(rest: Array, slopes: list[Array], measured: Array, names: Sequence[str]) -> list[float]:
-    """Values from 0 to 1 that bring rest + values · slopes closest to what was measured, as logarithms."""
+    """Values from 0 to 1 that minimise the log error of rest + values · slopes against the measurements."""
     lines = np.array(slopes)
 
     def errors(values: Array) -> Array:
         return np.log(np.maximum(rest + values @ lines, 1e-6) / measured)
 
-    # all constants and all shares start alike
+    # all constants and all shares start with equal values
     is_first = np.array([name in FIRST_TOKEN for name in names])
     starts = [np.where(is_first, first, share) for first in _STARTS for share in _STARTS]
     found = [_least_squares(errors, start, (np.zeros(len(names)), 1.0)) for start in starts]
@@ -129,7 +130,7 @@ def _least_squares(
     bounds: tuple[Sequence[float] | Array, float],
     **options: float,
 ) -> tuple[float, list[float]]:
-    """(cost, values) at the least sum of soft L1."""
+    """(cost, values) at the minimum of the soft L1 loss."""
     from scipy import optimize
 
     found: Any = cast("Any", optimize).least_squares(

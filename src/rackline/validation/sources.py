@@ -1,4 +1,4 @@
-"""What the benchmark behind a source does where its rows do not say so: `sources.toml`, one entry a benchmark."""
+"""Properties of the benchmarks behind sources that their rows do not state: `sources.toml`, one entry per benchmark."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ class Source:
     """A benchmark.
 
     Args:
-        prefix: what the `source` of its cases starts with.
-        name: of the benchmark.
-        tpot: which time between tokens it publishes.
-        sampling: how its requests ask for tokens.
-        precision_detail: data types that its servers keep, as in a case.
-        output_spread: standard deviation of its answers over their mean.
-        assumed_input_len: prompt length in place of one that a case only assumes; as the case says where it is None
-            [tokens].
-        attention_dp_of_mixtures: whether its mixtures run attention data parallel on what it calls tp.
-        requests: how many it sends, by lengths as "input/output" [requests].
-        urls, accessed: where this is known from.
+        prefix: start of the `source` of its cases.
+        name: name of the benchmark.
+        tpot: which inter-token time it publishes.
+        sampling: sampling method of its requests.
+        precision_detail: data types of its servers, as in a case.
+        output_spread: standard deviation of its output lengths over their mean [1].
+        assumed_input_len: prompt length instead of one that a case only assumes; None keeps that of the case [tokens].
+        attention_dp_of_mixtures: whether its tp means attention data parallelism for mixtures of experts.
+        requests: number of requests by lengths, as "input/output" [requests].
+        urls, accessed: sources of this information, and the date of access.
     """
 
     prefix: str = ""
@@ -49,13 +48,13 @@ _PLAIN = Source()
 
 
 def source_of(case: Case) -> Source:
-    """The benchmark that a case comes from; one that publishes means of greedy decoding where nothing is known."""
+    """The benchmark of a case; by default one that publishes means of greedy decoding."""
     label = case.source
     return next((source for source in known_sources() if label.startswith(source.prefix)), _PLAIN)
 
 
 def requests_of(case: Case) -> float:
-    """Requests of a benchmark at unlimited rate: as the case says, or as its benchmark does; 0 where nobody does."""
+    """Number of requests at unlimited rate, from the case or its benchmark; 0 if neither states it."""
     if case.values.get("num_prompts"):
         return case.number("num_prompts")
     lengths = f"{case.number('input_len'):g}/{case.number('output_len'):g}"

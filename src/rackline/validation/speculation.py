@@ -1,4 +1,4 @@
-"""Cases that may use speculative decoding: what a case states about it, and both predictions if it states nothing."""
+"""Cases that may use speculative decoding: what a case states about it, and both predictions if it is unknown."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _ALLOWED = "none, unknown, mtp, mtp-K, eagle, eagle-K or eagle3-K with K drafts 
 
 
 def speculation_of(case: Case) -> Speculation:
-    """What a case says of its drafts; nothing said, and "unknown", is one token per step.
+    """Speculation that a case states; one token per step if it states nothing or "unknown".
 
     Raises:
-        InputError: a value that is not known.
+        InputError: the value is not recognised.
     """
     text = case.text("speculative", "none").lower()
     if text in ("none", "off", "false", UNKNOWN):
@@ -41,8 +41,8 @@ class BothWays:
     """A time per output token that may or may not come from speculative decoding.
 
     Args:
-        case_id, model, chip, stack: of the case.
-        measured, plain, speculating: measured, and predicted with one token per step and with drafts [s].
+        case_id, model, chip, stack: those of the case.
+        measured, plain, speculating: measured time, and predictions with one token per step and with drafts [s].
     """
 
     json_keys: ClassVar = (
@@ -74,13 +74,13 @@ class BothWays:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """Where the measured values of some cases lie.
+    """Where the measured values of a group of cases lie.
 
     Args:
-        name: of the group.
-        cases: how many [cases].
-        shares: by place [fraction].
-        plain_error, speculating_error: median |predicted / measured - 1| of each prediction.
+        name: name of the group.
+        cases: number of cases [cases].
+        shares: shares of the cases by place [1].
+        plain_error, speculating_error: median |predicted / measured - 1| of each prediction [1].
     """
 
     json_keys: ClassVar = (
@@ -101,27 +101,27 @@ class Placed:
 
     @property
     def share_between(self) -> float:
-        """Share that lies between both predictions."""
+        """Share of cases between both predictions."""
         return self.shares["between"]
 
     @property
     def share_faster(self) -> float:
-        """Share that is faster than both."""
+        """Share of cases faster than both."""
         return self.shares["faster"]
 
     @property
     def share_slower(self) -> float:
-        """Share that is slower than both."""
+        """Share of cases slower than both."""
         return self.shares["slower"]
 
 
 def both_ways(
     cases: Iterable[Case], predict: Callable[[Sequence[Case], Speculation], Sequence[dict[str, float] | RacklineError]]
 ) -> tuple[BothWays, ...]:
-    """Predict the served cases of unknown speculation in both ways; those without prediction are left out.
+    """Predict the served cases with unknown speculation both ways; those without a prediction are left out.
 
     Args:
-        predict: (cases, speculation) → values of each by metric, or why it has none.
+        predict: (cases, speculation) → values of each by metric, or the error that explains why there are none.
     """
     usual = usual_speculation()
     found: list[BothWays] = []
@@ -170,7 +170,7 @@ def by_group(rows: Sequence[BothWays]) -> tuple[Placed, ...]:
 
 
 def heading() -> str:
-    """What the two predictions are."""
+    """Description of the two predictions."""
     usual = usual_speculation()
     return f"one token per step, and {usual.label()}"
 

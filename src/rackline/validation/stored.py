@@ -14,12 +14,12 @@ from rackline.plain import plain
 from rackline.validation.scoreboard import Scoreboard
 
 RELATIVE, ABSOLUTE = 0.02, 0.002
-"""A median or p90 may grow by so much before it counts as worse: 2 % of itself and 0.2 points."""
+"""Increase of a median or p90 that does not count as worse: 2 % of itself plus 0.2 percentage points."""
 _DIGITS = 4
 
 
 def stored_form(board: Scoreboard, files: Iterable[str]) -> dict[str, Any]:
-    """What is stored of a scoreboard: totals, errors by metric and by group, why cases are unsupported."""
+    """The stored form of a scoreboard: totals, errors by metric and by group, reasons of unsupported cases."""
     return {
         "files": sorted(Path(name).name for name in files),
         "calibration": board.calibration,
@@ -50,7 +50,7 @@ def read_stored(path: Path) -> dict[str, Any]:
     """Read a stored scoreboard.
 
     Raises:
-        InputError: no such file, or not one that `write_stored` wrote.
+        InputError: the file does not exist, or `write_stored` did not write it.
     """
     allowed = "a scoreboard written by rackline validate --write-stored"
     text = read_text(path, what="--stored", allowed=allowed)
@@ -82,18 +82,18 @@ def _is_compared(stats: object) -> bool:
 
 
 def worse_than(stored: Mapping[str, Any], board: Scoreboard) -> list[str]:
-    """What got worse: one line a metric whose median or p90 widened, or that fewer cases support."""
+    """One line for each metric whose median or p90 got worse, or that fewer cases support."""
     found: list[str] = []
     metrics = board.metrics
     for name, before in cast("Mapping[str, Mapping[str, Any]]", stored["metrics"]).items():
         if name not in metrics:
-            found.append(f"{name}: is not scored any more")
+            found.append(f"{name}: is no longer scored")
             continue
         now = metrics[name]
         if now.supported < before["supported"]:
-            found.append(f"{name}: {now.supported} supported cases, there were {before['supported']}")
+            found.append(f"{name}: {now.supported} supported cases, before {before['supported']}")
         for key, value in (("median", now.median_abs_error), ("p90", now.p90_abs_error)):
             was = before[f"{key}_abs_error"]
             if was is not None and not value <= was * (1.0 + RELATIVE) + ABSOLUTE:
-                found.append(f"{name}: {key} error {value:.2%}, it was {was:.2%}")
+                found.append(f"{name}: {key} error {value:.2%}, before {was:.2%}")
     return found

@@ -1,4 +1,4 @@
-"""Training cases: predicted time of a step, all cases at once."""
+"""Predicted step time of training cases, all cases at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rackline.validation.train_cases import TrainCases, find_stack, prepare_trai
 def predict_training(
     resolver: Resolver, cases: Sequence[Case]
 ) -> Iterator[tuple[Case, dict[str, float] | Unsupported]]:
-    """Time of a step of each case under its own training stack [s]; every measured key is scored as `step_s`."""
+    """Step time of each case under its own training stack [s]; every measured key is scored as `step_s`."""
     ready, unsupported = prepare_training(resolver, cases)
     for one, step_s in zip(ready.cases, shipped_steps(ready), strict=True) if ready is not None else ():
         yield one, {"step_s": step_s}

@@ -1,4 +1,4 @@
-"""Prepared training cases: the parts of every step at once, so that prediction and fit are array arithmetic."""
+"""Prepared training cases: the parts of all steps as arrays, so that prediction and fit are array arithmetic."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from rackline.validation.train_layouts import mtp_layers, train_layout, train_st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainCases:
-    """Cases that can be predicted, side by side.
+    """Training cases that can be predicted, as columns.
 
     Args:
-        cases: in the order of `parts`.
-        stacks: name of the training stack of each.
-        parts: of one step of each, before any number of a stack.
-        generations, dtypes: of the chip and of the products, for slowdowns.
-        grace: whether the host is a Grace CPU.
-        measured_s: time of a step.
+        cases: the cases, in the order of `parts`.
+        stacks: name of the training stack of each case.
+        parts: parts of one step of each case, before any parameter of a stack.
+        generations, dtypes: chip generation and data type of matrix products, for slowdowns.
+        grace: whether the host is a Grace CPU, by case.
+        measured_s: measured step time, (cases,) [s].
     """
 
     cases: tuple[Case, ...]
@@ -53,7 +53,7 @@ class TrainCases:
     measured_s: Array
 
     def predict(self, stacks: Mapping[str, TrainingStack]) -> Array:
-        """Time of a step of each case under these stacks [s]."""
+        """Step time of each case under these stacks [s]."""
         found = np.empty(len(self.cases))
         for name in dict.fromkeys(self.stacks):
             rows = np.array([own == name for own in self.stacks])
@@ -61,11 +61,11 @@ class TrainCases:
         return found
 
     def predict_one(self, stack: TrainingStack) -> Array:
-        """Time of a step of each case under one stack, whose numbers may be arrays over the cases [s]."""
+        """Step time of each case under one stack, whose numbers may be arrays over the cases [s]."""
         return step_time(self.parts, stack, self.scale(stack)).step
 
     def scale(self, stack: TrainingStack) -> dict[str, Array]:
-        """What depends on chip and data type, case by case."""
+        """Parameters that depend on chip and data type, by case."""
         return {
             "gemm": np.array(
                 [lookup(stack.gemm_slowdown, g, d) for g, d in zip(self.generations, self.dtypes, strict=True)]
@@ -77,7 +77,7 @@ class TrainCases:
         }
 
     def take(self, rows: Array) -> TrainCases:
-        """Some of the cases."""
+        """A selection of the cases."""
         index = [int(row) for row in rows]
         return TrainCases(
             cases=tuple(self.cases[i] for i in index),
@@ -91,7 +91,7 @@ class TrainCases:
 
 
 def taken(parts: StepParts, rows: Array) -> StepParts:
-    """Some runs of the parts."""
+    """A selection of the runs."""
 
     def pick(value: Any) -> Any:
         if isinstance(value, np.ndarray):
@@ -108,7 +108,7 @@ def taken(parts: StepParts, rows: Array) -> StepParts:
 
 
 def joined(all_parts: Sequence[StepParts]) -> StepParts:
-    """The parts of several models as one; what a model does not have takes no time."""
+    """The parts of several models, concatenated; parts that a model lacks take no time."""
     lengths = [len(parts.runs) for parts in all_parts]
 
     def column(values: Sequence[Any]) -> Array:
@@ -136,15 +136,15 @@ def joined(all_parts: Sequence[StepParts]) -> StepParts:
 
 
 def measured_step_s(case: Case) -> float:
-    """Step time, from the quantity that was measured [s].
+    """Step time from the measured quantity [s].
 
-    FLOP of a step by the formulas with which the rates were published, attention counted over the whole square:
+    FLOP per step follow the formulas with which the rates were published, with attention over the full square:
     model 72 B s L d² (1 + s/6d + V/12Ld), with full recompute 96 B s L d² (1 + s/6d + V/16Ld).
 
     Sources: Narayanan et al. 2021 (arXiv:2104.04473), equation 3.
 
     Raises:
-        InputError: a rate of FLOP whose model has another shape than these formulas.
+        InputError: a FLOP rate was measured for a model that these formulas do not cover.
     """
     batch, seq, chips = case.number("global_batch"), case.number("seq_len"), case.num_chips
     if "step_s" in case.measured:
@@ -154,7 +154,7 @@ def measured_step_s(case: Case) -> float:
     key = next(iter(case.measured))
     shape = case.architecture
     if shape is None or not all(isinstance(shape.get(k), int) for k in ("num_layers", "d_model", "vocab_size")):
-        raise InputError(what=f"measured.{key}", given="a rate of FLOP", allowed="with `architecture` beside it")
+        raise InputError(what=f"measured.{key}", given="a FLOP rate", allowed="only together with `architecture`")
     layers, width, vocab = (float(shape[k]) for k in ("num_layers", "d_model", "vocab_size"))  # type: ignore[arg-type]
     times, inner = (96.0, 16.0) if key.startswith("hardware") else (72.0, 12.0)
     flop = times * batch * seq * layers * width**2 * (1 + seq / (6 * width) + vocab / (inner * layers * width))
@@ -172,7 +172,7 @@ class _Ready:
 
 
 def prepare_training(resolver: Resolver, cases: Sequence[Case]) -> tuple[TrainCases | None, tuple[Unsupported, ...]]:
-    """(cases made ready, None if there are none; those that cannot be predicted with their reason)."""
+    """(prepared cases, None if there are none; cases that cannot be predicted, with the reason)."""
     ready: list[_Ready] = []
     unsupported: list[Unsupported] = []
     stacks: dict[str, TrainingStack] = {}
@@ -265,7 +265,7 @@ def _micro_batch(
 def _unknown_recompute(
     resolver: Resolver, case: Case, model: Model, layout: TrainLayout, precision: TrainPrecision, stack: TrainingStack
 ) -> str:
-    """The cheapest recompute that fits, by our count."""
+    """The cheapest recomputation that fits by the memory model."""
     batch = _micro_batch(resolver, case, model, [layout], precision, stack)
     return cheapest_recompute(
         batch,
@@ -276,7 +276,7 @@ def _unknown_recompute(
 
 
 def find_stack(name: str) -> TrainingStack:
-    """A training stack of the catalogue; the default one where the name is unknown."""
+    """A training stack of the catalogue; the default one if the name is unknown."""
     from rackline.catalog import names
 
     if name == "unit":

@@ -1,4 +1,4 @@
-"""The parameters of training stacks, fitted to published steps: few, common to all models, shrunk towards a prior."""
+"""Fit of the training stacks' parameters to published steps: few, common to all models, shrunk towards a prior."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rackline.training.stack import TrainingStack
 from rackline.validation.train_cases import TrainCases, find_stack
 
 NOISE = 0.05
-"""Spread of one configuration between releases, against which misfits are weighed (median of repeats 2 to 4 %)."""
+"""Spread of one configuration between releases, the scale of residuals (median of repeats 2 to 4 %)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """One fitted number.
+    """One fitted parameter.
 
     Args:
-        name: "field", "field generation dtype" for slowdowns, or "field stack" for numbers of one stack.
-        prior: value it is drawn to.
-        spread: how far it may lie from the prior before that costs as much as one misfit, in ln.
+        name: "field", "field generation dtype" for slowdowns, or "field stack" for parameters of one stack.
+        prior: value that it is shrunk to.
+        spread: standard deviation of the prior, in ln.
         low, high: bounds.
     """
 
@@ -42,7 +42,7 @@ class Number:
 
     @property
     def of(self) -> tuple[str, ...]:
-        """What it belongs to: (generation, dtype), (stack,) or nothing."""
+        """What the parameter belongs to: (generation, dtype), (stack,) or ()."""
         return tuple(self.name.split(" ")[1:])
 
 
@@ -57,7 +57,7 @@ _COMMON: tuple[Number, ...] = (
     _n("gemm_slowdown blackwell bf16", 1.15, 0.15, 0.8, 2.0),
     _n("gemm_slowdown blackwell fp8", 1.15, 0.15, 0.8, 2.0),
     _n("gemm_slowdown blackwell fp4", 1.15, 0.15, 0.8, 2.0),
-    _n("gemm_slowdown * *", 1.15, 0.15, 0.8, 2.0),  # chips that nobody measured stay at the prior
+    _n("gemm_slowdown * *", 1.15, 0.15, 0.8, 2.0),  # chips without measurements stay at the prior
     _n("expert_slowdown hopper *", 1.1, 0.15, 0.8, 2.0),
     _n("flash_backward", 1.3, 0.15, 0.9, 2.0),
     _n("elementwise", 1.0, 0.4, 0.3, 4.0),
@@ -81,7 +81,7 @@ _COMMON: tuple[Number, ...] = (
 
 @cache
 def fitted_numbers() -> tuple[Number, ...]:
-    """All fitted numbers: those that stacks share, and those that a stack of the catalogue has of its own."""
+    """All fitted parameters: those that stacks share, and those of single stacks of the catalogue."""
     own = (
         _n(f"{one.name} {stack}", one.prior, one.spread, one.low, one.high)
         for stack in names("training_stacks")
@@ -91,7 +91,7 @@ def fitted_numbers() -> tuple[Number, ...]:
 
 
 def stacks_with(values: Mapping[str, float], base: Mapping[str, TrainingStack]) -> dict[str, TrainingStack]:
-    """Stacks that hold these numbers; what is not fitted stays as it is."""
+    """Stacks with these parameters; everything else is unchanged."""
     found: dict[str, TrainingStack] = {}
     tables = ("gemm_slowdown", "expert_slowdown")
     for name, stack in base.items():
@@ -116,15 +116,15 @@ def base_stacks(cases: TrainCases) -> dict[str, TrainingStack]:
 def fit_numbers(
     cases: TrainCases, rows: Array, base: Mapping[str, TrainingStack], start: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """Fit all numbers to some cases.
+    """Fit all parameters to some cases.
 
-    Minimises the soft-L1 loss of ln(predicted / measured) over NOISE, and the squares of ln(value / prior) over each
-    number's spread: a number that the cases do not touch stays at its prior.
+    Minimises the soft-L1 loss of ln(predicted / measured) over NOISE, plus the squares of ln(value / prior) over each
+    parameter's spread: a parameter that the cases do not depend on stays at its prior.
 
     Args:
-        rows: mask or index of the cases that are seen.
-        base: stacks that hold what is not fitted.
-        start: values to begin with.
+        rows: mask or indices of the cases to fit.
+        base: stacks with everything that is not fitted.
+        start: initial values.
     """
     from scipy import optimize
 
@@ -138,7 +138,7 @@ def fit_numbers(
     def loss(x: Array) -> Array:
         values = {number.name: float(v) for number, v in zip(fitted_numbers(), np.exp(x), strict=True)}
         misfit = (np.log(seen.predict(stacks_with(values, base))) - target) / NOISE
-        # soft L1 of the misfits, plain squares of the shrinkage
+        # soft L1 loss of the residuals, squares for the priors
         soft = np.sign(misfit) * np.sqrt(2.0 * (np.sqrt(1.0 + misfit**2) - 1.0))
         return np.concatenate([soft, (x - prior) / spread])
 

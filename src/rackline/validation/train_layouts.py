@@ -1,4 +1,4 @@
-"""A training case → the measured run; settings that the source does not state are filled in by stated rules."""
+"""The layout of a training case; settings that the source does not state follow from documented rules."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rackline.validation.cases import Case
 _COUNTS = ("tp", "pp", "virtual_pp", "cp", "ep", "expert_tp", "moe_tp", "dp", "fsdp")
 SHARDING = {"full-shard": 3, "fsdp": 3, "shard-grad-op": 2, "zero-3": 3, "zero-2": 2, "zero-1": 1, "none": 0}
 WIDE_EXPERTS = 16
-"""Most experts per layer, each as wide as a dense block, at which tensor parallelism still splits experts."""
+"""Most experts per layer, each as wide as a dense block, for which tensor parallelism still splits experts."""
 
 
 def train_stack_name(case: Case, generation: str) -> str:
-    """Name of the training stack of a case in the catalogue, by stack, release and generation of the chip."""
+    """Catalogue name of the training stack of a case, by stack, release and chip generation."""
     name = case.stack.lower().replace(" ", "-").replace("_", "-")
     given = version_numbers(case.stack_version)
     for known in names("training_stacks"):
@@ -31,13 +31,13 @@ def train_stack_name(case: Case, generation: str) -> str:
 
 
 def train_layout(case: Case, model: Model) -> TrainLayout:
-    """The run of a case.
+    """The layout of a case.
 
-    A missing virtual_pp means as many parts as there are layers; a missing micro_batch 1; an unknown recompute
-    none until memory is counted; a missing expert_tp is tp for few wide experts, else 1; dp follows from the chips.
+    A missing virtual_pp is the number of layers; a missing micro_batch is 1; an unknown recompute is none until memory
+    is counted; a missing expert_tp is tp for few wide experts, else 1; dp follows from the chips.
 
     Raises:
-        LayoutError: parts that contradict each other or do not fit the chips.
+        LayoutError: parts contradict each other or do not fit the chips.
     """
     parts: dict[str, int] = {}
     for key, value in case.layout.items():
@@ -100,9 +100,9 @@ def _recompute(case: Case) -> str:
 
 
 def truncated(model: Model, num_layers: int) -> Model:
-    """The model with fewer or more layers: proxies that papers and recipes measure in place of the whole.
+    """The model with fewer or more layers: a proxy that papers and recipes measure instead of the whole.
 
-    Leading layers are kept; layers beyond the model's own are like the last.
+    Leading layers are kept; additional layers are like the last one.
     """
     groups: list[LayerGroup] = []
     left = num_layers
@@ -116,7 +116,7 @@ def truncated(model: Model, num_layers: int) -> Model:
 
 
 def mtp_layers(case: Case, model: Model) -> int:
-    """Layers that predict further tokens in training: DeepSeek-V3's one, unless the case says without."""
+    """Multi-token-prediction layers in training: those of the model, unless the case says otherwise."""
     if "mtp" in case.text("variant").lower() and "w/o" in case.text("variant").lower():
         return 0
     return model.mtp_layers

@@ -1,4 +1,4 @@
-"""Leave one out: the training parameters refitted without each source or model family, scored on held-out cases."""
+"""Leave-one-out: training parameters are refitted without each source or model family and scored on the held-out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FAMILIES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainFold:
-    """One refit: what was left out, the numbers, and scores of what was left out."""
+    """One refit: what was held out, the fitted parameters, and the scores of the held-out cases."""
 
     json_keys: ClassVar = ("left_out", "*stats", "numbers")
 
@@ -46,12 +46,12 @@ class TrainFold:
 
     @property
     def stats(self) -> Stats:
-        """Errors on what was left out."""
+        """Errors of the held-out cases."""
         return statistics(self.scores)
 
 
 class RepeatSpread(TypedDict):
-    """Cases of one configuration: how many pairs, median and 90th percentile of |a / b - 1|."""
+    """Pairs of cases of one configuration: their number, and the median and 90th percentile of |a / b - 1|."""
 
     pairs: int
     median: float
@@ -63,9 +63,9 @@ class TrainRefit:
     """All refits of one kind.
 
     Args:
-        by: what was left out in turn.
-        folds: the largest first.
-        whole: the fit that sees every case.
+        by: what was held out in turn.
+        folds: all refits, the largest fold first.
+        whole: the fit to all cases.
         spread: (pairs, median, 90th percentile) of the difference between cases of one configuration.
         unsupported: cases without a prediction [count].
     """
@@ -89,7 +89,7 @@ class TrainRefit:
 
     @property
     def left_out(self) -> Stats:
-        """Errors of all cases while they were left out."""
+        """Errors of all cases when they were held out."""
         return statistics([score for fold in self.folds for score in fold.scores])
 
     @property
@@ -99,7 +99,7 @@ class TrainRefit:
 
     @property
     def repeat_spread(self) -> RepeatSpread:
-        """The spread by name."""
+        """The spread as a dictionary."""
         pairs, median, p90 = self.spread
         return {"pairs": pairs, "median": median, "p90": p90}
 
@@ -111,12 +111,12 @@ def family(case: Case) -> str:
 
 
 def fold_of(case: Case, by: TrainLeftOut) -> str:
-    """The fold that a case belongs to; the source of a training case is its stack."""
+    """The fold of a case; the source of a training case is its stack."""
     return {"source": case.stack, "model": family(case), "chip": case.chip}[by] or "-"
 
 
 def repeat_spread(cases: TrainCases) -> tuple[int, float, float]:
-    """Cases of one configuration in several releases or at several scales: how far they lie apart.
+    """Spread of cases of one configuration in several releases or at several scales.
 
     Returns:
         (pairs, median, 90th percentile of |a / b - 1| of the time of a step over its work).
@@ -152,14 +152,14 @@ def refit_training(
     *,
     done: Callable[[str, int, int], None] | None = None,
 ) -> TrainRefit:
-    """Refit without each source, model family or chip in turn and score what was left out.
+    """Refit without each source, model family or chip in turn and score the held-out cases.
 
     Args:
-        found: cases; only those of kind train count.
+        found: cases, of which those of kind train are used.
         done: called with (what, finished, all) after each fold.
 
     Raises:
-        InputError: fewer than two folds.
+        InputError: there are fewer than two folds.
     """
     ready, unsupported = prepare_training(Resolver(), [case for case in found.cases if case.kind == "train"])
     groups = sorted({fold_of(case, by) for case in ready.cases}) if ready is not None else []
@@ -186,7 +186,7 @@ def refit_training(
 
 
 def stacked(ready: TrainCases, numbers: Mapping[str, float]) -> Array:
-    """Predictions under fitted numbers [s]."""
+    """Predictions under fitted parameters [s]."""
     return ready.predict(stacks_with(numbers, base_stacks(ready)))
 
 
@@ -199,10 +199,10 @@ def _scores(ready: TrainCases, predicted: Array, rows: Array) -> tuple[Score, ..
 
 
 def fitted_stacks(found: CaseSet) -> dict[str, TrainingStack]:
-    """All training stacks of the catalogue with numbers fitted to these cases.
+    """All training stacks of the catalogue with parameters fitted to these cases.
 
     Raises:
-        InputError: no training case that can be predicted.
+        InputError: no training case can be predicted.
     """
     ready, _ = prepare_training(Resolver(), [case for case in found.cases if case.kind == "train"])
     if ready is None:

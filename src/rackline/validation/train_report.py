@@ -1,4 +1,4 @@
-"""Refits of the training parameters: a terminal table and a block of a page."""
+"""Reports of refits of the training parameters: a terminal table and a block on a page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMES = {"source": "source", "model": "model family", "chip": "chip"}
 
 
 def train_marks(by: TrainLeftOut) -> tuple[str, str]:
-    """The lines of a page between which the table of these refits stands."""
+    """The marker lines around the table of these refits on a page."""
     return f"<!-- training left out by {by}: begin -->", f"<!-- training left out by {by}: end -->"
 
 
@@ -35,7 +35,7 @@ def _cells(stats: Stats) -> list[str]:
 def _rows(found: TrainRefit) -> list[tuple[str, list[str]]]:
     return [
         ("in sample", _cells(found.whole.stats)),
-        (f"each {_NAMES[found.by]} left out", _cells(found.left_out)),
+        (f"each {_NAMES[found.by]} held out", _cells(found.left_out)),
         *((f"without {fold.left_out}", _cells(fold.stats)) for fold in found.folds),
     ]
 
@@ -43,27 +43,27 @@ def _rows(found: TrainRefit) -> list[tuple[str, list[str]]]:
 def _notes(found: TrainRefit) -> str:
     pairs, median, p90 = found.spread
     repeats = f"; the same configuration in another release or at another scale ({pairs} pairs) differs by "
-    repeats += f"{percent(median)} (median), {percent(p90)} (p90)" if pairs else "nothing, there are no repeats"
+    repeats += f"{percent(median)} (median), {percent(p90)} (p90)" if pairs else "nothing: there are no repeats"
     lost = f"; {found.unsupported} cases have no prediction" if found.unsupported else ""
     return f"median of the {_NAMES[found.by]} medians {percent(found.median_of_medians)}{repeats}{lost}"
 
 
 def train_refit_report(found: TrainRefit, *, elapsed_s: float | None = None) -> Group:
-    """Everything that `rackline validate --refit` prints for training cases.
+    """Report of `rackline validate --refit` for training cases.
 
     Args:
-        elapsed_s: how long the refits took [s].
+        elapsed_s: wall time of the refits [s].
     """
-    head = Text(f"training numbers refitted without each {_NAMES[found.by]} in turn", style="bold")
+    head = Text(f"training parameters refitted without each {_NAMES[found.by]} in turn", style="bold")
     if elapsed_s is not None:
         head.append(f", {format_seconds(elapsed_s)}", style="dim")
-    table = plain_table("error of the time of a step, |predicted / measured - 1|")
+    table = plain_table("error of the step time, |predicted / measured - 1|")
     table.add_column("")
     for name in ("cases", "median", "p90", "≤ 20 %", "bias"):
         table.add_column(name, justify="right", no_wrap=True)
     for name, cells in _rows(found):
         table.add_row(name, *cells)
-    numbers = plain_table("fitted numbers")
+    numbers = plain_table("fitted parameters")
     numbers.add_column("number", no_wrap=True)
     for name in ("least", "most", "all cases"):
         numbers.add_column(name, justify="right", no_wrap=True)
@@ -73,7 +73,7 @@ def train_refit_report(found: TrainRefit, *, elapsed_s: float | None = None) -> 
 
 
 def ranges(found: TrainRefit) -> dict[str, tuple[float, float, float]]:
-    """Number → (least, most) over the folds, and its value in the fit that sees all cases."""
+    """Parameter → (least, greatest value over the folds, value in the fit to all cases)."""
     spread: dict[str, tuple[float, float, float]] = {}
     for name, value in found.whole.numbers.items():
         known = [fold.numbers[name] for fold in found.folds]
@@ -84,7 +84,7 @@ def ranges(found: TrainRefit) -> dict[str, tuple[float, float, float]]:
 def train_refit_markdown(found: TrainRefit) -> str:
     """The refits as Markdown tables."""
     lines = [
-        f"Training numbers refitted without each {_NAMES[found.by]} in turn; {_notes(found)}.",
+        f"Training parameters are refitted without each {_NAMES[found.by]} in turn; {_notes(found)}.",
         "",
         "| | cases | median error | p90 | within 20 % | bias |",
         "|---|---:|---:|---:|---:|---:|",

@@ -23,8 +23,8 @@ _RARE = (
     "stated",
 )
 _DESCRIBES = ("is_default", "stands_for", "own")
-"""What a record says of itself, which no fit touches."""
-"""Habits that a file states only where they are not the common ones."""
+"""Fields that describe the record itself and are not fitted."""
+"""Properties that a file states only if they differ from the defaults."""
 _HABITS = (
     "name",
     "kernels",
@@ -50,9 +50,9 @@ class NotWritten:
     """A stack whose file could not be written.
 
     Args:
-        file: its name.
-        reason: why.
-        toml: what it would hold.
+        file: its file name.
+        reason: why it could not be written.
+        toml: its content.
     """
 
     file: str
@@ -61,13 +61,13 @@ class NotWritten:
 
 
 def write_stacks(stacks: Mapping[str, TrainingStack], folder: Path) -> tuple[list[Path], list[NotWritten]]:
-    """Write one file per stack; habits and their sources are kept as they are, fitted numbers are replaced.
+    """Write one file per stack, with the fitted parameters replaced and everything else kept.
 
     Args:
         folder: an existing folder.
 
     Returns:
-        The files, and those that could not be written, with what they would hold: a fit takes minutes.
+        The files, and those that could not be written, with their content, because a fit takes minutes.
     """
     written: list[Path] = []
     failed: list[NotWritten] = []

@@ -1,4 +1,4 @@
-"""The worst predictions, each with the passes behind it."""
+"""The worst predictions, with a breakdown of their passes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST = 10
 
 
 def worst_scores(scores: Sequence[Score], most: int = MOST) -> list[Score]:
-    """The values that are furthest off, at most one per case, furthest first."""
+    """The predictions with the largest errors, at most one per case, largest first."""
     found: dict[tuple[str, str], Score] = {}
     for score in sorted(scores, key=lambda score: -score.log_ratio):
         if len(found) == most:
@@ -25,10 +25,10 @@ def worst_scores(scores: Sequence[Score], most: int = MOST) -> list[Score]:
 def worst_cases(
     predictor: Predictor, cases: Mapping[tuple[str, str], Case], scores: Sequence[Score], most: int = MOST
 ) -> tuple[WorstCase, ...]:
-    """Plain data of the worst cases: what was measured and predicted, and where the time goes in their passes.
+    """The worst cases as plain data: measured and predicted values, and where the time goes in their passes.
 
     Args:
-        cases: by id and place.
+        cases: cases by id and location.
     """
     found: list[WorstCase] = []
     for score in worst_scores(scores, most):
@@ -42,7 +42,7 @@ def _entry(predictor: Predictor, case: Case, score: Score) -> WorstCase:
     passes: dict[str, WorstPass] = {}
     try:
         found = predictor.passes(case)
-    except RacklineError:  # the value was predicted, only its breakdown cannot be had
+    except RacklineError:  # the prediction exists, only its breakdown is not available
         found = {}
     for name, time in found.items():
         passes[name] = {
