@@ -14,6 +14,9 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 for _name in ("HF_TOKEN", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
     os.environ.pop(_name, None)
 
+# The lab exchanges between devices of the host; JAX reads this once, when it is first imported.
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+
 # A loaded 2-core machine breaks hypothesis's 200 ms deadline without any fault in the code.
 settings.register_profile("rackline", deadline=None, max_examples=60, print_blob=True)
 settings.load_profile("rackline")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rackline.api.explain import explain as explain
     from rackline.api.fit import fit as fit
     from rackline.api.infer_prices import infer_prices as infer_prices
+    from rackline.api.lab import experiment as experiment
     from rackline.api.lecture import lecture as lecture
     from rackline.api.memory import memory as memory
     from rackline.api.models import models as models
@@ -80,6 +81,7 @@ _WHERE = {
     "clusters": "rackline.api.clusters",
     "compare": "rackline.api.compare",
     "encode": "rackline.api.encode",
+    "experiment": "rackline.api.lab",
     "explain": "rackline.api.explain",
     "fit": "rackline.api.fit",
     "infer_prices": "rackline.api.infer_prices",

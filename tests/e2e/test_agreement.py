@@ -37,7 +37,7 @@ LEAST_OVER_COST, MOST_OVER_COST = 0.75, 1.05
 @cache
 def compared(pair: tuple[tuple[str, str], ...], given: int, made: int) -> Sequence[Mapping[str, float | None]]:
     """The values of both sides, by `compare`."""
-    found = rl.compare([f"{name}@{on}" for name, on in pair], input=given, output=made)
+    found = rl.compare([f"{name}@{on}" for name, on in pair], use="batch", input=given, output=made)
     return [side.values for side in found.result.sides]
 
 

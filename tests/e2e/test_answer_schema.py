@@ -31,6 +31,7 @@ COMMANDS = (
     "train llama-3.1-8b --on dgx-h100 --chips 8 --tokens 1B --global-batch 64k --layout tp=8",
     "train llama-3.1-405b --on dgx-h100 --chips 8 --tokens 1B --global-batch 64k --layout tp=8",
     f"{SERVER} --rate 5",
+    f"{SERVER} --rate 8 --high-priority-share 20% --policy priority --slo ttft=2s",
     f"{SERVER} --users 8 --slo ttft=2s,tpot=50ms@p99 --compare policy=prefill-first",
     f"{SERVER} --rate 1 --capacity ttft=1s,tpot=30ms@p90",
     f"{SERVER} --rate 1 --capacity ttft=1us",
@@ -74,6 +75,7 @@ COMMANDS = (
     "compare h100 b200 mi355x",
     "compare llama-3.1-8b qwen3-8b",
     "compare llama-3.1-8b@l40s-8 llama-3.1-8b@dgx-h100 --input 1k --output 50",
+    "compare llama-3.1-8b@l40s-8 --stack vllm,sglang --now tp=1,batch=32 --input 1k --output 50",
     "ask questions.toml",
     "schema plan",
     "schema --answers",
@@ -176,7 +178,7 @@ def test_no_key_may_be_unknown_or_missing(
         if holder.keys() & {"name", "label", "layout", "verdict", "chip"}:
             with pytest.raises(ValidationError):
                 checked.validate(changed)
-    for name in answer.keys() - {"model_origins", "warnings", "media"}:  # only where there are any
+    for name in answer.keys() - {"model_origins", "warnings", "media", "adapter"}:  # only where there are any
         with pytest.raises(ValidationError):
             checked.validate({key: value for key, value in answer.items() if key != name})
     with pytest.raises(ValidationError):

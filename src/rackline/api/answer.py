@@ -19,7 +19,7 @@ from rackline.api.watch import Watch
 from rackline.errors import InputError, nearest_names
 
 if TYPE_CHECKING:
-    from rackline.arch import MediaPart, Origin
+    from rackline.arch import AppliedAdapter, MediaPart, Origin
     from rackline.report.figure import Figure
 
 P = ParamSpec("P")
@@ -42,6 +42,7 @@ class Answer(Generic[Q, R]):
         warnings: what must be said beside the numbers, such as assumptions about a model.
         defaults: what was taken where the question says nothing, such as the serving stack.
         media: images and sound of each request.
+        adapter: low-rank adapter that all tokens go through.
     """
 
     question: Q
@@ -51,6 +52,7 @@ class Answer(Generic[Q, R]):
     warnings: tuple[str, ...] = ()
     defaults: tuple[str, ...] = ()
     media: tuple[MediaPart, ...] = ()
+    adapter: AppliedAdapter | None = None
 
     @property
     def verb(self) -> Verb[Q, R]:
@@ -72,6 +74,7 @@ class Answer(Generic[Q, R]):
             **({"warnings": list(self.warnings)} if self.warnings else {}),
             **({"defaults": list(self.defaults)} if self.defaults else {}),
             **({"media": plain(list(self.media))} if self.media else {}),
+            **({"adapter": plain(self.adapter)} if self.adapter else {}),
             **plain(self.verb.data(self)),
         }
 
@@ -93,8 +96,9 @@ class Answer(Generic[Q, R]):
         """
         from rich.text import Text
 
+        noted = (*self.origins, *self.media, *((self.adapter,) if self.adapter else ()))
         lines = [Text(text, style="dim") for text in self.defaults]
-        lines += [Text(one.line, style="dim") for one in (*self.origins, *self.media) if one.line]
+        lines += [Text(one.line, style="dim") for one in noted if one.line]
         warned = [Text(f"warning: {text}", style="yellow") for text in self.warnings]
         return [*self.verb.text(self, width), *lines, *warned]
 
@@ -322,6 +326,7 @@ def answer_of(question: Q, solve: Callable[[Q, Watch], R], watch: Watch | None =
         warnings=tuple(watch.warnings),
         defaults=tuple(watch.defaults),
         media=tuple(watch.media),
+        adapter=watch.adapter,
     )
 
 

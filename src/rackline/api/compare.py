@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
 from rackline.api.fields import INPUT, OUTPUT, RENT
 from rackline.api.model_question import ModelQuestion
-from rackline.api.option import Quantity, limit, option, si, texts
-from rackline.api.resolve import Lookup, check_context, lookup_of, model_and_cluster, numbers_of
+from rackline.api.option import Quantity, limit, option, texts
+from rackline.api.plan_question import PlanQuestion
+from rackline.api.resolve import Lookup, lookup_of
 from rackline.api.watch import Watch
 from rackline.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
-    from rackline.api.option import CalibrationLike, Texts
-    from rackline.arch import AnyModel
+    from rackline.api.option import CalibrationLike, LayoutLike, Settings, Texts
+    from rackline.api.uses import Use
     from rackline.catalog import RentKind
     from rackline.hardware import Chip, Cluster
     from rackline.report.compare_report import Comparison, Side
+    from rackline.report.deployments_report import Change
     from rackline.report.figure import Figure
+
+_PLAN = {one.name: one.metadata for one in fields(PlanQuestion)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +42,42 @@ class CompareQuestion(ModelQuestion):
             several=True,
         ),
     )
-    input: Quantity = field(default="4k", metadata=INPUT)
-    output: Quantity = field(default="1k", metadata=OUTPUT)
-    tpot: Quantity | None = field(default=None, metadata=limit("time per output token of deployments", "30ms"))
-    ttft: Quantity | None = field(default=None, metadata=limit("time to first token of deployments", "2s"))
-    rent: str | None = field(default=None, metadata=RENT)
-    calibration: CalibrationLike = field(
-        default="auto",
+    stack: Texts | None = field(
+        default=None,
         metadata=option(
-            "object", "calibration of deployments: auto, trtllm, vllm, sglang, generic, unit or a TOML file"
+            "text",
+            "serving engines of the deployments, such as vllm,sglang=0.5.6: each deployment under each of them, with "
+            "its kernels and its launch rules",
+            several=True,
         ),
     )
+    now: str | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "today's deployment on the first MODEL@CLUSTER, to compare its plan with: layout and sequences in flight "
+            "on a replica, such as tp=8,batch=64; also precision= and mode=",
+        ),
+    )
+    use: str | None = field(default=None, metadata=_PLAN["use"])
+    input: Quantity | None = field(default=None, metadata=INPUT)
+    output: Quantity | None = field(default=None, metadata=OUTPUT)
+    tpot: Quantity | None = field(default=None, metadata=limit("time per output token of deployments", "30ms"))
+    ttft: Quantity | None = field(default=None, metadata=limit("time to first token of deployments", "2s"))
+    chips: Quantity | None = field(default=None, metadata=_PLAN["chips"])
+    precision: Texts | None = field(default=None, metadata=_PLAN["precision"])
+    mode: Texts | None = field(default=None, metadata=_PLAN["mode"])
+    layout: LayoutLike | None = field(default=None, metadata=_PLAN["layout"])
+    calibration: CalibrationLike = field(default="auto", metadata=_PLAN["calibration"])
+    memory_fraction: Quantity = field(default="0.9", metadata=_PLAN["memory_fraction"])
+    any_layout: bool = field(default=False, metadata=_PLAN["any_layout"])
+    cache_hit: Quantity = field(default="0", metadata=_PLAN["cache_hit"])
+    routing: str | None = field(default=None, metadata=_PLAN["routing"])
+    price: Quantity | None = field(default=None, metadata=_PLAN["price"])
+    rent: str | None = field(default=None, metadata=RENT)
+    bill: str = field(default="whole", metadata=_PLAN["bill"])
+    serving: str = field(default="both", metadata=_PLAN["serving"])
+    set: Settings | None = field(default=None, metadata=_PLAN["set"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,23 +88,41 @@ class Compared:
         kind: chips, clusters, models or deployments.
         sides: in the order of the names.
         prices: of which kind the prices are, and which are estimated; empty without prices.
+        use: what the use of the deployments added to the question; None for other kinds.
+        changes: from today's deployment to its plan; empty without today's.
+        why: where the cost changes most.
     """
 
     kind: str
     sides: tuple[Side, ...]
     prices: str = ""
+    use: Use | None = None
+    changes: tuple[Change, ...] = ()
+    why: tuple[str, ...] = ()
 
 
 def _text(answer: Answer[CompareQuestion, Compared], width: int) -> Iterable[Any]:
-    from rackline.report.compare_report import compare_table
+    from rackline.report.compare_report import compare_report
+    from rackline.report.deployments_report import changes_report, deployments_report
 
-    yield compare_table(answer.result.sides, what=answer.result.kind, prices=answer.result.prices)
+    found = answer.result
+    rows = [(side.name, side.deployed, side.values) for side in found.sides if side.deployed is not None]
+    if not rows:
+        yield compare_report(found.sides, what=found.kind, prices=found.prices, width=width)
+        return
+    yield deployments_report(rows, prices=found.prices, width=width)
+    if found.changes:
+        yield ""
+        yield changes_report(found.changes, found.why, planned=found.sides[1].name)
+    if found.use is not None and found.use.text:
+        yield found.use.text
 
 
 def _data(answer: Answer[CompareQuestion, Compared]) -> Comparison:
     from rackline.report.compare_report import compare_data
 
-    return compare_data(answer.result.sides, what=answer.result.kind, prices=answer.result.prices)
+    found = answer.result
+    return compare_data(found.sides, what=found.kind, prices=found.prices, changes=found.changes, why=found.why)
 
 
 def _summary(answer: Answer[CompareQuestion, Compared]) -> str:
@@ -101,11 +148,18 @@ def compare(question: CompareQuestion, watch: Watch) -> Compared:
         >>> rl.compare(["h100", "b200"])
         <compare: 2 chips: h100-sxm, b200-sxm>
     """
+    from rackline.api.deployments import engines_of
+
     names = texts(question.names)
-    if len(names) < 2:
-        raise InputError(what="names", given=" ".join(names), allowed="two or more of one kind")
-    if any("@" in name for name in names):
-        return _deployments(names, question, watch)
+    deployments = any("@" in name for name in names)
+    if len(names) < 2 and not (deployments and (question.now is not None or len(engines_of(question)) > 1)):
+        allowed = "two or more of one kind; one MODEL@CLUSTER with `stack` vllm,sglang or with `now`"
+        raise InputError(what="names", given=" ".join(names), allowed=allowed)
+    if deployments:
+        return _deployments(question, watch)
+    for name in ("stack", "now"):
+        if getattr(question, name) is not None:
+            raise InputError(what=name, given=getattr(question, name), allowed="only with deployments, MODEL@CLUSTER")
     return _of_the_catalogue(names, question.rent, lookup_of(question, watch))
 
 
@@ -202,32 +256,22 @@ def _of_the_catalogue(names: tuple[str, ...], rent: str | None, lookup: Lookup) 
     )
 
 
-def _deployments(names: tuple[str, ...], question: CompareQuestion, watch: Watch) -> Compared:
-    """Plans of MODEL@CLUSTER, at prices of one kind."""
-    from rackline.parallel import precision
-    from rackline.report.compare_report import deployment_side
-    from rackline.search import Constraints, SearchSpace, plan
-    from rackline.serving.workload import Workload
+def _deployments(question: CompareQuestion, watch: Watch) -> Compared:
+    """Plans of MODEL@CLUSTER, at prices of one kind, and today's deployment."""
+    from rackline.api.deployments import asked_of, sides_of
+    from rackline.hardware import cluster
+    from rackline.report.deployments_report import changes, why
 
-    pairs: list[tuple[AnyModel, Cluster]] = []
-    for name in names:
-        model_name, separator, cluster_name = name.rpartition("@")
-        if not separator or not model_name or not cluster_name:
-            raise InputError(what="deployment", given=name, allowed="MODEL@CLUSTER, for all names")
-        pair = model_and_cluster(model_name, cluster_name, lookup=lookup_of(question, watch))
-        check_context(pair[0], si(question.input) + si(question.output), watch)
-        pairs.append(pair)
-    priced, said = _clusters([cluster for _, cluster in pairs], question.rent)
-    sides: list[Side] = []
-    for name, (model, _), cluster in zip(names, pairs, priced, strict=True):
-        with watch.moving(f"planning {name}"):
-            answer = plan(
-                model,
-                cluster,
-                Workload(input_len=si(question.input), output_len=si(question.output)),
-                calibration=numbers_of(question.calibration, model, cluster, watch),
-                search_space=SearchSpace(precisions=[precision("native", model, cluster.chip)]),
-                constraints=Constraints.of(question.tpot, question.ttft),
-            )
-        sides.append(deployment_side(name, answer))
-    return Compared(kind="deployments", sides=tuple(sides), prices=said)
+    said, rent = "", question.rent
+    if question.price is None:
+        clusters = [cluster(one.question.on) for one in asked_of(question, rent) if isinstance(one.question.on, str)]
+        kind = _kind_of_prices([one.chip for one in clusters], rent)
+        said = _clusters(clusters, rent)[1]
+        rent = None if kind is None else kind.replace("_", "-")
+    sides, use = sides_of(asked_of(question, rent), watch)
+    first, second = (side.deployed for side in sides[:2])
+    moved: tuple[Change, ...] = ()
+    reasons: tuple[str, ...] = ()
+    if first is not None and second is not None and first.today:
+        moved, reasons = changes(first, second), why(first, second)
+    return Compared(kind="deployments", sides=tuple(sides), prices=said, use=use, changes=moved, why=reasons)

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api import fields as shared
+from rackline.api.adapter import AdapterQuestion, with_adapter
 from rackline.api.answer import Answer, SideFile, asks
-from rackline.api.media import MediaQuestion, media_of, media_tokens, with_media
+from rackline.api.media import media_of, media_tokens, with_media
 from rackline.api.option import Option, Quantity, count, layout_text, option, si, tokens, whole
 from rackline.api.resolve import check_context, resolve
 from rackline.api.watch import Watch
@@ -31,7 +32,7 @@ POLICIES: tuple[StepPolicy, ...] = ("blackboard", "serial", "overlap")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainQuestion(MediaQuestion):
+class ExplainQuestion(AdapterQuestion):
     """What does one pass take, row by row: formula, coefficients, numbers put in, seconds, share, what binds?"""
 
     ask: ClassVar[str] = "explain"
@@ -194,7 +195,8 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
     resolved, media = resolve(question, watch), media_of(question, watch)
     context_len += media_tokens(media)
     new_tokens += media_tokens(media) if new_tokens else 0
-    resolved = replace(resolved, model=with_media(resolved.model, media, new_tokens or None))
+    model = with_adapter(with_media(resolved.model, media, new_tokens or None), question, watch)
+    resolved = replace(resolved, model=model)
     check_context(resolved.model, max(context_len, new_tokens), watch)
 
     from rackline.parallel import Layout, parse_layout

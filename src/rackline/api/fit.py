@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api import fields as shared
+from rackline.api.adapter import AdapterQuestion, with_adapter
 from rackline.api.answer import Answer, asks
-from rackline.api.media import MediaQuestion, media_of, media_tokens, with_media
+from rackline.api.media import media_of, media_tokens, with_media
 from rackline.api.option import Quantity, count, layout_text, si, tokens, whole
 from rackline.api.resolve import check_context, resolve
 from rackline.api.watch import Watch
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FitQuestion(MediaQuestion):
+class FitQuestion(AdapterQuestion):
     """What fits on a cluster: weights per chip, room for KV, largest context and concurrency, layout by layout?"""
 
     ask: ClassVar[str] = "fit"
@@ -106,7 +107,7 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
     """
     resolved = resolve(question, watch)
     media, cluster = media_of(question, watch), resolved.cluster
-    model = with_media(resolved.model, media)
+    model = with_adapter(with_media(resolved.model, media), question, watch)
 
     from rackline.parallel import matching_layouts
     from rackline.serving.capacity import capacity

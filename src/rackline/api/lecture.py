@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -39,6 +39,10 @@ class LectureQuestion(Question):
         default=None,
         metadata=option("text", "one claim in full, such as C99, N01 (a summary) or Q4 (a flash card)"),
     )
+    measured: str | None = field(
+        default=None,
+        metadata=option("text", "results of `rackline lab all --json`: what experiments say of each claim"),
+    )
     set: Settings | None = field(
         default=None,
         metadata=option(
@@ -54,19 +58,21 @@ class Ledger:
 
     Args:
         claims: each with what was said, what is computed and the verdict.
+        experiments: what stored experiments say of each claim that they test, by its id.
     """
 
     claims: tuple[Finding, ...]
+    experiments: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def _text(answer: Answer[LectureQuestion, Ledger], width: int) -> Iterable[Any]:
     from rackline.ledger.table import claim_panel, ledger_table
 
-    found = answer.result.claims
+    found, measured = answer.result.claims, answer.result.experiments
     if answer.question.claim is not None:
-        yield from map(claim_panel, found)
+        yield from (claim_panel(one, measured.get(one.claim.id, "")) for one in found)
     else:
-        yield ledger_table(found, full=answer.question.segment is not None)
+        yield ledger_table(found, full=answer.question.segment is not None, measured=measured)
 
 
 def _summary(answer: Answer[LectureQuestion, Ledger]) -> str:
@@ -115,9 +121,11 @@ def lecture(question: LectureQuestion, watch: Watch) -> Ledger:
         >>> rl.lecture(claim="C99").result.claims[0].claim.segment
         6
     """
+    from rackline.lab.stored import read_experiments, verdicts_by_claim
     from rackline.ledger import World, ledger, overrides_from_texts
 
+    experiments = verdicts_by_claim(read_experiments(question.measured)) if question.measured is not None else {}
     with watch.moving("examining the claims"):
         world = World(overrides_from_texts(assignments(question.set)))
         found = ledger(world, segment=count(question.segment), claim=question.claim)
-    return Ledger(claims=tuple(found))
+    return Ledger(claims=tuple(found), experiments=experiments)

@@ -6,18 +6,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
+from rackline.api.adapter import adapter_of_folder, adapter_of_repository
 from rackline.api.answer import Answer, asks
 from rackline.api.catalogue import name_option, overrides_of, refuse_settings, set_option
 from rackline.api.model_question import ModelQuestion
 from rackline.api.option import option
 from rackline.api.resolve import lookup_of
 from rackline.api.watch import Watch
+from rackline.errors import HubError, InputError
 
 if TYPE_CHECKING:
     from rackline.api.option import Settings
     from rackline.api.resolve import Lookup
-    from rackline.arch import AnyModel, CountCheck
+    from rackline.arch import AnyModel, CountCheck, FoundModel
     from rackline.catalog import ModelRecord
+    from rackline.hub import Adapter
     from rackline.report.catalogue_report import ModelShown
     from rackline.serving.crossover import CacheOfModel
 
@@ -35,7 +38,8 @@ class ModelsQuestion(ModelQuestion):
         default=None,
         kw_only=False,
         metadata=name_option(
-            "catalogue name, Hugging Face id (org/name or org/name@revision), TOML file or config.json"
+            "catalogue name, Hugging Face id (org/name or org/name@revision), TOML file or config.json; a low-rank "
+            "adapter is shown on its base model"
         ),
     )
     kv: bool = field(
@@ -69,6 +73,7 @@ class Models:
 
 def _text(answer: Answer[ModelsQuestion, Models], width: int) -> Iterable[Any]:
     from rackline.hardware import chip
+    from rackline.report.adapter_report import adapter_report
     from rackline.report.catalogue_report import model_report, models_table
     from rackline.report.lecture_tables import cache_table
 
@@ -77,6 +82,8 @@ def _text(answer: Answer[ModelsQuestion, Models], width: int) -> Iterable[Any]:
         yield cache_table(found.caches, on=chip(question.on).name, dtype=question.dtype, width=width)
     elif question.name is not None:
         yield model_report(*found.models[0], found.check)
+        if answer.adapter is not None:
+            yield adapter_report(answer.adapter)
     else:
         yield models_table(found.models, width=width)
 
@@ -147,7 +154,7 @@ def models(question: ModelsQuestion, watch: Watch) -> Models:
         >>> rl.models("llama-3.1-70b")
         <models: llama-3.1-70b, 70.6B parameters, 69.5B active>
     """
-    from rackline.arch import build_model, check_counts, found_model, with_overrides
+    from rackline.arch import Model, apply_adapter, build_model, check_counts, found_model, with_overrides
     from rackline.catalog import model_record, names
 
     name, lookup = question.name, lookup_of(question, watch)
@@ -159,11 +166,31 @@ def models(question: ModelsQuestion, watch: Watch) -> Models:
         records = [model_record(each) for each in names("models")]
         return Models(models=tuple((record, build_model(record)) for record in records))
     with watch.moving("reading tensor headers"):
-        plain = lookup.find(name, headers=True)
+        plain, adapter = _found(name, lookup)
     found = with_overrides(plain, overrides_of(plain.record, "model", question.set))
     built = found_model(found)
     watch.uses(built)
-    return Models(models=((found.record, built),), check=check_counts(built, found))
+    check = check_counts(built, found)
+    if adapter is not None and isinstance(built, Model):
+        built = apply_adapter(built, adapter)
+        watch.adapter = built.adapter
+    return Models(models=((found.record, built),), check=check)
+
+
+def _found(name: str, lookup: Lookup) -> tuple[FoundModel, Adapter | None]:
+    """A model by name; where the name is that of an adapter, its base model and the adapter."""
+    adapter = adapter_of_folder(name)
+    if adapter is None:
+        try:
+            return lookup.find(name, headers=True), None
+        except HubError:
+            adapter = adapter_of_repository(name, offline=lookup.offline)
+            if adapter is None:
+                raise
+    if not adapter.base:
+        allowed = "an adapter whose adapter_config.json names its base_model_name_or_path"
+        raise InputError(what="name", given=name, allowed=allowed)
+    return lookup.find(adapter.base, headers=True), adapter
 
 
 def _caches(chosen: Iterable[str], question: ModelsQuestion, lookup: Lookup) -> tuple[CacheOfModel, ...]:

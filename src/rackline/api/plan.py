@@ -285,7 +285,7 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
         return _what_if(question, question.what_if, watch)
     asked = plan_inputs(question, watch)
     with watch.moving("searching layouts, precisions, modes and batch sizes; simulating the best"):
-        found = _searched(asked)
+        found = searched(asked)
 
     from rackline.search.attention_ffn import plan_split
     from rackline.search.fleet import plan_fleet
@@ -309,7 +309,8 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
     )
 
 
-def _searched(asked: PlanInputs) -> Plan:
+def searched(asked: PlanInputs) -> Plan:
+    """The plan of a question."""
     from rackline.search import plan as search_plan
 
     return search_plan(
@@ -347,7 +348,7 @@ def _what_if(question: PlanQuestion, text: str, watch: Watch) -> WhatIf:
     points: list[WhatIfPoint] = []
     with watch.counting("looking at the first value", "looked at") as done:
         for value, given, one in zip(sweep.values, settings, asked, strict=True):
-            found = _searched(one)
+            found = searched(one)
             points.append(WhatIfPoint(value=value, number=leading_number(value), setting=given, plan=found))
             done(value, len(points), len(settings))
     return WhatIf(what_if=sweep.name, points=tuple(points))

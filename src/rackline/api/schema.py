@@ -89,6 +89,7 @@ def answer_schemas(names: Iterable[str]) -> dict[str, Any]:
             "warnings": texts,
             "defaults": texts,
             "media": schemas.of(hints(Answer)["media"]),
+            "adapter": schemas.of(hints(Answer)["adapter"]),
         }
         forms = schemas.objects_of(answer_type(verb.data, verb.solve), name)
         for form in forms:

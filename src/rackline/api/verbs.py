@@ -16,6 +16,7 @@ MODULES = {
     "validate": "api.validate",
     "calibrate": "api.calibrate",
     "lecture": "api.lecture",
+    "lab": "api.lab",
     "chips": "api.chips",
     "clusters": "api.clusters",
     "models": "api.models",
@@ -29,6 +30,10 @@ MODULES = {
 }
 
 
+# a question whose name is that of a package: `rl.lab` is the package
+_OTHER_NAMES = {"lab": "experiment"}
+
+
 def function_name(name: str) -> str:
     """The Python name of a question: "infer-prices" is `infer_prices`."""
-    return name.replace("-", "_")
+    return _OTHER_NAMES.get(name, name.replace("-", "_"))

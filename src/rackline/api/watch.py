@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rackline.arch import AnyModel, FoundModel, MediaPart, Origin
+    from rackline.arch import AnyModel, AppliedAdapter, FoundModel, MediaPart, Origin
 
 Counted = Callable[[str, int, int], None]
 Computed = Callable[[int, int, int], None]
@@ -23,6 +23,7 @@ class Watch:
         warnings: what the answer must say beside its numbers.
         defaults: what was taken where the question says nothing.
         media: images and sound of each request.
+        adapter: that all tokens go through.
     """
 
     def __init__(self) -> None:
@@ -31,6 +32,7 @@ class Watch:
         self.warnings: list[str] = []
         self.defaults: list[str] = []
         self.media: tuple[MediaPart, ...] = ()
+        self.adapter: AppliedAdapter | None = None
 
     def uses(self, model: AnyModel) -> None:
         """Note where a model comes from and what is to be said of it, once."""

@@ -1,5 +1,6 @@
 """A model and its cost per token."""
 
+from rackline.arch.adapters import AdaptedModule, AppliedAdapter, apply_adapter
 from rackline.arch.attention import Attention, Core, windowed_pairs
 from rackline.arch.build import build_model, found_model, model
 from rackline.arch.counts import CountCheck, CountedPart, check_counts
@@ -18,8 +19,10 @@ from rackline.arch.shapes import Dim, Projection
 from rackline.arch.towers import Media, MediaPart, Tower, View
 
 __all__ = [
+    "AdaptedModule",
     "AggregateModel",
     "AnyModel",
+    "AppliedAdapter",
     "Attention",
     "Core",
     "CountCheck",
@@ -43,6 +46,7 @@ __all__ = [
     "SparseLatentAttention",
     "Tower",
     "View",
+    "apply_adapter",
     "attention_kind_names",
     "build_model",
     "check_counts",

@@ -174,7 +174,8 @@ def qwen3_next(c: HfConfig) -> Table:
             }
             for index in range(layers)
         ],
-        mtp_layers=c.count("mtp_num_hidden_layers", default=0, minimum=0),
+        # published checkpoints hold one (mtp.layers.0), of which no key says
+        mtp_layers=c.count("mtp_num_hidden_layers", default=1, minimum=0),
     )
 
 

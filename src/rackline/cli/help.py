@@ -9,7 +9,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Explore": ("sweep",),
     "Understand": ("explain", "fit", "simulate", "encode", "infer-prices"),
     "Measure": ("validate", "calibrate"),
-    "Learn": ("lecture",),
+    "Learn": ("lecture", "lab"),
     "Catalogue": ("models", "chips", "clusters", "memory", "new"),
     "Programs": ("ask", "schema"),
 }
@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "validate": "Compare predictions with measured cases.",
     "calibrate": "Fit calibrations to tables of measured operations.",
     "lecture": "Check the lecture's claims, and where they stop to hold.",
+    "lab": "The lecture's mechanisms built small, run and measured.",
     "chips": "The chips, or one with the sources of its numbers.",
     "clusters": "The clusters, or one with the sources of its numbers.",
     "models": "The models, or one: parameters, FLOP and KV per token.",
@@ -156,6 +157,11 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
     rackline calibrate gemm.csv moe.csv collective.csv -o calibration.toml
     rackline plan llama-3.1-70b --on dgx-h100 \\
       --input 1k --output 500 --calibration ./calibration.toml
+""",
+    "lab": """Examples:
+
+    rackline lab cipher --quick
+    rackline lab all --quick --report lab.html
 """,
     "lecture": """Examples:
 

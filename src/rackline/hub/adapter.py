@@ -28,6 +28,7 @@ class Adapter:
         targets: last parts of the names of the products that have one; "all-linear" for all but the head.
         rank_pattern: ranks of products that differ, by a pattern of their name.
         trained_whole: modules that are stored whole beside the adapter (modules_to_save).
+        layers: numbers of the layers that have it (layers_to_transform); None for all.
         has_bias: whether biases are stored as well.
         where: file or repository.
     """
@@ -39,6 +40,7 @@ class Adapter:
     targets: tuple[str, ...]
     rank_pattern: tuple[tuple[str, int], ...] = ()
     trained_whole: tuple[str, ...] = ()
+    layers: tuple[int, ...] | None = None
     has_bias: bool = False
     where: str = ""
 
@@ -100,6 +102,7 @@ def adapter_from_file(file: Path, *, where: str, name: str) -> Adapter:
         targets=_targets(table.get("target_modules"), where),
         rank_pattern=_ranks(table.get("rank_pattern"), where),
         trained_whole=_names(table.get("modules_to_save"), "modules_to_save", where),
+        layers=_layers(table.get("layers_to_transform"), where),
         has_bias=table.get("bias", "none") not in ("none", None),
         where=where,
     )
@@ -126,6 +129,16 @@ def _names(value: object, key: str, where: str) -> tuple[str, ...]:
     if not all(isinstance(one, str) and one for one in names):
         raise ConfigError(what=key, given=str(names), allowed="a list of names", where=where)
     return tuple(sorted(str(one) for one in names))
+
+
+def _layers(value: object, where: str) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    numbers: list[object] = cast("list[object]", value) if isinstance(value, list) else [value]
+    if not numbers or not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in numbers):
+        allowed = "a list of layer numbers"
+        raise ConfigError(what="layers_to_transform", given=repr(numbers), allowed=allowed, where=where)
+    return tuple(sorted({cast("int", one) for one in numbers}))
 
 
 def _ranks(value: object, where: str) -> tuple[tuple[str, int], ...]:

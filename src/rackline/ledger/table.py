@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -40,25 +40,28 @@ def summary(findings: Sequence[Finding]) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in parts if count)
 
 
-def ledger_table(findings: Sequence[Finding], *, full: bool = False) -> Group:
+def ledger_table(
+    findings: Sequence[Finding], *, full: bool = False, measured: Mapping[str, str] | None = None
+) -> Group:
     """A table for each segment, and the counts.
 
     Args:
         findings: in order.
+        measured: what experiments say of a claim, by its id.
         full: with what was said, the formula and the reason; numbers and verdict alone otherwise.
     """
     parts: list[RenderableType] = []
     for segment, title in SEGMENTS.items():
         rows = [one for one in findings if one.claim.segment == segment]
         if rows:
-            parts += [_table(title if segment > 7 else f"{segment}. {title}", rows, full), Text("")]
+            parts += [_table(title if segment > 7 else f"{segment}. {title}", rows, full, measured or {}), Text("")]
     parts.append(Text(f"{len(findings)} claims: {summary(findings)}", style="bold"))
     more = "one in full: --claim C99" if full else "with what was said and why: --segment 1 to 11, or --claim C99"
     parts.append(Text(f"{more}; what if: --set gb200:hbm_bytes_per_s=16TB/s", style="dim"))
     return Group(*parts)
 
 
-def _table(title: str, rows: Sequence[Finding], full: bool) -> Table:
+def _table(title: str, rows: Sequence[Finding], full: bool, measured: Mapping[str, str]) -> Table:
     table = plain_table(title)
     table.add_column("claim", no_wrap=True)
     table.add_column("said" if full else "quoted", ratio=4 if full else 3)
@@ -74,6 +77,8 @@ def _table(title: str, rows: Sequence[Finding], full: bool) -> Table:
             for text in (one.claim.formula, f"quoted: {one.claim.quoted}" if one.claim.quoted else ""):
                 said.append(f"\n{text}" if text else "", style="dim")
             verdict.append(f"\n{one.reason}", style="not bold default")
+        if one.claim.id in measured:
+            verdict.append(f"\nmeasured: {measured[one.claim.id]}", style="not bold default")
         table.add_row(one.claim.id, said, computed_text(one.computed) or "-", verdict)
         if full:
             table.add_section()
@@ -85,8 +90,12 @@ def computed_text(computed: Sequence[Computed]) -> str:
     return "; ".join(f"✗ {one.text}" if one.passes is False else one.text for one in computed)
 
 
-def claim_panel(finding: Finding) -> Panel:
-    """One claim in full: what was said, the formula, both numbers, the verdict and why."""
+def claim_panel(finding: Finding, measured: str = "") -> Panel:
+    """One claim in full: what was said, the formula, both numbers, the verdict and why.
+
+    Args:
+        measured: what experiments say of it.
+    """
     said = finding.claim
     body = Text(f"{said.said}\n")
     for name, value in (("formula", said.formula), ("quoted", said.quoted)):
@@ -100,6 +109,8 @@ def claim_panel(finding: Finding) -> Panel:
     body.append("\n\n")
     body.append(finding.verdict_text, style=f"bold {STYLES[finding.verdict]}")
     body.append(f"\n{finding.reason}")
+    if measured:
+        body.append(f"\nmeasured: {measured}")
     if finding.uses:
         body.append(f"\nvalues of: {', '.join(finding.uses)}", style="dim")
     where = ", ".join(part for part in (said.at, said.speaker) if part)

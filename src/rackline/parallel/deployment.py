@@ -10,6 +10,7 @@ import numpy as np
 from rackline.arch import AggregateModel, AnyModel, Model
 from rackline.errors import InputError, nearest_names
 from rackline.hardware import Cluster
+from rackline.parallel.adapters import adapter_rows
 from rackline.parallel.blocks import attention_rows, ends_rows, ffn_rows
 from rackline.parallel.exchange import exchange_rows
 from rackline.parallel.layout import Layout, LayoutGrid, Sharding, check
@@ -227,6 +228,7 @@ def _rows(
         *ffn_rows(model, layout, precision, cluster.chip),
         *ends_rows(model, layout, precision, cluster.chip, sample_bytes_per_logit),
         *exchange_rows(model, layout, precision, cluster),
+        *adapter_rows(model, layout, cluster.chip),
     ]
 
 

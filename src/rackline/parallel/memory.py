@@ -11,6 +11,7 @@ from rackline.arch import AggregateModel, AnyModel, DenseFfn
 from rackline.arch.attention import STATE_BYTES
 from rackline.errors import InputError
 from rackline.hardware import Chip
+from rackline.parallel.adapters import adapter_bytes
 from rackline.parallel.layout import Layout, Sharding
 from rackline.parallel.precision import Precision, storage_bytes
 from rackline.parallel.server_memory import SERVER, ServerMemory
@@ -128,7 +129,7 @@ def weight_bytes(model: AnyModel, layout: Sharding, precision: Precision) -> dic
     add("embedding", table + model.learned_positions * d * other)
     if not model.tied_embeddings:
         add("head", np.where(pp > 1, 0.0, table))
-    return {**held, **tower_bytes(model.media, layout)}
+    return {**held, **tower_bytes(model.media, layout), **adapter_bytes(model, layout)}
 
 
 def _stored(width: FloatLike, multiple: float, element_bytes: float) -> FloatLike:

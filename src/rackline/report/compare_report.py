@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from rackline.arch import AnyModel, Model
 from rackline.hardware import Chip, Cluster
 from rackline.report.breakdown import plain_table
+from rackline.report.deployments_report import Band, Change, Deployed, power_w
 from rackline.search.plan import Plan
 from rackline.units import format_bytes, format_count, format_rate, format_seconds, format_usd
 
@@ -26,10 +28,12 @@ class Side:
     Args:
         name: what it is called.
         values: key → number in SI units, None where it has none.
+        deployed: what a deployment is beside its numbers; None for other things.
     """
 
     name: str
     values: dict[str, float | None]
+    deployed: Deployed | None = None
 
 
 def chip_side(chip: Chip) -> Side:
@@ -96,19 +100,35 @@ def model_side(model: AnyModel) -> Side:
     return Side(name=model.name, values=values)
 
 
-def deployment_side(name: str, plan: Plan) -> Side:
-    """The cheapest way of a plan; all None where nothing keeps the limits."""
+def deployment_side(name: str, plan: Plan, *, engine: str, bands: dict[str, Band], today: bool = False) -> Side:
+    """The cheapest way of a plan; all None where nothing keeps the limits.
+
+    Args:
+        engine: whose kernels and launch rules it has.
+        bands: in which nine of ten measured servers lay, by metric.
+        today: whether it is what runs today, not a plan.
+    """
     best = plan.best
-    keys = ("num_chips", "batch_size", "tpot_s", "ttft_s", "requests_per_s", "output_tokens_per_s_per_chip")
+    keys = ("num_chips", "billed_chips", "batch_size", "tpot_s", "ttft_s", "requests_per_s")
+    keys = (*keys, "output_tokens_per_s_per_chip")
     costs = ("usd_per_mtok_input", "usd_per_mtok_output", "usd_per_mtok_output_all_in")
     values: dict[str, float | None] = {key: float(getattr(best, key)) if best else None for key in (*keys, *costs)}
-    usd = plan.cluster.usd_per_chip_hour or plan.cluster.chip.usd_per_chip_hour
+    usd = plan.cluster.usd_per_chip_hour
     each = best.output_tokens_per_s_per_chip if best else None
     values["output_tokens_per_s"] = each * best.num_chips if best and each else None
-    values["output_tokens_per_usd"] = 3600.0 * each / usd if each and usd else None
+    values["output_tokens_per_usd"] = 1e6 / best.usd_per_mtok_output_all_in if best and usd else None
+    values["power_w"] = power_w(best, plan.cluster.power_w_per_chip) if best else None
     if not usd:
         values |= dict.fromkeys(costs)
-    return Side(name=name, values=values)
+    deployed = Deployed(
+        choice=best,
+        engine=engine,
+        today=today,
+        priced=plan.priced,
+        bands=bands,
+        reason="" if best else plan.reason,
+    )
+    return Side(name=name, values=values, deployed=deployed)
 
 
 _LABELS: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -139,6 +159,7 @@ _LABELS: dict[str, tuple[str, Callable[[float], str]]] = {
     "state_bytes": ("state of a sequence", format_bytes),
     "kv_bytes_long": ("cache at 128k, bf16", format_bytes),
     "kv_read_bytes_long": ("read at 128k, bf16", format_bytes),
+    "billed_chips": ("chips that are paid", lambda v: f"{v:.0f}"),
     "batch_size": ("batch", lambda v: f"{v:.0f}"),
     "tpot_s": ("time per output token", format_seconds),
     "ttft_s": ("time to first token", format_seconds),
@@ -165,10 +186,34 @@ def written(key: str, value: float | None) -> tuple[str, str]:
     return label, "-" if value is None else show(value)
 
 
-def compare_table(sides: Sequence[Side], *, what: str, prices: str = "") -> Table:
-    """One line a number; behind each value but the first its ratio to the first."""
-    caption = f"×: over {sides[0].name}" + (f"; {prices}" if prices else "")
-    table = plain_table(f"{what} side by side", caption=caption)
+def compare_report(sides: Sequence[Side], *, what: str, prices: str = "", width: int) -> Group:
+    """One line a number; behind each value but the first its ratio to the first.
+
+    Where the screen is too narrow for all, the first stands beside as many others as fit, in several tables.
+
+    Args:
+        what: their kind.
+        prices: of which kind they are.
+        width: columns of the terminal.
+    """
+    first, others = sides[0], list(sides[1:])
+    caption = f"×: over {first.name}" + (f"; {prices}" if prices else "")
+    tables: list[RenderableType] = []
+    while others:
+        count = next((n for n in range(len(others), 1, -1) if _wide([first, *others[:n]]) <= width), 1)
+        title = f"{what} side by side" if not tables else ""
+        tables += ([Text("")] if tables else []) + [_compare_table([first, *others[:count]], title=title)]
+        others = others[count:]
+    return Group(*tables, Text(caption, style="dim"))
+
+
+def _wide(sides: Sequence[Side]) -> int:
+    """Columns that a table takes where nothing is cut."""
+    return Console(width=1000).measure(_compare_table(sides, title="")).maximum
+
+
+def _compare_table(sides: Sequence[Side], *, title: str) -> Table:
+    table = plain_table(title)
     table.add_column("", no_wrap=True)
     for number, side in enumerate(sides):
         table.add_column(side.name, justify="right", no_wrap=True)
@@ -194,6 +239,7 @@ class SideData(TypedDict):
     name: str
     values: dict[str, float | None]
     ratios: dict[str, float | None]
+    deployed: Deployed | None
 
 
 class Comparison(TypedDict):
@@ -202,10 +248,18 @@ class Comparison(TypedDict):
     kind: str
     prices: str
     sides: list[SideData]
+    changes: list[Change]
+    why: list[str]
 
 
-def compare_data(sides: Sequence[Side], *, what: str, prices: str = "") -> Comparison:
-    """The same as data."""
+def compare_data(
+    sides: Sequence[Side], *, what: str, prices: str, changes: Sequence[Change], why: Sequence[str]
+) -> Comparison:
+    """The same as data.
+
+    Args:
+        changes, why: from today's deployment to its plan.
+    """
     return {
         "kind": what,
         "prices": prices,
@@ -214,7 +268,10 @@ def compare_data(sides: Sequence[Side], *, what: str, prices: str = "") -> Compa
                 "name": side.name,
                 "values": side.values,
                 "ratios": {key: ratio(value, sides[0].values[key]) for key, value in side.values.items()},
+                "deployed": side.deployed,
             }
             for side in sides
         ],
+        "changes": list(changes),
+        "why": list(why),
     }

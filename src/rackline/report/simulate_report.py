@@ -72,11 +72,34 @@ def run_report(data: Mapping[str, Any], title: str, *, elapsed_s: float) -> Grou
         Panel(body, title=title, title_align="left", subtitle_align="left", border_style="none"),
         Text(""),
         table,
+        *_by_priority(data),
         Text(""),
         _occupancy(data),
         Text(f"simulated in {format_seconds(elapsed_s)} ({data['steps']:,} steps)", style="dim"),
     ]
     return Group(*parts)
+
+
+def _by_priority(data: Mapping[str, Any]) -> list[RenderableType]:
+    """Latencies of each priority tier; nothing where all requests are equal."""
+    tiers = data["by_priority"]
+    if not tiers:
+        return []
+    table = plain_table("by priority, the lowest number first")
+    for name in ("tier", "requests", "", "mean", "p50", "p90", "p99"):
+        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
+    for tier in tiers:
+        head = [str(tier["priority"]), f"{tier['requests']:,}"]
+        for key in ("ttft_s", "tpot_s", "e2e_s", "queue_s"):
+            table.add_row(
+                *head, _LATENCIES[key], *(_seconds(tier[key][name]) for name in ("mean", "p50", "p90", "p99"))
+            )
+            head = ["", ""]
+    parts: list[RenderableType] = [Text(""), table]
+    if "slo_attainment" in tiers[0]:
+        kept = ", ".join(f"{percent(tier['slo_attainment'])} of tier {tier['priority']}" for tier in tiers)
+        parts.append(Text(f"within the limits: {kept}"))
+    return parts
 
 
 def _append_warnings(body: Text, data: Mapping[str, Any]) -> None:
@@ -125,6 +148,12 @@ def comparison_report(runs: Mapping[str, Mapping[str, Any]]) -> Table:
     ):
         for q in ("p50", "p99"):
             table.add_row(f"{name}, {q}", *(_seconds(data[key][q]) for data in runs.values()))
+    for tier in sorted({one["priority"] for data in runs.values() for one in data["by_priority"]}):
+        for key, name in (("ttft_s", "to first token"), ("tpot_s", "per output token")):
+            found = [{one["priority"]: one for one in data["by_priority"]}.get(tier) for data in runs.values()]
+            table.add_row(
+                f"{name}, p99, tier {tier}", *("-" if one is None else _seconds(one[key]["p99"]) for one in found)
+            )
     table.add_row("output tokens/s", *(format_count(data["output_tokens_per_s"]) for data in runs.values()))
     if any("slo_attainment" in data for data in runs.values()):
         table.add_row("within the limits", *(percent(data["slo_attainment"]) for data in runs.values()))

@@ -130,7 +130,7 @@ def draft_table(deployment: Deployment) -> PassTable:
     try:
         draft = replace(
             deployment,
-            model=replace(model, layer_groups=(last,), media=None),
+            model=replace(model, layer_groups=(last,), media=None, adapter=None),
             layout=layout,
             cluster=deployment.cluster.with_num_chips(chips),
         )

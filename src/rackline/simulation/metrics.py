@@ -64,6 +64,20 @@ class Limits(Limited):
     percentile: float
 
 
+class TierData(TypedDict):
+    """Requests of one priority tier; a lower number is more urgent."""
+
+    priority: int
+    requests: int
+    finished: int
+    ttft_s: Spread
+    tpot_s: Spread
+    e2e_s: Spread
+    queue_s: Spread
+    preemptions: int
+    slo_attainment: NotRequired[float]
+
+
 class RunData(TypedDict):
     """A run as plain data in SI units; the NotRequired keys are present where limits or a price were given."""
 
@@ -77,6 +91,7 @@ class RunData(TypedDict):
     inter_token_s: Spread
     e2e_s: Spread
     queue_s: Spread
+    by_priority: list[TierData]
     makespan_s: float
     requests_per_s: float
     output_tokens_per_s: float
@@ -282,6 +297,33 @@ class Result:
             "prompt_rank_share": _per(self.prompt_rank_s, self.prompt_pass_s),
         }
 
+    def by_priority(self, slo: Slo | None = None) -> list[TierData]:
+        """Latencies of each priority tier, the most urgent first; empty where all requests are equal.
+
+        Args:
+            slo: latency limits to check.
+        """
+        tiers = self.requests.priority
+        if tiers is None:
+            return []
+        found: list[TierData] = []
+        for tier in np.unique(tiers):
+            mine = tiers == tier
+            data: TierData = {
+                "priority": int(tier),
+                "requests": int(mine.sum()),
+                "finished": int(self.finished[mine].sum()),
+                "ttft_s": percentiles(self.ttft_s[mine]),
+                "tpot_s": percentiles(self.tpot_s[mine]),
+                "e2e_s": percentiles(self.e2e_s[mine]),
+                "queue_s": percentiles(self.queue_s[mine]),
+                "preemptions": int(self.preempted[mine].sum()),
+            }
+            if slo is not None and slo.limits():
+                data["slo_attainment"] = float(self.good(slo)[mine].mean())
+            found.append(data)
+        return found
+
     def usd_per_mtok(self, usd_per_s: float, prompt_cost_share: float) -> Costs:
         """Cost of a million input tokens, of a million output tokens, and of those with their prompts [USD].
 
@@ -333,6 +375,7 @@ class Result:
             "inter_token_s": self.inter_token_s(),
             "e2e_s": percentiles(self.e2e_s),
             "queue_s": percentiles(self.queue_s),
+            "by_priority": self.by_priority(slo),
             "makespan_s": self.makespan_s,
             "requests_per_s": _per(float(done.sum()), self.makespan_s),
             "output_tokens_per_s": self.output_tokens_per_s,

@@ -1,0 +1,93 @@
+"""Write the pages of the experiments, docs/lab/NAME.md, from stored results.
+
+`uv run python bench/lab_pages.py [docs/measured/lab.json]`: each page holds the idea (the module's own words), the
+figure, the readings, and what the lecture said of the claims. A test keeps them equal to the stored results.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+from rackline.lab import EXPERIMENTS, Experiment
+from rackline.lab.figure import experiment_figure
+from rackline.lab.stored import read_experiments
+from rackline.lab.table import MARKS, measured_text, predicted_text
+from rackline.ledger.said import claims
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES, IMAGES = ROOT / "docs" / "lab", ROOT / "docs" / "images"
+STORED = ROOT / "docs" / "measured" / "lab.json"
+
+
+def idea(name: str) -> tuple[str, str]:
+    """Title and idea of an experiment: the docstring of its module."""
+    source = (ROOT / "src" / "rackline" / "lab" / f"{name}.py").read_text(encoding="utf-8")
+    title, _, text = (ast.get_docstring(ast.parse(source)) or "").partition("\n\n")
+    return title.partition(" (lecture")[0].rstrip("."), text
+
+
+def page(one: Experiment) -> str:
+    """The page of one experiment."""
+    title, text = idea(one.name)
+    lines = [
+        f"# {title}",
+        "",
+        text,
+        "",
+        f"`rackline lab {one.name}` runs it (source: `src/rackline/lab/{one.name}.py`). "
+        f"Verdict: **{one.verdict}**, after {one.seconds:.0f} s on {one.device}, random seed {one.seed}"
+        f"{', quick form' if one.quick else ''}.",
+        "",
+        f"![{experiment_figure(one).description}](../images/lab-{one.name}.svg)",
+        "",
+        "## What came out",
+        "",
+        *(f"- {found[0].upper()}{found[1:]}." for found in one.findings),
+        "",
+        "| quantity | predicted | measured | agrees | prediction from |",
+        "|---|---|---|---|---|",
+    ]
+    for row in one.rows:
+        cells = (row.quantity, predicted_text(row), measured_text(row), MARKS[row.holds][0] or "-", row.source or "-")
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    lines += ["", "## What the lecture said", ""]
+    lines += [f"- **{claim.id}**: {claim.said}" for claim in claims() if claim.id in one.claims]
+    return "\n".join(lines) + "\n"
+
+
+def index(found: tuple[Experiment, ...]) -> str:
+    """The page that lists them."""
+    lines = [
+        "# The lab",
+        "",
+        "Mechanisms of the lecture, each a few hundred lines of JAX that can be read as its reference implementation. "
+        "Each run ends in a table: predicted by the library, measured here, and whether the two agree. "
+        "`rackline lab all --quick` takes a few minutes on two cores, `--report lab.html` writes one page; "
+        "JAX comes with the extra `lab`. "
+        "`rackline lecture --measured docs/measured/lab.json` shows the verdicts beside the computed ones.",
+        "",
+        "| experiment | shows | claims | verdict | s |",
+        "|---|---|---|---|---|",
+    ]
+    for one in found:
+        lines.append(
+            f"| [{one.name}](lab/{one.name}.md) | {EXPERIMENTS[one.name].shows} | {', '.join(one.claims)} | "
+            f"{one.verdict} | {one.seconds:.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Write all pages and figures."""
+    found = read_experiments(sys.argv[1] if len(sys.argv) > 1 else STORED)
+    PAGES.mkdir(exist_ok=True)
+    for one in found:
+        (PAGES / f"{one.name}.md").write_text(page(one), encoding="utf-8")
+        (IMAGES / f"lab-{one.name}.svg").write_text(experiment_figure(one).svg(), encoding="utf-8")
+    (ROOT / "docs" / "lab.md").write_text(index(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

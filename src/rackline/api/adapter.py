@@ -1,0 +1,91 @@
+"""A low-rank adapter on the model of a question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rackline.api.media import MediaQuestion
+from rackline.api.option import option
+from rackline.errors import CatalogError, ConfigError, HubError, InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from rackline.api.watch import Watch
+    from rackline.arch import AnyModel
+    from rackline.hub import Adapter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterQuestion(MediaQuestion):
+    """A question whose tokens may all go through a low-rank adapter."""
+
+    adapter: str | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "low-rank adapter (LoRA) that every token goes through: its folder, adapter_config.json or Hugging Face id",
+            group="Model by name",
+        ),
+    )
+
+
+def with_adapter(model: AnyModel, question: AdapterQuestion, watch: Watch) -> AnyModel:
+    """The model with the adapter of a question; a warning where the adapter says that it belongs to another one.
+
+    Raises:
+        InputError: an aggregate model.
+        ConfigError, HubError: the adapter cannot be read, or changes modules that the model does not have.
+    """
+    if question.adapter is None:
+        return model
+    from rackline.arch import Model, apply_adapter
+    from rackline.hub import read_adapter
+
+    if not isinstance(model, Model):
+        raise InputError(what="adapter", given=question.adapter, allowed="a model whose layers are known")
+    adapter = read_adapter(question.adapter, offline=question.offline)
+    if adapter.base and not _is_base(adapter.base, model):
+        watch.warn(f"the adapter {adapter.name} was made for {adapter.base}, not for {model.name}")
+    built = apply_adapter(model, adapter)
+    watch.adapter = built.adapter
+    return built
+
+
+def adapter_of_folder(name: str) -> Adapter | None:
+    """The adapter of a file, or of a folder that holds one and no model; None for everything else."""
+    from rackline.hub import read_adapter
+    from rackline.hub.adapter import ADAPTER
+
+    path = Path(name).expanduser()
+    try:
+        folder = path.is_dir() and (path / ADAPTER).is_file() and not (path / "config.json").is_file()
+        found = folder or (path.name == ADAPTER and path.is_file())
+    except (OSError, ValueError):
+        return None
+    return read_adapter(str(path)) if found else None
+
+
+def adapter_of_repository(name: str, *, offline: bool) -> Adapter | None:
+    """The adapter of a repository of the Hub; None where there is none."""
+    from rackline.hub import read_adapter
+
+    try:
+        return read_adapter(name, offline=offline)
+    except (HubError, ConfigError):
+        return None
+
+
+def _is_base(base: str, model: AnyModel) -> bool:
+    """Whether a name is that of a model: of the same catalogue entry, repository, file or folder."""
+    from rackline.catalog import model_record
+
+    names = {model.name.lower()}
+    if model.origin is not None:
+        names |= {model.origin.name.lower(), model.origin.used.lower()}
+    if base.lower() in names or base.rpartition("/")[2].lower() in {name.rpartition("/")[2] for name in names}:
+        return True
+    try:
+        return model_record(base).name == model.name
+    except (CatalogError, UnknownNameError):
+        return False

@@ -1,0 +1,118 @@
+"""`lab`: the lecture's mechanisms built small, run here, and compared with what the library predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rackline.api.answer import Answer, SideFile, asks
+from rackline.api.option import Option, Quantity, count, option, whole
+from rackline.api.question import Question
+from rackline.api.watch import Watch
+from rackline.files import write_text
+
+if TYPE_CHECKING:
+    from rackline.lab import Experiment
+    from rackline.report.figure import Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabQuestion(Question):
+    """Does a mechanism of the lecture do what the theory says, when it is built and run?"""
+
+    ask: ClassVar[str] = "lab"
+
+    name: str = field(
+        kw_only=False,
+        metadata=option(
+            "text",
+            "decode, sparse, moe, experts, pipeline, reversible, cipher, serve, or all",
+            positional=True,
+        ),
+    )
+    quick: bool = field(
+        default=False, metadata=option("switch", "fewer random seeds and shorter training, for a first look")
+    )
+    seed: Quantity = field(default="0", metadata=whole("random seed of weights and data", minimum=0, maximum=2**31 - 1))
+    device: str = field(default="cpu", metadata=option("text", "JAX platform: cpu or gpu", choices=("cpu", "gpu")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiments:
+    """The experiments that were run.
+
+    Args:
+        experiments: each with its readings, claims and verdict.
+    """
+
+    experiments: tuple[Experiment, ...]
+
+
+def _text(answer: Answer[LabQuestion, Experiments], width: int) -> Iterable[Any]:
+    from rackline.lab.table import experiments_table
+
+    yield experiments_table(answer.result.experiments)
+
+
+def _summary(answer: Answer[LabQuestion, Experiments]) -> str:
+    return ", ".join(f"{one.name} {one.verdict}" for one in answer.result.experiments)
+
+
+def _rows(answer: Answer[LabQuestion, Experiments]) -> Iterable[Any]:
+    from rackline.plain import plain
+
+    return [{"experiment": one.name, **plain(row)} for one in answer.result.experiments for row in one.rows]
+
+
+def _figure(answer: Answer[LabQuestion, Experiments]) -> Figure:
+    from rackline.lab.figure import experiment_figure
+
+    return experiment_figure(answer.result.experiments[0])
+
+
+def _write_report(answer: Answer[LabQuestion, Experiments], path: Path) -> None:
+    from rackline.lab.page import report_page
+
+    write_text(path, report_page(answer.result.experiments), what="report")
+
+
+_REPORT = SideFile(
+    option=Option(kind="text", help="write tables and figures as one page to FILE.html"), write=_write_report
+)
+
+
+@asks(
+    LabQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    figures={"curves": _figure},
+    files={"report": _REPORT},
+)
+def experiment(question: LabQuestion, watch: Watch) -> Experiments:
+    """The lecture's mechanisms built small, run on this machine, and compared with what the library predicts.
+
+    Each experiment ends in readings: predicted, measured, and whether they agree. It needs JAX (extra `lab`).
+
+    Example:
+        >>> import rackline as rl
+        >>> rl.experiment("cipher", quick=True).result.experiments[0].verdict  # doctest: +SKIP
+        'holds'
+    """
+    from rackline.lab import EXPERIMENTS, Setup, entry, run_experiment, start_jax
+
+    names = list(EXPERIMENTS) if question.name == "all" else [entry(question.name).name]
+    start_jax(question.device)
+    found: list[Experiment] = []
+    with watch.counting("experiments", "experiments") as counted:
+        for number, name in enumerate(names):
+            setup = Setup(
+                quick=question.quick,
+                seed=count(question.seed),
+                device=question.device,
+                progress=lambda text, name=name, number=number: counted(f"{name}: {text}", number, len(names)),
+            )
+            found.append(run_experiment(name, setup))
+    return Experiments(experiments=tuple(found))

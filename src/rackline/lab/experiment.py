@@ -1,0 +1,185 @@
+"""What an experiment is told and what it returns: readings, each with its prediction, and a verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, assert_never
+
+import numpy as np
+
+Verdict = Literal["holds", "differs", "undecided"]
+Check = Literal["equal", "at_most", "at_least", "shown"]
+
+
+def no_progress(text: str) -> None:
+    """Reports nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """How an experiment is run.
+
+    Args:
+        quick: fewer random seeds and shorter training, for a first look.
+        seed: random seed of weights and data.
+        device: name of the JAX platform, "cpu" or "gpu".
+        progress: is told what is being done.
+    """
+
+    quick: bool = False
+    seed: int = 0
+    device: str = "cpu"
+    progress: Callable[[str], None] = no_progress
+
+    def seeds(self, quick: int, full: int) -> range:
+        """Random seeds of repeated runs.
+
+        Args:
+            quick, full: how many of them [count].
+        """
+        return range(self.seed, self.seed + (quick if self.quick else full))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One quantity, predicted and measured.
+
+    Args:
+        quantity: what was measured.
+        unit: its unit; "" for a ratio.
+        predicted: what the library says, or the bound; None where there is no prediction.
+        measured: what came out.
+        low, high: interval of the measured mean (95 %), where runs were repeated.
+        check: how the two are compared; "shown" is not judged.
+        tolerance: largest relative difference that still counts as equal, or share by which a bound may be missed.
+        statistical: whether other random seeds or another machine give another number.
+        source: where the prediction comes from.
+    """
+
+    json_keys: ClassVar[tuple[str, ...]] = (
+        "quantity", "unit", "predicted", "measured", "low", "high", "check", "tolerance", "holds", "error",
+        "statistical", "source",
+    )  # fmt: skip
+
+    quantity: str
+    unit: str = ""
+    predicted: float | None = None
+    measured: float
+    low: float | None = None
+    high: float | None = None
+    check: Check = "shown"
+    tolerance: float = 0.0
+    statistical: bool = False
+    source: str = ""
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether measurement and prediction agree; None where nothing is judged or the interval decides nothing."""
+        if self.predicted is None:
+            return None
+        slack = self.tolerance * max(abs(self.predicted), 1e-300 if self.predicted else 1.0)
+        low, high = (self.measured if end is None else end for end in (self.low, self.high))
+        match self.check:
+            case "shown":
+                return None
+            case "equal":
+                near = abs(self.measured - self.predicted) <= slack
+                possible = low - slack <= self.predicted <= high + slack
+            case "at_most":
+                near, possible = high <= self.predicted + slack, low <= self.predicted + slack
+            case "at_least":
+                near, possible = low >= self.predicted - slack, high >= self.predicted - slack
+            case _:
+                assert_never(self.check)
+        return True if near else None if possible and self.low is not None else False
+
+    @property
+    def error(self) -> float | None:
+        """Measured over predicted, less one; None without a prediction other than zero."""
+        if not self.predicted or self.check in ("at_most", "at_least"):
+            return None
+        return self.measured / self.predicted - 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """What came out of one experiment.
+
+    Args:
+        name: of the experiment.
+        claims: ids of the lecture that it tests.
+        rows: its readings.
+        findings: what came out, a sentence each.
+        seconds: that it took [s].
+        seed: random seed.
+        quick: whether it was the short form.
+        device: on which it ran.
+        curves: rows of its figure: series, x, y, and whether predicted or measured.
+        axes: titles of the figure's axes.
+        log_axes: whether each axis is logarithmic.
+    """
+
+    json_keys: ClassVar[tuple[str, ...]] = (
+        "name", "claims", "verdict", "rows", "findings", "seconds", "seed", "quick", "device", "curves", "axes",
+        "log_axes",
+    )  # fmt: skip
+
+    name: str
+    claims: tuple[str, ...]
+    rows: tuple[Reading, ...]
+    findings: tuple[str, ...] = ()
+    seconds: float = 0.0
+    seed: int = 0
+    quick: bool = False
+    device: str = ""
+    curves: tuple[Curve, ...] = ()
+    axes: tuple[str, str] = ("", "")
+    log_axes: tuple[bool, bool] = (False, False)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether all of its readings hold."""
+        return verdict_of(self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One line of an experiment's figure.
+
+    Args:
+        name: of the line.
+        kind: "predicted" is drawn as a line, "measured" as points.
+        x, y: of the same length.
+    """
+
+    name: str
+    kind: Literal["predicted", "measured"]
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+
+
+def verdict_of(rows: Iterable[Reading]) -> Verdict:
+    """ "differs" if one reading differs, "holds" if all that are judged hold, else "undecided"."""
+    judged = [row.holds for row in rows if row.check != "shown"]
+    if any(held is False for held in judged):
+        return "differs"
+    return "holds" if judged and all(judged) else "undecided"
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean of repeated runs and its interval of 95 % by Student's t; the interval of one run is unbounded.
+
+    >>> mean, low, high = mean_interval([1.0, 1.2, 0.8])
+    >>> round(mean, 3), round(low, 3), round(high, 3)
+    (1.0, 0.503, 1.497)
+    """
+    numbers = np.asarray(values, dtype=float)
+    mean = float(numbers.mean())
+    if numbers.size < 2:
+        return mean, -math.inf, math.inf
+    from scipy.special import stdtrit
+
+    half = float(stdtrit(numbers.size - 1, 0.975)) * float(numbers.std(ddof=1)) / math.sqrt(numbers.size)
+    return mean, mean - half, mean + half

@@ -1,0 +1,311 @@
+"""A reversible transformer: flat memory for more work (lecture C131 to C133).
+
+The stream has two halves. A layer adds attention of one half to the other and then the feed-forward block of the other
+to the first: y1 = x1 + F(x2), y2 = x2 + G(y1). It can be run backwards, x2 = y2 - G(y1), x1 = y1 - F(x2), so the
+backward pass rebuilds the activations layer by layer from the last ones and nothing is stored in between. In exact
+arithmetic the gradients are the same; in floating point the rebuilt activations carry rounding errors.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rackline.lab.compiled import compiled_cost
+from rackline.lab.experiment import Curve, Experiment, Reading, Setup, mean_interval
+from rackline.lab.texts import Tokens, prose_tokens, windows
+from rackline.lab.training import fit
+from rackline.lab.transformer import Layer, Params, Shape, attention_block, ffn_block, init, next_token_loss, norm
+
+Halves = tuple[jax.Array, jax.Array]
+DEPTHS = (2, 4, 8, 16)
+TOKENS = 128
+SHAPE = Shape(num_layers=4, d_model=64, num_q_heads=4, num_kv_heads=2, head_dim=16, d_ff=128, vocab_size=128)
+
+
+def layer_forward(layer: Layer, halves: Halves, shape: Shape) -> Halves:
+    """One layer: y1 = x1 + attention(x2), y2 = x2 + ffn(y1)."""
+    x1, x2 = halves
+    y1 = x1 + attention_block(layer, x2, shape)
+    return y1, x2 + ffn_block(layer, y1)
+
+
+def layer_inverse(layer: Layer, halves: Halves, shape: Shape) -> Halves:
+    """The inputs of a layer from its outputs: x2 = y2 - ffn(y1), x1 = y1 - attention(x2)."""
+    y1, y2 = halves
+    x2 = y2 - ffn_block(layer, y1)
+    return y1 - attention_block(layer, x2, shape), x2
+
+
+def stored_stack(layers: list[Layer], halves: Halves, shape: Shape) -> Halves:
+    """All layers in order, differentiated as usual: every activation is stored."""
+    for layer in layers:
+        halves = layer_forward(layer, halves, shape)
+    return halves
+
+
+_reversible = jax.custom_vjp(stored_stack, nondiff_argnums=(2,))
+
+
+def reversible_stack(layers: list[Layer], halves: Halves, shape: Shape) -> Halves:
+    """The same layers; the backward pass keeps the last halves only."""
+    return cast(Halves, _reversible(layers, halves, shape))
+
+
+def _stack_forward(layers: list[Layer], halves: Halves, shape: Shape) -> tuple[Halves, tuple[list[Layer], Halves]]:
+    last = stored_stack(layers, halves, shape)
+    return last, (layers, last)
+
+
+def _stack_backward(
+    shape: Shape, kept: tuple[list[Layer], Halves], slopes: Halves
+) -> tuple[list[dict[str, jax.Array]], Halves]:
+    """Rebuild each layer's inputs and differentiate it, from the last layer to the first.
+
+    The block that the inverse evaluates is the one that is differentiated, so each is evaluated once: its value gives
+    the input, its derivative the slope. That is one more forward in all.
+    """
+    layers, (y1, y2) = kept
+    s1, s2 = slopes
+    found: list[dict[str, jax.Array]] = []
+    for layer in reversed(layers):
+        # a barrier, or the compiler would find that the rebuilt activations equal the first ones and keep those
+        y1, y2, s1, s2 = jax.lax.optimization_barrier((y1, y2, s1, s2))
+        added, back_g = jax.vjp(ffn_block, layer, y1)
+        x2 = y2 - added
+        of_g, change = back_g(s2)
+        s1 = s1 + change
+        added, back_f = jax.vjp(partial(attention_block, shape=shape), layer, x2)
+        y1, y2 = y1 - added, x2
+        of_f, change = back_f(s1)
+        s2 = s2 + change
+        found.append(jax.tree.map(jnp.add, of_g, of_f))
+    return found[::-1], (s1, s2)
+
+
+_reversible.defvjp(_stack_forward, _stack_backward)
+
+
+def recomputed_stack(layers: list[Layer], halves: Halves, shape: Shape) -> Halves:
+    """The same layers, each recomputed from its stored input in the backward pass (full recomputation)."""
+
+    def one(layer: Layer, halves: Halves) -> Halves:
+        return layer_forward(layer, halves, shape)
+
+    checkpointed = jax.checkpoint(one)
+    for layer in layers:
+        halves = checkpointed(layer, halves)
+    return halves
+
+
+def standard_stack(layers: list[Layer], halves: Halves, shape: Shape) -> Halves:
+    """An ordinary residual transformer of the same size, on one half."""
+    x, _ = halves
+    for layer in layers:
+        x = x + attention_block(layer, x, shape)
+        x = x + ffn_block(layer, x)
+    return x, x
+
+
+Stack = Callable[[list[Layer], Halves, Shape], Halves]
+STACKS: dict[str, Stack] = {
+    "stored": stored_stack,
+    "recomputed": recomputed_stack,
+    "reversible": reversible_stack,
+}
+
+
+def loss_of(params: Params, tokens: jax.Array, shape: Shape, stack: Stack) -> jax.Array:
+    """Cross-entropy of the next token of one sequence, (tokens + 1,) [nats]."""
+    x = params["embedding"][tokens[:-1]]
+    y1, y2 = stack(params["layers"], (x, x), shape)
+    return next_token_loss(norm(0.5 * (y1 + y2)) @ params["head"], tokens[1:])
+
+
+def inverse_error(layers: list[Layer], halves: Halves, shape: Shape) -> float:
+    """Relative error of the first halves after all layers and their inverses."""
+    last = stored_stack(layers, halves, shape)
+    for layer in reversed(layers):
+        last = layer_inverse(layer, last, shape)
+    wrong = sum(float(jnp.sum((a - b).astype(jnp.float32) ** 2)) for a, b in zip(last, halves, strict=True))
+    return float(np.sqrt(wrong / sum(float(jnp.sum(b.astype(jnp.float32) ** 2)) for b in halves)))
+
+
+def gradient_cost(stack: Stack, shape: Shape, tokens: int) -> tuple[float, float]:
+    """(temporaries [bytes], work [FLOP]) of loss and gradient, as XLA counts them."""
+    params = jax.eval_shape(partial(init, shape=shape), jax.random.key(0))
+    text = jax.ShapeDtypeStruct((tokens + 1,), jnp.int32)
+    cost = compiled_cost(jax.grad(partial(loss_of, shape=shape, stack=stack)), params, text)
+    return cost.temporary_bytes, cost.flop
+
+
+def deep(shape: Shape, num_layers: int) -> Shape:
+    """The same shape with another number of layers."""
+    return replace(shape, num_layers=num_layers)
+
+
+def largest_difference(one: Any, other: Any) -> float:
+    """Largest relative difference of the norms of two trees' leaves."""
+
+    def difference(a: jax.Array, b: jax.Array) -> float:
+        return float(jnp.linalg.norm(a - b) / jnp.maximum(jnp.linalg.norm(b), 1e-30))
+
+    return max(jax.tree.leaves(jax.tree.map(difference, one, other)))
+
+
+def train(stack: Stack, shape: Shape, seed: int, steps: int, batch_size: int = 16) -> float:
+    """Loss on text that was not seen, after some steps of Adam on the project's prose [nats per token]."""
+    text, held_out = prose_tokens()
+    random = np.random.default_rng(seed)
+
+    def batch_loss(params: Params, tokens: jax.Array) -> jax.Array:
+        return jnp.mean(jax.vmap(partial(loss_of, shape=shape, stack=stack), (None, 0))(params, tokens))
+
+    def batch(number: int) -> tuple[Tokens]:
+        return (windows(text, random, batch_size, TOKENS + 1),)
+
+    params = fit(init(jax.random.key(seed), shape), batch_loss, batch, steps)
+    unseen = windows(held_out, np.random.default_rng(0), 64, TOKENS + 1)
+    return float(jax.jit(batch_loss)(params, jnp.asarray(unseen)))
+
+
+def run(setup: Setup) -> Experiment:
+    """Gradients, rounding, memory, work and loss of a reversible transformer."""
+    setup.progress("gradients")
+    key = jax.random.key(setup.seed)
+    params = init(key, SHAPE)
+    tokens = jax.random.randint(key, (TOKENS + 1,), 0, SHAPE.vocab_size)
+    slopes = {name: jax.grad(loss_of)(params, tokens, SHAPE, stack) for name, stack in STACKS.items()}
+    rows = [
+        Reading(
+            quantity="gradient: relative difference to stored activations, float32",
+            predicted=1e-4,
+            measured=largest_difference(slopes["reversible"], slopes["stored"]),
+            check="at_most",
+            source="equal but for rounding (C131)",
+        )
+    ]
+    setup.progress("rounding of the inverse")
+    rows += _rounding(key)
+    setup.progress("memory and work by depth")
+    costs, curves = _costs()
+    rows += costs
+    setup.progress("training")
+    steps = 100 if setup.quick else 500
+    gaps = [
+        train(reversible_stack, SHAPE, seed, steps) - train(standard_stack, SHAPE, seed, steps)
+        for seed in setup.seeds(2, 4)
+    ]
+    mean, low, high = mean_interval(gaps)
+    rows.append(
+        Reading(
+            quantity=f"loss less that of a standard transformer of equal size, {steps} steps",
+            unit="nats",
+            predicted=0.0,
+            measured=mean,
+            low=low,
+            high=high,
+            tolerance=0.05,
+            check="equal",
+            statistical=True,
+            source="any layer can be made reversible (C131)",
+        )
+    )
+    work = next(row.measured for row in rows if row.quantity.startswith("work of reversible"))
+    return Experiment(
+        name="reversible",
+        claims=("C131", "C132", "C133"),
+        rows=tuple(rows),
+        findings=(f"memory between the passes does not grow with depth, for {work:.2f} times the work",),
+        curves=tuple(curves),
+        axes=("layers", "temporaries of loss and gradient, bytes"),
+        log_axes=(True, True),
+    )
+
+
+def _rounding(key: jax.Array) -> list[Reading]:
+    """Error of the inverse by depth and type."""
+    rows: list[Reading] = []
+    for dtype, epsilon in (("float32", 2.0**-23), ("bfloat16", 2.0**-7)):
+        for num_layers in (DEPTHS[0], DEPTHS[-1]):
+            shape = deep(SHAPE, num_layers)
+            layers = [{name: w.astype(dtype) for name, w in layer.items()} for layer in init(key, shape)["layers"]]
+            x = jax.random.normal(key, (TOKENS, shape.d_model)).astype(dtype)
+            rows.append(
+                Reading(
+                    quantity=f"inverse: relative error after {num_layers} layers, {dtype}",
+                    predicted=epsilon * num_layers,
+                    measured=inverse_error(layers, (x, x), shape),
+                    check="at_most",
+                    statistical=True,
+                    source="rounding of the type times layers",
+                )
+            )
+    return rows
+
+
+def _costs() -> tuple[list[Reading], list[Curve]]:
+    """Temporaries and FLOP of the three ways by depth; XLA counts them."""
+    counted = {
+        name: [gradient_cost(stack, deep(SHAPE, layers), TOKENS) for layers in DEPTHS] for name, stack in STACKS.items()
+    }
+    rows: list[Reading] = []
+    depths = tuple(float(layers) for layers in DEPTHS)
+    added = DEPTHS[-1] - DEPTHS[-2]
+
+    def slope(name: str, which: int) -> float:
+        return (counted[name][-1][which] - counted[name][-2][which]) / added
+
+    # what a layer's backward pass returns, the gradients of its weights, is an output and no temporary
+    stored_layer = slope("stored", 0)
+    rows.append(
+        Reading(
+            quantity="temporaries a layer, reversible over stored",
+            predicted=0.02,
+            measured=slope("reversible", 0) / stored_layer,
+            check="at_most",
+            source="nothing is stored between layers (C132)",
+        )
+    )
+    rows.append(
+        Reading(
+            quantity="temporaries a layer, recomputed over stored",
+            measured=slope("recomputed", 0) / stored_layer,
+        )
+    )
+    rows.append(Reading(quantity="temporaries a layer, stored", unit="B", measured=stored_layer))
+    sources = {
+        "reversible": (1.0, "one more forward beside one forward and two of backward (C133)"),
+        "recomputed": (1.0 - _share_of_down(SHAPE, TOKENS), "the same, but a layer's last product is not needed again"),
+    }
+    for name, (share, source) in sources.items():
+        rows.append(
+            Reading(
+                quantity=f"work of {name} over stored activations",
+                predicted=1.0 + share / 3.0,
+                measured=slope(name, 1) / slope("stored", 1),
+                tolerance=0.01,
+                check="equal",
+                source=source,
+            )
+        )
+    curves = [
+        Curve(name=name, kind="measured", x=depths, y=tuple(one[0] for one in found)) for name, found in counted.items()
+    ]
+    return rows, curves
+
+
+def _share_of_down(shape: Shape, tokens: int) -> float:
+    """Share of a layer's forward work that is its last product, scores over the full square of positions."""
+    heads = shape.num_q_heads * shape.head_dim
+    projections = shape.d_model * (2 * heads + 2 * shape.num_kv_heads * shape.head_dim)
+    down = shape.d_model * shape.d_ff
+    return down / (projections + 2 * tokens * heads + 3 * down)

@@ -1,0 +1,210 @@
+"""A small decoder transformer as plain functions over a tree of parameters: the ground of the experiments.
+
+RMS norm, rotary positions, grouped-query attention, SwiGLU; the vocabulary of Llama-like models. Without a cache
+`logits` computes all positions at once; with one, `prefill` and `decode_step` add new tokens to it.
+"""
+
+# JAX's own annotations are partial
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Layer = dict[str, jax.Array]
+Params = dict[str, Any]
+"""embedding (vocab, d_model), head (d_model, vocab), layers: a list of dictionaries."""
+Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+"""queries (tokens, heads, head_dim), keys and values (tokens, kv heads, head_dim) -> (tokens, heads, head_dim)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Sizes of a transformer.
+
+    Args:
+        num_layers, d_model, num_q_heads, num_kv_heads, head_dim, d_ff, vocab_size: as in a config.json [count].
+    """
+
+    num_layers: int = 4
+    d_model: int = 128
+    num_q_heads: int = 4
+    num_kv_heads: int = 2
+    head_dim: int = 32
+    d_ff: int = 256
+    vocab_size: int = 256
+
+    @property
+    def num_params(self) -> int:
+        """Parameters, norms left out [count]."""
+        attention = self.d_model * self.head_dim * (2 * self.num_q_heads + 2 * self.num_kv_heads)
+        return self.num_layers * (attention + 3 * self.d_model * self.d_ff) + 2 * self.vocab_size * self.d_model
+
+
+def init(key: jax.Array, shape: Shape) -> Params:
+    """Random weights, normal with standard deviation 1 / √inputs; what is added to the stream is damped by depth."""
+    damped = 1.0 / np.sqrt(2.0 * shape.num_layers)
+    q, kv = shape.num_q_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    sizes = {
+        "q": (shape.d_model, q, 1.0),
+        "k": (shape.d_model, kv, 1.0),
+        "v": (shape.d_model, kv, 1.0),
+        "o": (q, shape.d_model, damped),
+        "gate": (shape.d_model, shape.d_ff, 1.0),
+        "up": (shape.d_model, shape.d_ff, 1.0),
+        "down": (shape.d_ff, shape.d_model, damped),
+    }
+
+    def layer(number: int) -> Layer:
+        keys = jax.random.split(jax.random.fold_in(key, number), len(sizes))
+        return {
+            name: jax.random.normal(one, (rows, columns)) * gain / np.sqrt(rows)
+            for one, (name, (rows, columns, gain)) in zip(keys, sizes.items(), strict=True)
+        }
+
+    first, last = jax.random.split(jax.random.fold_in(key, shape.num_layers))
+    return {
+        "embedding": jax.random.normal(first, (shape.vocab_size, shape.d_model)),
+        "head": jax.random.normal(last, (shape.d_model, shape.vocab_size)) / np.sqrt(shape.d_model),
+        "layers": [layer(number) for number in range(shape.num_layers)],
+    }
+
+
+def norm(x: jax.Array) -> jax.Array:
+    """RMS norm without a gain."""
+    return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6)
+
+
+def rotate(x: jax.Array, positions: jax.Array) -> jax.Array:
+    """Rotary positions, base 10,000.
+
+    Args:
+        x: (..., tokens, heads, head_dim).
+        positions: (..., tokens).
+    """
+    half = x.shape[-1] // 2
+    rates = 10_000.0 ** (-jnp.arange(half) / half)
+    angles = positions[..., None, None] * rates
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    a, b = x[..., :half], x[..., half:]
+    return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1).astype(x.dtype)
+
+
+def project(layer: Layer, x: jax.Array, shape: Shape, positions: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Queries, keys (both rotated) and values of normed states, each (..., tokens, heads, head_dim)."""
+
+    def heads(name: str, number: int) -> jax.Array:
+        return jnp.reshape(x @ layer[name], (*x.shape[:-1], number, shape.head_dim))
+
+    q, k, v = heads("q", shape.num_q_heads), heads("k", shape.num_kv_heads), heads("v", shape.num_kv_heads)
+    return rotate(q, positions), rotate(k, positions), v
+
+
+def causal_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """Each query attends to the keys up to its own position; query heads share the key heads in groups."""
+    tokens, num_q_heads, head_dim = q.shape
+    grouped = jnp.reshape(q, (tokens, k.shape[1], num_q_heads // k.shape[1], head_dim))
+    scores = jnp.einsum("ikgd,jkd->kgij", grouped, k) / np.sqrt(head_dim)
+    seen = jnp.arange(tokens)[:, None] >= jnp.arange(tokens)[None, :]
+    weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
+    return jnp.reshape(jnp.einsum("kgij,jkd->ikgd", weights, v), q.shape)
+
+
+def attention_block(
+    layer: Layer, x: jax.Array, shape: Shape, attend: Attend = causal_attention, *, rotary: bool = True
+) -> jax.Array:
+    """What attention adds to the stream of one sequence, (tokens, d_model); without positions if not `rotary`."""
+    positions = jnp.arange(x.shape[0]) if rotary else jnp.zeros(x.shape[0])
+    q, k, v = project(layer, norm(x), shape, positions)
+    return jnp.reshape(attend(q, k, v), (x.shape[0], -1)) @ layer["o"]
+
+
+def ffn_block(layer: Layer, x: jax.Array) -> jax.Array:
+    """What the SwiGLU block adds to the stream, (..., d_model)."""
+    normed = norm(x)
+    return (jax.nn.silu(normed @ layer["gate"]) * (normed @ layer["up"])) @ layer["down"]
+
+
+def logits(params: Params, tokens: jax.Array, shape: Shape, attend: Attend = causal_attention) -> jax.Array:
+    """Logits of all positions of one sequence, (tokens, vocab)."""
+    x = params["embedding"][tokens]
+    for layer in params["layers"]:
+        x = x + attention_block(layer, x, shape, attend)
+        x = x + ffn_block(layer, x)
+    return norm(x) @ params["head"]
+
+
+Cache = tuple[jax.Array, jax.Array]
+"""Keys and values, each (layers, sequences, capacity, kv heads, head_dim)."""
+
+
+def empty_cache(shape: Shape, sequences: int, capacity: int) -> Cache:
+    """A cache with room for some sequences of some tokens."""
+    size = (shape.num_layers, sequences, capacity, shape.num_kv_heads, shape.head_dim)
+    return jnp.zeros(size), jnp.zeros(size)
+
+
+def prefill(params: Params, tokens: jax.Array, length: jax.Array, shape: Shape) -> tuple[jax.Array, Cache]:
+    """Logits after the last token of one prompt, (vocab,), and its cache, (layers, tokens, kv heads, head_dim).
+
+    Args:
+        tokens: (capacity,), the prompt first; what is behind it does not count.
+        length: of the prompt [tokens].
+    """
+    x = params["embedding"][tokens]
+    keys: list[jax.Array] = []
+    values: list[jax.Array] = []
+    for layer in params["layers"]:
+        q, k, v = project(layer, norm(x), shape, jnp.arange(tokens.shape[0]))
+        keys.append(k)
+        values.append(v)
+        x = x + jnp.reshape(causal_attention(q, k, v), (tokens.shape[0], -1)) @ layer["o"]
+        x = x + ffn_block(layer, x)
+    return norm(x[length - 1]) @ params["head"], (jnp.stack(keys), jnp.stack(values))
+
+
+def decode_step(
+    params: Params, cache: Cache, tokens: jax.Array, lengths: jax.Array, shape: Shape
+) -> tuple[jax.Array, Cache]:
+    """One new token of each sequence: logits, (sequences, vocab), and the cache with its keys and values.
+
+    Args:
+        cache: of which each sequence's first `lengths` entries are filled.
+        tokens: newest token of each sequence, (sequences,).
+        lengths: tokens in the cache before it, (sequences,).
+    """
+    keys, values = cache
+    sequences, capacity = keys.shape[1:3]
+    rows = jnp.arange(sequences)
+    seen = jnp.arange(capacity)[None, :] <= lengths[:, None]
+    group = shape.num_q_heads // shape.num_kv_heads
+    x = params["embedding"][tokens]
+    for number, layer in enumerate(params["layers"]):
+        q, k, v = project(layer, norm(x)[:, None], shape, lengths[:, None])
+        keys = keys.at[number, rows, lengths].set(k[:, 0])
+        values = values.at[number, rows, lengths].set(v[:, 0])
+        grouped = jnp.reshape(q, (sequences, shape.num_kv_heads, group, shape.head_dim))
+        scores = jnp.einsum("bkgd,bckd->bkgc", grouped, keys[number]) / np.sqrt(shape.head_dim)
+        weights = jax.nn.softmax(jnp.where(seen[:, None, None], scores, -jnp.inf), axis=-1)
+        mixed = jnp.einsum("bkgc,bckd->bkgd", weights, values[number])
+        x = x + jnp.reshape(mixed, (sequences, -1)) @ layer["o"]
+        x = x + ffn_block(layer, x)
+    return norm(x) @ params["head"], (keys, values)
+
+
+def next_token_loss(logits_of: jax.Array, wanted: jax.Array, counted: jax.Array | None = None) -> jax.Array:
+    """Mean cross-entropy of the wanted tokens [nats].
+
+    Args:
+        logits_of: (..., vocab).
+        wanted: (...).
+        counted: weight of each position, (...); all the same by default.
+    """
+    losses = -jnp.take_along_axis(jax.nn.log_softmax(logits_of), wanted[..., None], axis=-1)[..., 0]
+    return jnp.mean(losses) if counted is None else jnp.sum(losses * counted) / jnp.sum(counted)

@@ -1,0 +1,305 @@
+"""Deployments side by side: a line each, and what would change against today's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rackline.report.breakdown import plain_table
+from rackline.report.wording import money, money_name
+from rackline.search.choice import Choice
+from rackline.units import format_seconds
+
+_NAMES = {
+    "compute": "compute",
+    "hbm": "memory",
+    "scale_up": "links inside the domain",
+    "scale_out": "links beyond the domain",
+    "overhead": "overhead",
+}
+_SAID = 3  # parts of the cost that are named
+_LEAST = 0.02  # of the cost, that a named part changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """Both ends of an interval; unit of its metric."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployed:
+    """A deployment in a comparison, beside its numbers.
+
+    Args:
+        choice: the way to serve; None where nothing keeps the limits.
+        engine: whose kernels and launch rules it has.
+        today: whether it is what runs today, not a plan.
+        priced: False where costs are chip-hours.
+        bands: in which nine of ten measured servers lay, by metric.
+        reason: why there is none; empty when there is one.
+    """
+
+    json_keys: ClassVar = (
+        "today",
+        "engine",
+        "serving",
+        "basis",
+        "layout",
+        "precision",
+        "scheduler",
+        "prefill_layout",
+        "intervals=bands",
+        "reason",
+    )
+
+    choice: Choice | None
+    engine: str
+    today: bool
+    priced: bool
+    bands: dict[str, Band]
+    reason: str = ""
+
+    @property
+    def serving(self) -> str | None:
+        """One engine, or two pools."""
+        return self.choice.serving if self.choice else None
+
+    @property
+    def basis(self) -> str | None:
+        """What its numbers rest on."""
+        return self.choice.basis if self.choice else None
+
+    @property
+    def layout(self) -> str | None:
+        """Of what decodes, with its replicas."""
+        return self.choice.layout.label() if self.choice else None
+
+    @property
+    def prefill_layout(self) -> str | None:
+        """Of the prefill pool; None for one engine."""
+        pool = self.choice.prefill_pool if self.choice else None
+        return pool.layout.label() if pool else None
+
+    @property
+    def precision(self) -> str | None:
+        """Data types."""
+        return self.choice.precision.short() if self.choice else None
+
+    @property
+    def scheduler(self) -> str | None:
+        """How prompts and decodes share passes."""
+        return self.choice.mode.label() if self.choice else None
+
+    def label(self) -> str:
+        """Layout, precision and scheduler in words."""
+        if self.choice is None:
+            return self.reason
+        if self.choice.serving == "disaggregated":
+            where = f"decode {self.layout}, prefill {self.prefill_layout}"
+            return f"{where} · {self.precision}"
+        return f"{self.layout} · {self.precision} · {self.scheduler}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One thing that would change.
+
+    Args:
+        what: name of it.
+        before, after: in words.
+        ratio: after over before, None for what is no number [ratio].
+    """
+
+    what: str
+    before: str
+    after: str
+    ratio: float | None = None
+
+
+def power_w(choice: Choice, power_w_per_chip: float | None) -> float | None:
+    """Nameplate power of the chips that are paid, with host and network [W]."""
+    return None if power_w_per_chip is None else power_w_per_chip * choice.billed_chips
+
+
+def deployments_report(
+    rows: Sequence[tuple[str, Deployed, dict[str, float | None]]], *, prices: str, width: int
+) -> Group:
+    """One line a deployment where the screen is wide enough, else what it is above its numbers.
+
+    Where the numbers do not fit either, watts go first, then the chips, then the band.
+
+    Args:
+        rows: name, what it is, its numbers.
+        prices: of which kind they are.
+        width: columns of the terminal.
+    """
+    caption = f"×: $ per M output, all-in, over {rows[0][0]}; kW: nameplate of the chips that are paid; band: of nine "
+    caption += "of ten measured servers" + (f"; {prices}" if prices else "")
+    said = [Text(caption, style="dim")]
+    wide = _table(rows, whole=True)
+    if _fits(wide, width):
+        return Group(wide, *said)
+    listed = Table.grid(padding=(0, 1))
+    listed.add_column(justify="right")
+    listed.add_column(overflow="fold")
+    for number, (name, one, _) in enumerate(rows, start=1):
+        listed.add_row(str(number), Text.assemble((name, "bold"), f": {one.label()}"))
+    orders = ((), ("kW",), ("kW", "chips"), ("kW", "chips", "band"))
+    tables = [_table(rows, whole=False, without=without) for without in orders]
+    table = next((one for one in tables if _fits(one, width)), tables[-1])
+    return Group(listed, Text(""), table, *said)
+
+
+def _fits(table: Table, width: int) -> bool:
+    return Console(width=1000).measure(table).maximum <= width
+
+
+def _table(
+    rows: Sequence[tuple[str, Deployed, dict[str, float | None]]], *, whole: bool, without: tuple[str, ...] = ()
+) -> Table:
+    lines = [
+        {"": name if whole else str(number), **_line(one, values, rows[0][2])}
+        for number, (name, one, values) in enumerate(rows, start=1)
+    ]
+    texts = ("layout", "precision", "scheduler")
+    table = plain_table("deployments side by side")
+    names = [name for name in lines[0] if name not in without and (whole or name not in texts)]
+    for name in names:
+        table.add_column(name, justify="left" if name in ("", *texts) else "right", no_wrap=True)
+    for line in lines:
+        table.add_row(*(line[name] for name in names))
+    return table
+
+
+def _line(one: Deployed, values: dict[str, float | None], first: dict[str, float | None]) -> dict[str, str]:
+    """Column → cell; dashes where nothing serves."""
+    names = ("layout", "precision", "scheduler", "chips", "batch", "tpot", "ttft", "requests/s", "kW")
+    names = (*names, f"{money_name(one.priced)} per M", "×", "band")
+    choice = one.choice
+    if choice is None:
+        return {**dict.fromkeys(names, "-"), "layout": one.reason}
+    usd, before, watts = choice.usd_per_mtok_output_all_in, first["usd_per_mtok_output_all_in"], values["power_w"]
+    band = one.bands.get("usd_per_mtok_output_all_in")
+    where = f"{one.layout} after {one.prefill_layout}" if one.prefill_layout else one.layout
+    cells = (
+        where or "",
+        one.precision or "",
+        one.scheduler or "",
+        f"{choice.billed_chips:,}",
+        f"{choice.batch_size:,.0f}",
+        format_seconds(choice.tpot_s),
+        format_seconds(choice.ttft_s),
+        f"{choice.requests_per_s:.3g}",
+        "-" if watts is None else f"{watts / 1e3:.3g}",
+        money(usd, one.priced),
+        f"{usd / before:.2f}" if before else "",
+        f"{band.low:.2g} to {band.high:.2g}" if band else "-",
+    )
+    return dict(zip(names, cells, strict=True))
+
+
+def changes(today: Deployed, planned: Deployed) -> tuple[Change, ...]:
+    """What would change from today's deployment to a plan: what it is, what it gives, what it costs."""
+    now, then = today.choice, planned.choice
+    if now is None or then is None:
+        return ()
+    found = [
+        Change(what=what, before=before, after=after)
+        for what, before, after in (
+            ("serving", now.serving, then.serving),
+            ("layout", today.layout or "", planned.layout or ""),
+            ("precision", today.precision or "", planned.precision or ""),
+            ("scheduler", today.scheduler or "", planned.scheduler or ""),
+            ("sequences on a replica", f"{now.batch_size:,.0f}", f"{then.batch_size:,.0f}"),
+            ("chips that are paid", f"{now.billed_chips:,}", f"{then.billed_chips:,}"),
+        )
+        if before != after
+    ]
+
+    def rate(value: float) -> str:
+        return f"{value:.3g}"
+
+    def cost(value: float) -> str:
+        return money(value, planned.priced)
+
+    numbers: tuple[tuple[str, float, float, Callable[[float], str]], ...] = (
+        ("requests/s", now.requests_per_s, then.requests_per_s, rate),
+        ("time per output token", now.tpot_s, then.tpot_s, format_seconds),
+        ("time to first token", now.ttft_s, then.ttft_s, format_seconds),
+        (
+            f"{money_name(planned.priced)} per M output, all-in",
+            now.usd_per_mtok_output_all_in,
+            then.usd_per_mtok_output_all_in,
+            cost,
+        ),
+    )
+    found += [
+        Change(what=what, before=show(before), after=show(after), ratio=after / before)
+        for what, before, after, show in numbers
+    ]
+    return tuple(found)
+
+
+def why(today: Deployed, planned: Deployed) -> tuple[str, ...]:
+    """Where the cost of an output token changes most: prompts, and decode steps by what their rows wait for."""
+    now, then = today.choice, planned.choice
+    if now is None or then is None:
+        return ()
+    before, after = _parts(now), _parts(then)
+    whole = now.usd_per_mtok_output_all_in
+    names = sorted({*before, *after}, key=lambda name: -abs(after.get(name, 0.0) - before.get(name, 0.0)))
+    found = [
+        f"{name}: {money(before.get(name, 0.0), planned.priced)} to {money(after.get(name, 0.0), planned.priced)}"
+        for name in names[:_SAID]
+        if abs(after.get(name, 0.0) - before.get(name, 0.0)) > _LEAST * whole
+    ]
+    each = tuple(one.engine.batch_size / replace(one.layout, dp=1).num_chips for one in (now, then))
+    if found and abs(each[1] / each[0] - 1.0) > 0.01:
+        found.append(
+            f"a step reads the weights for {each[0]:.3g} sequences a chip today, for {each[1]:.3g} in the plan"
+        )
+    idle = [one.billed_chips - one.num_chips for one in (now, then)]
+    if idle[0] != idle[1]:
+        found.append(f"{idle[0]:,} chips are paid and idle today, {idle[1]:,} in the plan")
+    return tuple(found)
+
+
+def _parts(choice: Choice) -> dict[str, float]:
+    """Cost of an output token by what it goes into [USD per million tokens]: prompts, and decode steps by resource."""
+    step = choice.inside.decode
+    seconds: dict[str, float] = {}
+    for row in step.rows:
+        if row.used:
+            name = f"decode steps, {_NAMES.get(row.binds, row.binds)}"
+            seconds[name] = seconds.get(name, 0.0) + row.seconds
+    whole = sum(seconds.values()) or 1.0
+    parts = {name: choice.usd_per_mtok_output * value / whole for name, value in seconds.items()}
+    parts["prompts"] = choice.usd_per_mtok_output_all_in - choice.usd_per_mtok_output
+    return parts
+
+
+def changes_report(found: Sequence[Change], reasons: Sequence[str], *, planned: str) -> Group:
+    """What would change, and why.
+
+    Args:
+        planned: name of the plan.
+    """
+    table = plain_table(f"from today's deployment to {planned}")
+    for name in ("", "today", "plan", "×"):
+        table.add_column(name, justify="right" if name == "×" else "left", overflow="fold")
+    for one in found:
+        table.add_row(one.what, one.before, one.after, "" if one.ratio is None else f"{one.ratio:.2f}")
+    parts: list[RenderableType] = [table]
+    parts += [
+        Text(f"{'why, of the cost of an output token' if not place else ''}") for place in range(min(len(reasons), 1))
+    ]
+    parts += [Text(f"  {reason}") for reason in reasons]
+    return Group(*parts)

@@ -1,0 +1,66 @@
+"""The real server of the lab: nothing is lost, policies are obeyed, trains depart on time; no timing is judged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rackline.lab import start_jax
+from rackline.simulation import Requests, policy, simulate
+
+pytest.importorskip("jax", reason="JAX has no wheel on this platform")
+start_jax()
+
+from rackline.lab.server import PROMPT, SLOTS, Engine, SlotClock, serve, simulated_pool  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine.of(0)
+
+
+def requests_at(arrival_s: list[float], output_len: list[int]) -> Requests:
+    count = len(arrival_s)
+    return Requests(
+        arrival_s=np.array(arrival_s), input_len=np.full(count, PROMPT), output_len=np.array(output_len), name="test"
+    )
+
+
+@pytest.mark.parametrize("name", ["fcfs", "prefill-first", "decode-first"])
+def test_all_are_served_in_order(engine: Engine, name: str) -> None:
+    found = serve(engine, requests_at([0.0] * 12, [1, 5, 3] * 4), policy(name))
+    assert np.isfinite(found.e2e_s).all()
+    assert (found.e2e_s >= found.ttft_s).all()
+    assert (found.ttft_s >= found.wait_s).all()
+    assert (np.diff(found.wait_s) >= 0.0).all()  # first come, first served
+    assert found.makespan_s == pytest.approx(found.e2e_s.max())
+    assert (found.e2e_s[::3] == found.ttft_s[::3]).all()  # one token: the first is the last
+
+
+def test_a_batch_is_served_to_its_end(engine: Engine) -> None:
+    found = serve(engine, requests_at([0.0] * (SLOTS + 1), [8] * (SLOTS + 1)), policy("decode-first"))
+    assert found.wait_s[-1] >= found.e2e_s[:-1].max() - 1e-9
+
+
+def test_slots_are_refilled_while_others_decode(engine: Engine) -> None:
+    found = serve(engine, requests_at([0.0] * (SLOTS + 1), [2, *[30] * SLOTS]), policy("fcfs"))
+    assert found.wait_s[-1] < found.e2e_s[1:SLOTS].min()
+
+
+def test_trains_depart_at_multiples_of_the_interval(engine: Engine) -> None:
+    interval_s = 0.1
+    arrival = [0.01, 0.03, 0.12, 0.27]
+    found = serve(engine, requests_at(arrival, [1] * 4), replace(policy("trains"), interval_s=interval_s))
+    departures = np.array(arrival) + found.wait_s
+    assert (departures >= np.ceil(np.array(arrival) / interval_s) * interval_s).all()
+
+
+def test_simulated_server_has_the_same_slots() -> None:
+    clock = SlotClock(step_s=0.010, prompt_s=0.002)
+    found = simulate(requests_at([0.0] * (SLOTS + 1), [3] * (SLOTS + 1)), simulated_pool(clock, policy("fcfs")))
+    # eight prompts, two steps; the ninth enters when a slot is free
+    assert found.ttft_s[0] == pytest.approx(0.016)
+    assert found.e2e_s[0] == pytest.approx(0.036)
+    assert found.ttft_s[-1] == pytest.approx(0.038)
