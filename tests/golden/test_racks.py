@@ -341,7 +341,6 @@ def test_bytes_are_conserved_over_links(ranks: int, skew: float) -> None:
         links = matrix.link_bytes()
         for level in ("scale_up", "scale_out"):
             assert links[f"{level}_out"].sum() == pytest.approx(links[f"{level}_in"].sum())
-        assert matrix.between_domains().sum() == pytest.approx(matrix.sent.sum())
         assert matrix.seconds(2e9, 1e9) <= matrix.seconds(1e9, 1e9)
 
 

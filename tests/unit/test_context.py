@@ -22,7 +22,6 @@ from rackline.serving.context import (
     exchange_s,
     kv_exchange_bytes,
     prefill_chunk,
-    ring_exposed_s,
     split_kv_bytes,
 )
 
@@ -141,11 +140,6 @@ def test_faster_links_are_never_slower(factor: float, cp: int) -> None:
     assert exchange_s(engine, better, sent, group, "all_gather") <= exchange_s(
         engine, d.cluster, sent, group, "all_gather"
     )
-
-
-def test_a_ring_hides_what_attention_covers() -> None:
-    assert float(ring_exposed_s(8.0, 5.0, 4)) == 0.0
-    assert float(ring_exposed_s(0.0, 5.0, 4)) == 5.0
 
 
 def test_the_plan_uses_it_for_long_prompts_only() -> None:

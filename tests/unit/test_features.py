@@ -68,4 +68,3 @@ def test_arrays_broadcast() -> None:
     batch = Batch(decode_sequences=np.array([[1.0], [2.0]]), context_len=np.array([10.0, 200.0, 300.0]))
     found = batch.features(KINDS)
     assert np.asarray(found[f.kv_tokens("window_100")]).tolist() == [[10, 100, 100], [20, 200, 200]]
-    assert f.shape_of(batch.decode_sequences, batch.context_len) == (2, 3)

@@ -24,7 +24,7 @@ from rackline.parallel.memory import fitting_sequences
 from rackline.passes import Batch
 from rackline.pricing import envelope
 from rackline.report.axes import Kind, Measure, linear_axis, linear_ticks, log_axis, log_ticks, text_of
-from rackline.report.figure import ENDINGS, NOTEBOOK_TYPE, Figure, check_plot_path, choose_figure
+from rackline.report.figure import ENDINGS, NOTEBOOK_TYPE, Figure, check_plot_path
 from rackline.report.theme import DARK, LIGHT, THEME_NAMES, Theme, ThemeName
 from rackline.report.train_report import layout_text
 from rackline.report.wording import short_count
@@ -246,7 +246,7 @@ def test_rejected_are_those_of_the_plan() -> None:
     plan = made.a_plan()
     assert plan.rejected
     found = [(row["what"], row["series"]) for row in rows(made.figure("rejected"))]
-    assert found == [(one.what, one.reason) for one in plan.rejected]
+    assert found == [(one.what, f"{one.reason} ({one.what})") for one in plan.rejected]
 
 
 def test_errors_of_a_fit_leave_out_what_was_not_tested() -> None:
@@ -389,14 +389,6 @@ def test_without_the_extra_one_line_says_how_to_get_it(monkeypatch: pytest.Monke
     figure.save(tmp_path / "front.json")
     with pytest.raises(InputError, match="plot"):
         figure.svg()
-
-
-def test_unknown_figure_names_the_nearest() -> None:
-    known = {"lifetime": made.lifetime_figure, "quality": made.quality_figure}
-    assert choose_figure(known, None) is made.lifetime_figure
-    assert choose_figure(known, "quality") is made.quality_figure
-    with pytest.raises(InputError, match="nearest: quality"):
-        choose_figure(known, "qualty")
 
 
 def test_the_page_of_figures_is_the_one_that_its_script_writes() -> None:

@@ -133,14 +133,6 @@ def test_nodes_and_racks() -> None:
     assert hardware.cluster("h20-8").usd_per_hour is None
 
 
-def test_level_of_a_group() -> None:
-    node = hardware.cluster("dgx-h100")
-    assert node.level_of(8).name == "scale_up"
-    assert node.level_of(9).name == "scale_out"
-    with pytest.raises(LayoutError, match="nearest: 8"):
-        hardware.cluster("l40s-8").level_of(9)
-
-
 def test_with_num_chips() -> None:
     node = hardware.cluster("dgx-h100")
     assert node.with_num_chips(16).num_chips == 16

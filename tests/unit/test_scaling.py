@@ -227,12 +227,12 @@ class TestPoints:
             sc.fit_file("no/such.csv")
 
 
-def test_a_frontier_read_both_ways() -> None:
+def test_a_frontier_gives_the_budget_of_a_size() -> None:
     """The budget for which a size is best has that size as its best, and all of it is spent."""
     line = sc.frontier("chinchilla-1")
     sizes = np.array([1e9, 7e10, 1e12])
-    found = line.at_flop(line.at_params(sizes).train_flop)
-    np.testing.assert_allclose(found.params, sizes, rtol=1e-9)
+    found = line.at_params(sizes)
+    np.testing.assert_allclose(line.coefficient * np.asarray(found.train_flop) ** line.exponent, sizes, rtol=1e-9)
     np.testing.assert_allclose(6.0 * np.asarray(found.params) * np.asarray(found.tokens), found.train_flop, rtol=1e-12)
 
 

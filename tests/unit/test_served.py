@@ -240,10 +240,16 @@ def test_the_same_gaps_at_every_rate_and_every_nth_of_them() -> None:
     assert np.all(slow.input_len + slow.output_len == 150)
 
 
-def test_a_growing_queue_is_told_from_a_full_one() -> None:
-    rng = np.random.default_rng(0)
-    assert queue_grows(np.linspace(0.0, 100.0, 1000), 10.0)
-    assert not queue_grows(rng.exponential(1.0, 1000), 10.0)
+@pytest.mark.parametrize("before_s", [0.0, 2000.0])
+@pytest.mark.parametrize(("load", "grows"), [(0.97, False), (1.03, False), (1.2, True), (1.5, True)])
+def test_a_growing_queue_is_told_from_a_long_one(load: float, before_s: float, grows: bool) -> None:
+    """One server, one arrival a second on average: beyond its rate the queue grows, also one that was long before."""
+    arrival_s = np.cumsum(np.random.default_rng(0).exponential(1.0, 5000))
+    finish_s, free_s = np.empty_like(arrival_s), before_s
+    for index, time_s in enumerate(arrival_s.tolist()):
+        free_s = finish_s[index] = max(time_s, free_s) + load
+    measured = slice(500, 4500)
+    assert queue_grows(arrival_s[measured], finish_s[measured]) == grows
 
 
 def test_the_interval_holds_the_percentile_of_most_other_runs() -> None:

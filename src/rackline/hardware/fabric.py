@@ -100,25 +100,6 @@ class Cluster:
         """Price of all chips together, or None [USD/hour]."""
         return None if self.usd_per_chip_hour is None else self.usd_per_chip_hour * self.num_chips
 
-    def level_of(self, group_size: int) -> FabricLevel:
-        """Return the smallest level whose domain holds a group of chips.
-
-        Args:
-            group_size: Chips that talk to each other [count].
-
-        Raises:
-            LayoutError: The group is larger than the largest level.
-        """
-        for level in self.levels:
-            if group_size <= level.size:
-                return level
-        raise LayoutError(
-            what=f"group of chips on {self.name}",
-            given=group_size,
-            allowed=f"1 to {self.max_chips} chips",
-            nearest=str(self.max_chips),
-        )
-
     def with_num_chips(self, num_chips: int) -> Cluster:
         """Return the same cluster with another number of chips in use.
 

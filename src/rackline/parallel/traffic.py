@@ -112,11 +112,6 @@ class TrafficMatrix:
         total = float(self.sent.sum())
         return float(self.sent[self.crosses].sum()) / total if total else 0.0
 
-    def between_domains(self) -> Array:
-        """Bytes from domain to domain, shape (domains, domains)."""
-        domains = len(self.sent) // self.ranks_per_domain
-        return self.sent.reshape(domains, self.ranks_per_domain, domains, self.ranks_per_domain).sum(axis=(1, 3))
-
     def link_bytes(self) -> dict[str, Array]:
         """Bytes on each rank's links by level and direction, shape (ranks,): what is sent is received."""
         off_chip = ~np.eye(len(self.sent), dtype=bool)

@@ -148,8 +148,3 @@ class Batch:
 def as_array(value: FloatLike) -> Array:
     """Float array view of a feature."""
     return np.asarray(value, dtype=np.float64)
-
-
-def shape_of(*values: Any) -> tuple[int, ...]:
-    """Broadcast shape of features or batch fields."""
-    return np.broadcast_shapes(*(np.shape(value) for value in values))

@@ -16,7 +16,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any, Literal, cast
 
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError
 from rackline.files import write_bytes
 from rackline.report.theme import THEME_NAMES, ThemeName, theme
 
@@ -197,23 +197,6 @@ def check_plot_path(path: str, *, what: str = "--plot") -> Path:
     if ending != ".json":
         _drawing(path, what)
     return file
-
-
-def choose_figure(
-    figures: Mapping[str, Callable[..., Figure]], kind: str | None, *, what: str = "--plot-kind"
-) -> Callable[..., Figure]:
-    """The figure of a name, the first one without.
-
-    Raises:
-        InputError: a name that is not there.
-    """
-    if kind is None:
-        return next(iter(figures.values()))
-    found = figures.get(kind)
-    if found is None:
-        near = nearest_names(kind, list(figures), 1)
-        raise InputError(what=what, given=kind, allowed=", ".join(figures), nearest=near[0] if near else None)
-    return found
 
 
 def _seen(view: dict[str, Any]) -> dict[str, Any]:

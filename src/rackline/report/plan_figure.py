@@ -71,30 +71,37 @@ def pareto_figure(plan: Plan) -> Figure:
 def rejected_figure(plan: Plan) -> Figure:
     """The nearest rejected candidates beside the best: one for each limit, which it alone breaks."""
     cost = _cost(plan)
-    rows: list[Row] = [{**_row(plan, one.candidate), "series": one.reason, "what": one.what} for one in plan.rejected]
+    rows: list[Row] = [
+        {**_row(plan, one.candidate), "series": f"{one.reason} ({one.what})", "what": one.what} for one in plan.rejected
+    ]
     title = f"{plan.model.name} on {plan.cluster.name}: what was rejected by the least"
     best = _best_row(plan, plan.best) if plan.best else None
     if not rows:
         return nothing_figure(title, "Nothing was rejected.")
     points = [*rows, *([best] if best else [])]
-    x = log_axis(_SPEED, [row[_SPEED.field] for row in points], margin=0.12)
+    tpot_s = plan.constraints.tpot_s
+    speeds = [row[_SPEED.field] for row in points] + ([] if tpot_s is None else [1.0 / tpot_s])
+    x = log_axis(_SPEED, speeds, margin=0.12)
     y = log_axis(cost, [row[cost.field] for row in points], margin=0.15)
     names = [row["series"] for row in rows]
     place = {"x": x, "y": y}
     colours = colour(names)
-    colours["legend"] = {"title": "rejected for", "columns": 1, "labelLimit": 600}
+    colours["legend"] = {"title": "rejected for", "columns": 1, "labelLimit": 640}
     shown = (Measure(field="what", title="candidate"), Measure(field="series", title="rejected for"), *_shown(plan))
     layers: list[Layer] = [
         hovered({"type": "point", "shape": "cross", "size": 130}, {**place, "color": colours}, shown),
     ]
     if best is not None:
         layers.append(hovered({"type": "point", "style": "best"}, place, _shown(plan), data={"values": [best]}))
-        layers += note(x, y, (best[_SPEED.field], best[cost.field]), "best", below=True)
+        text = f"best: {money(best[cost.field], plan.priced)} at {best[_SPEED.field]:.3g} tokens/s"
+        layers += note(x, y, (best[_SPEED.field], best[cost.field]), text, below=True)
+    if tpot_s is not None:
+        layers += limit("x", x, 1.0 / tpot_s, f"limit: {format_seconds(tpot_s)} a token")
     return Figure(
         title=title,
         subtitle=f"estimates; {plan.calibration.name} calibration",
         description="Candidates that break one limit alone, by the least, at their speed for one user and cost: "
-        + "; ".join(f"{row['what']} ({row['series']})" for row in rows)
+        + "; ".join(f"{one.what} ({one.reason})" for one in plan.rejected)
         + ".",
         spec={"data": {"values": rows}, "layer": layers},
     )

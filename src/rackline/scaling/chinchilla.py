@@ -217,12 +217,6 @@ class Frontier:
     coefficient: float
     exponent: float
 
-    def at_flop(self, flop: Numbers) -> Allocation:
-        """The best size and tokens of a compute budget [FLOP]."""
-        (c,) = checked("frontier", flop=flop)
-        n = self.coefficient * c**self.exponent
-        return Allocation(params=plain(n), tokens=plain(c / (6.0 * n)), train_flop=plain(c))
-
     def at_params(self, params: Numbers) -> Allocation:
         """The compute budget for which a size [count] is the best."""
         (n,) = checked("frontier", params=params)

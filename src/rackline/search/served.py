@@ -19,7 +19,7 @@ from rackline.search.space import Constraints
 from rackline.serving.stack import Stack, stack_of
 from rackline.serving.workload import Mode, Workload
 from rackline.simulation import Handover, Pool, Result, pool_of, simulate
-from rackline.simulation.open_loop import Latency, OpenLoop, completions_lag, latency, queue_grows
+from rackline.simulation.open_loop import Latency, OpenLoop, latency, queue_grows
 
 MEASURED = 4000  # requests of a run that count
 
@@ -152,8 +152,7 @@ class Group:
             ttft_s=latency(result.ttft_s[part]),
             tpot_s=latency(result.tpot_s[part]),
             e2e_s=latency(result.e2e_s[part]),
-            queue_grows=queue_grows(result.queue_s[part], requests_per_s / self.copies)
-            or completions_lag(result.arrival_s[part], result.finish_s[part]),
+            queue_grows=queue_grows(result.arrival_s[part], result.finish_s[part]),
         )
 
 

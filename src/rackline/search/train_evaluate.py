@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -182,8 +182,3 @@ def crossings(job: TrainJob, runs: Runs, index: int) -> tuple[Crossing, ...]:
             )
         )
     return tuple(found)
-
-
-def with_batch(job: TrainJob, global_batch_sequences: int) -> TrainJob:
-    """The same job with another batch."""
-    return replace(job, global_batch_sequences=global_batch_sequences)

@@ -165,23 +165,6 @@ def context_prefill_s(
     return device + (extra[:, None] if extra.ndim else extra)
 
 
-def ring_exposed_s(attention_s: FloatLike, exchange_seconds: FloatLike, cp: int) -> Array:
-    """Exposed transfer time of ring context parallelism: what attention does not hide [s].
-
-    exposed = max(exchange - attention (cp - 1)/cp, 0), as the first of cp blocks is local
-
-    Args:
-        attention_s: attention over all blocks on one rank [s].
-        exchange_seconds: transfer of the cp - 1 other blocks [s].
-
-    Sources: Liu, Zaharia, Abbeel, ring attention, arXiv:2310.01889.
-
-    >>> float(ring_exposed_s(4.0, 2.0, 4)), float(ring_exposed_s(1.0, 2.0, 2))
-    (0.0, 1.5)
-    """
-    return np.maximum(as_array(exchange_seconds) - as_array(attention_s) * (cp - 1) / cp, 0.0)
-
-
 def context_decode_s(
     engine: Engine,
     model: Model,

@@ -1,4 +1,4 @@
-"""An open loop of two pools: randomly arriving prompts wait for a prefill replica, then decode in the other pool.
+"""Prompts that arrive at random and wait for a replica of a prefill pool.
 
 A prefill replica takes the waiting prompts, at most m, into one pass of T_j seconds for j prompts of about equal
 length. With k replicas in turn, each receives every k-th arrival, so k exponential phases lie between two of its
@@ -8,47 +8,20 @@ arrivals. The phases X that a replica holds at the end of a pass form a Markov c
 
 Its stationary distribution gives the mean number of phases over time, of which (k - 1) / 2 belong to no prompt yet, and
 Little's law gives the time to the end of a prompt's pass. This is exact; no number is fitted.
-
-A request that starts to decode sees the mean number of others (arrival theorem of processor sharing), so that
-
-    tpot = T(n + 1 / peers) · (1 + 1 / (2 J))    n = lambda J tpot / peers     J = output_len - 1
-
-on each of the ranks and micro-batches (peers) of a decode replica, which wait for the busiest one; a request waits half
-a step until it joins.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 
 from rackline.passes import Batch
 from rackline.passes.features import Array, as_array
-from rackline.serving.open_loop import UNEVEN
 from rackline.serving.steady import Engine
 from rackline.serving.workload import Mode, Workload
 
 _TOO_FULL = 0.98  # of the rate of a prefill replica: beyond it, the chain has too many states
-_STEPS = 60  # fixed-point iterations of the decode step, each of which halves the error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenPools:
-    """Mean latencies of a prefill and a decode replica.
-
-    Args:
-        first_s: time from the arrival of a prompt to the end of its last pass; infinite if the pool is overloaded [s].
-        tpot_s: time per output token [s].
-        in_flight: mean number of sequences decoding on one rank and micro-batch [sequences].
-        load: utilisation of the prefill pool [1].
-    """
-
-    first_s: float
-    tpot_s: float
-    in_flight: float
-    load: float
 
 
 def prompt_passes_s(engine: Engine, workload: Workload, mode: Mode) -> Array:
@@ -125,52 +98,3 @@ def prompt_time_s(pass_s: Array, prompts_per_s: float, in_turn: int = 1) -> floa
     whole_s = float(share @ (idle_s + seconds))
     phases = float(share @ (waited + begin * seconds + phases_per_s * seconds**2 / 2.0)) / whole_s
     return (phases - (k - 1) / 2.0) / k / prompts_per_s
-
-
-def open_pools(
-    prefill: Engine,
-    decode: Engine,
-    workload: Workload,
-    prefill_mode: Mode,
-    decode_mode: Mode,
-    requests_per_s: float,
-    *,
-    prefill_replicas: int = 1,
-    decode_replicas: int = 1,
-) -> OpenPools:
-    """Mean latencies of two pools at an arrival rate, without the transfer of the KV cache.
-
-    Args:
-        requests_per_s: arrival rate at all replicas together [requests/s].
-        prefill_replicas: replicas of the prefill pool, which receive requests in turn [count].
-        decode_replicas: replicas of the decode pool [count].
-
-    Assumes: Poisson arrivals, prompts of about equal length, memory for all requests.
-    Sources: see `prompt_time_s`; arrival theorem, Sevcik and Mitrani 1981.
-    """
-    passes = prompt_passes_s(prefill, workload, prefill_mode)
-    each = requests_per_s / prefill_replicas
-    peers = float(as_array(decode.attention_dp)) * float(as_array(decode.micro_batches))
-    steps = (workload.output_len - 1.0) / decode.speculation.tokens_per_step
-    beside = 1.0 / peers + UNEVEN * (1.0 - 1.0 / peers)
-    overlap = decode_mode.two_batch_overlap
-    times = decode.time_table(overlap)
-    step_s, n = 0.0, 0.0
-    for _ in range(_STEPS):
-        seen = np.array([max(n + beside, 1.0)])
-        batch = Batch(
-            decode_sequences=seen, decode_tokens=decode.speculation.verified_tokens, context_len=workload.mean_context
-        )
-        found = float(decode.decode_s(batch, times, two_batch_overlap=overlap)[0])
-        found *= 1.0 + 0.5 / steps
-        found += float(as_array(decode.drafts_s(seen, workload.mean_context)).reshape(-1)[0])
-        before, step_s = step_s, found if step_s == 0.0 else 0.5 * (step_s + found)
-        n = requests_per_s / decode_replicas * steps * step_s / peers
-        if abs(step_s - before) < 1e-6 * step_s:
-            break
-    return OpenPools(
-        first_s=prompt_time_s(passes, each, prefill_replicas),
-        tpot_s=step_s / decode.speculation.tokens_per_step,
-        in_flight=n,
-        load=each * float(passes[-1]) / len(passes),
-    )

@@ -55,11 +55,6 @@ class TrainLine:
         return min(self.load, 1.0) * self.capacity
 
     @property
-    def departed_per_s(self) -> float:
-        """Mean throughput of the line [requests/s]; capacity / interval at saturation."""
-        return self.mean_boarded / self.interval_s
-
-    @property
     def left_behind(self) -> float:
         """Mean number of requests that a departing train leaves behind [requests]; infinite at saturation."""
         return mean_left_behind(self.arrivals_per_s * self.interval_s, self.capacity)

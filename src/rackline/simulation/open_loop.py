@@ -108,19 +108,10 @@ class OpenLoop:
         return slice(begun + self.warm_up, begun + self.warm_up + self.measured)
 
 
-def queue_grows(queue_s: Array, rate_per_s: float) -> bool:
-    """Whether the queue keeps growing: the last quarter of the requests waits over 1.5 times as long as the second.
+def queue_grows(arrival_s: Array, finish_s: Array) -> bool:
+    """Whether the queue keeps growing: requests complete over 10 % slower than they arrive.
 
-    Args:
-        queue_s: waiting time before the first pass, in the order of arrival [s], (n,).
-        rate_per_s: arrival rate [requests/s]; waits of few requests do not count.
-    """
-    quarters = [float(part.mean()) for part in np.array_split(queue_s, 4)]
-    return quarters[3] > 1.5 * quarters[1] and quarters[3] * rate_per_s > 0.1 * len(queue_s)
-
-
-def completions_lag(arrival_s: Array, finish_s: Array) -> bool:
-    """Whether requests complete over 10 % slower than they arrive, over the middle four fifths of a run.
+    Looks at the middle four fifths of a run, so that a queue that was there from the start does not count.
 
     Args:
         arrival_s, finish_s: arrival and end of each request, in the order of arrival [s], (n,).
