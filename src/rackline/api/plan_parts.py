@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rackline.api.draft import with_draft
 from rackline.api.media import media_of, media_tokens, with_media
 from rackline.api.option import count, layout_text, si, texts
 from rackline.api.plan_question import PlanQuestion
@@ -98,7 +99,7 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     model, cluster = named(question, watch)
     media = media_of(question, watch)
     workload = workload_of(question, media_tokens(media))
-    model = with_media(model, media, workload.input_len)
+    model = with_draft(with_media(model, media, workload.input_len), question, question.speculate, watch)
     check_context(model, workload.final_context, watch)
     other = _prefill_pool(question)
     engine, version = engine_of(question.launch or "auto")

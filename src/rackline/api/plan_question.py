@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from rackline.api import fields as shared
-from rackline.api.media import MediaQuestion
+from rackline.api.draft import DraftQuestion
 from rackline.api.option import Quantity, limit, option, whole
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ _POOLS, _FLEET, _MORE = "Prefill pool", "Fleet", "Further output"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanQuestion(MediaQuestion):
+class PlanQuestion(DraftQuestion):
     """What is the cheapest way to serve a model on a cluster under latency limits?"""
 
     ask: ClassVar[str] = "plan"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rackline.api.answer import Answer, SideFile, asks
+from rackline.api.draft import with_draft
 from rackline.api.media import media_of, media_tokens, with_media
 from rackline.api.option import Option, texts
 from rackline.api.resolve import check_context, named
@@ -260,6 +261,7 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
     media = media_of(question, watch)
     traffic = requests_of(question, media_tokens(media))
     model = with_media(model, media, encoded_over(question, traffic, media_tokens(media)))
+    model = with_draft(model, question, question.speculate, watch)
     longest = int((traffic.input_len + traffic.output_len).max())
     check_context(model, float(longest), watch)
     asked_for = {ASKED: (question, cluster)}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from rackline.api import fields as shared
-from rackline.api.media import MediaQuestion
+from rackline.api.draft import DraftQuestion
 from rackline.api.option import MOST_CHIPS, MOST_TOKENS, Quantity, option, tokens, whole
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _TRAFFIC, _SERVER, _CACHE, _POOLS, _LIMITS = "Traffic", "Server", "KV cache", "P
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulateQuestion(MediaQuestion):
+class SimulateQuestion(DraftQuestion):
     """Which latency percentiles does a deployment reach under recorded or synthetic traffic?"""
 
     ask: ClassVar[str] = "simulate"

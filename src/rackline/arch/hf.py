@@ -142,6 +142,9 @@ def read_config(
         architecture["tied_embeddings"] = top.flag(
             "tie_word_embeddings", default=cast("bool", architecture["tied_embeddings"])
         )
+    drafted = text.optional("draft_vocab_size")  # EAGLE-3: its head knows the usual tokens alone
+    if drafted is not None and drafted < cast("int", architecture["vocab_size"]):
+        architecture["vocab_size"] = drafted
     architecture.update(context_limits(text))
     precision = native_precision(top, text, beside)
     unread = unread_keys(text)

@@ -34,6 +34,7 @@ _NAMES = frozenset(
     bad_words_ids forced_bos_token_id forced_eos_token_id suppress_tokens begin_suppress_tokens
     encoder_no_repeat_ngram_size exponential_decay_length_penalty remove_invalid_values output_attentions
     output_hidden_states output_scores tf_legacy_loss attn_pdrop embd_pdrop resid_pdrop emb_pdrop init_std eps
+    draft_vocab_size eagle_config target_hidden_size has_lm_head_own_embedding
     router_scaling_factor route_scale per_layer_config decoder_start_token_id norm_type
     """.split()  # noqa: SIM905
 )

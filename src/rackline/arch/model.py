@@ -68,6 +68,7 @@ class Model:
         mtp_layers: layers for multi-token prediction beside the stack, which no other count includes [count].
         max_context_len: positions that the model was made for; None: not known [tokens].
         media: images and sound of each request; None for text alone. No count of parameters includes their towers.
+        draft: model that drafts its tokens; None for its own layer for multi-token prediction or one like its last.
         adapter: low-rank adapter that all tokens go through; None for none. No count of parameters includes it.
         origin: what the description was read from; None for an object that a program has built.
     """
@@ -87,6 +88,7 @@ class Model:
     max_context_len: int | None = None
     media: Media | None = None
     adapter: AppliedAdapter | None = None
+    draft: Model | None = None
     origin: Origin | None = field(default=None, compare=False)
     sources: tuple[str, ...] = ()
 

@@ -7,7 +7,7 @@ from typing import ClassVar, assert_never
 
 import numpy as np
 
-from rackline.arch import AggregateModel, AnyModel, DenseFfn
+from rackline.arch import AggregateModel, AnyModel, DenseFfn, Model
 from rackline.arch.attention import STATE_BYTES
 from rackline.errors import InputError
 from rackline.hardware import Chip
@@ -15,7 +15,7 @@ from rackline.parallel.adapters import adapter_bytes
 from rackline.parallel.layout import Layout, Sharding
 from rackline.parallel.precision import Precision, storage_bytes
 from rackline.parallel.server_memory import SERVER, ServerMemory
-from rackline.parallel.towers import tower_activation_bytes, tower_bytes
+from rackline.parallel.towers import tower_activation_bytes, tower_bytes, tower_layout
 from rackline.passes.features import Array, FloatLike, as_array
 
 _FAR = float(1 << 22)  # a context at which windows are full and only what grows is left
@@ -129,7 +129,16 @@ def weight_bytes(model: AnyModel, layout: Sharding, precision: Precision) -> dic
     add("embedding", table + model.learned_positions * d * other)
     if not model.tied_embeddings:
         add("head", np.where(pp > 1, 0.0, table))
+    if model.draft is not None:
+        own = tower_layout(model.draft, layout)
+        held["draft"] = sum(weight_bytes(model.draft, own, _draft_precision(model.draft)).values(), 0.0)
     return {**held, **tower_bytes(model.media, layout), **adapter_bytes(model, layout)}
+
+
+def _draft_precision(draft: Model) -> Precision:
+    """Data types of a draft model: 8 bits a weight where it is stored so, else bf16."""
+    stored = "fp8" if draft.native_precision.startswith("fp8") else "bf16"
+    return Precision(label=draft.native_precision, linear_weights=stored, expert_weights=stored)
 
 
 def _stored(width: FloatLike, multiple: float, element_bytes: float) -> FloatLike:
@@ -202,6 +211,9 @@ def kv_bytes_per_sequence(model: AnyModel, layout: Sharding, precision: Precisio
             held = core.kv_held_tokens(as_array(context_len)) * (core.cache_bytes_per_element or size)
             per_layer = core.kv_elements_per_token(tp) * held + core.state_elements(tp) * STATE_BYTES
             total = total + group.count * share * per_layer
+    if model.draft is not None:
+        own = tower_layout(model.draft, layout)
+        total = total + kv_bytes_per_sequence(model.draft, own, _draft_precision(model.draft), context_len)
     return total
 
 
