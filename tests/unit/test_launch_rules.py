@@ -13,8 +13,10 @@ from rackline.errors import InputError
 from rackline.hardware import cluster
 from rackline.parallel import Layout, LayoutGrid, enumerate_layouts, precision
 from rackline.passes import calibration
-from rackline.search import Constraints, SearchSpace, plan
+from rackline.search import Constraints, Plan, SearchSpace, plan
+from rackline.search.disaggregated import without_context
 from rackline.search.launch_rules import CHECKS, Asked, launch_rules, rules_of
+from rackline.search.pool_pair import PoolPair
 from rackline.serving.workload import Mode, Workload
 
 CHUNKED = Mode(admission="chunked", max_batched_tokens=2048)
@@ -152,3 +154,48 @@ def test_a_layout_that_is_asked_for_and_not_launched_is_an_answer_with_the_reaso
     assert found.best is None
     assert "launches none of these" in found.reason
     assert np.isfinite(found.candidates_evaluated)
+
+
+def test_a_better_pair_that_is_refused_is_named_with_its_rule() -> None:
+    """Qwen3-235B on one node: tensor-parallel attention beside whole experts is cheaper, and not launched."""
+    name, place = "qwen3-235b-a22b", cluster("dgx-h200")
+    numbers = calibration("auto", place.chip)
+    work, limits = Workload(input_len=4000, output_len=500), Constraints(tpot_s=0.04, ttft_s=3.0)
+
+    def planned(space: SearchSpace) -> Plan:
+        return plan(model(name), place, work, calibration=numbers, constraints=limits, search_space=space, served=False)
+
+    found, free = planned(SearchSpace()), planned(SearchSpace(any_layout=True))
+    (one,) = [each for each in found.rejected if isinstance(each.candidate, PoolPair)]
+    assert one.reason.startswith("launch: ")
+    assert "pool: " in one.reason
+    assert "does not launch it" in one.reason
+    assert found.best is not None
+    assert one.candidate.usd_per_mtok_output_all_in < found.best.estimate.usd_per_mtok_output_all_in
+    pairs = list(free.disaggregated.contenders) if free.disaggregated else []
+    assert min(each.usd_per_mtok_output_all_in for each in pairs) <= one.candidate.usd_per_mtok_output_all_in
+    assert not any(isinstance(each.candidate, PoolPair) for each in free.rejected)
+    pair = one.candidate
+    assert isinstance(pair, PoolPair)
+    rules = rules_of(numbers)
+    assert rules is not None
+    said = [
+        rules.refusal(asked(without_context(pool.layout, model(name)), of=name, on="dgx-h200",
+                            label=pool.precision.label, mode=pool.mode, role=role, cp=pool.layout.cp))
+        for role, pool in (("prefill", pair.prefill), ("decode", pair.decode))
+    ]  # fmt: skip
+    assert any(said)
+
+
+def test_a_pair_that_is_launched_names_none() -> None:
+    place = cluster("dgx-h100")
+    found = plan(
+        model("llama-3.1-70b"),
+        place,
+        Workload(input_len=2000, output_len=500),
+        calibration=calibration("auto", place.chip),
+        constraints=Constraints(tpot_s=0.05, ttft_s=2.0),
+        served=False,
+    )
+    assert found.pools is not None
+    assert not any(isinstance(one.candidate, PoolPair) for one in found.rejected)

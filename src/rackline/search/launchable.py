@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from rackline.hardware import Cluster
 from rackline.parallel import Layout, LayoutGrid
 from rackline.passes.features import Array
 from rackline.search.candidate import Candidate
 from rackline.search.choice import Choice
+from rackline.search.disaggregated import PoolSearch, without_context
 from rackline.search.engines import EngineSearch
 from rackline.search.evaluate import Space
-from rackline.search.launch_rules import Asked
+from rackline.search.launch_rules import Asked, LaunchRules, Role
+from rackline.search.pool_pair import Pool, PoolPair
+from rackline.search.pool_space import PrefillPool, prefill_space
 from rackline.search.rejected import Rejected
 from rackline.search.space import Constraints
 from rackline.serving.workload import Mode
@@ -42,12 +47,14 @@ def launchable(space: Space, options: list[Layout], *, pools: bool) -> tuple[Spa
     return replace(space, modes=modes, grid=LayoutGrid.of(chosen)), chosen
 
 
-def _in_pools(space: Space) -> Array:
-    found = np.zeros(len(space.grid), dtype=bool)
+def _in_pools(space: Space, *, every: bool = False) -> Array:
+    """Layouts that start in one of the pools, or in both under every scheduler, shape (layouts,)."""
+    found = np.full(len(space.grid), every)
     for one in space.precisions:
         for overlap in {mode.two_batch_overlap for mode in space.modes}:
             mode = replace(space.modes[0], two_batch_overlap=overlap)
-            found |= space.launches(one, mode, "prefill") | space.launches(one, mode, "decode")
+            first, then = (space.launches(one, mode, role) for role in ("prefill", "decode"))
+            found = found & first & then if every else found | first | then
     return found
 
 
@@ -117,3 +124,67 @@ def better_refused(
         excess=gain,
         candidate=found.estimate,
     )
+
+
+def better_refused_pair(
+    space: Space, options: list[Layout], limits: Constraints, prefill: PrefillPool, choices: Sequence[Choice]
+) -> Rejected | None:
+    """The cheapest pair of pools that the engine's rules alone keep from being the answer; None without one.
+
+    Args:
+        space: with the rules, before `launchable`.
+        options: its layouts.
+        prefill: what the prefill pool may be.
+        choices: the cheapest of each kind that is launched; the precision of the pair among them is looked at, all
+            without it.
+    """
+    rules = space.rules
+    pairs = [one for one in choices if one.serving == "disaggregated"]
+    if pairs:
+        space = replace(space, precisions=[pairs[0].precision])
+    if rules is None or _in_pools(space, every=True).all():
+        return None
+    free = replace(space, rules=None)
+    search = PoolSearch.of(free, options, limits, prefill_space(free, prefill))
+    for part in free.parts():
+        search.look_at(part)
+    least = min((one.estimate.usd_per_mtok_output_all_in for one in choices), default=np.inf)
+    for found in search.answer().contenders:
+        if not isinstance(found.estimate, PoolPair) or not found.usd_per_mtok_output_all_in < least:
+            continue
+        why = _pair_refusal(space, rules, found.estimate, prefill.cluster or space.cluster)
+        if why:
+            return Rejected(
+                what=_pair_label(found.estimate),
+                reason=f"launch: {why}",
+                excess=0.0 if not choices else least / found.usd_per_mtok_output_all_in - 1.0,
+                candidate=found.estimate,
+            )
+    return None
+
+
+def _pair_refusal(space: Space, rules: LaunchRules, pair: PoolPair, prefill_cluster: Cluster) -> str:
+    """Which rule keeps a pool from being launched; empty where none does."""
+    sides: tuple[tuple[Role, Pool, Cluster], ...] = (
+        ("prefill", pair.prefill, prefill_cluster),
+        ("decode", pair.decode, space.cluster),
+    )
+    for role, pool, cluster in sides:
+        asked = Asked(
+            model=space.model,
+            cluster=cluster,
+            sharding=without_context(pool.layout, space.model),
+            precision=pool.precision,
+            mode=pool.mode,
+            role=role,
+            cp=pool.layout.cp,
+        )
+        why = rules.refusal(asked)
+        if why:
+            return f"{role} pool: {why}"
+    return ""
+
+
+def _pair_label(pair: PoolPair) -> str:
+    first, then = (replace(pool.layout, dp=1).label() for pool in (pair.prefill, pair.decode))
+    return f"prefill {first}, decode {then} · {pair.decode.precision.short()}"

@@ -25,7 +25,7 @@ from rackline.search.evaluate import Space
 from rackline.search.finalists import Kind, serve_kinds
 from rackline.search.fits import ClusterNeed
 from rackline.search.launch_rules import rules_of
-from rackline.search.launchable import better_refused, launchable, starts_nothing
+from rackline.search.launchable import better_refused, better_refused_pair, launchable, starts_nothing
 from rackline.search.pool_space import ANY_POOL, PrefillPool, prefill_space
 from rackline.search.rejected import Rejected
 from rackline.search.served import Site
@@ -194,7 +194,11 @@ def plan(
     space, options = launchable(space, options, pools=prefill is not None)
     apart = None if prefill is None else PoolSearch.of(space, options, limits, prefill_space(space, prefill))
     engines = _looked_at(space, options, limits, apart, open_loop=served)
-    better = better_refused(whole, everything, limits, next(iter(engines.contenders), None), open_loop=served)
+    pools = None if apart is None else apart.answer()
+    better = [better_refused(whole, everything, limits, next(iter(engines.contenders), None), open_loop=served)]
+    if prefill is not None and pools is not None:
+        launched = [*engines.contenders[:1], *pools.contenders[:1]]
+        better.append(better_refused_pair(whole, everything, limits, prefill, launched))
     found = Plan(
         model=model,
         cluster=cluster,
@@ -204,7 +208,7 @@ def plan(
         aggregated=engines.contenders[0] if engines.contenders else None,
         pareto=engines.pareto,
         ranked=engines.ranked,
-        rejected=(*([better] if better else []), *engines.rejected),
+        rejected=(*(one for one in better if one is not None), *engines.rejected),
         candidates_evaluated=engines.candidates_evaluated,
         combinations=space.combinations,
         priced=cluster.usd_per_chip_hour is not None,
@@ -217,7 +221,7 @@ def plan(
             f"{_bill(cluster)}; experts chosen by {space.routing.label()}",
             f"calibration {calibration.name} ({calibration.evidence})",
         ),
-        disaggregated=None if apart is None else apart.answer(),
+        disaggregated=pools,
     )
     if not served:
         return found

@@ -10,6 +10,7 @@ import numpy as np
 from rackline.passes.features import Array
 from rackline.search.candidate import Candidate
 from rackline.search.points import Points
+from rackline.search.pool_pair import PoolPair
 from rackline.search.space import Constraints
 from rackline.units import format_bytes
 
@@ -28,7 +29,7 @@ class Rejected:
     what: str
     reason: str
     excess: float
-    candidate: Candidate
+    candidate: Candidate | PoolPair
 
 
 def excesses(points: Points, limits: Constraints) -> dict[str, Array]:
