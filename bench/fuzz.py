@@ -3,7 +3,7 @@
     uv run python bench/fuzz.py [--inputs 10000] [--seed 1] [--kind traces]
 
 Prints what ends with an exception, a warning, a long line or too late, with the command that does it again; exits 1
-when there is any. Inputs of one seed are always the same; memory is bounded, so that what grows without end is found.
+when there is any. Inputs of one seed are always the same; memory is bounded, so that what grows without bound is found.
 """
 
 from __future__ import annotations

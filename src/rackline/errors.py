@@ -99,7 +99,7 @@ def shown(value: object) -> str:
     """What was given as text, cut where it is long."""
     try:
         text = repr(value[:_LONGEST] if isinstance(value, str) else value)
-    except (ValueError, RecursionError):  # a whole number of thousands of digits; nesting without end
+    except (ValueError, RecursionError):  # a whole number of thousands of digits; nesting without bound
         text = f"a {type(value).__name__} that is too long to print"
     if len(text) > _LONGEST or (isinstance(value, str) and len(value) > _LONGEST):
         return f"{text[: _LONGEST - 40]} ... ({len(value) if isinstance(value, str) else len(text):,} characters)"

@@ -41,3 +41,20 @@ def test_no_assert_statement(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=IDS)
 def test_module_says_what_it_is(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), "the module needs a docstring"
+
+
+# what gathers while it works; every other dataclass is a value
+GATHERING = {"Held", "Shortlist", "TwoPools", "TableClock", "Table", "_Reader", "FitCases", "Predictor", "Resolver"}
+MEASURING = ("lab", "sweeps")  # what runs there gathers as a rule
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_dataclasses_are_frozen_and_slotted(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for made in map(ast.unparse, node.decorator_list):
+            if made.startswith("dataclass"):
+                assert "slots=True" in made, f"{path.relative_to(SRC)}: {node.name} has no slots"
+                frozen = "frozen=True" in made or path.relative_to(SRC).parts[1] in MEASURING
+                assert frozen or node.name in GATHERING, f"{path.relative_to(SRC)}: {node.name} is not frozen"

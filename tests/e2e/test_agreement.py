@@ -258,7 +258,7 @@ def _same(values: Mapping[str, float]) -> bool:
 
 
 def test_a_price_without_margin_is_a_plans_cost(asked: Asked) -> None:
-    """With every slot taken all the time, a little below what a plan costs with arrivals at random."""
+    """With every slot taken all the time, a little below what a plan costs with random arrivals."""
     if asked.plan.aggregated is None:
         pytest.skip("no single engine keeps up with any rate")
     tier = asked.sold["tiers"][0]

@@ -112,7 +112,7 @@ def test_headline_plan_for_people(
     ):
         assert part in text, part
     assert re.search(r"[\u2801-\u28ff]", text), "the plot has no dots"
-    looked = re.search(r"looked at ([\d,]+) candidates", text)
+    looked = re.search(r"considered ([\d,]+) candidates", text)
     assert looked
     assert int(looked[1].replace(",", "")) == headline["candidates_evaluated"]
     assert "…" not in "".join(line for line in text.splitlines() if "Pareto" in line or "tok/s" in line)

@@ -58,7 +58,7 @@ def flop_per_byte(flop_per_s: float, hbm: float) -> float:
 
 
 def gather_s(total_bytes: float, rate: float) -> float:
-    """The book's approximation of an all-gather, V / W: the library's ring for a group without end."""
+    """The book's approximation of an all-gather, V / W: the library's ring for a group without bound."""
     return float(collectives.all_gather(Group(inside=1e12)).seconds(total_bytes, scale_up_bytes_per_s=rate))
 
 

@@ -153,3 +153,13 @@ def test_first_token_depends_on_how_lengths_are_drawn() -> None:
     assert found[1].ttft_s - found[0].ttft_s == pytest.approx(0.2, abs=0.01)
     alone = replace(IDEAL, first_token_s=0.1)
     assert alone.beyond_passes_s(equal) == alone.beyond_passes_s(spread) == 0.1
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1])
+def test_a_first_burst_adds_prompts_of_the_others(share: float) -> None:
+    users, work = 32, Workload(input_len=1000, output_len=200)
+    engine = engine_of(deployment(), replace(IDEAL, burst_share=share))
+    found = closed_loop(deployment(), work, Mode(), users, engine=engine)
+    state = steady_state(engine, work, Mode(), np.array([found.decoding]))
+    expected = state.ttft_s + share * (users - 1) * state.prompt_s
+    assert found.ttft_s == pytest.approx(float(expected[0]), rel=0.01)

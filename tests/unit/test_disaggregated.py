@@ -350,7 +350,7 @@ def test_pairs_that_fill_whole_hosts_are_nearly_those_of_brute_force(seed: int) 
                 assert best * (1 - 1e-9) <= found.usd_per_request[d]
                 excess.append(found.usd_per_request[d] / best)
         assert max(excess) < 1.15
-        assert np.mean(excess) < 1.03  # fewer hosts than all of them are not looked at
+        assert np.mean(excess) < 1.03  # fewer hosts than all of them are not considered
 
 
 def test_precisions_of_both_pools_are_the_same(rack_plan) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hf_configs import DEEPSEEK, GEMMA3, GEMMA4, GPT_OSS, LLAMA, LLAMA4, QWEN3, QWEN3_MOE
 
-from rackline.arch import build_model, model, read_hf_config, record_from_hf
+from rackline.arch import Model, build_model, model, read_hf_config, record_from_hf
+from rackline.arch.hf_layers import MOST_LAYERS
 from rackline.catalog import GqaRecord, LayeredRecord, MlaRecord, ModelRecord, model_record
 from rackline.errors import ConfigError
 
@@ -399,3 +400,60 @@ def test_unreadable_files(tmp_path: Path) -> None:
         read_hf_config(tmp_path / "empty")
     with pytest.raises(ConfigError, match=r"not a file name"):
         read_hf_config("nul\0byte.json")
+
+
+LONGCAT: dict[str, Any] = {
+    "model_type": "longcat_flash", "num_layers": 28, "hidden_size": 6144, "ffn_hidden_size": 12288,
+    "num_attention_heads": 64, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 512, "zero_expert_num": 256, "moe_topk": 12,
+    "expert_ffn_hidden_size": 2048, "vocab_size": 131072, "torch_dtype": "bfloat16", "max_position_embeddings": 131072,
+}  # fmt: skip
+
+
+def test_longcat_has_the_size_that_its_report_gives() -> None:
+    """560 B parameters, 27 B active on average: of twelve picks, those that are real experts (arXiv:2509.01322)."""
+    found = build_model(read(LONGCAT))
+    assert found.total_params == pytest.approx(560e9, rel=0.01)
+    assert found.active_params == pytest.approx(27e9, rel=0.05)
+    with pytest.raises(ConfigError, match=f"1 to {MOST_LAYERS // 3}"):
+        read(LONGCAT | {"num_layers": MOST_LAYERS // 3 + 1})
+
+
+def test_qwen3_next_has_every_fourth_layer_full_where_none_is_listed() -> None:
+    """The last of each four: of six layers one, the fourth."""
+    config = {
+        "model_type": "qwen3_next", "hidden_size": 2048, "num_hidden_layers": 6, "num_attention_heads": 16,
+        "num_key_value_heads": 2, "head_dim": 256, "intermediate_size": 5120, "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+        "linear_value_head_dim": 128, "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512, "decoder_sparse_step": 1, "vocab_size": 151936,
+        "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    listed = ["linear_attention"] * 3 + ["full_attention"] + ["linear_attention"] * 2
+    plain, named = (build_model(read(config | more)) for more in ({}, {"layer_types": listed}))
+    assert plain.total_params == named.total_params
+    assert isinstance(plain, Model)
+    assert isinstance(named, Model)
+    assert plain.kv_bytes_per_token() == named.kv_bytes_per_token() > 0
+
+
+def test_nemotron_blocks_may_have_no_attention_or_no_ffn() -> None:
+    """Heads in groups of two, and a width of 2/3 of twice the hidden size, rounded up to 1536."""
+    attention, width = {"n_heads_in_group": 2}, {"ffn_mult": 2.0}
+    nothing = {"no_op": True}
+    found = build_model(
+        read(
+            {
+                "model_type": "nemotron-nas", "num_hidden_layers": 3, "hidden_size": 1024, "num_attention_heads": 8,
+                "intermediate_size": None, "num_key_value_heads": None, "vocab_size": 1000, "torch_dtype": "bfloat16",
+                "tie_word_embeddings": False, "block_configs": [
+                    {"attention": attention, "ffn": width}, {"attention": nothing, "ffn": width},
+                    {"attention": attention, "ffn": nothing},
+                ],
+            }
+        )
+    )  # fmt: skip
+    assert isinstance(found, Model)
+    by_hand = 2 * (3 * 1024 * 1024) + 2 * (3 * 1024 * 1536) + 2 * 1000 * 1024
+    assert found.total_params == pytest.approx(by_hand, rel=1e-3)
+    assert found.kv_bytes_per_token() == 2 * (2 * 4 * 128) * 2.0

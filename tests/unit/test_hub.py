@@ -255,7 +255,7 @@ def test_a_count_that_is_off_is_a_warning_in_every_answer(hub: Hub) -> None:
     warned = rl.models("acme/wide").warnings
     assert len(warned) == 1
     assert "most in ffn (1.18e+06 counted, 7.864e+05 stored)" in warned[0]
-    answer = rl.fit("acme/wide", on="dgx-h100")  # headers are known now
+    answer = rl.fit("acme/wide", on="dgx-h100", context="2k")  # headers are known now
     assert answer.warnings == warned
     assert answer.to_dict()["warnings"] == list(warned)
     assert answer.to_dict()["model_origins"][0]["used"] == "acme/wide"
@@ -264,10 +264,10 @@ def test_a_count_that_is_off_is_a_warning_in_every_answer(hub: Hub) -> None:
 def test_the_hub_s_own_count_is_enough_for_a_warning(hub: Hub) -> None:
     hub.repos["acme/wide"] = llama(intermediate_size=768)
     hub.repos["acme/wide"].safetensors = {"BF16": PARAMS}
-    warned = rl.fit("acme/wide", on="dgx-h100").warnings
+    warned = rl.fit("acme/wide", on="dgx-h100", context="2k").warnings
     assert len(warned) == 1
     assert "by the Hub's count of its tensors" in warned[0]
-    assert rl.fit("acme/tiny", on="dgx-h100").warnings == ()
+    assert rl.fit("acme/tiny", on="dgx-h100", context="2k").warnings == ()
 
 
 def test_models_shows_where_the_difference_lies(hub: Hub) -> None:

@@ -132,3 +132,7 @@ def test_grid_keeps_the_order() -> None:
 
 def test_max_pp_limits_the_stages() -> None:
     assert {layout.pp for layout in enumerate_layouts(model("llama-3.1-8b"), 8, max_pp=2)} == {1, 2}
+
+
+def test_an_aggregate_model_is_cut_over_any_number_of_chips() -> None:
+    assert enumerate_layouts(model("lecture-frontier"), 4) == [Layout(tp=tp) for tp in (1, 2, 3, 4)]

@@ -1,4 +1,4 @@
-"""Engines of a plan under arrivals at random: the estimate that ranks them, and what the answer says of it."""
+"""Engines of a plan under random arrivals: the estimate that ranks them, and what the answer says of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAME, ON = "llama-3.1-70b", "dgx-h100"
 
 @cache
 def both_kinds() -> Plan:
-    """One engine and pools, both looked at."""
+    """One engine and pools, both considered."""
     return plan(
         model(NAME),
         cluster(ON),
@@ -104,7 +104,7 @@ def test_many_engines_at_once_are_each_of_them_alone() -> None:
         assert found.rate[index][:4] == pytest.approx(rate[:4], rel=1e-9)
         serves = found.serves[index]
         assert np.any(serves)
-        if layout.chips_per_replica == 4:  # one replica: arrivals at random
+        if layout.chips_per_replica == 4:  # one replica: random arrivals
             assert np.all(found.ttft_s[index][serves] >= state.ttft_s[serves] * (1 - 1e-9))
             few = serves & (found.in_flight[index] <= 1.0)  # nobody waits for a slot
             assert found.ttft_s[index][few] == pytest.approx(state.ttft_s[few], rel=5e-3)
@@ -199,13 +199,13 @@ def test_cost_between_two_batches() -> None:
 
 def test_caveats_name_what_is_off() -> None:
     assert open_loop_caveat(Layout(tp=4), 1.0) == ""
-    assert "1 % more requests/s are 9 % more time" in open_loop_caveat(Layout(tp=4), 9.0)
+    assert "1 % more requests take 9 % more time" in open_loop_caveat(Layout(tp=4), 9.0)
     assert "8 attention-dp ranks" in open_loop_caveat(Layout(attention_dp=8, ep=8), 1.0)
     assert "15 % low" in open_loop_caveat(Layout(attention_dp=4, ep=4, pp=2), 1.0)
 
 
 def test_a_limit_that_only_an_idle_engine_keeps_has_an_answer() -> None:
-    """One sequence in flight in the mean meets others; fewer than one keep a tighter limit."""
+    """One sequence in flight on average meets others; fewer than one keep a tighter limit."""
     alone = engine_of(
         deploy(NAME, Layout(tp=8), on=ON, label="fp8", calibration="auto"),
         stack_of(numbers("auto", ON), cluster(ON).chip.hbm_bytes),

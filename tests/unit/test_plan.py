@@ -311,7 +311,7 @@ def test_limits_that_nothing_keeps_say_what_is_possible() -> None:
     assert found.aggregated is None
     assert found.need is None
     assert "fastest tpot" in found.reason
-    assert "soonest ttft" in found.reason
+    assert "lowest ttft" in found.reason
     assert found.pareto
 
 

@@ -179,7 +179,7 @@ def test_limits_that_no_rate_keeps_are_an_answer() -> None:
         search_space=SearchSpace(precisions=[types("fp8", "llama-3.1-70b", "dgx-h100")], layouts=[Layout(tp=8)]),
     )
     assert found.best is None
-    assert "soonest ttft" in found.reason
+    assert "lowest ttft" in found.reason
 
 
 # the pieces

@@ -14,7 +14,7 @@ from rackline.parallel import Deployment, Layout, precision
 from rackline.parallel.memory import kv_bytes_per_sequence, kv_size
 from rackline.passes import calibration
 from rackline.serving.stack import stack
-from rackline.simulation import Lengths, RankSpec, open_arrivals, pool_of, simulate
+from rackline.simulation import Handover, Lengths, RankSpec, open_arrivals, pool_of, simulate
 
 
 def deployed(name: str, on: str = "dgx-h100", chips: int = 1) -> Deployment:
@@ -66,3 +66,14 @@ def test_several_streams_and_windows_step_by_step() -> None:
     requests = open_arrivals(np.random.default_rng(1), 20, 5.0, Lengths(input_len=50, output_len=200))
     jumped, stepped = simulate(requests, pool), simulate(requests, pool, stepwise=True)
     assert jumped.finish_s == pytest.approx(stepped.finish_s, rel=1e-9)
+
+
+def test_a_cache_takes_its_way_to_the_other_pool() -> None:
+    """Latency and bytes of the link come between the end of a prompt and its first token."""
+    pool = pool_of(deployed("llama-3.1-8b"), stack("vllm"))
+    requests = open_arrivals(np.random.default_rng(1), 20, 0.1, Lengths(input_len=3000, output_len=20))
+    at_once, late = (
+        simulate(requests, pool, prefill=Handover(pool=pool, tokens_per_s=rate, latency_s=latency_s)).ttft_s
+        for rate, latency_s in ((np.inf, 0.0), (10_000.0, 0.5))
+    )
+    np.testing.assert_allclose(late - at_once, 0.5 + 3000 / 10_000.0, rtol=1e-6)

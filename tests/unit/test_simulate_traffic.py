@@ -28,6 +28,7 @@ from rackline.simulation import (
     read_trace,
     simulate,
 )
+from rackline.simulation.arrivals import poisson
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 SPEC = RankSpec(pool_tokens=20_000)
@@ -335,3 +336,10 @@ def test_a_prompt_of_one_rank_holds_up_the_sequences_of_all(name: str) -> None:
     assert second == pytest.approx(0.051 + prompt_s)
     # chunked: the pass that carries the prompt of the other rank is one of its steps; prefill first: it waits for it
     assert first == pytest.approx(0.011 + 39 * 0.01 + (prompt_s if name == "prefill-first" else 0.5))
+
+
+def test_a_day_without_a_cycle_is_even() -> None:
+    """From the first request on, also where requests arrive a thousand times a second."""
+    even = poisson(np.random.default_rng(5), 2000, 1000.0)
+    flat = diurnal(np.random.default_rng(5), 2000, 1000.0, 0.0, 100.0)
+    np.testing.assert_allclose(flat, even, rtol=1e-9)

@@ -27,6 +27,18 @@ def test_only_the_versions_that_were_measured_change() -> None:
         assert not other.untuned_experts
 
 
+def test_prompts_in_graphs_are_as_fast_as_their_kernels() -> None:
+    """TensorRT-LLM captures passes with prompts from 1.1 on: no launches, no slowdown; before and beyond, both."""
+    new, old = (stack("trtllm", version=version, hbm_bytes=80e9) for version in ("1.2.0rc2", "1.0.0rc3"))
+    assert (new.prompt_graph_tokens, old.prompt_graph_tokens) == (new.max_batched_tokens, 0)
+    engine = replace(engine_of(deploy("llama-3.1-8b", on="dgx-h100", label="fp8")), stack=new)
+    assert float(engine.with_prompts_s(2e-3, 5e-3, tokens=8192.0, sequences=4.0)) == pytest.approx(5e-3)
+    launched = float(engine.with_prompts_s(2e-3, 5e-3, tokens=8193.0, sequences=4.0))
+    assert launched == pytest.approx(float(behind(2e-3 + 3e-3 * new.prefill_slowdown, 32 * new.eager_s_per_layer)))
+    before = replace(engine, stack=old)
+    assert float(before.with_prompts_s(2e-3, 5e-3, tokens=64.0, sequences=4.0)) == pytest.approx(launched)
+
+
 @pytest.mark.parametrize(("on", "label", "slower"), [("dgx-b200", "bf16", True), ("dgx-h100", "bf16", False)])
 def test_experts_without_a_tuned_configuration_are_slower_and_say_so(on: str, label: str, slower: bool) -> None:
     plain = deploy("qwen3-30b-a3b", "tp=1", on=on, label=label, calibration="vllm")

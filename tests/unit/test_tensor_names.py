@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from hub_server import header
+from rackline.arch import find_model, found_model
 from rackline.arch.tensor_names import kind_of, stored_label, weights_of
 from rackline.hub import Tensor
 
@@ -122,3 +127,22 @@ def test_labels_of_mixed_checkpoints() -> None:
     assert stored_label(weights_of([attention, experts, scale])) == "bf16,experts=fp4,expert_activations=fp4"
     assert stored_label(weights_of([attention])) == "bf16"
     assert stored_label(weights_of([Tensor("model.norm.weight", "BF16", (512,))])) is None
+
+
+def test_layers_for_multi_token_prediction_are_those_of_the_checkpoint(tmp_path: Path) -> None:
+    config = {
+        "model_type": "qwen3_next", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 512, "num_experts": 4,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64,
+        "full_attention_interval": 4, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+        "linear_key_head_dim": 32, "linear_value_head_dim": 32, "linear_conv_kernel_dim": 4,
+        "decoder_sparse_step": 1, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    plain = {"model.layers.0.linear_attn.out_proj.weight": ("BF16", [256, 128])}
+    assert found_model(find_model(str(tmp_path))).mtp_layers == 1  # of which no key says
+    (tmp_path / "model.safetensors").write_bytes(header(plain))
+    assert found_model(find_model(str(tmp_path))).mtp_layers == 0
+    held = {**plain, "mtp.layers.0.self_attn.q_proj.weight": ("BF16", [512, 256])}
+    (tmp_path / "model.safetensors").write_bytes(header(held))
+    assert found_model(find_model(str(tmp_path))).mtp_layers == 1

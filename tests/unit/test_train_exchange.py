@@ -249,3 +249,16 @@ def test_the_cheapest_recompute_that_fits_is_taken() -> None:
         plain, global_batch_sequences=64, gradient_bytes=4.0, hbm_bytes=(with_scores + needs["none"]) / 2
     )
     assert found == ["selective"]
+
+
+def test_weights_of_a_stage_grow_with_its_layers() -> None:
+    """36 layers of experts over 12, 8 and 4 stages: the fullest holds 3, 5 and 9, and its share of the ends."""
+    on = cluster("dgx-h100").with_num_chips(16)
+
+    def weights(pp: int) -> float:
+        runs = Runs.of([TrainLayout(pp=pp)])
+        batch = MicroBatch(model=named("gpt-oss-120b"), runs=runs, cluster=on, precision=BF16, seq_len=4096)
+        return float(train_memory(batch, global_batch_sequences=64).weights[0])
+
+    three, five, nine = (weights(pp) for pp in (12, 8, 4))
+    assert (five - three) / (nine - three) == pytest.approx(2 / 6)

@@ -2,33 +2,39 @@
 
 import pytest
 
-from rackline.validation.bands import find_band, shipped_bands
-from rackline.validation.intervals import intervals
+from helpers import deploy
+from rackline.arch import model
+from rackline.validation.bands import Evidence, find_band, shipped_bands
+from rackline.validation.intervals import interval_line, intervals, of_deployment, of_training
+
+TRTLLM = Evidence(stack="trtllm", kind="dense", chip="h100-sxm", layout="tp")
 
 
 def test_an_interval_is_the_prediction_times_the_band_of_its_group() -> None:
-    (found,) = intervals({"tpot_s": 0.020}, "trtllm", "fp8")
-    band = find_band(shipped_bands(), "tpot_s", "trtllm", "fp8")
+    (found,) = intervals({"tpot_s": 0.020}, TRTLLM)
+    band = find_band(shipped_bands(), "tpot_s", TRTLLM)
     assert found.low == pytest.approx(0.020 * band.low)
     assert found.high == pytest.approx(0.020 * band.high)
     assert found.low < found.predicted < found.high
-    assert found.group == "trtllm fp8"
+    assert found.group == band.of.text()
+    assert found.group.startswith("trtllm dense")
     assert found.num_cases == band.num_cases >= 20
 
 
-def test_a_small_group_takes_the_band_of_its_stack_and_says_so() -> None:
-    (found,) = intervals({"tpot_s": 0.020}, "sglang", "int4")
-    assert found.group == "sglang"
-
-
 def test_an_unknown_stack_takes_the_band_of_all() -> None:
-    (found,) = intervals({"tpot_s": 0.020}, "no-such-stack", "fp8")
+    (found,) = intervals({"tpot_s": 0.020}, Evidence(stack="no-such-stack"))
     assert found.group == "all stacks"
+
+
+def test_pools_have_bands_of_their_own() -> None:
+    of = Evidence(stack="trtllm", kind="mixture", chip="gb200", layout="pools")
+    (found,) = intervals({"tpot_s": 0.020}, of)
+    assert found.low == pytest.approx(0.020 * find_band(shipped_bands(), "pools_tpot_s", of).low)
 
 
 def test_rates_and_costs_follow_the_time_per_token() -> None:
     names = ("tpot_s", "output_tokens_per_s_per_chip", "usd_per_mtok_output")
-    found = {i.metric: i for i in intervals(dict.fromkeys(names, 1.0), "trtllm", "fp8")}
+    found = {i.metric: i for i in intervals(dict.fromkeys(names, 1.0), TRTLLM)}
     tpot, rate, cost = (found[name] for name in names)
     assert (cost.low, cost.high) == (tpot.low, tpot.high)
     assert rate.low == pytest.approx(1 / tpot.high)
@@ -36,4 +42,18 @@ def test_rates_and_costs_follow_the_time_per_token() -> None:
 
 
 def test_what_no_case_measures_has_no_interval() -> None:
-    assert intervals({"dollars_per_mtok": 1.0}, "trtllm", "fp8") == []
+    assert intervals({"dollars_per_mtok": 1.0}, TRTLLM) == []
+
+
+def test_the_ideal_roofline_has_no_interval() -> None:
+    assert of_deployment(deploy("llama-3.1-8b", calibration="unit"), {"tpot_s": 0.01}) == []
+    (found,) = of_deployment(deploy("llama-3.1-8b", calibration="vllm", on="dgx-h100"), {"tpot_s": 0.01})
+    assert "vllm dense" in found.group
+
+
+def test_a_line_says_which_measurements() -> None:
+    step = of_training(model("llama-3.1-8b"), "h100-sxm", "nemo", 2.0)
+    line = interval_line(step, "runs")
+    assert line.startswith("nine of ten measured runs (")
+    assert "lay within: step " in line
+    assert interval_line([]) == ""

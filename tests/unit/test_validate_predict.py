@@ -17,7 +17,7 @@ from rackline.validation import Case, validate
 from rackline.validation.cases import read_line
 from rackline.validation.predict import Predictor, request_s, workload_of
 from rackline.validation.resolve import Resolver, architecture_record, layouts_of, stack_name
-from rackline.validation.sources import known_sources, source_of
+from rackline.validation.sources import known_sources, laboratory_of, source_of
 
 SHAPE: dict[str, Any] = {
     "num_layers": 24,
@@ -426,6 +426,24 @@ def test_what_a_benchmark_does_is_known_by_its_source() -> None:
     assert (deployment.precision.linear_weights, deployment.precision.kv_cache) == ("fp8", "bf16")
     assert Resolver().deployments(plain)[0].sample_bytes_per_logit == 0.0
     assert all(source.urls and source.accessed for source in known_sources())
+
+
+def test_launch_commands_of_a_benchmark_decide() -> None:
+    """Commands of InferenceX for gpt-oss store the cache in fp8 on B200 and as released on H100; both capture 2,048."""
+    nightly = {
+        "source": "aic:systems/silicon_sample.csv#source_file=2026-04-06.csv",
+        "model": "openai/gpt-oss-120b",
+        "stack": "vllm",
+        "stack_version": "0.18.0",
+        "precision": "fp4",
+    }
+    resolver = Resolver()
+    for chip, kept in (("b200-sxm", "fp8"), ("h100-sxm", "bf16")):
+        one = case(**{**nightly, "chip": chip})
+        assert resolver.deployments(one)[0].precision.kv_cache == kept
+        assert resolver.stack(one).prompt_graph_tokens == 2048
+    assert resolver.stack(case(**{**nightly, "model": "meta-llama/Llama-3.1-70B"})).prompt_graph_tokens == 512
+    assert laboratory_of(case(**nightly)) == "nightly runs of 2026-04-06"
 
 
 def test_a_published_median_is_predicted_as_one() -> None:

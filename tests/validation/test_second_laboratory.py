@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from rackline.validation import validate
-from rackline.validation.predict import Predictor
+from rackline.validation.engine_fit import steps_of
 from rackline.validation.read import read_cases
-from rackline.validation.resolve import Resolver
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVINGS = ROOT.parent / "shared" / "measured" / "serving_power.jsonl"
@@ -53,8 +52,7 @@ def test_shipped_numbers(metric: str) -> None:
 @pytest.mark.slow
 def test_models_left_out(bench: ModuleType) -> None:
     """12 / 32 % with models left out, mixtures 15 / 35 %, no class of batch sizes beyond 12 %."""
-    predictor = Predictor(resolver=Resolver())
-    steps = [bench.step_of(predictor, case) for case in read_cases([existing(SERVINGS)]).cases]
+    steps = steps_of(read_cases([existing(SERVINGS)]).cases)
     predicted, folds = bench.left_out(steps, bench.model_of)
     ratio = np.array(predicted) / np.array([step.measured_s for step in steps])
     off, mixture = np.abs(ratio - 1.0), np.array([step.mixture for step in steps])

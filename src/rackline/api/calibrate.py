@@ -36,7 +36,7 @@ class CalibrateQuestion(Question):
         default=None,
         metadata=option("text", "TOML file to write; a folder gets one file per stack and generic.toml", short="o"),
     )
-    processes: Quantity = field(default="2", metadata=whole("how many to use", maximum=256))
+    processes: Quantity = field(default="2", metadata=whole("number of processes", maximum=256))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

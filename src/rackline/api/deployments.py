@@ -145,7 +145,9 @@ def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[Side], Use]:
         with watch.moving(f"planning {one.name}"):
             found = searched(given) if one.now is None else _running(given, one.now)
         engine = one.engine or given.resolved.calibration.name
-        known = of_candidate(found.best, found.calibration.name) if found.best else []
+        known = (
+            of_candidate(found.best, found.model, found.cluster.chip.name, found.calibration.name) if found.best else []
+        )
         bands = {each.metric: Band(low=each.low, high=each.high) for each in known}
         sides.append(deployment_side(one.name, found, engine=engine, bands=bands, today=one.now is not None))
     return sides, uses[0]

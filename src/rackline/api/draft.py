@@ -60,7 +60,7 @@ def with_draft(model: AnyModel, question: DraftQuestion, speculate: str | None, 
         )
     if "=" not in speculate:
         watch.warn(
-            f"tokens a step are those measured with heads made for their models, not with {draft.name}; give them "
+            f"tokens per step are those measured with heads made for their models, not with {draft.name}; give them "
             "with `speculate`, such as 3=2.4"
         )
     return replace(model, draft=draft)

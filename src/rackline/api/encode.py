@@ -30,12 +30,14 @@ class EncodeQuestion(MediaQuestion):
     model: str = field(
         kw_only=False,
         metadata=option(
-            "text", "config.json, its folder, or a Hugging Face id, of a model with a tower", positional=True
+            "text",
+            "config.json, its folder, or a Hugging Face id, of a model with an encoder for images or audio",
+            positional=True,
         ),
     )
     on: ClusterLike = field(metadata=shared.ON)
     images: Quantity = field(default="1", metadata=IMAGES)
-    prompt: Quantity = field(default="100", metadata=tokens("text tokens of the prompt beside them"))
+    prompt: Quantity = field(default="100", metadata=tokens("text tokens of the prompt"))
     precision: str = field(default="native", metadata=shared.PRECISION)
     layout: LayoutLike | None = field(default=None, metadata=shared.FREE_LAYOUT)
     calibration: CalibrationLike = field(default="auto", metadata=shared.CALIBRATION)

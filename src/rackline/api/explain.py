@@ -281,11 +281,11 @@ def _with_layout(start: Deployment, layout: Layout) -> Deployment:
 
 def _interval(found: Explanation, asked: _Pass) -> Interval | None:
     """In which nine of ten measured passes of this kind lay; None for ideal ones."""
-    from rackline.validation.intervals import intervals
+    from rackline.validation.intervals import of_deployment
 
     deployment = found.deployment
     if deployment.calibration.name == "unit" or found.time.policy == "blackboard":
         return None
     metric = "decode_pass_s" if not asked.new_tokens else "prefill_pass_s" if not asked.sequences else "tpot_s"
-    known = intervals({metric: found.time.seconds}, deployment.calibration.name, deployment.precision.expert_weights)
+    known = of_deployment(deployment, {metric: found.time.seconds})
     return known[0] if known else None

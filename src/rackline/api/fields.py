@@ -38,7 +38,7 @@ MEMORY_FRACTION = option("fraction", "fraction of HBM that the server may use", 
 PRICE = option("usd_per_hour", "chip price in USD per hour", unit="USD/h", maximum=MOST_USD)
 RENT = option(
     "text",
-    "kind of price of a chip-hour: on-demand, reserved-1y, reserved-3y, contract or owned; estimated and said where "
+    "kind of price of a chip-hour: on-demand, reserved-1y, reserved-3y, contract or owned; marked as estimated where "
     "none is published",
     choices=("on-demand", "reserved-1y", "reserved-3y", "contract", "owned"),
 )
@@ -57,7 +57,6 @@ THINK_TIME = option(
     "think time: mean pause between an answer and the user's next request, such as 10s",
     unit="s",
     zero=True,
-    flag="--think",
 )
 
 

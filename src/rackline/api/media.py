@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rackline.arch import AnyModel, Media, MediaPart
 
 MOST_PIXELS = 100_000
-_GROUP = "Images and sound"
-IMAGES = whole("images of each request; their tokens come on top of the lengths", minimum=0, maximum=1000, group=_GROUP)
+_GROUP = "Images and audio"
+IMAGES = whole("images per request; their tokens are added to the prompt length", minimum=0, maximum=1000, group=_GROUP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +25,12 @@ class MediaQuestion(ModelQuestion):
 
     images: Quantity = field(default="0", metadata=IMAGES)
     image_size: str = field(
-        default="1024x1024", metadata=option("text", "of each image in pixels, WIDTHxHEIGHT", group=_GROUP)
+        default="1024x1024", metadata=option("text", "size of each image in pixels, WIDTHxHEIGHT", group=_GROUP)
     )
     audio: Quantity | None = field(
         default=None,
         metadata=option(
-            "seconds", "length of a sound clip of each request, such as 30s", unit="s", maximum=86400.0, group=_GROUP
+            "seconds", "length of the audio clip of each request, such as 30s", unit="s", maximum=86400.0, group=_GROUP
         ),
     )
 

@@ -22,8 +22,8 @@ class ModelQuestion(Question):
         default=None,
         metadata=option(
             "text",
-            "how to read a config.json that is not understood: a family such as llama, or KEY=VALUE for one of its "
-            "keys; may be repeated, and every answer says so",
+            "how to interpret an unknown config.json: a model family such as llama, or KEY=VALUE for one of its "
+            "keys; may be repeated; answers mention it",
             several=True,
             repeated=True,
             group=_GROUP,
@@ -32,6 +32,6 @@ class ModelQuestion(Question):
     offline: bool = field(
         default=False,
         metadata=option(
-            "switch", "read models from the catalogue, files and the cache of the Hugging Face Hub alone", group=_GROUP
+            "switch", "read models only from the catalogue, files and the Hugging Face cache", group=_GROUP
         ),
     )

@@ -26,13 +26,13 @@ class NewQuestion(Question):
     ask: ClassVar[str] = "new"
 
     kind: str = field(kw_only=False, metadata=option("text", ", ".join(THINGS), positional=True, choices=THINGS))
-    name: str = field(kw_only=False, metadata=option("text", "of the new entry, such as my-chip", positional=True))
+    name: str = field(kw_only=False, metadata=option("text", "name of the new entry, such as my-chip", positional=True))
     like: str | None = field(
         default=None,
-        metadata=option("text", "entry of the catalogue whose numbers it gets; by default that of the nearest name"),
+        metadata=option("text", "catalogue entry to copy the numbers from; by default that with the nearest name"),
     )
     output: str | None = field(
-        default=None, metadata=option("text", "file to write; NAME.toml in this folder by default", short="o")
+        default=None, metadata=option("text", "file to write; NAME.toml in the current folder by default", short="o")
     )
 
 

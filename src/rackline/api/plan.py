@@ -27,15 +27,7 @@ if TYPE_CHECKING:
     from rackline.search.speculation import SpeculationRow
     from rackline.search.what_if import WhatIfPoint
     from rackline.serving.fleet import Fleet
-    from rackline.validation.intervals import Ends
-
-_INTERVAL_NAMES = {
-    "tpot_s": "time per output token",
-    "ttft_s": "time to first token",
-    "output_tokens_per_s_per_chip": "output tokens/s/chip",
-    "usd_per_mtok_input": "USD per million input tokens",
-    "usd_per_mtok_output": "output tokens",
-}
+    from rackline.validation.intervals import Ends, Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,18 +103,17 @@ def _interval_text(plan: Plan) -> Iterable[Any]:
     """What measured servers of the kind of the best deviate by."""
     from rich.text import Text
 
-    from rackline.report.wording import interval_text
+    from rackline.validation.intervals import interval_line
+
+    line = interval_line(_intervals(plan, plan.best)) if plan.best is not None else ""
+    if line:
+        yield Text(line, style="dim")
+
+
+def _intervals(plan: Plan, one: Choice | Candidate) -> list[Interval]:
     from rackline.validation.intervals import of_candidate
 
-    known = of_candidate(plan.best, plan.calibration.name) if plan.best is not None else []
-    if known:
-        parts = [
-            f"{_INTERVAL_NAMES[one.metric]} {interval_text(one.metric, one.low, one.high)}"
-            for one in known
-            if one.metric in _INTERVAL_NAMES
-        ]
-        head = f"nine of ten measured servers ({known[0].group}, {known[0].num_cases} cases) lay within"
-        yield Text(f"{head}: {'; '.join(parts)}", style="dim")
+    return of_candidate(one, plan.model, plan.cluster.chip.name, plan.calibration.name)
 
 
 def _more_text(question: PlanQuestion, found: Planned) -> Iterable[Any]:
@@ -192,9 +183,9 @@ class PlanData:
         return tuple(self._banded(one) for one in self.answer.plan.pareto)
 
     def _banded(self, one: Choice | Candidate) -> Banded:
-        from rackline.validation.intervals import ends_of, of_candidate
+        from rackline.validation.intervals import ends_of
 
-        return Banded(found=one, intervals=ends_of(of_candidate(one, self.answer.plan.calibration.name)))
+        return Banded(found=one, intervals=ends_of(_intervals(self.answer.plan, one)))
 
 
 def _data(answer: Answered) -> PlanData | WhatIf:
@@ -304,7 +295,7 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
         fleet=plan_fleet(asked.traffic, found, asked.prefill_cluster, asked.users),
         speculation=None if asked.drafts is None else tuple(plan_speculation(found, asked.drafts or None)),
         attention_ffn=plan_split(found) if question.attention_ffn else None,
-        launch=None if question.launch is None else tuple(starting.commands()),
+        launch=None if question.launch is None else tuple(starting.commands(leftover=True)),
         starting=starting,
     )
 
@@ -346,7 +337,7 @@ def _what_if(question: PlanQuestion, text: str, watch: Watch) -> WhatIf:
         plan_inputs(replace(question, what_if=None, set=(*texts(question.set), given)), watch) for given in settings
     ]
     points: list[WhatIfPoint] = []
-    with watch.counting("looking at the first value", "looked at") as done:
+    with watch.counting("looking at the first value", "considered") as done:
         for value, given, one in zip(sweep.values, settings, asked, strict=True):
             found = searched(one)
             points.append(WhatIfPoint(value=value, number=leading_number(value), setting=given, plan=found))

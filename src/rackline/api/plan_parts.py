@@ -145,7 +145,7 @@ def _prefill_pool(question: PlanQuestion) -> Cluster | None:
     """The cluster of the prefill pool, where it is another one.
 
     Raises:
-        InputError: options of a pool that is not looked at, or not on another cluster.
+        InputError: options of a pool that is not considered, or not on another cluster.
     """
     if question.serving == "aggregated":
         for name in ("prefill_on", "prefill_chips", "prefill_layout"):

@@ -60,7 +60,7 @@ class PlanQuestion(DraftQuestion):
     memory_fraction: Quantity = field(default="0.9", metadata=shared.MEMORY_FRACTION)
     any_layout: bool = field(
         default=False,
-        metadata=option("switch", "also layouts and schedulers that the serving engine does not launch"),
+        metadata=option("switch", "allow layouts and schedulers that the serving engine does not support"),
     )
     cache_hit: Quantity = field(
         default="0",
@@ -79,7 +79,7 @@ class PlanQuestion(DraftQuestion):
         default="whole",
         metadata=option(
             "text",
-            "chips that are paid: whole (all of the hosts, trays or slices that are rented) or used (those in use)",
+            "chips that are paid for: whole (whole hosts, trays or slices) or used (only those in use)",
             choices=("whole", "used"),
         ),
     )
@@ -175,7 +175,9 @@ class PlanQuestion(DraftQuestion):
     )
     full: bool = field(
         default=False,
-        metadata=option("switch", "print everything: rows of the passes, memory, fronts, other layouts", group=_MORE),
+        metadata=option(
+            "switch", "print the full report: rows of the passes, memory, Pareto fronts, other layouts", group=_MORE
+        ),
     )
     launch: str | None = field(
         default=None,

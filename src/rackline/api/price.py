@@ -118,6 +118,22 @@ def _text(answer: Answer[PriceQuestion, Offered], width: int) -> Iterable[Any]:
     from rackline.report.pricing_report import offered_report
 
     yield offered_report(answer.result, width=width)
+    yield from _interval_text(answer.result)
+
+
+def _interval_text(found: Offered) -> Iterable[Any]:
+    """What measured servers of this kind deviate by, of the first tier that is sold."""
+    from rich.text import Text
+
+    from rackline.validation.intervals import interval_line, of_deployment
+
+    sold = next((tier for tier in found.tiers if tier.deployment and not tier.reason), None)
+    if sold is None or sold.deployment is None:
+        return
+    usd = {"usd_per_mtok_input": sold.input_usd * 1e6, "usd_per_mtok_output": sold.output_usd * 1e6}
+    line = interval_line(of_deployment(sold.deployment, usd))
+    if line:
+        yield Text(f"{sold.name}: {line}", style="dim")
 
 
 def _summary(answer: Answer[PriceQuestion, Offered]) -> str:

@@ -268,7 +268,7 @@ class Resolved:
         cluster: with its settings, terms and number of chips.
         calibration: numbers of the kernels on its chip.
         stack: that runs them.
-        precisions: data types that were named; empty where all are looked at.
+        precisions: data types that were named; empty where all are considered.
         routing: law that was named; None for that of the stack.
         sample_bytes_per_logit: memory traffic of drawing a token [bytes].
     """

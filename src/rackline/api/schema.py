@@ -27,7 +27,9 @@ class SchemaQuestion(Question):
         kw_only=False,
         metadata=option("text", "a question, such as plan; all by default", positional=True),
     )
-    answers: bool = field(default=False, metadata=option("switch", "the JSON of answers in place of that of questions"))
+    answers: bool = field(
+        default=False, metadata=option("switch", "the schema of answers instead of that of questions")
+    )
 
 
 def _text(answer: Answer[SchemaQuestion, dict[str, Any]], width: int) -> Iterable[Any]:

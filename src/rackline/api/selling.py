@@ -124,7 +124,7 @@ class SearchedWays:
     memory_fraction: float
 
     def cheapest(self, lengths: PromptLengths, output_len: float, tpot_s: float | None) -> Way | str:
-        """The cheapest that holds the longest prompt of the tier and, at the mean of its lengths, keeps the limit [s].
+        """The cheapest that holds the longest prompt of the tier and, at the mean of its lengths, meets the limit [s].
 
         Returns:
             The way, or why there is none.

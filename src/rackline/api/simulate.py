@@ -101,8 +101,21 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
         return
     data = {name: run.summary for name, run in found.runs.items()}
     yield run_report(data[ASKED], found.run.server.title(found.requests), elapsed_s=answer.elapsed_s)
+    yield from _interval_text(found.run.server, data[ASKED])
     if len(data) > 1 or answer.question.compare:
         yield comparison_report(data)
+
+
+def _interval_text(server: Server, data: RunData) -> Iterable[Any]:
+    """What measured servers of this kind deviate by, of the means."""
+    from rich.text import Text
+
+    from rackline.validation.intervals import interval_line, of_deployment
+
+    means = {"tpot_s": data["tpot_s"]["mean"], "ttft_s": data["ttft_s"]["mean"]}
+    line = interval_line(of_deployment(server.deployment, means, pools=server.prefill is not None))
+    if line:
+        yield Text(line, style="dim")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +164,7 @@ def _summary(answer: Answered) -> str:
 
     found = answer.result
     if isinstance(found, Sustained):
-        return f"{found.capacity.rate_per_s:.3g} requests/s hold the limits; {found.server.title(found.requests)}"
+        return f"{found.capacity.rate_per_s:.3g} requests/s meet the limits; {found.server.title(found.requests)}"
     data = found.run.summary
     times = ", ".join(
         f"{name} p50 {format_seconds(data[key]['p50'])}, p99 {format_seconds(data[key]['p99'])}" for key, name in _TIMES

@@ -42,15 +42,23 @@ class Starting:
     version: str = ""
     prefill_cluster: Cluster | None = None
 
-    def commands(self, version: str = "") -> list[LaunchCommand]:
+    def commands(self, version: str = "", *, leftover: bool = False) -> list[LaunchCommand]:
         """Command lines of one replica of each kind; none without an answer.
 
         Args:
             version: of the engine, where none was named.
+            leftover: also of the engine on paid chips that the others leave free.
         """
         from rackline.search.launch import plan_commands
 
-        return plan_commands(self.plan, self.checkpoints, self.stack, self.version or version, self.prefill_cluster)
+        return plan_commands(
+            self.plan,
+            self.checkpoints,
+            self.stack,
+            self.version or version,
+            self.prefill_cluster,
+            leftover=leftover,
+        )
 
 
 def write_manifests_of(starting: Starting, kind: str, path: Path) -> None:

@@ -139,6 +139,14 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
 
     plan = answer.result
     yield train_report(plan, width=width, elapsed_s=answer.elapsed_s, timeline=_timeline(plan))
+    if plan.best:
+        from rich.text import Text
+
+        from rackline.validation.intervals import interval_line, of_training
+
+        job = plan.job
+        step = of_training(job.model, job.cluster.chip.name, job.stack.name, plan.best[0].step_s)
+        yield Text(interval_line(step, "runs"), style="dim")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

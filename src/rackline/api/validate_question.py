@@ -11,7 +11,7 @@ from rackline.api.question import Question
 if TYPE_CHECKING:
     from rackline.api.option import LayoutLike, Texts
 
-LeftOut = Literal["model", "chip", "stack", "half", "source"]
+LeftOut = Literal["model", "chip", "stack", "laboratory", "half", "source"]
 Format = Literal["vllm", "genai-perf", "aiperf", "inferencex"]
 _IMPORT = "Only with --import"
 
@@ -53,9 +53,9 @@ class ValidateQuestion(Question):
         default=None,
         metadata=option(
             "text",
-            "leave one group out: refit the serving parameters without each model, chip, stack or half of the "
-            "configurations in turn and score the held-out cases; with training cases only, the training parameters "
-            "without each source, model family or chip",
+            "leave one group out: refit the serving parameters without each model, chip, stack, laboratory or half "
+            "of the configurations in turn and score the held-out cases; with training cases only, the training "
+            "parameters without each source, model family or chip",
             choices=get_args(LeftOut),
         ),
     )
@@ -88,12 +88,14 @@ class ValidateQuestion(Question):
         default=None,
         metadata=_imported("model of the imported results, if the file does not name it as rackline does"),
     )
-    chip: str | None = field(default=None, metadata=_imported("of the imported results"))
+    chip: str | None = field(default=None, metadata=_imported("chip of the imported results"))
     num_chips: Quantity | None = field(
         default=None,
         metadata=whole("number of chips that served the imported results", maximum=MOST_CHIPS, group=_IMPORT),
     )
-    layout: LayoutLike | None = field(default=None, metadata=_imported("their parallel layout, such as tp=4"))
+    layout: LayoutLike | None = field(
+        default=None, metadata=_imported("parallel layout of the imported results, such as tp=4")
+    )
     precision: str | None = field(
         default=None, metadata=_imported("data types, such as fp8; those of the released checkpoint by default")
     )

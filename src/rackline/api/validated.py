@@ -210,6 +210,11 @@ def _write_docs(answer: Answered, path: Path) -> None:
         write_ablation(found.effects, path)
     elif isinstance(found, Refit):
         write_refit_docs(found, path)
+        if found.by == "model":
+            from rackline.validation.bands import write_coverage_docs
+
+            files = texts(answer.question.files)
+            write_coverage_docs(held_out_scores(found, files, answer.question.calibration), path)
     elif isinstance(found, TrainRefit):
         write_train_refit_docs(found, path)
     elif not isinstance(found, Validated):
@@ -228,16 +233,37 @@ def _write_bands(answer: Answered, path: Path) -> None:
     files, found = texts(answer.question.files), answer.result
     if not isinstance(found, Validated | Refit):
         raise InputError(what="write_bands", given=str(path), allowed="only for served cases")
-    scores: Iterable[Score] = found.board.scores
-    if isinstance(found, Refit):
-        from rackline.validation import read_cases
-        from rackline.validation.run import score_cases
-
-        # what was left out stands for a new model; kinds of cases that no number is fitted to are scored as they are
-        kinds = {score.groups["kind"] for score in scores}
-        every = score_cases(read_cases(files), answer.question.calibration, num_worst=0).scores
-        scores = [*scores, *(score for score in every if score.groups["kind"] not in kinds)]
+    scores = (
+        held_out_scores(found, files, answer.question.calibration) if isinstance(found, Refit) else found.board.scores
+    )
     write_text(path, to_toml(make_bands(scores), files), what="write_bands")
+
+
+def held_out_scores(found: Refit, files: tuple[str, ...], calibration: str = "auto") -> list[Score]:
+    """Scores of all cases of some files, predicted without what the fit of their kind was scored on.
+
+    What was left out stands for a new model; training cases are left out by source; kinds of cases that no number is
+    fitted to are scored as they are.
+
+    Args:
+        found: the refits of the served cases.
+        files: all cases.
+        calibration: as of the question.
+    """
+    from rackline.validation import CaseSet, read_cases
+    from rackline.validation.run import score_cases
+    from rackline.validation.train_refit import refit_training
+
+    scores = list(found.board.scores)
+    kinds = {score.groups["kind"] for score in scores} | {"train"}
+    cases = read_cases(files)
+    others = tuple(case for case in cases.cases if case.kind not in kinds)
+    if others:
+        unfitted = CaseSet(cases=others, unsupported=(), unknown_keys={})
+        scores += score_cases(unfitted, calibration, num_worst=0).scores
+    if any(case.kind == "train" for case in cases.cases):
+        scores += [score for fold in refit_training(cases, "source").folds for score in fold.scores]
+    return scores
 
 
 def _existing(text: str, name: str) -> Path:

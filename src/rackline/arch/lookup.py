@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rackline.arch.hf import json_object, read_config, read_config_file
 from rackline.arch.origin import Origin
-from rackline.arch.tensor_names import stored_label, weights_of
+from rackline.arch.tensor_names import mtp_layers_of, stored_label, weights_of
 from rackline.catalog import ModelRecord, model_record
 from rackline.catalog.load import record_from_mapping
 from rackline.errors import HubError, UnknownNameError
@@ -270,11 +270,23 @@ def _typed_by_headers(record: ModelRecord, checkpoint: Checkpoint | None) -> tup
     """The record with the data types of the headers, where these are quantised and the configuration says nothing."""
     if checkpoint is None:
         return record, []
+    record = _with_mtp(record, checkpoint)
     label = stored_label(weights_of(checkpoint.tensors, num_layers=_layers(record)))
     if label is None or record.native_precision not in ("bf16", "fp16", "fp32") or label in ("bf16", "fp16", "fp32"):
         return record, []
     note = f"weights are in {label} by the tensor headers, of which {CONFIG} says nothing"
     return record.model_copy(update={"native_precision": label}), [note]
+
+
+def _with_mtp(record: ModelRecord, checkpoint: Checkpoint) -> ModelRecord:
+    """The record with the layers for multi-token prediction that the checkpoint holds."""
+    architecture = record.architecture
+    if architecture is None:
+        return record
+    held = mtp_layers_of(checkpoint.tensors, architecture.num_layers)
+    if held == architecture.mtp_layers:
+        return record
+    return record.model_copy(update={"architecture": architecture.model_copy(update={"mtp_layers": held})})
 
 
 def _layers(record: ModelRecord) -> int | None:

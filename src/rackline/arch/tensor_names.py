@@ -99,6 +99,28 @@ def kind_of(name: str, num_layers: int | None = None) -> str:
     return next((kind for kind, pattern in _KINDS if pattern.search(inner)), "other")
 
 
+def mtp_layers_of(tensors: Iterable[Tensor], num_layers: int) -> int:
+    """Layers for multi-token prediction among the tensors of a checkpoint [count].
+
+    Args:
+        tensors: of the headers.
+        num_layers: layers of the stack.
+
+    Example:
+        >>> from rackline.hub import Tensor
+        >>> mtp_layers_of([Tensor("mtp.layers.0.mlp.gate.weight", "BF16", (8, 4))], 2)
+        1
+    """
+    found: set[int] = set()
+    for tensor in tensors:
+        if _TOWER.search(tensor.name) or kind_of(tensor.name, num_layers) != "mtp":
+            continue
+        layer = _LAYER.search(tensor.name)
+        if layer is not None:
+            found.add(int(layer[1]))
+    return len(found)
+
+
 def _stored_type(tensor: Tensor, found: Mapping[str, Tensor]) -> tuple[str, int]:
     """Our name of a tensor's data type, and weights per stored element."""
     name, dtype = tensor.name, tensor.dtype

@@ -27,6 +27,7 @@ class StackDefaults(Record):
         graph_bytes: As of the stack [bytes].
         logit_bytes: As of the stack [bytes].
         graph_tokens: As of the stack [tokens].
+        prompt_graph_tokens: As of the stack [tokens].
         host_s_per_step: As of the stack [s].
         host_s_per_sequence: As of the stack [s].
         sample_bytes_per_logit: As of the stack [bytes].
@@ -46,6 +47,7 @@ class StackDefaults(Record):
     graph_bytes: NonNegative | None = None
     logit_bytes: NonNegative | None = None
     graph_tokens: CountOrZero | None = None
+    prompt_graph_tokens: CountOrZero | None = None
     host_s_per_step: NonNegative | None = None
     host_s_per_sequence: NonNegative | None = None
     sample_bytes_per_logit: NonNegative | None = None
@@ -80,6 +82,8 @@ class StackRecord(SourcedRecord):
         redundant_experts: Copies of popular experts where they are rearranged [count].
         graph_tokens: Tokens of the largest pass that CUDA graphs hold, with prompts or without; where it is 0, graphs
             hold decode steps of any size and no pass with prompts [tokens].
+        prompt_graph_tokens: Tokens of the largest pass with prompts that CUDA graphs hold in pieces, where decode
+            steps have graphs of their own [tokens].
         host_s_per_step: Time of the host in each step that the chip waits for [s].
         host_s_per_sequence: Time of the host for each sequence in a step (sampling, detokenising, streaming), which
             hides behind the chip as far as it is shorter [s].
@@ -126,6 +130,7 @@ class StackRecord(SourcedRecord):
     rearranged_from_ep: Count | None = None
     redundant_experts: int = Field(default=0, ge=0)
     graph_tokens: CountOrZero = 0
+    prompt_graph_tokens: CountOrZero = 0
     host_s_per_step: NonNegative = 0.0
     host_s_per_sequence: NonNegative = 0.0
     sample_bytes_per_logit: NonNegative = 0.0

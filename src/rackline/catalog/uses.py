@@ -15,12 +15,12 @@ class UseRecord(SourcedRecord):
     """What a model is used for.
 
     Args:
-        input_len: Prompt tokens of a request, in the mean [token].
-        output_len: Output tokens of a request, in the mean [token].
+        input_len: Prompt tokens of a request, on average [token].
+        output_len: Output tokens of a request, on average [token].
         cache_hit: Share of the prompt that is in the KV cache already.
         ttft_s: Largest time to first token; none where nobody waits [s].
         tpot_s: Largest time per output token; none where nobody waits [s].
-        percentile: Of the requests that must keep the limits; the mean without it.
+        percentile: Of the requests that must meet the limits; the mean without it.
     """
 
     input_len: Annotated[float, Field(ge=1.0)]

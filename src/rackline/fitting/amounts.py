@@ -1,7 +1,7 @@
 """Work of each measured operation: FLOP and bytes, as the rows of a pass count them.
 
 The formulas are those of `rackline.parallel.work`, which the rows of a pass call too, over columns of a table.
-Two counts come on top: the `depth` that a kernel goes through in order however many cores it has (the reduction of a
+Two counts are added: the `depth` that a kernel processes sequentially on any number of cores (the reduction of a
 product, the keys of a query), and the `tiles` of work per core.
 """
 
@@ -31,13 +31,13 @@ CORES_WHEN_UNKNOWN = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Multiply:
-    """How a product of one data type runs.
+    """Data types of a matrix product.
 
     Args:
         key: data type in a calibration.
         weights, activations: as stored.
         compute: data type whose peak is used.
-        quantised: whether the table's times contain a separate quantisation of the activations.
+        quantised: whether the measured times include a separate quantisation of the activations.
     """
 
     key: str
@@ -80,14 +80,14 @@ class Amounts:
 
     Args:
         op_class, dtype: key in a calibration.
-        flop: of the products [FLOP].
-        hbm_bytes: moved [bytes].
+        flop: work of the products [FLOP].
+        hbm_bytes: memory traffic [bytes].
         compute_s: flop / peak [s].
         memory_s: hbm_bytes / bandwidth [s].
         cache_s: time to read the last-level cache's bytes from memory [s].
         quantise_memory_s: memory time of a separate quantisation (fp8 and fp4 products) [s].
         permute_memory_s: memory time of one pass of the routed tokens (moe) [s].
-        depth: elements that are gone through in order [count].
+        depth: sequentially processed elements [count].
         tiles: tiles of work per core [count].
     """
 
@@ -104,7 +104,7 @@ class Amounts:
     tiles: Array
 
     def take(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Amounts:
-        """The chosen rows."""
+        """A selection of the rows."""
         return replace(self, **{name: getattr(self, name)[rows] for name in _ARRAYS})
 
     def ideal_s(self) -> Array:
@@ -116,7 +116,7 @@ _ARRAYS = tuple(f.name for f in fields(Amounts) if f.name not in ("op_class", "d
 
 
 def joined(parts: Sequence[Amounts]) -> Amounts:
-    """Rows of several tables of one class, one after the other."""
+    """Rows of several tables of one class, concatenated."""
     return replace(parts[0], **{name: np.concatenate([getattr(p, name) for p in parts]) for name in _ARRAYS})
 
 
@@ -124,7 +124,7 @@ def amounts(measured: Measurements, chip: Chip) -> Amounts:
     """Count the work of the rows of a kernel table.
 
     Raises:
-        InputError: a data type or distribution that is not known.
+        InputError: a data type or distribution is unknown.
     """
     makers = {
         "gemm": _gemm,
@@ -192,7 +192,7 @@ def _gemm(measured: Measurements, chip: Chip) -> Amounts:
 
 
 def _core(measured: Measurements) -> tuple[Core, Array | float, Array | float]:
-    """What one head does, and how many query and KV heads like it there are."""
+    """The core of one head, and the numbers of query and KV heads."""
     c = measured.columns
     if measured.table.startswith("mla"):
         return MLA_HEAD, c["q_heads"], 1.0

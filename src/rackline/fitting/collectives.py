@@ -59,7 +59,7 @@ class CollectiveFit:
         op_class: "all_reduce_ring" and so on, or "custom_all_reduce".
         group_size: ranks [count].
         values: parameters.
-        errors: on the random half that was not fitted.
+        errors: errors on the held-out random half.
     """
 
     json_keys: ClassVar = ("chip", "stack", "stack_version", "class=op_class", "group_size", "values", "*errors")
@@ -80,7 +80,7 @@ def wire_bytes(op_class: str, message_bytes: Array, group_size: int | Array, *, 
         op_class: of the collective; "all_reduce_one_shot" sends the whole message to every other rank.
         message_bytes: whole buffer of a rank, as nccl-tests prints its size [bytes].
         group_size: n, ranks [count].
-        in_network: whether the switches between them add up and multicast.
+        in_network: whether the switches between them reduce and multicast.
 
     >>> float(wire_bytes("all_reduce_ring", np.array(8.0), 4)), float(wire_bytes("all_gather", np.array(8.0), 4))
     (12.0, 6.0)
@@ -127,12 +127,12 @@ def calibrate_collectives(
     """Fit all collective tables.
 
     Args:
-        tables: "collective" and "custom_all_reduce" tables; others are passed over.
-        links: bytes/s each way of the scale-up links of a chip; chips without an entry are passed over.
-        in_network: chips whose switches add up and multicast.
+        tables: "collective" and "custom_all_reduce" tables; others are ignored.
+        links: bytes/s each way of the scale-up links of a chip; chips without an entry are ignored.
+        in_network: chips whose switches reduce and multicast.
 
     Returns:
-        One fit a chip, stack, collective and group size.
+        One fit per chip, stack, collective and group size.
     """
     ring = [
         t

@@ -17,13 +17,13 @@ _FEWEST_TESTED = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
-    """Absolute relative errors of one fit [fraction]; None where there were too few rows or families.
+    """Absolute relative errors of one fit [fraction]; None if there were too few rows or families.
 
     Args:
         rows: rows of the table [count].
-        median_error, p90_error: on the random half that was not fitted.
-        family_median_error, family_p90_error: on the families that were not fitted.
-        ideal_median_error, ideal_p90_error: of the ideal roofline on all rows.
+        median_error, p90_error: errors on the held-out random half.
+        family_median_error, family_p90_error: errors on the held-out families.
+        ideal_median_error, ideal_p90_error: errors of the ideal roofline on all rows.
     """
 
     rows: int

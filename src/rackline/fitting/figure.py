@@ -1,4 +1,4 @@
-"""The figure of a fit: errors on what was not fitted, by kind of operation."""
+"""The figure of a fit: errors on held-out data, by kind of operation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def errors_figure(kinds: Sequence[KindErrors], rows_read: int) -> Figure:
                 rows.append({**where, "median": low, "p90": high})
     title = "Errors of the fit by kind of operation"
     if not rows:
-        return nothing_figure(title, "No group has rows enough to test what was not fitted.")
+        return nothing_figure(title, "No group has enough rows for a held-out test.")
     middle, worst = (
         Measure(field=name, title=text, kind="share")
         for name, text in (("median", "absolute error"), ("p90", "90th percentile"))

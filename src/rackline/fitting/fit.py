@@ -75,9 +75,9 @@ class ClassFit:
     """Parameters of one class and data type.
 
     Args:
-        everywhere: of all chips.
-        by_generation: of each generation.
-        by_group: of each (chip, stack).
+        everywhere: parameters of all chips.
+        by_generation: parameters of each generation.
+        by_group: parameters of each (chip, stack).
     """
 
     everywhere: Values
@@ -136,7 +136,7 @@ def fit_class(
 
     Args:
         groups: of one class and data type.
-        excluded: (chip, stack) that parents must not learn from.
+        excluded: (chip, stack) groups that are not used for parents.
         overheads: fit whose overheads are taken over (products in fp8 and fp4: the launch is that of bf16, what is
             more is quantisation).
 

@@ -25,8 +25,8 @@ class KernelFit:
     Args:
         group: the rows.
         values: parameters.
-        errors: on what was not fitted.
-        outlier: why parents did not learn from it; empty if they did.
+        errors: errors on held-out data.
+        outlier: why it was not used for parents; empty if it was.
     """
 
     group: Group

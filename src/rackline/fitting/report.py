@@ -13,8 +13,8 @@ from rackline.fitting.summary import errors_by_kind
 
 
 def calibrate_report(result: CalibrationResult, files: Sequence[str]) -> RenderableType:
-    """Errors on what was not fitted beside those of the ideal roofline; then what was rejected and why."""
-    table = Table(title="Error on shapes that were not fitted, median over groups (median / p90 of a group)")
+    """Errors on held-out shapes and those of the ideal roofline; then rejected fits, with the reasons."""
+    table = Table(title="Error on held-out shapes, median over groups (median / p90 of a group)")
     for name in ("kind", "groups", "random half", "whole families", "ideal roofline"):
         table.add_column(name, justify="left" if name == "kind" else "right")
     for kind in errors_by_kind(result):

@@ -30,7 +30,7 @@ def power_law_loads(
         experts_per_token: k [count].
         exponent: Z of the density [1].
         rng: source of the draws.
-        draws: how many [count].
+        draws: number of draws [count].
 
     Returns:
         Tokens of each expert [tokens], shape (draws, E); each row sums to T k.

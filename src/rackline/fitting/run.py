@@ -32,7 +32,7 @@ COLLECTIVE_TABLES = ("collective", "custom_all_reduce")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationResult:
-    """All that a run found.
+    """Result of a calibration run.
 
     Args:
         kernels: every fit of a kernel table, rejected ones included.
@@ -70,8 +70,8 @@ def calibrate(
         chips: name → chip.
         links: chip name → scale-up bytes/s each way.
         in_network: chips whose switches add up and multicast.
-        models: whose layers siblings are compared on.
-        processes: how many to use; 1 stays in this one [count].
+        models: models on whose layers siblings are compared.
+        processes: number of processes; 1 runs everything in this one [count].
         done: called with (what, finished, all) after each class.
 
     Returns:

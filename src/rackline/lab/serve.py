@@ -2,8 +2,8 @@
 
 The same requests are served in real time and simulated, under the same policies. The simulator knows two times of the
 machine, measured before: of a decode step and of a prompt. Under batch trains passes start at fixed intervals T: a
-request waits between nothing and T for the next train, half of T in the mean, and with a ride of T takes 1.5 T in the
-mean and 2 T at worst.
+request waits between 0 and T for the next train, T / 2 on average, and with a ride of T takes 1.5 T on average and
+2 T at worst.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _trains(engine: Engine, clock: SlotClock, setup: Setup) -> list[Reading]:
             tolerance=tolerance,
             check="equal" if name == "mean" else "at_most",
             statistical=True,
-            source="C27: 1.5 T in the mean, 2 T at worst",
+            source="C27: 1.5 T on average, 2 T at worst",
         )
         for name, (predicted, measured, tolerance) in waits.items()
     ]

@@ -59,7 +59,7 @@ def q12(it: Work) -> Finding:
 
 
 def layer_reads(model: Model, context_len: float) -> list[float]:
-    """Cache that each layer reads for a token, kinds that are fewer spread evenly among the others [bytes]."""
+    """Cache that each layer reads per token, with the rarer kinds spread evenly among the others [bytes]."""
     groups = sorted(model.layer_groups, key=lambda group: group.count)
     placed: list[tuple[float, float]] = []
     for group in groups:
@@ -92,7 +92,7 @@ def q14(it: Work) -> Finding:
 
 
 def cipher_reads() -> NDArray[np.bool_]:
-    """Which bytes of its state each byte reads in a round of AES: rows are shifted, then columns mixed."""
+    """Bytes of the state that each byte depends on after a round of AES: rows are shifted, then columns mixed."""
     reads = np.zeros((16, 16), dtype=bool)
     for row in range(4):
         for column in range(4):
@@ -140,7 +140,7 @@ def q26(it: Work) -> Finding:
 
 
 def q27(it: Work) -> Finding:
-    """A reader learns a property from plain words and fails on their ciphertexts."""
+    """A linear probe learns a property from plain words and fails on their ciphertexts."""
     rng = np.random.default_rng(0)
     words = rng.integers(0, 1 << 32, size=int(it.q("samples")))
     answers = ((words[:, None] >> np.array([0, 7, 13, 22, 31])) & 1).sum(axis=1) >= 3

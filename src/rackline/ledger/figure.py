@@ -12,7 +12,7 @@ from rackline.report.figure import Figure
 
 
 def verdicts_figure(findings: Sequence[Finding]) -> Figure:
-    """How many claims of each segment hold, hold under a condition, do not hold, or are not computed."""
+    """Numbers of claims by segment that hold, hold under a condition, do not hold, or are not computed."""
     bars: dict[str, dict[str, float]] = {}
     for finding in findings:
         bar = bars.setdefault(SEGMENTS[finding.claim.segment], {})

@@ -52,16 +52,16 @@ def ledger(world: World | None = None, *, segment: int | None = None, claim: str
     """Examine the claims of the lecture.
 
     Args:
-        world: the catalogue; with other values in it other verdicts may come out.
+        world: the catalogue; other values may lead to other verdicts.
         segment: 1 to 7, 8 for inconsistencies, 9 for golden values, 10 for summaries, 11 for flash cards; all by
             default.
-        claim: one claim by its id, such as C99; a flash card that other claims answer gives these.
+        claim: one claim by its id, such as C99; for a flash card that other claims answer, these claims.
 
     Returns:
         A finding for each, in order.
 
     Raises:
-        InputError: no such segment or claim.
+        InputError: there is no such segment or claim.
 
     >>> ledger(claim="C99")[0].verdict
     'by definition'

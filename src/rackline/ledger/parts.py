@@ -1,4 +1,4 @@
-"""What several claims share: the machines they speak of and a few derived values."""
+"""Shared by several claims: the machines that they refer to, and a few derived values."""
 
 from __future__ import annotations
 

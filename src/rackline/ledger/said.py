@@ -40,11 +40,11 @@ FILES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quoted:
-    """A number that was said, or that an example starts from.
+    """A quoted number, or the starting value of an example.
 
     Args:
-        value: in SI units.
-        within: how far off a computed value may be and still agree: 0.1 allows a factor of 1.1 either way. It
+        value: value in SI units.
+        within: tolerance of a comparison: 0.1 allows a factor of 1.1 either way. It
             follows from how the number was said: 0.02 for digits, 0.1 to 0.3 for "about", 1 or more for an order.
     """
 
@@ -60,13 +60,13 @@ class Claim:
         id: C01 to C133; N34 to N56 for inconsistencies, G01 to G17 for golden values, N01 to N22 for summaries, Q1 to
             Q27 for flash cards.
         segment: 1 to 7 in the order of the lecture; 8 inconsistencies, 9 golden values, 10 summaries, 11 flash cards.
-        at: time on the clock of the video; empty where it has none.
+        at: time in the video; empty if it has none.
         speaker: RP, DP, both; of a summary its number S0 to S4; or empty.
         said: the claim in our words.
-        formula: empty where there is none.
-        quoted: the numbers as they were said, as text; empty where there are none.
+        formula: formula of the claim; empty if there is none.
+        quoted: the numbers as they were said, as text; empty if there are none.
         numbers: the numbers by name.
-        why_not: for a claim that is not computed, why.
+        why_not: why the claim is not computed; empty if it is.
         answered_by: for a flash card that other claims answer, their ids.
     """
 

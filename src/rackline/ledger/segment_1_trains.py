@@ -40,7 +40,7 @@ def c27(it: Work) -> Finding:
         it.near(label, line.worst_s, "s", "worst_s", when=f"{load:.3g} requests come for each place")
     it.show("mean while no train is full", bb.train_latency(interval).mean_s, "s")
     return it.done(
-        "Just missed and ridden is two intervals, one and a half in the mean; once trains are full the wait grows."
+        "Just missed and ridden is two intervals, one and a half on average; once trains are full the wait grows."
     )
 
 

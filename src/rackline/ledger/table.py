@@ -1,4 +1,4 @@
-"""The ledger on a terminal: a line for each claim, or one claim in full."""
+"""The ledger on the terminal: one line per claim, or one claim in full."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STYLES = {
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """How many claims have which verdict, in one line."""
+    """Number of claims by verdict, in one line."""
     parts = [(verdict, sum(one.verdict == verdict for one in findings)) for verdict in STYLES]
     return ", ".join(f"{count} {verdict}" for verdict, count in parts if count)
 
@@ -43,7 +43,7 @@ def summary(findings: Sequence[Finding]) -> str:
 def ledger_table(
     findings: Sequence[Finding], *, full: bool = False, measured: Mapping[str, str] | None = None
 ) -> Group:
-    """A table for each segment, and the counts.
+    """One table per segment, and the counts.
 
     Args:
         findings: in order.

@@ -1,4 +1,4 @@
-"""How a claim is examined: numbers computed by the library beside those that were quoted, and the verdict of all."""
+"""How a claim is examined: numbers computed by the library, compared with those that were quoted, and a verdict."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ UNITS = (
     "systems",
     "tokens",
 )
-"""Units of computed values, one for each quantity: a share is a fraction of 1, a ratio is in times, "" counts."""
+"""Units of computed values, one for each quantity: a share is a fraction of 1, a ratio is in times, "" is a count."""
 
 
 def write(value: float, unit: str) -> str:
-    """A number with its unit, three significant digits.
+    """A number with its unit, to three significant digits.
 
     >>> write(0.0239, "s"), write(2.4e3, "sequences"), write(8.0, "")
     ('23.9 ms', '2.40k sequences', '8')
@@ -94,11 +94,11 @@ class Computed:
     """A number that the library computes for a claim.
 
     Args:
-        label: of what.
-        value: in SI units; None for a statement that is true or not.
-        unit: of the value.
-        passes: whether it agrees with what was said; None where it is only shown.
-        when: the premise under which it was compared, as a clause; empty where the label says it.
+        label: name of the quantity.
+        value: value in SI units; None for a statement that is true or false.
+        unit: unit of the value.
+        passes: whether it agrees with the claim; None if it is only shown.
+        when: premise of the comparison, as a clause; empty if the label says it.
         by_definition: whether it follows from definitions, so that no value of the catalogue could change it.
     """
 
@@ -111,7 +111,7 @@ class Computed:
 
     @property
     def mark(self) -> str:
-        """A sign for the outcome: agrees, agrees by definition, does not; empty where it is only shown."""
+        """Mark of the outcome: agrees, agrees by definition, does not agree; empty if it is only shown."""
         if self.passes is None:
             return ""
         return ("≡" if self.by_definition else "✓") if self.passes else "✗"
@@ -126,13 +126,13 @@ class Computed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What came out for one claim.
+    """The finding on one claim.
 
     Args:
         claim: what was said.
         computed: our numbers.
         verdict: one of `VERDICTS`.
-        condition: in which units, or only if what.
+        condition: units in which the claim holds, or premise under which it does.
         reason: one sentence.
         uses: catalogue objects whose values were read.
     """
@@ -162,19 +162,19 @@ class Finding:
 
     @property
     def verdict_text(self) -> str:
-        """Verdict and condition in one."""
+        """Verdict with its condition."""
         if not self.condition:
             return self.verdict
         return f"{self.verdict}: {self.condition}" if self.verdict == IN_UNITS else f"{self.verdict} {self.condition}"
 
     @property
     def quoted_numbers(self) -> dict[str, float]:
-        """The numbers that were said, by name."""
+        """The quoted numbers by name."""
         return {name: number.value for name, number in self.claim.numbers.items()}
 
 
 class Work:
-    """A claim on the bench: its quoted numbers, the catalogue, and what has been computed so far.
+    """A claim being examined: its quoted numbers, the catalogue, and what has been computed so far.
 
     Args:
         claim: what was said.
@@ -190,7 +190,7 @@ class Work:
         return self.claim.numbers[name].value
 
     def near(self, label: str, value: Numbers, unit: str, name: str, *, when: str = "") -> bool:
-        """Compare with a quoted number, as closely as it was said."""
+        """Compare with a quoted number, within its tolerance."""
         quoted = self.claim.numbers[name]
         number = float(value)
         ratio = number / quoted.value if quoted.value else float("inf")
@@ -198,20 +198,20 @@ class Work:
         return self._add(label, number, unit, 1.0 / slack <= ratio <= slack, when)
 
     def least(self, label: str, value: Numbers, unit: str, bound: Numbers, *, when: str = "") -> bool:
-        """Whether a value is at least a bound."""
+        """Check that a value is at least a bound."""
         number = float(value)
         return self._add(label, number, unit, number >= float(bound) * (1.0 - 1e-9), when)
 
     def most(
         self, label: str, value: Numbers, unit: str, bound: Numbers, *, when: str = "", by_definition: bool = False
     ) -> bool:
-        """Whether a value is at most a bound."""
+        """Check that a value is at most a bound."""
         number = float(value)
         passes = number <= float(bound) * (1.0 + 1e-9)
         return self._add(label, number, unit, passes, when, by_definition=by_definition)
 
     def same(self, label: str, value: Numbers, other: Numbers, unit: str = "", *, when: str = "") -> bool:
-        """Whether two ways of computing give the same value."""
+        """Check that two calculations give the same value."""
         return self._add(label, float(value), unit, _equal(value, other), when)
 
     def identity(self, label: str, value: Numbers, other: Numbers, unit: str = "", *, when: str = "") -> bool:
@@ -219,11 +219,11 @@ class Work:
         return self._add(label, float(value), unit, _equal(value, other), when, by_definition=True)
 
     def true(self, label: str, passes: bool, *, when: str = "", by_definition: bool = False) -> bool:
-        """A statement that follows from computed values."""
+        """Check a statement that follows from computed values."""
         return self._add(label, None, "", passes, when, by_definition=by_definition)
 
     def show(self, label: str, value: Numbers, unit: str) -> float:
-        """A value for the reader that decides nothing."""
+        """Show a value that does not affect the verdict."""
         self._computed.append(Computed(label=label, value=float(value), unit=unit, passes=None))
         return float(value)
 
@@ -236,14 +236,14 @@ class Work:
         return passes
 
     def done(self, reason: str, *, units: bool = False) -> Finding:
-        """The verdict: all agree, none does, or some do.
+        """The verdict: all comparisons agree, none does, or some do.
 
-        What holds by definition decides only where nothing else was compared. The condition is made from the
+        Comparisons that hold by definition decide only if there are no others. The condition is made from the
         comparisons: the premises under which all of them agree, else the labels of those that do.
 
         Args:
             reason: one sentence.
-            units: whether the cases differ in units only.
+            units: whether the cases differ only in units.
         """
         judged = [one for one in self._computed if one.passes is not None]
         real = [one for one in judged if not (one.by_definition and one.passes)]
@@ -272,7 +272,7 @@ def _equal(value: Numbers, other: Numbers) -> bool:
 
 
 def _condition(judged: list[Computed], units: bool) -> str:
-    """Under which premises all comparisons agree; what fails without a premise is left out by name."""
+    """Premises under which all comparisons agree; those that fail without a premise are excluded by name."""
     premises: dict[str, bool] = {}
     for one in judged:
         if one.when:
@@ -291,7 +291,7 @@ def _listed(texts: list[str]) -> str:
 
 
 def without_number(claim: Claim) -> Finding:
-    """A claim without a number or formula, or with a number that nothing in the library could give."""
+    """Finding on a claim without a number or formula, or with a number that the library cannot compute."""
     verdict = NOT_COMPUTED if claim.quoted else NO_NUMBER
     return Finding(
         claim=claim, computed=(), verdict=verdict, condition="", reason=claim.why_not or "a statement in words", uses=()
@@ -299,5 +299,5 @@ def without_number(claim: Claim) -> Finding:
 
 
 def counts(findings: tuple[Finding, ...]) -> Mapping[str, int]:
-    """How many findings have each verdict."""
+    """Number of findings by verdict."""
     return {verdict: sum(one.verdict == verdict for one in findings) for verdict in VERDICTS}

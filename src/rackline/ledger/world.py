@@ -1,4 +1,4 @@
-"""The catalogue as the ledger sees it: objects by name, with values that a reader may replace."""
+"""The catalogue for the ledger: objects by name, with values that the user may override."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _RECORDS: Mapping[str, Callable[..., SourcedRecord]] = {
 
 
 class World:
-    """Catalogue objects, each read once; it remembers which ones were asked for.
+    """Catalogue objects, each read once, with a record of those that were used.
 
     Args:
-        overrides: for each object by name, dotted keys and the values that replace the catalogue's.
+        overrides: dotted keys and values that replace those of the catalogue, by name of the object.
 
     >>> World({"h100-sxm": {"hbm_bytes_per_s": 6.7e12}}).chip("h100-sxm").hbm_bytes_per_s
     6700000000000.0
@@ -66,7 +66,7 @@ class World:
         return self._get("chips", name, lambda: chip_from_record(chip_record(name, self._of(name))))
 
     def cluster(self, name: str) -> Cluster:
-        """A cluster of the catalogue; values replaced on its chip hold for it too."""
+        """A cluster of the catalogue; overrides of its chip apply to it too."""
 
         def read() -> Cluster:
             of_chip = self._of(cluster_record(name).chip) or {}
@@ -100,10 +100,10 @@ class World:
 
 
 def overrides_from_texts(texts: Mapping[str, str]) -> dict[str, dict[str, object]]:
-    """Read NAME:KEY and value pairs, such as "gb200:hbm_bytes_per_s" and "16TB/s".
+    """Parse pairs of NAME:KEY and a value, such as "gb200:hbm_bytes_per_s" and "16TB/s".
 
     Raises:
-        CatalogError: no such object, or one without that key, with the nearest.
+        CatalogError: there is no such object or key; the message names the nearest.
     """
     found: dict[str, dict[str, object]] = {}
     for text, value in texts.items():

@@ -1,7 +1,8 @@
-"""A low-rank adapter in the passes of a model: its rows, and what it holds in memory.
+"""A low-rank adapter in the passes of a model: its rows and its memory.
 
-Its two products follow the product that they change: where that is cut along its outputs, A is whole on every chip and
-B is cut; where it is cut along its inputs, A is cut and B whole (vLLM, column and row parallel layers with LoRA).
+Its two products follow the product that they modify: if that is sharded along its outputs, A is replicated on every
+chip and B is sharded; if it is sharded along its inputs, A is sharded and B replicated (vLLM, column and row parallel
+layers with LoRA).
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def gemm_row(
 ) -> Row:
     """`count` layers of one projection, sharded over tp.
 
-    FLOP = 2 · in · out a token; bytes = weights once + input and output activations a token.
+    FLOP = 2 · in · out per token; bytes = weights once + input and output activations per token.
     """
     d_in, d_out = projection.shard_in(tp), projection.shard_out(tp)
     work = ProductWork.of(d_in, d_out, **weights.sizes)
@@ -135,7 +135,7 @@ def decode_core(attention: Core, *, count: int, tp: FloatLike, precision: Precis
     heads = _heads(attention, tp)
     kv_bytes = _cache_bytes(attention, tp, precision)
     work = AttentionWork.decode(attention, heads, kv_bytes)
-    # the state is read once per sequence and written after every token, so that drafts can be taken back
+    # the state is read once per sequence and written after every token, so that drafts can be rolled back
     state_bytes = STATE_BYTES * attention.state_elements(tp)
     kv = f.kv_tokens(attention.kind)
     return Row(

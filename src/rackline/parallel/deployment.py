@@ -31,15 +31,16 @@ _MOST_COPIES = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """How tokens spread over experts.
+    """Routing of tokens to experts.
 
     Args:
         law: balanced, uniform, log_normal or power_law.
-        exponent: of the power law.
-        spread: of the log-normal, standard deviation of the logarithm; None for that of as many experts.
+        exponent: exponent of the power law.
+        spread: standard deviation of the logarithm of the log-normal law; None for the measured one by number of
+            experts.
         rearranged_from_ep: smallest ep from which popular experts are rearranged over the ranks; None for never
             [count].
-        redundant_experts: copies of popular experts where they are rearranged [count].
+        redundant_experts: additional copies of popular experts when they are rearranged [count].
     """
 
     law: RoutingLaw = "uniform"
@@ -73,19 +74,19 @@ class Routing:
                 assert_never(self.law)
 
     def copies(self, ep: int) -> int | None:
-        """Redundant experts with this number of ranks; None where experts lie as they are numbered."""
+        """Redundant experts with this number of ranks; None if experts are placed in the order of their numbers."""
         rearranges = self.rearranged_from_ep is not None and ep >= self.rearranged_from_ep
         return self.redundant_experts if rearranges else None
 
 
 def parse_routing(text: str) -> Routing:
-    """Read a law of routing.
+    """Parse a routing law.
 
-    "uniform", "balanced", "power-law=EXPONENT" or "log-normal=SPREAD", whose spread is that of as many experts if it is
-    not given; the last two with "+COPIES" where experts are rearranged with this number of redundant ones.
+    "uniform", "balanced", "power-law=EXPONENT" or "log-normal=SPREAD" (by default the measured spread for the number of
+    experts); the last two with "+COPIES" if experts are rearranged with this number of redundant ones.
 
     Raises:
-        InputError: another law.
+        InputError: the text is not a routing law.
     """
     known: dict[str, RoutingLaw] = {name.replace("_", "-"): name for name in ROUTING_LAWS}
     words, plus, copies = text.partition("+")
@@ -339,7 +340,7 @@ class Deployment:
         return stage_imbalance(self.model, self.layout.pp)
 
     def memory(self, *, sequences: float, context_len: float, server: ServerMemory = SERVER) -> MemoryUse:
-        """What the fullest chip holds with `sequences` on one replica; see `memory_use`."""
+        """Memory of the fullest chip with `sequences` sequences on one replica; see `memory_use`."""
         slots = self.layout.attention_dp * self.layout.pp
         return memory_use(
             self.model,
@@ -358,7 +359,7 @@ class Deployment:
         )
 
     def with_calibration(self, calibration: Calibration) -> Deployment:
-        """The same deployment under other numbers."""
+        """The same deployment under another calibration."""
         return replace(self, calibration=calibration)
 
 

@@ -29,7 +29,7 @@ CLASS_OF = {
 
 
 def make_group(cluster: Cluster, size: FloatLike, stride: FloatLike = 1) -> c.Group:
-    """Ranks of a parallel group as the cluster's levels see them."""
+    """Ranks of a parallel group, split over the fabric levels of the cluster."""
     level = cluster.scale_up
     inside, outside = c.split_group(size, stride, level.size)
     if level.topology != "torus" or not level.torus_axes:
@@ -65,7 +65,7 @@ def collective_rows(
     where: str,
     formula: str,
 ) -> list[Row]:
-    """`calls` calls per pass on a buffer given as feature → bytes per call; one row an algorithm."""
+    """`calls` calls per pass on a buffer given as feature → bytes per call; one row per algorithm."""
     rows: list[Row] = []
     penalty = torus_penalty(cluster, group)
     active = calls * (as_array(group.size) > 1)
@@ -145,11 +145,11 @@ def exchange_rows(model: Model, layout: Sharding, precision: Precision, cluster:
 def expert_rows(
     model: Model, moe: MoeFfn, layers: int, layout: Sharding, precision: Precision, cluster: Cluster
 ) -> list[Row]:
-    """Dispatch and combine between attention-dp ranks; of three ways the fastest is used.
+    """Dispatch and combine between attention-dp ranks, by the fastest of three methods.
 
     Direct: a chip sends each of its tokens once to every distinct rank that holds one of its experts.
     Forwarded: across scale-up domains once per distinct domain, then copied inside it.
-    Gathered: all tokens go to all chips, the sums come back by reduce-scatter; cheaper when ranks are few.
+    Gathered: all tokens go to all chips, the sums come back by reduce-scatter; cheaper for few ranks.
     """
     tp, attention_dp = as_array(layout.tp), as_array(layout.attention_dp)
     ep, moe_tp = as_array(layout.ep), as_array(layout.moe_tp)

@@ -93,12 +93,12 @@ Sharding = Layout | LayoutGrid
 
 
 def parse_layout(text: str, model: AnyModel | None = None) -> Layout:
-    """Read "tp=8,ep=8" into a layout; parts that are missing follow from the others.
+    """Parse a layout such as "tp=8,ep=8"; missing degrees follow from the others.
 
     For a mixture of experts, moe_tp = tp · attention_dp / ep where it is not given.
 
     Raises:
-        LayoutError: unknown part, no count, repeated part.
+        LayoutError: a degree is unknown, repeated, or not an integer.
     """
     names = [f.name for f in fields(Layout)]
     given: dict[str, int] = {}
@@ -127,14 +127,14 @@ def parse_layout(text: str, model: AnyModel | None = None) -> Layout:
 
 
 def problem(layout: Layout, model: AnyModel, num_chips: int | None = None) -> str | None:
-    """Why a layout is impossible for this model, in one line; None when it is possible."""
+    """Why a layout is impossible for this model, in one line; None if it is possible."""
     if layout.cp != 1:
         return f"cp={layout.cp}: context parallelism is not modelled, only cp=1"
     if num_chips is not None and layout.num_chips > num_chips:
         return f"{layout.label()} needs {layout.num_chips} chips, the cluster has {num_chips}"
     if isinstance(model, AggregateModel):
         if layout.pp * layout.ep * layout.moe_tp * layout.attention_dp != 1:
-            return "an aggregate model has no layers or experts to cut: only tp and dp"
+            return "an aggregate model has no layers or experts to shard: only tp and dp"
         return None
     if layout.pp > model.num_layers:
         return f"pp={layout.pp} exceeds the {model.num_layers} layers"
@@ -170,7 +170,7 @@ def _ffn_problem(layout: Layout, model: Model) -> str | None:
 
 
 def check(layout: Layout, model: AnyModel, num_chips: int | None = None) -> None:
-    """Raise LayoutError when a layout is impossible, with the nearest possible one."""
+    """Raise LayoutError if a layout is impossible, with the nearest possible one."""
     reason = problem(layout, model, num_chips)
     if reason is None:
         return
@@ -201,7 +201,7 @@ def enumerate_layouts(model: AnyModel, num_chips: int, max_pp: int = 8) -> list[
     """All possible layouts of one replica on at most `num_chips` chips (dp = 1).
 
     tp runs over the divisors of the query heads, pp over 1, 2, 3, 4, 6, 8, attention_dp over all counts that
-    fit, ep over the divisors of the group; replicas beyond one are the caller's.
+    fit, ep over the divisors of the group; the caller adds replicas.
     """
     if isinstance(model, AggregateModel):
         return [Layout(tp=chips) for chips in range(1, num_chips + 1)]
@@ -228,7 +228,7 @@ def enumerate_layouts(model: AnyModel, num_chips: int, max_pp: int = 8) -> list[
 
 
 def matching_layouts(text: str | None, model: AnyModel, num_chips: int) -> list[Layout] | None:
-    """Layouts that have the parts that are named ("tp=8" leaves the others free); None for all.
+    """Layouts that have the given degrees ("tp=8" leaves the others free); None for all.
 
     Raises:
         LayoutError: there is none, with the nearest one that is possible.

@@ -1,4 +1,4 @@
-"""What each chip holds: weights, KV cache, activations, and what is left."""
+"""Memory of each chip: weights, KV cache, activations, and what is left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rackline.parallel.server_memory import SERVER, ServerMemory
 from rackline.parallel.towers import tower_activation_bytes, tower_bytes, tower_layout
 from rackline.passes.features import Array, FloatLike, as_array
 
-_FAR = float(1 << 22)  # a context at which windows are full and only what grows is left
+_FAR = float(1 << 22)  # a context at which windows are full and only unbounded caches grow
 _FOUR_BITS = 0.6  # bytes of an element with its share of a block's scale, and less
 _NODE = 8.0  # chips beyond which no log shows what collectives keep
 _FP4_WIDE, _FP4_NARROW = 256.0, 128.0  # what kernels of 4-bit experts pad the outer and the inner width to
@@ -34,7 +34,8 @@ class MemoryUse:
         weights: by parameter kind [bytes].
         kv_cache, activations: [bytes].
         runtime: kernels, workspaces, buffers of collectives, captured graphs [bytes].
-        kv_room: what the server's rule leaves for the cache, in whole blocks; negative when weights do not fit [bytes].
+        kv_room: memory left for the cache by the server's rule, in whole blocks; negative if weights do not fit
+            [bytes].
         total: chip memory as the driver reports it [bytes].
     """
 
@@ -63,12 +64,12 @@ class MemoryUse:
 
     @property
     def used(self) -> FloatLike:
-        """Everything that is held [bytes]."""
+        """Everything in memory [bytes]."""
         return self.weight_total + self.kv_cache + self.activations + self.runtime
 
     @property
     def usable(self) -> FloatLike:
-        """What may be held: weights, activations, runtime and the room for the cache [bytes]."""
+        """Usable memory: weights, activations, runtime and the room for the cache [bytes]."""
         return self.weight_total + self.activations + self.runtime + self.kv_room
 
     @property
@@ -87,7 +88,7 @@ def weight_bytes(model: AnyModel, layout: Sharding, precision: Precision) -> dic
     linear, expert = storage_bytes(precision.linear_weights), storage_bytes(precision.expert_weights)
     other = storage_bytes(precision.other_weights)
     d = model.d_model
-    # a stage keeps ceil(layers / pp) of the layers; groups of unlike layers are taken in proportion
+    # a stage holds ceil(layers / pp) of the layers; groups of different layers are counted in proportion
     share = np.ceil(model.num_layers / pp) / model.num_layers
     held: dict[str, FloatLike] = {}
 
@@ -151,7 +152,7 @@ def _stored(width: FloatLike, multiple: float, element_bytes: float) -> FloatLik
 
 
 def allocator_bytes(model: AnyModel, layout: Sharding, precision: Precision) -> FloatLike:
-    """What PyTorch's caching allocator adds to the weights of the layers by rounding large tensors up [bytes].
+    """Memory that PyTorch's caching allocator adds to the weights by rounding large tensors up [bytes].
 
     Equation:
         a tensor of 10 MiB and more gets whole pieces of 2 MiB; a rest of more than 1 MiB is given to others
@@ -250,7 +251,7 @@ def sampling_bytes(model: AnyModel, max_num_seqs: FloatLike, logit_bytes: float)
     Equation:
         max_num_seqs · vocab_size · logit_bytes
 
-    One rank of a tp group draws for all, so that the vocabulary is not cut.
+    One rank of a tp group samples for all, so the vocabulary is not sharded.
     """
     vocabulary = 0.0 if isinstance(model, AggregateModel) else float(model.vocab_size)
     return as_array(max_num_seqs) * vocabulary * logit_bytes
@@ -303,7 +304,7 @@ class KvSize:
 
 
 def kv_size(model: AnyModel, layout: Sharding, precision: Precision, longest: FloatLike = _FAR) -> KvSize:
-    """What a sequence takes for good, and what each token adds [bytes].
+    """Fixed cache of a sequence, and the cache that each token adds [bytes].
 
     Args:
         longest: context up to which windows are taken from the start; by default whole windows [tokens].
@@ -367,7 +368,7 @@ def memory_use(
     sequences_per_rank: FloatLike,
     context_len: FloatLike,
 ) -> MemoryUse:
-    """What the fullest chip holds, the cache in whole blocks.
+    """Memory of the fullest chip, with the cache in whole blocks.
 
     Args:
         server: memory reserved beside weights and KV cache, and the base of the memory fraction.
@@ -398,16 +399,16 @@ def fitting_sequences(
     server: ServerMemory,
     context_len: FloatLike,
 ) -> Array:
-    """Sequences of this context that one attention-dp rank and micro-batch holds: the one answer to "how many fit".
+    """Sequences of this context that fit on one attention-dp rank and micro-batch; everything else calls this.
 
     Equation:
         floor(blocks of the room / pp / blocks of a sequence)
 
     Returns:
-        [sequences], shape of layouts and contexts; 0 when weights do not fit.
+        Sequences, in the broadcast shape of layouts and contexts; 0 if weights do not fit.
 
     Raises:
-        InputError: a model that caches nothing.
+        InputError: the model has no cache.
     """
     room = as_array(kv_room_bytes(model, layout, precision, chip, server)[0])
     longest = np.maximum(as_array(context_len), 1.0)

@@ -168,7 +168,7 @@ def _from_label(base: str, model: AnyModel) -> Precision:
             expert_weights="mxfp4",
             activations="bf16" if moe else "mxfp8",
             expert_activations="mxfp8",
-            kv_cache="fp8" if base != "mxfp4" else "bf16",
+            kv_cache="bf16",  # what the checkpoint's quantization_config leaves as it is
         )
     if base == "fp4":
         dense = "bf16" if moe and mla else "fp4"  # published NVFP4 checkpoints of MLA models keep attention in bf16

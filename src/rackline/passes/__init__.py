@@ -1,4 +1,4 @@
-"""The core: features, pass tables, the one line that times them, collectives and calibrations."""
+"""The core: features, pass tables, the line that times them, collectives and calibrations."""
 
 from rackline.passes.breakdown import PassTime, RowTime
 from rackline.passes.calibration import UNIT, Calibration, OperationCalibration, StepPolicy

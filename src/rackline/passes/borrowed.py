@@ -1,10 +1,11 @@
-"""How a chip without measured tables uses those of another chip of its generation.
+"""Calibration of a chip without measurements from those of other chips of its generation.
 
-Two things differ between chips of one generation that a share of the peak does not carry over:
+Two properties differ between chips of one generation, so that a share of the peak does not carry over:
 
-- Power. Dense products draw the most power of all kernels. A chip whose peak is high for its power (L4, H100 PCIe) is
-  held further below its peak, one whose peak was cut (GeForce with accumulation in fp32, H20) less.
-- Check bits. Memory with inline ECC (GDDR6 of L40S, L4, T4) stores and moves one byte of them for fifteen of data.
+- Power. Dense products draw the most power of all kernels. A chip with a high peak for its power (L4, H100 PCIe) stays
+further below its peak; one with a reduced peak (GeForce with accumulation in fp32, H20) comes closer to it.
+- Check bits. Memory with inline ECC (GDDR6 of L40S, L4, T4) stores and moves one byte of them per fifteen bytes of
+data.
 """
 
 from __future__ import annotations
@@ -28,14 +29,13 @@ def share_by_power(eta_compute: float, ratio: float, ceiling: float) -> float:
 
     Args:
         eta_compute: reached by the other chip [fraction].
-        ratio: peak FLOP/s over power of the other chip, over the same of this one.
-        ceiling: the most that any chip reaches in such kernels [fraction].
+        ratio: peak FLOP/s over power of the other chip, over the same for this chip [ratio].
+        ceiling: highest share that any chip reaches in such kernels [fraction].
 
     Returns:
         [fraction].
 
-    Assumes: power is what holds both below their peaks; dynamic power goes with the square of the clock where voltage
-    follows it.
+    Assumes: power limits both chips below their peaks; dynamic power is proportional to the square of the clock.
 
     >>> share_by_power(0.6, 2.8, 0.95), share_by_power(0.6, 1.44, 0.95), share_by_power(0.6, 0.25, 0.95)
     (0.95, 0.72, 0.3)
@@ -49,17 +49,17 @@ def adapted(
     tables: Iterable[OperationRecord],
     shared: CalibrationRecord,
 ) -> dict[tuple[str, str], OperationCalibration]:
-    """Numbers that a chip inherits from its generation, corrected for its power and its memory.
+    """Calibration that a chip inherits from its generation, corrected for its power and its memory.
 
     Args:
         operations: (class, data type) → numbers as they were found; those that `shared` has for the generation say so
             in their origin.
-        chip: which has them.
+        chip: the chip that inherits them.
         tables: measured entries of all chips.
         shared: the calibration of generations and of all chips.
 
     Returns:
-        The same keys; the numbers of a chip that has tables of its own, and those of other calibrations, stay.
+        The same keys; numbers of a chip with its own measurements, and those of other calibrations, are unchanged.
     """
     changed = dict(operations)
     origin = f"{shared.name}, {chip.generation}"
@@ -95,10 +95,10 @@ def _siblings(chip: Chip, measured: Iterable[str]) -> list[Chip]:
 
 
 def power_ratio(chip: Chip, dtype: str, siblings: Iterable[Chip]) -> float:
-    """Peak over power of the measured chips of this generation, over that of this chip; 1 where either is unknown.
+    """Peak over power of the measured chips of this generation, over that of this chip; 1 if either is unknown.
 
     Args:
-        dtype: of the multiply.
+        dtype: data type of the matrix products.
         siblings: measured chips of the generation.
     """
     mine = _per_watt(chip, dtype)
@@ -107,7 +107,7 @@ def power_ratio(chip: Chip, dtype: str, siblings: Iterable[Chip]) -> float:
 
 
 def ecc_ratio(chip: Chip, siblings: Iterable[Chip]) -> float:
-    """Data that this chip's memory moves for a byte of traffic, over that of its siblings; 1 where they differ."""
+    """Data per byte of memory traffic of this chip, over that of its siblings; 1 if the siblings differ."""
     states = {other.inline_ecc for other in siblings}
     if len(states) != 1 or chip.inline_ecc in states:
         return 1.0

@@ -1,4 +1,4 @@
-"""The result of one pass, row by row: amounts, seconds, what binds."""
+"""The result of one pass, row by row: amounts, times, bottleneck."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class RowTime:
         overhead_s: launches and message steps [s].
         seconds: the one line [s].
         binds: the longest resource, or "overhead".
-        evidence, origin: of the calibration numbers that timed it.
-        used: False for an alternative that a faster kernel replaced, or that the stack does not have; its seconds do
-            not count.
+        evidence, origin: those of the calibration numbers that timed it.
+        used: False for an alternative that is slower than another kernel or that the stack lacks; its time does not
+            count.
     """
 
     json_keys: ClassVar = (
@@ -69,9 +69,9 @@ class PassTime:
     Args:
         seconds: total [s].
         by_resource: time of each resource over all rows as if alone, and the overhead [s].
-        binds: what the pass is limited by.
-        features: the numbers put in.
-        breakdown: what was resolved before any batch was seen.
+        binds: the bottleneck of the pass.
+        features: values of the features.
+        breakdown: the part that does not depend on the batch.
         amounts, resource_s: of the two resources of each row, in order [FLOP or bytes], [s].
         overheads_s, rows_s: overhead and time of each row, in order [s].
         used: whether each row counts.
@@ -119,7 +119,7 @@ class PassTime:
 
     @property
     def evidence(self) -> str:
-        """What kind of numbers the calibration has."""
+        """Evidence of the calibration."""
         return self.breakdown.numbers.calibration.evidence
 
     @property
@@ -173,24 +173,24 @@ class PassTime:
 
     @property
     def used_rows(self) -> tuple[RowTime, ...]:
-        """Rows that take part in this pass."""
+        """Rows that count in this pass."""
         return tuple(row for row in self.rows if row.used)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """A pass table of one layout with all rates put in, ready to break down one point after another.
+    """A pass table of one layout with all rates, ready to break down one point after another.
 
     Args:
         numbers: the rows.
         policy: how they combine.
-        assumptions: what the table takes for granted.
+        assumptions: assumptions of the table.
         feature_names: columns of `coefficients`.
         coefficients: per unit of each feature, (3, rows, features): amounts of both resources, overhead.
-        rates: that the two resources of each row reach, (2, rows).
-        exposed, ramp: of each row, (rows,).
-        jobs: places of the alternatives for one job, of which the fastest is used at each point.
-        weights: what counts towards which sum, (rows, chip and fabric and streams).
+        rates: achieved rates of the two resources of each row, (2, rows) [FLOP/s or bytes/s].
+        exposed, ramp: those of each row, (rows,).
+        jobs: positions of alternative kernels for one job, the fastest of which is used at each point.
+        weights: contributions of the rows to the sums, (rows, chip and fabric and streams).
     """
 
     numbers: PassNumbers
@@ -206,7 +206,7 @@ class Breakdown:
 
     @classmethod
     def of(cls, numbers: PassNumbers, policy: StepPolicy, assumptions: tuple[str, ...] = ()) -> Breakdown:
-        """Put rates, efficiencies and overheads in. Raises InputError for a table of several layouts."""
+        """Resolve rates, efficiencies and overheads. Raises InputError for a table of several layouts."""
         if numbers.num_layouts is not None:
             raise InputError(
                 what="table", given=f"{numbers.num_layouts} layouts", allowed="one layout; use table.layout(index)"

@@ -25,15 +25,15 @@ class OperationCalibration:
     Args:
         overhead_s: per launch [s].
         eta_compute, eta_memory: share of the peak that is reached, 0 to 1.
-        exposed: share of the shorter resource that does not hide behind the longer, 0 to 1.
-        depth_s: per element that is gone through in order (reduction, tokens of one sequence) [s].
+        exposed: share of the shorter resource time that is not overlapped with the longer, 0 to 1.
+        depth_s: per sequentially processed element (reduction, tokens of one sequence) [s].
         tile_s: per tile of work on one core [s].
-        cached: share of the last-level cache that a repeated call finds filled, which passes leave out.
+        cached: share of the last-level cache that is warm in a repeated call, which passes leave out.
         quantise_s: a separate quantisation of the activations, which passes leave out [s].
         permute: passes of routed tokens through memory around the experts [count].
-        evidence: what kind of number this is.
-        origin: which chip, stack and rule it comes from, as text.
-        median_error: on shapes that the fit did not see; NaN when unknown.
+        evidence: kind of evidence for the numbers.
+        origin: chip, stack and rule that they come from, as text.
+        median_error: median error on held-out shapes; NaN if unknown [1].
     """
 
     overhead_s: float = 0.0
@@ -56,8 +56,8 @@ class CollectiveCalibration:
 
     seconds = overhead + alpha steps + t + ramp sqrt(overhead t), t = bytes / (eta_link rate)
 
-    Between measured sizes the numbers are interpolated in log2 of the size; beyond the largest the overhead goes on
-    growing as between the last two, the efficiency stays.
+    Between measured sizes the numbers are interpolated in log2 of the size; beyond the largest, the overhead keeps
+    growing as between the last two, and the efficiency is constant.
 
     Args:
         group_sizes: measured sizes, rising; (0,) for one set of numbers at every size [count].
@@ -100,7 +100,7 @@ class Calibration:
 
     Args:
         step_policy: how rows combine into a pass.
-        host_s_per_step: host time that does not hide behind the device [s].
+        host_s_per_step: host time that is not overlapped with the device [s].
         separate_quantise: data types of products whose activations the stack quantises in a kernel of its own.
         operations: (class, data type) → numbers; data type "*" is the fallback of a class. Empty means unit.
         collectives: class → numbers; "collective" is the fallback.
@@ -124,9 +124,9 @@ class Calibration:
         return not self.operations and not self.collectives
 
     def lookup(self, op_class: str, dtype: str, compute_dtype: str = "") -> OperationCalibration:
-        """Numbers of an operation class and data type; else of its multiply, of the class, of bf16; else unit.
+        """Numbers of an operation class and data type; else of its compute type, of the class, of bf16; else unit.
 
-        A class that has no numbers of its own takes those of its parent class.
+        A class without numbers takes those of its parent class.
         """
         for name in (op_class, PARENT_CLASS.get(op_class, op_class)):
             for key in (dtype, compute_dtype, "*", "bf16"):
@@ -135,7 +135,7 @@ class Calibration:
         return UNIT_OPERATION
 
     def collective(self, name: str) -> CollectiveCalibration | None:
-        """Numbers of a collective; None when this stack does not have that kernel."""
+        """Numbers of a collective; None if this stack does not have the kernel."""
         if not self.collectives:
             return UNIT_COLLECTIVE
         return self.collectives.get(name, self.collectives.get("collective"))

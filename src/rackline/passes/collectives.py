@@ -16,11 +16,11 @@ from rackline.passes.features import Array, FloatLike, as_array
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveCost:
-    """What one chip pays for one call; arrays broadcast over groups.
+    """Cost of one call on one chip; arrays broadcast over groups.
 
     Args:
         scale_up_bytes, scale_out_bytes: per byte of buffer, one way, on the chip's links of that level [bytes/byte].
-        scale_up_steps, scale_out_steps: messages that wait for each other [count].
+        scale_up_steps, scale_out_steps: sequential message steps [count].
     """
 
     algorithm: str
@@ -49,13 +49,13 @@ class CollectiveCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Ranks that talk: `inside` of them in one scale-up domain, `outside` such domains.
+    """Communicating ranks: `inside` of them per scale-up domain, over `outside` domains.
 
     Args:
         inside, outside: [count], scalars or arrays of one shape.
         torus_axis: chips along one axis of a torus; None for a switch or full mesh.
         torus_axes: number of axes of the torus that the group spans.
-        in_network: whether the switches of the domain add up and multicast.
+        in_network: whether the switches of the domain reduce and multicast.
     """
 
     inside: FloatLike
@@ -71,11 +71,11 @@ class Group:
 
 
 def split_group(size: FloatLike, stride: FloatLike, domain_size: int) -> tuple[Array, Array]:
-    """How many ranks of a group share a scale-up domain, and over how many domains it spreads.
+    """Ranks of a group per scale-up domain, and the number of domains that it spans.
 
     Args:
         size: ranks of the group [count].
-        stride: chips between neighbouring ranks (what is laid out inside them) [count].
+        stride: chips between neighbouring ranks (those of inner dimensions) [count].
         domain_size: chips of a scale-up domain [count].
 
     Returns:
@@ -91,7 +91,7 @@ def split_group(size: FloatLike, stride: FloatLike, domain_size: int) -> tuple[A
 
 
 def all_gather(group: Group) -> CollectiveCost:
-    """Every chip ends with the whole buffer: (n - 1)/n of it arrives; ring steps.
+    """Every chip ends up with the whole buffer: (n - 1)/n of it arrives, in ring steps.
 
     Levels: across first (each domain gathers its share), then inside.
     """
@@ -106,16 +106,16 @@ def all_gather(group: Group) -> CollectiveCost:
 
 
 def reduce_scatter(group: Group) -> CollectiveCost:
-    """The mirror image of an all-gather: same bytes, same steps."""
+    """The reverse of an all-gather: same bytes, same steps."""
     return all_gather(group)
 
 
 def all_reduce_ring(group: Group) -> CollectiveCost:
     """Reduce-scatter and all-gather: 2 (n - 1)/n of the buffer each way, 2 (n - 1) steps.
 
-    Where switches reduce, libraries take the way with fewer bytes, which from 4 chips on is through the switch: a chip
-    sends each share to the switch that adds it up, gets its own share back and sends it once for all, (n + 1)/n of
-    the buffer each way.
+    If switches reduce, libraries choose the method with fewer bytes, which is the switch from 4 chips on: a chip sends
+    each share to the switch that reduces it, receives its own share and multicasts it, (n + 1)/n of the buffer each
+    way.
 
     Sources: NVIDIA, third-generation NVSwitch (2022): 2n sends become n + 1; NCCL issue 1455: 8 chips reduce 273 GB/s
         of buffer each, 5 chips 258, n + 1 over n times that is 308 GB/s for all groups of 4 and more.
@@ -134,7 +134,7 @@ def all_reduce_ring(group: Group) -> CollectiveCost:
 
 
 def all_reduce_two_shot(group: Group) -> CollectiveCost:
-    """The bytes of `all_reduce_ring`, every peer in one step: one to reduce, one to gather (switch or mesh)."""
+    """The bytes of `all_reduce_ring` with all peers at once: one step to reduce, one to gather (switch or mesh)."""
     ring = all_reduce_ring(group)
     return CollectiveCost(
         algorithm="two_shot",
@@ -158,7 +158,7 @@ def all_reduce_one_shot(group: Group) -> CollectiveCost:
 
 
 def all_reduce_tree(group: Group) -> CollectiveCost:
-    """Double binary tree: up and down, 2 log2(n) steps, each byte passes a chip's link twice."""
+    """Double binary tree, up and down: 2 log2(n) steps, and each byte passes a chip's link twice."""
     inside, outside = as_array(group.inside), as_array(group.outside)
     return CollectiveCost(
         algorithm="tree",
@@ -172,7 +172,7 @@ def all_reduce_tree(group: Group) -> CollectiveCost:
 def all_to_all(group: Group) -> CollectiveCost:
     """Every chip sends 1/n of its buffer to each other one: (n - 1)/n of it leaves.
 
-    On a torus a byte passes axis/4 links per axis on average, all links of the chip working.
+    On a torus a byte passes axis/4 links per axis on average, with all links of the chip in use.
     """
     inside, outside = as_array(group.inside), as_array(group.outside)
     size = inside * outside

@@ -1,7 +1,7 @@
 """A pass table as one scalar function, for simulators: about a microsecond per call.
 
-The table's rates are put in once, zero coefficients are dropped, and what is left is written out as one Python
-expression. Features come in as sums over the batch, so that sequences of unlike context are exact.
+The rates of the table are resolved once, zero coefficients are dropped, and the rest is written out as one Python
+expression. Features are sums over the batch, so that sequences of different context lengths are exact.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class StepFunction:
 
 
 def compile_table(times: TimeTable, load: ExpertLaw | None) -> StepFunction:
-    """Write a table of one layout out as a function.
+    """Compile a table of one layout to a function.
 
     Args:
-        times: the table with its rates put in.
+        times: the table with its rates.
         load: law of the busiest expert-parallel rank; None for dense models.
 
     Raises:

@@ -1,8 +1,8 @@
-"""The one line, evaluated for millions of points.
+"""The line, evaluated for millions of points.
 
-For a row with two resources, max(a, b) + x min(a, b) = (1 + x)/2 (a + b) + (1 - x)/2 |a - b|. The first term is
-linear in the features, so all rows of a stream add up to one vector before any batch is seen; the second is one
-matrix product, an absolute value and a sum. What is left per point is a matrix product of (rows × features).
+For a row with two resources, max(a, b) + x min(a, b) = (1 + x)/2 (a + b) + (1 - x)/2 |a - b|. The first term is linear
+in the features, so all rows of a stream add up to one vector for any batch; the second is one matrix product, an
+absolute value and a sum. The work per point is thus one matrix product of (rows × features).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rackline.passes.features import Array, FloatLike, as_array
 from rackline.passes.numbers import PassNumbers, RowNumbers
 from rackline.passes.row import RESOURCES, Resource, feature_names
 
-TILE_VALUES = 2**14  # layouts × points that are worked on at a time: what their rows take fits the cache
+TILE_VALUES = 2**14  # layouts × points per tile, so that the values of their rows fit in the cache
 TILE_POINTS = 2**12  # points among them, at most
 
 Tile = tuple[slice, slice]  # layouts, points
@@ -88,7 +88,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeTable:
-    """A pass table with all rates put in; see `rackline.passes.table.PassTable.time_table`."""
+    """A pass table with all rates; see `rackline.passes.table.PassTable.time_table`."""
 
     feature_names: tuple[str, ...]
     streams: tuple[Stream, ...]

@@ -1,4 +1,4 @@
-"""Numbers of a stack for a chip: its own table, or by a stated fallback rule those of other chips."""
+"""Calibration of a stack on a chip: its own measurements, or those of other chips by a documented fallback rule."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ GENERIC = "generic"
 
 
 def calibration(name: str, chip: Chip | None = None) -> Calibration:
-    """Load the numbers of a stack for a chip.
+    """Load the calibration of a stack for a chip.
 
     Args:
-        name: "auto" (the stack that was measured most on the chip, else the generic numbers), "unit", a stack, or a
+        name: "auto" (the stack with the most measurements on the chip, else the generic one), "unit", a stack, or a
             file.
-        chip: for which chip; None takes the numbers for all chips.
+        chip: the chip; None for the numbers of all chips.
 
-    What a stack's own table does not have is filled in, and marked so, from: the same chip under another stack, the
-    same generation (corrected for power and memory, see `borrowed`), all chips.
+    Missing entries are filled in, and marked as such, from: the same chip under another stack, the same generation
+    (corrected for power and memory, see `borrowed`), all chips.
 
     Raises:
-        UnknownNameError, CatalogError: as the catalogue.
+        UnknownNameError, CatalogError: the name is unknown, or the file is invalid.
     """
     if name == "auto":
         name = best_stack(chip)
@@ -68,7 +68,7 @@ def _record(name: str) -> CalibrationRecord:
 
 
 def best_stack(chip: Chip | None) -> str:
-    """The stack with the most measured entries for a chip; the generic set where nothing was measured."""
+    """The stack with the most measured entries for a chip; the generic one if there are none."""
     if chip is None:
         return GENERIC
     stacks = measured_stacks()
@@ -83,7 +83,7 @@ def calibration_from_record(record: CalibrationRecord, chip: Chip | None = None)
 
 
 def _matches(entry: OperationRecord | CollectiveRecord, chip: Chip | None, own_chip_only: bool) -> int:
-    """How well an entry fits the chip: 3 its own, 2 its generation, 1 all chips, 0 not at all."""
+    """How well an entry matches the chip: 3 the chip itself, 2 its generation, 1 all chips, 0 not at all."""
     if chip is not None and entry.chip == chip.name:
         return 3
     if own_chip_only:
@@ -157,7 +157,8 @@ def _collectives(
 
 
 def _fill(found: Calibration, parent: Calibration) -> Calibration:
-    """Add what is missing. Measured entries become "derived", they were not measured here; assumed ones stay so."""
+    """Add missing entries. Measured ones become "derived", as they were not measured here; assumed ones stay
+    assumed."""
 
     def fallback(numbers: OperationCalibration | CollectiveCalibration) -> dict[str, str]:
         evidence = "assumed" if numbers.evidence == "assumed" else "derived"

@@ -1,4 +1,4 @@
-"""Features: the numbers of a batch in which every entry of a pass table is linear.
+"""Features: the properties of a batch in which every entry of a pass table is linear.
 
 All quantities are per attention-data-parallel rank (the busiest one) unless the name says group.
 """
@@ -72,7 +72,7 @@ class Batch:
 
     Args:
         decode_sequences: sequences that decode [sequences].
-        decode_tokens: tokens that each of them pushes through the pass: 1, and drafts that are verified [tokens].
+        decode_tokens: tokens per decoding sequence in the pass: 1, and the drafts to verify [tokens].
         context_len: mean tokens already cached per decoding sequence [tokens].
         prefill_sequences: prompts with a chunk in this pass [sequences].
         chunk_tokens: new tokens per such prompt [tokens].

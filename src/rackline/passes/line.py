@@ -1,10 +1,10 @@
-"""The one line: the time of a row of a pass, from the times of its resources.
+"""The line: the time of a row of a pass, from the times of its resources.
 
     seconds = overhead + max t + exposed (sum t - max t) + ramp sqrt(overhead max t)        t = amount / (eta peak)
 
 Everything that times an operation calls this: the breakdown of a pass, training steps, exchanges between pools, fits
-and scores of kernels. Where speed asks for it the line is written out a second time: for millions of points
-(`evaluate`), as a scalar function (`compile`) and as a loop of the simulator; a property test holds these to it.
+and scores of kernels. For speed, the line is implemented again for millions of points (`evaluate`), as a scalar
+function (`compile`) and in the compiled loop of the simulator; a property test checks that they agree.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def line_seconds(
     Args:
         overhead_s: fixed overhead, independent of the amounts [s].
         resource_s: t, time of each resource at the rate it reaches [s]; floats or arrays that broadcast.
-        exposed: share of the shorter times that does not hide behind the longest, 0 to 1.
-        ramp: slow-down of messages whose latency and transfer are alike.
+        exposed: share of the shorter times that is not overlapped with the longest, 0 to 1.
+        ramp: slow-down of messages whose latency and transfer time are similar.
 
     Returns:
-        [s], shape as all broadcast.
+        Seconds, in the broadcast shape.
 
     Assumes: none is negative.
 
@@ -43,7 +43,7 @@ def line_seconds(
     longest: FloatLike = 0.0
     rest: FloatLike = 0.0
     for index, seconds in enumerate(resource_s):
-        if index:  # what is not the longest, added up without the cancellation of sum - max
+        if index:  # the sum of all but the longest, without the cancellation of sum - max
             rest = rest + np.minimum(longest, seconds)
         longest = np.maximum(longest, seconds) if index else seconds
     total = overhead_s + longest + exposed * rest
@@ -51,7 +51,7 @@ def line_seconds(
 
 
 def row_seconds(numbers: RowNumbers, features: Mapping[str, FloatLike]) -> FloatLike:
-    """Time of a row, for any of its kernel's alternatives [s].
+    """Time of a row [s].
 
     Args:
         numbers: the row with its numbers; coefficients are scalars or one value per layout.
@@ -67,16 +67,16 @@ def collective_seconds(numbers: CollectiveCalibration, group_size: FloatLike, wi
     """Time of one call of a collective whose bytes are known [s].
 
     Args:
-        numbers: of the collective.
+        numbers: calibration of the collective.
         group_size: ranks [count].
-        wire_s: bytes that a rank sends over the rate of its links, of each level [s].
+        wire_s: bytes that a rank sends over the rate of its links, for each level [s].
     """
     overhead_s, eta_link, ramp = numbers.at(group_size)
     return line_seconds(overhead_s, [seconds / eta_link for seconds in wire_s], ramp=ramp)
 
 
 def fastest(seconds: Iterable[FloatLike]) -> Array:
-    """Time of a job that several kernels can do: that of the fastest at each point [s]."""
+    """Time of a job with alternative kernels: that of the fastest at each point [s]."""
     found = [np.asarray(one, dtype=np.float64) for one in seconds]
     best = found[0]
     for other in found[1:]:

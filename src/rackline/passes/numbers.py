@@ -17,17 +17,18 @@ CORES_WHEN_UNKNOWN = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowNumbers:
-    """A row with the numbers of a calibration, of a chip and of its links.
+    """A row under a calibration, on a chip with its links.
 
     Args:
         row: the operation.
         rates: resource that the row uses → rate that it reaches [FLOP/s or bytes/s].
         overhead_s: feature → launches, message steps and helper kernels per unit of the feature [s].
-        exposed: share of the shorter resource that shows; 0 on the fabric, whose levels work side by side.
+        exposed: share of the shorter resource time that is not overlapped; 0 on the fabric, whose levels work
+            concurrently.
         ramp: slow-down of mid-size messages; 0 on the chip.
-        known: whether the stack has this kernel; an alternative that it does not have falls away.
-        evidence, origin: what kind of numbers these are, and where they come from.
-        median_error: on shapes that the fit did not see; NaN when unknown.
+        known: whether the stack has this kernel; alternatives that it lacks are dropped.
+        evidence, origin: kind of evidence for the numbers, and where they come from.
+        median_error: median error on held-out shapes; NaN if unknown [1].
     """
 
     row: Row
@@ -43,11 +44,11 @@ class RowNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassNumbers:
-    """All rows of a pass table with their numbers.
+    """All rows of a pass table under a calibration.
 
     Args:
-        rows: in the order of the table, alternatives that the stack does not have among them.
-        calibration: which the numbers are of.
+        rows: rows in the order of the table, including alternatives that the stack lacks.
+        calibration: the calibration.
         num_layouts: None for scalar coefficients, else the length of every coefficient array.
     """
 
@@ -61,15 +62,15 @@ class PassNumbers:
 
 
 def row_numbers(row: Row, calibration: Calibration, chip: Chip, cluster: Cluster | None) -> RowNumbers:
-    """Put peaks, links and a calibration into a row.
+    """Resolve peaks, links and a calibration for a row.
 
     Args:
         row: the operation.
-        calibration: whose efficiencies and overheads.
-        chip, cluster: whose peaks and links; cluster None for a single chip.
+        calibration: efficiencies and overheads.
+        chip, cluster: peaks and links; cluster None for a single chip.
 
     Raises:
-        InputError: a data type that the chip does not multiply in.
+        InputError: the chip does not support the data type in matrix products.
     """
     if row.is_fabric:
         return _fabric_numbers(row, calibration, cluster)

@@ -1,15 +1,14 @@
-"""How popular experts are, and on which ranks they lie.
+"""Popularity of experts, and their placement on ranks.
 
-Measured loads of single experts follow a log-normal distribution whose spread rises with their number E,
+Measured loads of single experts follow a log-normal distribution whose spread increases with their number E,
 
     s = 0.2 log2(E) - 0.5        of the logarithm of an expert's share, at least 0
 
 in routers trained with an auxiliary loss (Mixtral, 8 experts: 0.1; OLMoE and DeepSeek-V2-Lite, 64: 0.5 to 0.7) and in
-one that is kept balanced by a bias per expert (DeepSeek-R1, 256: 1.1), over texts of one domain.
+one that is balanced by a bias per expert (DeepSeek-R1, 256: 1.1), over texts of one domain.
 
-Experts lie on the ranks in the order in which they are numbered, that is, at random with respect to their popularity;
-or they are rearranged by popularity, with redundant copies of the most popular (EPLB), each of which serves an equal
-part.
+Experts are placed on the ranks in the order of their numbers, that is, at random with respect to popularity; or they
+are rearranged by popularity, with redundant copies of the most popular ones (EPLB) that share the load equally.
 
 Sources: tokens per expert of OLMoE and Mixtral, allenai/OLMoE, scripts/routing_output; routed tokens of
     DeepSeek-V2-Lite, deepseek-ai/ESFT; rank loads of DeepSeek-R1 with EP32, NVIDIA/TensorRT-LLM,
@@ -50,13 +49,13 @@ def log_normal_shares(num_experts: int, spread: float) -> Array:
 
 
 def rearranged(popularity: Array, ep: int, redundant_experts: int) -> Array:
-    """Copies of each expert on each rank, rearranged so that ranks are as even as possible.
+    """Copies of each expert on each rank, rearranged so that the ranks are as balanced as possible.
 
     The expert with the highest load per copy gets the next redundant copy; then copies go, most loaded first, to the
     rank with the least load that has a slot.
 
     Args:
-        popularity: of each expert, (experts,).
+        popularity: popularity of each expert, (experts,).
         ep: ranks, each with the same number of slots [count].
         redundant_experts: copies beyond one of each; slots left over are filled as well [count].
 

@@ -1,9 +1,9 @@
 """Which experts a batch touches, on the busiest expert-parallel rank.
 
-The pass ends when the busiest rank ends. Four laws: `balanced` (every rank has the mean), `uniform` (each
-token picks its experts at random, so that ranks differ by chance), `log_normal` (as popular as experts were measured
-to be) and `power_law` (popular experts of a given exponent). Popular experts lie at random over the ranks, or
-rearranged by their popularity with redundant copies (`rackline.passes.popularity`).
+The pass ends when the busiest rank ends. There are four laws: `balanced` (every rank has the mean load), `uniform`
+(each token picks its experts uniformly at random, so that ranks differ by chance), `log_normal` (the measured
+popularity of experts) and `power_law` (popularity with a given exponent). Experts are placed on the ranks at random, or
+rearranged by popularity with redundant copies (`rackline.passes.popularity`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def distinct_ranks(
     num_groups: int = 1,
     groups_per_token: int = 1,
 ) -> Array:
-    """Distinct expert-parallel ranks that one token's experts live on.
+    """Distinct expert-parallel ranks that hold the experts of one token.
 
     distinct = R (1 - C(E - E/R, k) / C(E, k)): picks without replacement, E/R experts on a rank. With node-limited
     routing only the experts of M of the G groups can be picked, and a rank holds max(G/R, 1) of them.
@@ -125,7 +125,7 @@ def power_law_shares(num_experts: int, exponent: float) -> Array:
 def power_law_picks(num_experts: int, experts_per_token: int, exponent: float) -> Array:
     """Probability that a token uses each expert: k times its share, never above 1, summing to k.
 
-    What popular experts cannot take is spread over the others in proportion to their shares.
+    The excess of popular experts is spread over the others in proportion to their shares.
 
     >>> power_law_picks(8, 2, 3.0).sum().round(6), power_law_picks(8, 2, 3.0)[0]
     (np.float64(2.0), np.float64(1.0))
@@ -217,12 +217,12 @@ class ExpertLoad:
     one `numpy.interp` each.
 
     Args:
-        num_experts, experts_per_token: of the model [count].
+        num_experts, experts_per_token: those of the model [count].
         ep: expert-parallel ranks [count].
-        law: see the module.
+        law: routing law, see the module docstring.
         skew: exponent of the power law, or standard deviation of the log-normal's logarithm; 0 is uniform.
-        redundant_experts: copies beyond one of each, with experts rearranged by their popularity; None where they lie
-            at random [count].
+        redundant_experts: copies beyond one of each, with experts rearranged by popularity; None if they are placed at
+            random [count].
         max_tokens: end of the grid [tokens]; beyond it the load is scaled in proportion.
     """
 
@@ -246,7 +246,7 @@ class ExpertLoad:
         redundant_experts: int | None = None,
         max_tokens: float = 4.0e6,
     ) -> ExpertLoad:
-        """Tabulate the law, once in a process. Raises InputError on an unknown law or impossible counts."""
+        """Tabulate the law, once per process. Raises InputError for an unknown law or impossible counts."""
         if law not in ROUTING_LAWS:
             raise InputError(what="routing law", given=law, allowed=", ".join(ROUTING_LAWS))
         if not 1 <= ep <= num_experts:
@@ -255,7 +255,7 @@ class ExpertLoad:
 
     @property
     def points_per_octave(self) -> float:
-        """Points of the even grid a doubling of tokens [count]."""
+        """Points of the logarithmic grid per doubling of tokens [count]."""
         return (len(self.log_tokens) - 1) / float(self.log_tokens[-1])
 
     def expert_tokens(self, group_tokens: FloatLike) -> FloatLike:

@@ -25,19 +25,19 @@ class Row:
     A row works either on the chip (compute, hbm) or on the fabric (scale_up, scale_out).
 
     Args:
-        name, group: what it is and to which part of the layer it belongs.
+        name, group: name of the operation, and the part of the layer that it belongs to.
         op_class, dtype: the calibration that applies; dtype also selects the compute peak.
         compute: feature → FLOP per unit of the feature.
         hbm, scale_up, scale_out: feature → bytes per unit of the feature.
-        compute_dtype: data type of the multiply, when it is not `dtype`.
+        compute_dtype: data type of the matrix product, if it is not `dtype`.
         launches: feature → kernel or collective launches in the pass [count].
         extra: feature → bytes that helper kernels move: around a mixture of experts (`permute` of them count), or to
             quantise the input of a product (where the stack does not fuse it).
-        depth: feature → elements that the kernel goes through in order, however many cores it has [count].
+        depth: feature → elements that the kernel processes sequentially, on any number of cores [count].
         tiles: feature → tiles of work that the cores share [count].
         group_size: ranks of a collective [count].
         scale_up_steps, scale_out_steps: message steps in sequence, per unit of `step_feature` [count].
-        step_feature: feature that message steps go with; once a pass by default.
+        step_feature: feature that message steps are proportional to; once per pass by default.
         stream: rows of one stream follow each other; streams overlap under the `overlap` policy.
         choice: rows with the same non-empty choice are kernels for one job; the fastest is used.
         formula: how the coefficients are computed.

@@ -21,12 +21,12 @@ class PassTable:
 
     Args:
         rows: the operations.
-        chip, cluster: whose peaks and links are used; cluster None for a single chip.
+        chip, cluster: peaks and links; cluster None for a single chip.
         calibration: the numbers of the line; its step policy is the default policy.
         kinds: attention kinds by label, for the features.
         experts: law of the busiest expert-parallel rank, None for dense models.
         num_layouts: None for scalar coefficients, else the length of every coefficient array.
-        assumptions: what the table takes for granted.
+        assumptions: assumptions of the table.
     """
 
     rows: tuple[Row, ...]
@@ -37,7 +37,7 @@ class PassTable:
     experts: ExpertLaw | None = None
     num_layouts: int | None = None
     assumptions: tuple[str, ...] = ()
-    # forms that were asked for; what they hold follows from the other fields
+    # cached forms, derived from the other fields
     _breakdowns: dict[StepPolicy, Breakdown] = field(
         default_factory=dict[StepPolicy, Breakdown], init=False, repr=False, compare=False
     )
@@ -46,7 +46,7 @@ class PassTable:
     )
 
     def with_calibration(self, calibration: Calibration) -> PassTable:
-        """The same rows under other numbers."""
+        """The same rows under another calibration."""
         return replace(self, calibration=calibration)
 
     def rows_in_use(self) -> tuple[Row, ...]:

@@ -1,7 +1,7 @@
 """Cost of keeping a KV entry in each memory tier, and the cheapest tier by holding time.
 
-An entry of K bytes is written once, held t seconds and brought back n times. In a tier of capacity C, read bandwidth
-W, write bandwidth V and q dollars a second for the device:
+An entry of K bytes is written once, held for t seconds and loaded n times. In a tier of capacity C, read bandwidth W,
+write bandwidth V and q dollars per second for the device:
 
     hold = q · K / C · t      the share of the device that is occupied
     retrieve = q · K / W      the device is busy for the read, each time
@@ -34,13 +34,13 @@ class KeepingCost:
     """Cost line of one tier for one entry.
 
     Args:
-        name: of the tier, or "recompute".
-        tier: its kind.
-        once_usd: written once [USD].
-        hold_usd_per_s: while it is held [USD/s].
-        retrieve_usd: each time it is brought back [USD].
-        drain_s: of the device; None for recompute [s].
-        fetch_s: until one accelerator has the entry [s].
+        name: name of the tier, or "recompute".
+        tier: kind of the tier.
+        once_usd: cost of writing once [USD].
+        hold_usd_per_s: cost while it is held [USD/s].
+        retrieve_usd: cost of each load [USD].
+        drain_s: drain time of the device; None for recompute [s].
+        fetch_s: time to load the entry to one accelerator [s].
     """
 
     name: str
@@ -52,7 +52,7 @@ class KeepingCost:
     fetch_s: float = 0.0
 
     def usd(self, kept_s: FloatLike, reuses: FloatLike = 1.0) -> Array:
-        """Cost of writing, holding and bringing back `reuses` times [USD]."""
+        """Cost of writing, holding and loading `reuses` times [USD]."""
         return self.once_usd + self.hold_usd_per_s * as_array(kept_s) + self.retrieve_usd * as_array(reuses)
 
 
@@ -63,7 +63,7 @@ def keeping_cost(tier: MemoryTier, entry_bytes: float) -> KeepingCost:
         entry_bytes: K, KV cache of the entry [bytes].
 
     Raises:
-        InputError: a tier without a price, bytes that are not above 0.
+        InputError: the tier has no price, or the bytes are not above 0.
 
     Sources: lecture C116, C117, C118.
     """
@@ -84,10 +84,10 @@ def keeping_cost(tier: MemoryTier, entry_bytes: float) -> KeepingCost:
 
 
 def recompute_cost(prefill_usd: float, prefill_s: float) -> KeepingCost:
-    """The cost line of throwing an entry away and computing it again.
+    """The cost line of dropping an entry and recomputing it.
 
     Args:
-        prefill_usd: cost of the prefill that makes the entry [USD].
+        prefill_usd: cost of the prefill [USD].
         prefill_s: its time [s].
 
     Sources: lecture C110.
@@ -105,7 +105,7 @@ def recompute_cost(prefill_usd: float, prefill_s: float) -> KeepingCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheapestSpan:
-    """The stretch of hold times in which one tier is the cheapest.
+    """A range of hold times in which one tier is the cheapest.
 
     Args:
         cost: the tier's line.
@@ -133,13 +133,13 @@ def envelope(costs: Sequence[KeepingCost], reuses: float = 1.0) -> tuple[Cheapes
 
     Args:
         costs: one line per tier.
-        reuses: n, times that the entry is brought back while it is held, at least 1 [count].
+        reuses: n, number of times that the entry is loaded while it is held, at least 1 [count].
 
     Returns:
-        Reigns in order of hold time; they cover 0 to infinity without a gap.
+        Ranges in the order of hold time; they cover 0 to infinity without a gap.
 
     Raises:
-        InputError: no tier, reuses below 1.
+        InputError: there is no tier, or reuses is below 1.
 
     Sources: lecture C118; break-even times by equating two lines.
     """
@@ -166,14 +166,14 @@ def envelope(costs: Sequence[KeepingCost], reuses: float = 1.0) -> tuple[Cheapes
 
 
 def cheapest(spans: Sequence[CheapestSpan], kept_s: float) -> KeepingCost:
-    """The tier whose span holds a time."""
+    """The cheapest tier for a hold time."""
     return next(span.cost for span in reversed(spans) if kept_s >= span.from_s)
 
 
 def tier_by_drain(costs: Sequence[KeepingCost], kept_s: float) -> KeepingCost:
     """The lecture's rule: the tier whose drain time is nearest to the hold time, in ratio.
 
-    Derivation: an entry held t occupies t · K / C of the device, bringing it back once occupies K / W. The two are
+    Derivation: an entry held for t occupies t · K / C of the device, and loading it once occupies K / W. The two are
     equal at t = C / W, the drain time: there neither part of the device is wasted for the other (C122). Among tiers
     whose hold rate falls as fast as their retrieval cost rises (hold ∝ x⁻¹, retrieve ∝ x) that is also the cheapest
     tier: hold · t + retrieve is least where both are equal (C80). For other prices it is off by the ratio of the
@@ -184,7 +184,7 @@ def tier_by_drain(costs: Sequence[KeepingCost], kept_s: float) -> KeepingCost:
         kept_s: t, above 0 [s].
 
     Raises:
-        InputError: a time that is not above 0, or no tier with a drain time.
+        InputError: the time is not above 0, or no tier has a drain time.
 
     Sources: lecture C121, C122.
     """
@@ -228,32 +228,32 @@ class KeptLine:
 
     @property
     def usd_per_mtok_once(self) -> float:
-        """To compute or write it [USD per million tokens]."""
+        """Cost of computing or writing it [USD per million tokens]."""
         return self.cost.once_usd * 1e6 / self.prompt_len
 
     @property
     def usd_per_mtok_hour_hold(self) -> float:
-        """To hold it [USD per million tokens and hour]."""
+        """Cost of holding it [USD per million tokens and hour]."""
         return self.cost.hold_usd_per_s * SECONDS_PER_HOUR * 1e6 / self.prompt_len
 
     @property
     def usd_per_mtok_retrieve(self) -> float:
-        """To bring it back once [USD per million tokens]."""
+        """Cost of loading it once [USD per million tokens]."""
         return self.cost.retrieve_usd * 1e6 / self.prompt_len
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldPrice:
-    """The cheapest tier for one hold time, what it costs and could be sold for.
+    """The cheapest tier for one hold time, with its cost and possible prices.
 
     Args:
         hold_s: how long it is held [s].
         tier: the cheapest.
         usd_per_mtok_write, usd_per_mtok_hit: prices with the margin [USD per million tokens].
-        usd_per_mtok_hour_storage: of holding [USD per million tokens and hour].
-        cost_usd_per_mtok: of it all, without the margin [USD per million tokens].
-        rule_tier: what the lecture's rule takes, see `tier_by_drain`.
-        rule_over_best: its cost over that of the cheapest.
+        usd_per_mtok_hour_storage: price of holding [USD per million tokens and hour].
+        cost_usd_per_mtok: total cost, without the margin [USD per million tokens].
+        rule_tier: tier chosen by the lecture's rule, see `tier_by_drain`.
+        rule_over_best: its cost over that of the cheapest tier [ratio].
     """
 
     hold_s: float
@@ -275,15 +275,15 @@ def held_price(
     reuses: float,
     price_over_cost: float,
 ) -> HeldPrice:
-    """What holding an entry costs and could be sold for.
+    """Cost and possible prices of holding an entry.
 
     Args:
-        lines: of each tier.
-        spans: the cheapest tier by time.
+        lines: cost line of each tier.
+        spans: the cheapest tier by hold time.
         kept_s: hold time [s].
         prompt_len: tokens of the entry [tokens].
-        reuses: how often it is brought back [count].
-        price_over_cost: of the prices [1].
+        reuses: number of times that it is loaded [count].
+        price_over_cost: price over cost [ratio].
     """
     best, rule = cheapest(spans, kept_s), tier_by_drain(lines, kept_s)
     per_mtok = 1e6 / prompt_len
@@ -301,7 +301,7 @@ def held_price(
 
 
 def default_tiers(cluster: Cluster) -> tuple[MemoryTier, ...]:
-    """The chip's own memory at the cluster's rent, and every priced tier of the catalogue that it can have beside it.
+    """The chip's own memory at the cluster's rent, and every priced tier of the catalogue that it can be combined with.
 
     The memory of a Grace host counts only where the chip sits on one, and replaces DDR5 there.
     """

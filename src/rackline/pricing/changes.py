@@ -12,7 +12,7 @@ from rackline.pricing.unknowns import Unknowns
 
 
 def price_changes(sheet: PriceSheet, unknowns: Unknowns) -> tuple[PriceChange, ...]:
-    """Each earlier price against the present standard one.
+    """Compare each earlier price with the present standard one.
 
     Compute per dollar of the best chip over the median chip, at one data type, stands for what newer chips explain;
     the best data type over the next wider one on a chip the most that one step in precision explains. A model, margin
@@ -63,7 +63,7 @@ def _text(given: float, made: float, hardware: float, precision: float) -> str:
         return "no change"
     words = f"input fell {given:.2g} times, output {made:.2g} times"
     if abs(given / made - 1.0) > 0.05:
-        words += ", not alike: the memory side and the compute side moved apart"
+        words += ", by different factors: memory and compute costs moved apart"
     if given <= hardware:
         return f"{words}: newer chips alone can explain it ({hardware:.2g} times the compute per dollar)"
     if given <= hardware * precision:

@@ -18,13 +18,13 @@ _KV_ELEMENT_BYTES = (1.0, 2.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """What a model is.
+    """Known properties of a model.
 
     Args:
         model: catalogue name.
-        active_params: [elements].
-        kv_bytes_per_token: of the context that its layers hold, from one to two bytes per element [bytes].
-        context_len: at which the windows of its layers are counted [tokens].
+        active_params: active parameters [elements].
+        kv_bytes_per_token: KV cache per token at one to two bytes per element [bytes].
+        context_len: context length at which windows are counted [tokens].
     """
 
     model: str
@@ -34,7 +34,7 @@ class Truth:
 
     @classmethod
     def of(cls, found: AnyModel, context_len: float) -> Truth:
-        """At a context."""
+        """Properties at a context length."""
         narrow, wide = (float(found.kv_bytes(context_len, size)) / context_len for size in _KV_ELEMENT_BYTES)
         return cls(
             model=found.name,
@@ -46,13 +46,13 @@ class Truth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One quantity of one model against its hosts' prices.
+    """One quantity of one model, compared with what its hosts' prices imply.
 
     Args:
-        model, quantity: what.
+        model, quantity: the model and the quantity.
         truth: the range of true values.
         cheapest: reading of the host with the lowest price, which competition pushed nearest to cost (C104).
-        hosts: readings there are [count].
+        hosts: number of readings [count].
         certain, likely: hosts whose certain and likely interval holds a true value [count].
     """
 

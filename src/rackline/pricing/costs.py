@@ -22,14 +22,14 @@ _MENU = np.unique(np.rint(np.geomspace(1, 8192, 105)))  # sequences on a rank, i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rent:
-    """What a chip costs an hour, and what it draws.
+    """Hourly cost of a chip, and its power.
 
     Args:
         usd_per_chip_hour: rent, or purchase and energy over the chip's life [USD/hour].
-        power_w_per_chip: with host and network, None where not known [W].
+        power_w_per_chip: power with host and network; None if unknown [W].
         pue: power of the site over that of the machines; 1 where the power includes cooling [ratio].
-        usd_per_kwh: price of energy, None where not stated [USD/kWh].
-        how: "rent" or "purchase"; a rent includes the energy.
+        usd_per_kwh: electricity price; None if not stated [USD/kWh].
+        how: "rent" or "purchase"; a rent includes electricity.
         kind: of the rent, with its date or what it is estimated from, in words; empty where it was given.
     """
 
@@ -50,14 +50,14 @@ class Rent:
 def purchase_usd_per_hour(
     purchase_usd: float, years: float, power_w_per_chip: float, pue: float, usd_per_kwh: float
 ) -> float:
-    """Hourly cost of a chip that was bought.
+    """Hourly cost of a purchased chip.
 
     cost = purchase / (years · 8766 h) + power · PUE · usd_per_kwh / 1000
 
     Args:
         purchase_usd: price of the chip with its share of host, network and building [USD].
-        years: of use, nothing left at the end [years].
-        power_w_per_chip: with host and network [W].
+        years: depreciation period, without residual value [years].
+        power_w_per_chip: power with host and network [W].
         pue: power of the site over that of the machines [ratio].
         usd_per_kwh: price of energy [USD/kWh].
 
@@ -67,7 +67,7 @@ def purchase_usd_per_hour(
     Raises:
         InputError: a value that is not positive and finite.
 
-    Assumes: straight-line amortisation, no interest, full power all the time.
+    Assumes: straight-line depreciation, no interest, full power all the time.
 
     >>> round(purchase_usd_per_hour(40_000.0, 4.0, 1730.0, 1.25, 0.08), 3)
     1.314
@@ -82,14 +82,14 @@ def purchase_usd_per_hour(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCosts:
-    """Chip-seconds of one token of a deployment, at full use of its chips.
+    """Chip-seconds per token of a deployment at full utilisation of its chips.
 
     Decode takes, among the batches that fit and keep the time limit, the one with the least chip-seconds per token. For
     each batch the step does not get shorter as the context grows and fewer batches fit, so the cost of a token never
     falls with context.
 
     Args:
-        engine, deployment: what runs.
+        engine, deployment: the engine and its deployment.
         mode: of prefill, for the tokens of one pass.
         memory_fraction: share of HBM that the server may use.
     """
@@ -101,7 +101,7 @@ class TokenCosts:
 
     @classmethod
     def of(cls, deployment: Deployment, mode: Mode | None = None, memory_fraction: float = 0.9) -> TokenCosts:
-        """With the engine of the stack that the calibration belongs to."""
+        """Costs of a deployment with the engine of its calibration's stack."""
         stack = stack_of(deployment.calibration, deployment.cluster.chip.hbm_bytes)
         return cls(
             deployment=deployment,
@@ -167,7 +167,7 @@ class TokenCosts:
         )
         overlap = self.mode.two_batch_overlap
         seconds = self.engine.seconds(batch, self.engine.time_table(overlap), two_batch_overlap=overlap)
-        full = np.broadcast_to(self.engine.with_prompts_s(0.0, seconds), prompts.shape)
+        full = np.broadcast_to(self.engine.with_prompts_s(0.0, seconds, tokens=room), prompts.shape)
         # all attention-dp ranks prefill side by side, and pp micro-batches are under way
         ranks = self.deployment.layout.attention_dp * self.deployment.layout.pp
         return np.asarray(full * self.num_chips / (room * ranks))

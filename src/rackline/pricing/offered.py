@@ -25,7 +25,7 @@ class Terms:
 
     Args:
         margin: price over cost, less 1 [ratio].
-        earned_at: prompts at which it is earned: all of a tier in the mean, or the longest.
+        earned_at: prompts at which it is earned: all of a tier on average, or the longest.
         utilisation: share of the chip-hours that standard traffic fills [fraction].
         output_len: tokens that an answer may add to the context of its prompt [tokens].
         tpot_s: longest time per output token of the standard mode, None for no limit [s].
@@ -76,7 +76,7 @@ class SoldTier:
         cached_input_usd: of one prompt token found in the cache [USD].
         way: that serves it, None where it cannot be sold.
         margin: earned over all of its prompts: price over cost, less 1 [ratio].
-        margin_at_longest: of a request with the longest prompt, None where no batch of them keeps the limit [ratio].
+        margin_at_longest: of a request with the longest prompt, None where no batch of them meets the limit [ratio].
         kwh_per_mtok_input, kwh_per_mtok_output: energy, None without a power [kWh].
         reason: why the tier cannot be sold; empty when it can.
     """
@@ -218,7 +218,7 @@ class SoldMedia:
     Args:
         until_len: longest prompt of the tier [tokens].
         tokens: of the prompt, for which the tier's input is paid [tokens].
-        encoder_chip_s: chip-seconds of their encoders, those of chips that are paid with it among them [s].
+        encoder_chip_s: chip-seconds of their encoders, those of chips that are paid for with it among them [s].
         usd: of tokens and encoders [USD].
     """
 

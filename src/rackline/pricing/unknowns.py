@@ -98,7 +98,7 @@ class Unknowns:
         utilisation: share of the chip-hours that are sold [fraction].
         mfu: of prefill [fraction].
         hbm_share: of the memory bandwidth that decode reaches [fraction].
-        context_len: served, in the mean, where the sheet does not say [tokens].
+        context_len: served, on average, where the sheet does not say [tokens].
         kv_share: of the bytes that an output token reads, what is KV cache [fraction].
         step_over_crossover: where a provider puts the context step, over the crossover [ratio].
         total_over_active: of mixtures of experts [ratio].

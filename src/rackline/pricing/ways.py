@@ -14,7 +14,7 @@ SHORTEST = 128.0  # prompt of the first tier [tokens]
 _POINTS = 64
 
 EarnedAt = Literal["mean", "longest"]
-"""Prompts of a tier at which the margin is earned: all of them in the mean, or the longest."""
+"""Prompts of a tier at which the margin is earned: all of them on average, or the longest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +70,8 @@ class Way:
         batch_size: sequences on one replica [sequences].
         tpot_s: mean time per output token [s].
         input_chip_s, output_chip_s: chip-seconds of a prompt token, the mean over the tokens of all prompts, and of an
-            output token; chips that are paid with those in use count [s].
-        used_share: chips in use over chips that are paid [fraction].
+            output token; chips that are paid for with those in use count [s].
+        used_share: chips in use over chips that are paid for [fraction].
     """
 
     costs: TokenCosts
@@ -121,7 +121,7 @@ class OneDeployment:
     costs: TokenCosts
 
     def cheapest(self, lengths: PromptLengths, output_len: float, tpot_s: float | None) -> Way | str:
-        """With the cheapest batch whose steps keep the limit [s]."""
+        """With the cheapest batch whose steps meet the limit [s]."""
         costs, end = self.costs, lengths.until_len + output_len
         if costs.batches_that_fit(end)[0] < 1:
             return f"one sequence of {end:,.0f} tokens does not fit on the replica"

@@ -14,7 +14,7 @@ from rackline.units import format_seconds
 def attention_ffn_report(plan: Plan, split: AttentionFfnSplit | None) -> Group:
     """The best split and what one layer of it takes; decoding alone is compared."""
     if split is None:
-        return Group(Text("attention and experts on chips of their own: no split keeps the limit", style="dim"))
+        return Group(Text("attention and experts on chips of their own: no split meets the limit", style="dim"))
     table = plain_table("attention and experts on chips of their own, decoding alone")
     table.add_column("", no_wrap=True)
     table.add_column("", justify="right", no_wrap=True)

@@ -18,8 +18,8 @@ from rackline.units import format_count, format_seconds
 
 BASIS: dict[Basis, str] = {
     "closed_loop_estimate": "closed-loop estimates, with every slot always taken",
-    "open_loop_estimate": "open-loop estimates, with arrivals at random",
-    "simulated": "simulated, with arrivals at random",
+    "open_loop_estimate": "open-loop estimates, with random arrivals",
+    "simulated": "simulated, with random arrivals",
 }
 BASIS_OF_ONE: dict[Basis, str] = {
     "closed_loop_estimate": "closed-loop estimate",
@@ -147,10 +147,12 @@ def _price(plan: Plan) -> Text:
 
 
 def chips_text(plan: Plan, choice: Choice) -> str:
-    """Chips in use of those of the cluster, and chips that are paid."""
+    """Chips in use of those of the cluster, and chips that are paid for."""
     first, then = choice.prefill_pool, choice.decode_pool
     left = choice.billed_chips - choice.num_chips
     paid = f"; {choice.billed_chips} paid, {left} left over" if left else f"; {choice.billed_chips} paid"
+    if choice.leftover is not None:
+        paid += f", {choice.leftover.num_chips} of them used by a second kind of replica"
     if first is None or then is None:
         return f"{choice.num_chips} of {plan.cluster.num_chips}{paid}"
     used = f"{then.num_chips} decode + {first.num_chips} prefill"
@@ -158,7 +160,7 @@ def chips_text(plan: Plan, choice: Choice) -> str:
 
 
 def served_table(choice: Choice) -> RenderableType:
-    """What the simulator measured at the promised rate; or why it was not asked."""
+    """What the simulator measured at the sustained rate, or why it was not run."""
     sustained = choice.sustained
     if sustained is None:
         why = choice.not_simulated or "not asked for"
@@ -208,7 +210,7 @@ def other_kind(plan: Plan) -> list[RenderableType]:
 
 
 def estimate_line(choice: Choice) -> list[RenderableType]:
-    """What the search had expected of it, where another rate is promised."""
+    """What the search had expected of it, where the sustained rate differs."""
     found = choice.estimate
     if choice.sustained is None or abs(choice.sustained.requests_per_s / found.requests_per_s - 1.0) < 1e-3:
         return []

@@ -101,7 +101,7 @@ def model_side(model: AnyModel) -> Side:
 
 
 def deployment_side(name: str, plan: Plan, *, engine: str, bands: dict[str, Band], today: bool = False) -> Side:
-    """The cheapest way of a plan; all None where nothing keeps the limits.
+    """The cheapest way of a plan; all None where nothing meets the limits.
 
     Args:
         engine: whose kernels and launch rules it has.
@@ -159,7 +159,7 @@ _LABELS: dict[str, tuple[str, Callable[[float], str]]] = {
     "state_bytes": ("state of a sequence", format_bytes),
     "kv_bytes_long": ("cache at 128k, bf16", format_bytes),
     "kv_read_bytes_long": ("read at 128k, bf16", format_bytes),
-    "billed_chips": ("chips that are paid", lambda v: f"{v:.0f}"),
+    "billed_chips": ("chips that are paid for", lambda v: f"{v:.0f}"),
     "batch_size": ("batch", lambda v: f"{v:.0f}"),
     "tpot_s": ("time per output token", format_seconds),
     "ttft_s": ("time to first token", format_seconds),

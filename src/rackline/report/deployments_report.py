@@ -39,7 +39,7 @@ class Deployed:
     """A deployment in a comparison, beside its numbers.
 
     Args:
-        choice: the way to serve; None where nothing keeps the limits.
+        choice: the way to serve; None where nothing meets the limits.
         engine: whose kernels and launch rules it has.
         today: whether it is what runs today, not a plan.
         priced: False where costs are chip-hours.
@@ -125,7 +125,7 @@ class Change:
 
 
 def power_w(choice: Choice, power_w_per_chip: float | None) -> float | None:
-    """Nameplate power of the chips that are paid, with host and network [W]."""
+    """Nameplate power of the chips that are paid for, with host and network [W]."""
     return None if power_w_per_chip is None else power_w_per_chip * choice.billed_chips
 
 
@@ -141,7 +141,9 @@ def deployments_report(
         prices: of which kind they are.
         width: columns of the terminal.
     """
-    caption = f"×: $ per M output, all-in, over {rows[0][0]}; kW: nameplate of the chips that are paid; band: of nine "
+    caption = (
+        f"×: $ per M output, all-in, over {rows[0][0]}; kW: nameplate of the chips that are paid for; band: of nine "
+    )
     caption += "of ten measured servers" + (f"; {prices}" if prices else "")
     said = [Text(caption, style="dim")]
     wide = _table(rows, whole=True)
@@ -219,7 +221,7 @@ def changes(today: Deployed, planned: Deployed) -> tuple[Change, ...]:
             ("precision", today.precision or "", planned.precision or ""),
             ("scheduler", today.scheduler or "", planned.scheduler or ""),
             ("sequences on a replica", f"{now.batch_size:,.0f}", f"{then.batch_size:,.0f}"),
-            ("chips that are paid", f"{now.billed_chips:,}", f"{then.billed_chips:,}"),
+            ("chips that are paid for", f"{now.billed_chips:,}", f"{then.billed_chips:,}"),
         )
         if before != after
     ]

@@ -29,7 +29,7 @@ def fleet_report(fleet: Fleet) -> Table:
     if users is not None:
         rows.append(("users of a copy within its limits", f"{users.users_per_copy:,.0f}"))
         rows.append(("time of a request at this traffic", format_seconds(users.response_s)))
-        rows.append(("users who wait, in the mean", f"{users.waiting_users:,.0f}"))
+        rows.append(("users who wait, on average", f"{users.waiting_users:,.0f}"))
     if fleet.usd_per_mtok_output_all_in is not None:
         rows.append(("per M output tokens, idle hours paid", money(fleet.usd_per_mtok_output_all_in)))
     if fleet.copy_share is not None and fleet.fleet_share is not None:

@@ -49,7 +49,7 @@ def pareto_figure(plan: Plan) -> Figure:
     if limits.tpot_s is not None:
         text = f"limit: {format_seconds(limits.tpot_s)} a token"
         layers += limit("x", x, 1.0 / limits.tpot_s, text)
-    words = "Nothing keeps the limits."
+    words = "Nothing meets the limits."
     if best is not None:
         row = _best_row(plan, best)
         text = f"best: {money(row[cost.field], plan.priced)} at {row[_SPEED.field]:.3g} tokens/s"
@@ -57,7 +57,7 @@ def pareto_figure(plan: Plan) -> Figure:
             hovered({"type": "point", "style": "best"}, place, _shown(plan), data={"values": [row]}),
         )
         layers += note(x, y, (row[_SPEED.field], row[cost.field]), text, below=True)
-        words = f"The cheapest that keeps the limits: {row['layout']}, {text.removeprefix('best: ')} for each user."
+        words = f"The cheapest that meets the limits: {row['layout']}, {text.removeprefix('best: ')} for each user."
     broken = any(not row["keeps_limits"] for row in rows)
     return Figure(
         title=f"{plan.model.name} on {plan.cluster.name}: speed against cost",
@@ -137,7 +137,7 @@ def what_if_figure(name: str, points: Sequence[WhatIfPoint]) -> Figure:
         {"mark": {"type": "line", "opacity": 0.7}, "encoding": {"x": x, "y": y}},
         hovered({"type": "point", "size": 70}, {"x": x, "y": y}, shown),
     ]
-    words = "No value keeps the limits."
+    words = "No value meets the limits."
     if least is not None:
         layers.append(
             {"data": {"values": [least]}, "mark": {"type": "point", "style": "best"}, "encoding": {"x": x, "y": y}}

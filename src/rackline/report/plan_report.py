@@ -262,7 +262,7 @@ def _rejected(plan: Plan) -> Group:
 
 
 def _footer(plan: Plan, elapsed_s: float) -> Group:
-    text = f"looked at {plan.candidates_evaluated:,} candidates ({plan.combinations:,} layout × precision × mode)"
+    text = f"considered {plan.candidates_evaluated:,} candidates ({plan.combinations:,} layout × precision × mode)"
     if plan.disaggregated is not None:
         both = plan.disaggregated
         text += f", {both.candidates_evaluated:,} of separate pools and {both.pairs_compared:,} pairs of them"

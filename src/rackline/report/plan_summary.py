@@ -34,6 +34,7 @@ def plan_summary(plan: Plan, *, width: int, elapsed_s: float) -> Group:
     parts: list[RenderableType] = [nothing_panel(plan)]
     if best is not None:
         parts = [choice_panel(plan, best), _numbers(plan, best, width), _served(best)]
+        said += [("also", Text(line)) for line in _leftover(plan, best)]
         said += [
             ("limits", Text("\n".join(_limits(plan, best)))),
             *zip(("second", ""), _second(plan, best), strict=False),
@@ -91,7 +92,7 @@ def _rates(best: Choice) -> str:
 
 
 def _paid(plan: Plan, best: Choice) -> str:
-    """Chips in use, chips that are paid, and their price."""
+    """Chips in use, chips that are paid for, and their price."""
     price = plan.cluster.usd_per_chip_hour
     text = chips_text(plan, best)
     if price is None:
@@ -115,6 +116,21 @@ def _served(best: Choice) -> RenderableType:
     for label, one in (("to first token", found.ttft_s), ("per output token", found.tpot_s), ("request", found.e2e_s)):
         table.add_row(label, *(format_seconds(value) for value in (one.mean, one.p50, one.p90, one.p99)))
     return table
+
+
+def _leftover(plan: Plan, best: Choice) -> list[str]:
+    """The engines on paid chips that the answer leaves free."""
+    beside = best.leftover
+    if beside is None:
+        return []
+    one = beside.choice
+    where = f"{replace(one.layout, dp=1).label()} · {one.precision.short()} · {one.mode.label()}"
+    return [
+        f"on {beside.num_chips} paid chips that are left over: {where} serves {beside.requests_per_s:.3g} more "
+        f"requests/s ({format_seconds(one.tpot_s)} a token, first after {format_seconds(one.ttft_s)}); with it "
+        f"{best.requests_per_s_with_leftover:.3g} requests/s at "
+        f"{money(best.usd_with_leftover, plan.priced)} per M output, all-in"
+    ]
 
 
 def _limits(plan: Plan, best: Choice) -> list[str]:
@@ -184,7 +200,7 @@ def _next(plan: Plan, best: Choice) -> str:
 
 
 def _looked(plan: Plan, elapsed_s: float) -> Text:
-    """How much was looked at, under whose rules and numbers."""
+    """How much was considered, under whose rules and numbers."""
     line = Text(style="dim")
     line.append(f"{plan.candidates_evaluated:,} candidates in {format_seconds(elapsed_s)}; ", style="dim")
     line.append("; ".join(plan.assumptions[2:-1]), style="dim")

@@ -60,7 +60,7 @@ def offered_report(offered: Offered, *, width: int) -> Group:
         for tier in offered.tiers
         if tier.mode == "standard" and tier.mean_input_len is not None
     )
-    parts.append(Text(f"the margin is earned over {offered.lengths}; in the mean {means} tokens", style="dim"))
+    parts.append(Text(f"the margin is earned over {offered.lengths}; on average {means} tokens", style="dim"))
     return Group(*parts)
 
 

@@ -167,15 +167,15 @@ def comparison_report(runs: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def rate_capacity_report(found: RateCapacity) -> Group:
-    """The highest rate that holds the limits."""
+    """The highest rate that meets the limits."""
     body = Text()
     if found.rate_per_s > 0:
         body.append(f"{written(found.rate_per_s)} requests/s", style="bold green")
-        body.append(f" hold the limits at p{found.slo.percentile:g}")
+        body.append(f" meet the limits at p{found.slo.percentile:g}")
         if found.broken_per_s is not None:
             body.append(f"; {written(found.broken_per_s)} requests/s do not ({found.reason})", style="dim")
     else:
-        body.append("No rate holds the limits. ", style="bold red")
+        body.append("No rate meets the limits. ", style="bold red")
         body.append(found.reason)
     table = plain_table("rates that were tried")
     for name in ("requests/s", "holds", "ttft", "tpot", "whole request"):

@@ -167,7 +167,7 @@ def _others(plan: TrainPlan) -> Table:
 
 def _footer(plan: TrainPlan, elapsed_s: float) -> Text:
     text = Text(style="dim")
-    text.append(f"{plan.candidates_evaluated:,} runs looked at, {plan.candidates_timed:,} fit and were timed, ")
+    text.append(f"{plan.candidates_evaluated:,} runs considered, {plan.candidates_timed:,} fit and were timed, ")
     text.append(f"{format_seconds(elapsed_s)}; stack {plan.job.stack.name}, kernels {plan.job.calibration.name}. ")
     text.append(
         f"Schedules: {', '.join(plan.schedules) or 'none, the stack has no pipeline'} (--schedule for others). "

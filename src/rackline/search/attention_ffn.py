@@ -1,8 +1,8 @@
 """Attention/FFN disaggregation: each pool sized to its own bottleneck, with token exchange between them.
 
 A attention ranks of tp chips hold the KV caches and the attention weights; F chips hold the experts. m micro-batches
-take turns, so that one pool works while tokens of another batch are with the other pool or on the way. With t_a and
-t_f the time of one layer of a micro-batch in each pool and t_d, t_c of sending tokens out and back,
+take turns, so that one pool works while the tokens of another micro-batch are in the other pool or in transit. With t_a
+and t_f the time of one layer of a micro-batch in each pool, and t_d and t_c the times of dispatch and combine,
 
     tpot = layers · max(t_a + t_f + t_d + t_c, m · max(t_a, t_f, t_d, t_c))
 """
@@ -40,16 +40,16 @@ MICRO_BATCHES = (2, 3, 4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionFfnSplit:
-    """One way to split the layers over two pools.
+    """One split of the layers over two pools.
 
     Args:
-        attention_ranks, tp: attention pool, ranks of tp chips [count].
+        attention_ranks, tp: ranks of the attention pool, and chips per rank [count].
         ffn_chips: chips that hold the experts [count].
-        micro_batches: that take turns [count].
-        sequences_per_rank: of one attention rank, all micro-batches together [sequences].
-        attention_s, ffn_s, dispatch_s, combine_s: one layer of one micro-batch [s].
+        micro_batches: micro-batches that take turns [count].
+        sequences_per_rank: sequences of one attention rank, in all micro-batches together [sequences].
+        attention_s, ffn_s, dispatch_s, combine_s: times of one layer of one micro-batch [s].
         tpot_s: time per output token [s].
-        output_tokens_per_s_per_chip: over both pools [tokens/s].
+        output_tokens_per_s_per_chip: output over the chips of both pools [tokens/s].
     """
 
     json_keys: ClassVar = (
@@ -89,7 +89,7 @@ def layer_s(attention_s: Array, ffn_s: Array, dispatch_s: Array, combine_s: Arra
     """Time of one layer in a steady ping-pong of micro-batches [s].
 
     Args:
-        attention_s, ffn_s, dispatch_s, combine_s: of one micro-batch [s].
+        attention_s, ffn_s, dispatch_s, combine_s: times of one micro-batch [s].
         micro_batches: m [count].
 
     Sources: MegaScale-Infer, arXiv:2504.02263, ping-pong pipeline: full when m is at least twice (1 + t_c / t).
@@ -114,13 +114,13 @@ def split_attention_ffn(
     memory_fraction: float = 0.9,
     routing: Routing | None = None,
 ) -> AttentionFfnSplit | None:
-    """The split with most tokens per second and chip that fits and keeps the limit; None when there is none.
+    """The split with most tokens per second and chip that fits and meets the limit; None when there is none.
 
     Args:
-        routing: how tokens spread over experts; as fitted to servers of the calibration's stack by default.
+        routing: routing of tokens to experts; by default as fitted to servers of the calibration's stack.
 
     Raises:
-        InputError: a model without experts.
+        InputError: the model has no experts.
 
     Assumes: both pools in one domain when they fit; the links of a chip carry dispatch and combine in turn; leading
         dense layers and the head run in the attention pool.
@@ -148,10 +148,10 @@ def split_attention_ffn(
 
 
 def plan_split(plan: Plan) -> AttentionFfnSplit | None:
-    """The best split in the precision, within the limits, that the plan's cheapest deployment has.
+    """The best split with the precision and limits of the plan's cheapest deployment.
 
     Raises:
-        InputError: a model without layers or experts.
+        InputError: the model has no experts, or its layers are not known.
     """
     if not isinstance(plan.model, Model):
         raise InputError(what="attention-ffn", given=plan.model.name, allowed="a mixture of experts")
@@ -178,7 +178,7 @@ def _usual(chips: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attention:
-    """One attention rank with the batches that its memory holds."""
+    """One attention rank, and the batches that fit in its memory."""
 
     model: Model
     cluster: Cluster

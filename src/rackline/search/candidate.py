@@ -14,14 +14,14 @@ from rackline.serving.steady import steady_state
 from rackline.serving.workload import Mode, Workload
 
 Basis = Literal["closed_loop_estimate", "open_loop_estimate", "simulated"]
-"""What numbers rest on: formulas with every slot taken, formulas with arrivals at random, or a simulation."""
+"""Basis of numbers: formulas with every slot taken, formulas with random arrivals, or a simulation."""
 
-_STEEP = 5.0  # growth of the time per output token with the rate, about that at 90 % of saturation
+_STEEP = 5.0  # d ln tpot / d ln rate, about that at 90 % of saturation
 _MANY_RANKS = 8
 
 
 class RateAndCosts(TypedDict):
-    """What is served and what it costs; units as in `Candidate`."""
+    """Rates and costs; units as in `Candidate`."""
 
     requests_per_s: float
     output_tokens_per_s_per_chip: float
@@ -35,18 +35,18 @@ class Candidate:
     """One candidate deployment, with its numbers.
 
     Args:
-        layout: with dp filled up to the chips of the cluster.
+        layout: layout with as many replicas (dp) as fit on the cluster.
         batch_size: sequences in flight on one replica, over all its ranks and micro-batches [sequences].
-        sequences_per_rank: of one rank and micro-batch, at least 1 [sequences].
-        tpot_s, ttft_s: means [s].
-        requests_per_s: of all replicas, as many as keep this batch in flight [requests/s].
-        output_tokens_per_s_per_chip: over the chips in use [tokens/s].
+        sequences_per_rank: sequences of one rank and micro-batch, at least 1 [sequences].
+        tpot_s, ttft_s: mean time per output token, mean time to first token [s].
+        requests_per_s: rate of all replicas that keeps this batch in flight [requests/s].
+        output_tokens_per_s_per_chip: output over the chips in use [tokens/s].
         usd_per_mtok_output_all_in: all cost over output tokens [USD per million]; chip-hours without a price.
         usd_per_mtok_input, usd_per_mtok_output: the same cost, split by the time that prompts and outputs take.
-        free_bytes: left on the fullest chip [bytes].
-        billed_chips: that are paid for, whole rented units [count].
-        basis: closed_loop_estimate: every slot taken all the time; open_loop_estimate: arrivals at random.
-        caveat: where the estimate is known to be off, and by how much; empty elsewhere.
+        free_bytes: free memory on the fullest chip [bytes].
+        billed_chips: chips that are paid for, in whole rented units [count].
+        basis: closed_loop_estimate: every slot taken all the time; open_loop_estimate: random arrivals.
+        caveat: known error of the estimate, and its size; empty if there is none.
     """
 
     json_keys: ClassVar = (
@@ -103,22 +103,20 @@ class Candidate:
 
     @property
     def prefill_pool(self) -> None:
-        """One engine has no pools: the keys of a pair of pools stand empty."""
+        """None: a single engine has no prefill pool."""
 
     decode_pool = kv_transfer = prefill_pool
 
 
 def open_loop_caveat(layout: Layout, steepness: float) -> str:
-    """Where an open-loop estimate of an engine is known to be off against the simulator; empty elsewhere.
+    """Known error of an open-loop estimate against the simulator; empty if there is none.
 
     Args:
-        layout: of a replica.
+        layout: layout of a replica.
         steepness: growth of the time per output token with the rate, d ln tpot / d ln rate.
     """
     if steepness > _STEEP:
-        return (
-            f"near saturation: 1 % more requests/s are {min(steepness, 99.0):.0f} % more time, known to tens of percent"
-        )
+        return f"near saturation: 1 % more requests take {min(steepness, 99.0):.0f} % more time, to within tens of %"
     if layout.attention_dp > 1 and layout.pp > 1:
         return "attention-dp ranks and pipeline stages together: times up to 15 % low"
     if layout.attention_dp >= _MANY_RANKS:
@@ -129,13 +127,13 @@ def open_loop_caveat(layout: Layout, steepness: float) -> str:
 def rate_and_costs(
     layout: Layout, workload: Workload, rate: float, cost: float, prompt_cost_share: float
 ) -> RateAndCosts:
-    """The fields of a candidate that say how much it serves and what that costs.
+    """The rates and costs of a candidate.
 
     Args:
-        layout: with all replicas.
-        rate: output tokens of a chip [tokens/s].
+        layout: layout with all replicas.
+        rate: output tokens per chip [tokens/s].
         cost: all cost over output tokens [USD per million].
-        prompt_cost_share: of the cost that prompts take.
+        prompt_cost_share: share of the cost that goes to prompts [1].
     """
     return RateAndCosts(
         requests_per_s=rate * layout.num_chips / workload.output_len,
@@ -147,32 +145,32 @@ def rate_and_costs(
 
 
 def placed_on(cluster: Cluster, layout: Layout) -> Layout:
-    """The layout with as many replicas as the cluster holds."""
+    """The layout with as many replicas as fit on the cluster."""
     return replace(layout, dp=int(replicas(cluster, layout.chips_per_replica)))
 
 
 def billed_of(cluster: Cluster, layout: Layout) -> int:
-    """Chips that are paid for where a cluster holds all replicas of a layout [count]."""
+    """Chips that are paid for with all replicas of a layout on a cluster [count]."""
     return round(float(billed_chips(cluster, layout.dp * taken_chips(cluster, layout.chips_per_replica))))
 
 
 def price_per_chip_s(cluster: Cluster) -> tuple[float, bool]:
-    """USD per chip-second and True; or chip-hours per chip-second and False when there is no price."""
+    """(USD per chip-second, True), or (chip-hours per chip-second, False) if there is no price."""
     price = cluster.usd_per_chip_hour
     return (price / 3600.0, True) if price is not None else (1.0 / 3600.0, False)
 
 
 def output_rate(workload: Workload, batch_size: FloatLike, tpot_s: FloatLike, hold_s: FloatLike) -> FloatLike:
-    """Output tokens of a replica whose slots are always taken [tokens/s].
+    """Output of a replica whose slots are always occupied [tokens/s].
 
     rate = output_len · batch_size / (hold + (output_len - 1) · tpot)
 
     Args:
-        batch_size: slots [sequences].
+        batch_size: number of slots [sequences].
         tpot_s: time per output token [s].
-        hold_s: time that a slot is taken before it decodes [s].
+        hold_s: time that a slot is occupied before it decodes [s].
 
-    Assumes: the first token of a request comes with its prompt.
+    Assumes: prefill yields the first token of a request.
     """
     return workload.output_len * batch_size / (hold_s + (workload.output_len - 1.0) * tpot_s)
 
@@ -185,7 +183,7 @@ def plan_points(
     server: ServerMemory,
     usd_per_chip_s: float,
 ) -> list[Candidate]:
-    """Candidates of one deployment at other batches."""
+    """Candidates of one deployment at other batch sizes."""
     layout = deployment.layout
     engine = engine_of(deployment, stack_of(deployment.calibration, deployment.cluster.chip.hbm_bytes))
     state = steady_state(engine, workload, like.mode, per_rank)

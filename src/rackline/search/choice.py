@@ -19,14 +19,14 @@ Serving = Literal["aggregated", "disaggregated"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """What a way to serve does and holds.
+    """Passes, memory and floors of a serving option.
 
     Args:
-        decode: a decode step, row by row.
-        prefill: a prefill pass, row by row.
-        memory: of the fullest chip that decodes.
-        prefill_memory: of the fullest chip of a prefill pool; None where one engine does both.
-        floors: of the engine that decodes; None where ranks share a context.
+        decode: breakdown of a decode step.
+        prefill: breakdown of a prefill pass.
+        memory: memory of the fullest decode chip.
+        prefill_memory: memory of the fullest chip of the prefill pool; None for a single engine.
+        floors: lower bounds of the decode engine; None where ranks share a context.
     """
 
     decode: PassTime
@@ -38,7 +38,7 @@ class Inside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolInside:
-    """A pool with what its passes wait for and what its fullest chip holds."""
+    """A pool with the bottleneck of its passes and the memory of its fullest chip."""
 
     json_keys: ClassVar = ("*pool", "binding", "memory")
 
@@ -49,17 +49,18 @@ class PoolInside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The cheapest way to serve of one kind: an engine that prefills and decodes, or a pool for each.
+    """The cheapest serving option of one kind: one engine for prefill and decode, or a pool for each.
 
-    Layout, precision, mode and batch are those of what decodes. Once it was served, rate, latencies and costs are those
-    at which its limits hold; before, those of the estimate.
+    Layout, precision, mode and batch are those of the decode engine. After simulation, rate, latencies and costs are
+    those at which the limits hold; before, those of the estimate.
 
     Args:
         workload: request lengths.
-        estimate: the numbers by which it was found; `basis` says of what kind they are.
-        inside: passes, memory and floors, at the batch of the estimate.
-        sustained: the rate at which the limits hold when it is served; None where it was not.
-        not_simulated: why it was not served; then the numbers are those of the estimate.
+        estimate: the estimate that found it; `basis` states its kind.
+        inside: passes, memory and floors at the batch of the estimate.
+        sustained: the rate at which the limits hold in simulation; None if it was not simulated.
+        not_simulated: why it was not simulated; the numbers are then those of the estimate.
+        leftover: engines on paid chips that these replicas leave free; rate and costs here do not include them.
     """
 
     json_keys: ClassVar = (
@@ -107,6 +108,9 @@ class Choice:
         "decode=inside.decode",
         "prefill=inside.prefill",
         "floors=inside.floors",
+        "leftover",
+        "requests_per_s_with_leftover",
+        "usd_per_mtok_output_all_in_with_leftover=usd_with_leftover",
     )
 
     workload: Workload
@@ -114,6 +118,17 @@ class Choice:
     inside: Inside
     sustained: SustainedRate | None = None
     not_simulated: str = ""
+    leftover: Leftover | None = None
+
+    @property
+    def requests_per_s_with_leftover(self) -> float:
+        """Arrivals at which the limits hold, of all replicas of both kinds [requests/s]."""
+        return self.requests_per_s + (self.leftover.requests_per_s if self.leftover else 0.0)
+
+    @property
+    def usd_with_leftover(self) -> float:
+        """All cost over the output tokens of both kinds of replicas [USD per million]."""
+        return self.usd_per_mtok_output_all_in * self.requests_per_s / self.requests_per_s_with_leftover
 
     @property
     def serving(self) -> Serving:
@@ -122,47 +137,47 @@ class Choice:
 
     @property
     def basis(self) -> Basis:
-        """What rate, latencies and costs rest on."""
+        """Basis of rate, latencies and costs."""
         return "simulated" if self.sustained else self.estimate.basis
 
     @property
     def caveat(self) -> str:
-        """Where the numbers are known to be off; empty for those that are simulated."""
+        """Known error of the numbers; empty if they are simulated."""
         return "" if self.sustained else self.estimate.caveat
 
     @property
     def prefill_pool(self) -> Pool | None:
-        """The pool for prompts; None for one engine."""
+        """The prefill pool; None for a single engine."""
         return self.estimate.prefill if isinstance(self.estimate, PoolPair) else None
 
     @property
     def decode_pool(self) -> Pool | None:
-        """The pool that decodes; None for one engine."""
+        """The decode pool; None for a single engine."""
         return self.estimate.decode if isinstance(self.estimate, PoolPair) else None
 
     @property
     def engine(self) -> Candidate | Pool:
-        """What decodes."""
+        """The engine or pool that decodes."""
         return self.estimate.decode if isinstance(self.estimate, PoolPair) else self.estimate
 
     @property
     def layout(self) -> Layout:
-        """Of what decodes; dp counts its replicas."""
+        """Layout of the decode engine; dp is its number of replicas."""
         return self.engine.layout
 
     @property
     def precision(self) -> Precision:
-        """Of what decodes."""
+        """Precision of the decode engine."""
         return self.engine.precision
 
     @property
     def mode(self) -> Mode:
-        """Of what decodes."""
+        """Scheduler of the decode engine."""
         return self.engine.mode
 
     @property
     def sequences_per_rank(self) -> int:
-        """Of one rank and micro-batch, in the estimate [sequences]."""
+        """Sequences of one rank and micro-batch in the estimate [sequences]."""
         return self.engine.sequences_per_rank
 
     @property
@@ -172,17 +187,17 @@ class Choice:
 
     @property
     def billed_chips(self) -> int:
-        """Chips that are paid for, whole rented units."""
+        """Chips that are paid for, in whole rented units [count]."""
         return self.estimate.billed_chips
 
     @property
     def batch_size(self) -> float:
-        """Requests in flight on one replica, in the mean [requests]."""
+        """Mean number of requests in flight on one replica [requests]."""
         return self.sustained.simulated.in_flight if self.sustained else float(self.engine.batch_size)
 
     @property
     def max_num_seqs(self) -> int:
-        """Sequences that one rank and micro-batch may run [sequences]."""
+        """Most running sequences of one rank and micro-batch [sequences]."""
         return self.sustained.max_num_seqs if self.sustained else self.engine.sequences_per_rank
 
     @property
@@ -202,22 +217,22 @@ class Choice:
 
     @property
     def requests_per_s(self) -> float:
-        """Arrivals at which the limits hold, of all replicas [requests/s]."""
+        """Arrival rate at all replicas at which the limits hold [requests/s]."""
         return self.sustained.requests_per_s if self.sustained else self.estimate.requests_per_s
 
     @property
     def saturation_requests_per_s(self) -> float:
-        """What the engines reach with all slots taken [requests/s]."""
+        """Rate of the engines with all slots taken [requests/s]."""
         return self.sustained.saturation_requests_per_s if self.sustained else self.estimate.requests_per_s
 
     @property
     def utilisation(self) -> float:
-        """Share of the saturation rate that is promised."""
+        """Sustained rate over the saturation rate."""
         return self.requests_per_s / self.saturation_requests_per_s
 
     @property
     def output_tokens_per_s_per_chip(self) -> float:
-        """Over the chips in use [tokens/s]."""
+        """Output over the chips in use [tokens/s]."""
         return self.requests_per_s * self.workload.output_len / self.num_chips
 
     @property
@@ -227,7 +242,7 @@ class Choice:
 
     @property
     def prompt_cost_share(self) -> float:
-        """Share of the cost that prompts take."""
+        """Share of the cost that goes to prompts [1]."""
         if self.sustained is not None and isinstance(self.estimate, Candidate):
             return self.sustained.simulated.prompt_cost_share
         return 1.0 - self.estimate.usd_per_mtok_output / self.estimate.usd_per_mtok_output_all_in
@@ -245,16 +260,16 @@ class Choice:
 
     @property
     def memory(self) -> MemoryUse:
-        """Of the fullest chip that decodes."""
+        """Memory of the fullest decode chip."""
         return self.inside.memory
 
     @property
     def binding(self) -> str:
-        """What a decode step waits for."""
+        """Bottleneck of a decode step."""
         return self.inside.decode.binds
 
     def with_sustained_rate(self, sustained: SustainedRate) -> Choice:
-        """Served: with the rate that it sustains."""
+        """The same with its simulated sustained rate."""
         served = replace(self, sustained=sustained)
         floors = self.inside.floors
         if floors is None:
@@ -268,22 +283,58 @@ class Choice:
 
     @property
     def prefill_inside(self) -> PoolInside | None:
-        """The pool for prompts with what limits it and what its fullest chip holds; None for one engine."""
+        """The prefill pool with its bottleneck and the memory of its fullest chip; None for a single engine."""
         pool = self.prefill_pool
         return pool and PoolInside(pool=pool, binding=self.inside.prefill.binds, memory=self.inside.prefill_memory)
 
     @property
     def decode_inside(self) -> PoolInside | None:
-        """The same of the pool that decodes."""
+        """The same for the decode pool."""
         pool = self.decode_pool
         return pool and PoolInside(pool=pool, binding=self.inside.decode.binds, memory=self.inside.memory)
 
     @property
     def kv_transfer(self) -> KvTransfer | None:
-        """Of a prompt's KV cache between the pools; None for one engine."""
+        """Transfer of a prompt's KV cache between the pools; None for a single engine."""
         return self.estimate.transfer if isinstance(self.estimate, PoolPair) else None
 
     @property
     def free_bytes(self) -> float | None:
-        """Left on the fullest chip in the estimate [bytes]; None for pools."""
+        """Free memory on the fullest chip in the estimate [bytes]; None for pools."""
         return None if isinstance(self.estimate, PoolPair) else self.estimate.free_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """Engines on chips of paid units that the replicas of an answer leave free.
+
+    Args:
+        choice: the engine, on the chips that lie free together.
+        places: hosts with such chips [count].
+    """
+
+    json_keys: ClassVar = (
+        "places",
+        "num_chips",
+        "layout=choice.layout",
+        "precision=choice.precision",
+        "mode=choice.mode",
+        "batch_size=choice.batch_size",
+        "requests_per_s",
+        "tpot_s=choice.tpot_s",
+        "ttft_s=choice.ttft_s",
+        "basis=choice.basis",
+    )
+
+    choice: Choice
+    places: int
+
+    @property
+    def num_chips(self) -> int:
+        """Chips of all of them."""
+        return self.places * self.choice.num_chips
+
+    @property
+    def requests_per_s(self) -> float:
+        """Arrivals at which the limits hold, of all of them [requests/s]."""
+        return self.places * self.choice.requests_per_s

@@ -1,4 +1,4 @@
-"""Cost between the batches of a grid; the share of prefill in the cost of a simulated engine."""
+"""Cost between the batch sizes of a grid, and the share of prefill in the cost of a simulated engine."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _ADMISSION: Mapping[Passes, Admission] = {
 
 
 def prompt_cost_share(result: Result, pool: Pool) -> float:
-    """Share of the engine's time that prompts cost with as many sequences decoding as there were on average.
+    """Share of the engine's time that goes to prompts, at the mean number of decoding sequences [1].
 
     Args:
-        result: a run of requests through one pool that prefills and decodes.
+        result: a run over one pool that does both prefill and decode.
         pool: that pool.
 
     Returns:
         Share, 0 to 1; 0 where nothing was decoded.
 
     Raises:
-        TypeError: a pool whose clock is not that of a deployment.
+        TypeError: the clock of the pool is not that of a deployment.
     """
     clock = pool.clock
     if not isinstance(clock, TableClock):
@@ -50,13 +50,14 @@ def prompt_cost_share(result: Result, pool: Pool) -> float:
 
 
 def least_between(cost: Array, tpot_s: Array, batch: Array, after: Array, after_s: Array, limit_s: float) -> Array:
-    """What cost may fall to between a batch of the grid and the next, within a time per output token.
+    """Lower bound of the cost between a batch size of the grid and the next, within a limit on the time per output
+    token.
 
-    Cost is time over batch, and time is about a line between two batches; a batch after which nothing is known, since
-    memory ends there, is taken to last no longer.
+    Cost is time over batch size, and time is nearly linear between two batch sizes; where the next batch does not fit
+    in memory, the time is taken as constant.
 
     Args:
-        cost, tpot_s, batch: of points that keep the limit, (points,).
+        cost, tpot_s, batch: of points that meet the limit, (points,).
         after: the next batch of each; the same where there is none [sequences].
         after_s: its time per output token, infinite where memory does not hold it [s].
         limit_s: infinite without a limit [s].

@@ -42,14 +42,14 @@ _MANY_RANKS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disaggregated:
-    """What the search over both pools found.
+    """Result of the search over both pools.
 
     Args:
-        best: cheapest pair that keeps the limits, None when there is none, see `reason`.
+        best: cheapest pair that meets the limits, None when there is none, see `reason`.
         contenders: the cheapest pairs by their estimates, cheapest first.
         pareto: front of tokens/s/user against cost among the pairs that keep the time to first token.
-        usd_lower_bound: cost that no pair within the time per output token can be below, with both pools always full
-            [USD per million output tokens].
+        usd_lower_bound: lower bound of the cost of any pair within the limit on the time per output token, with both
+            pools always full [USD per million output tokens].
         candidates_evaluated: points of both pools whose times were computed.
         pairs_compared: combinations of both pools that were compared.
     """
@@ -72,7 +72,7 @@ class Disaggregated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One pool's space with its layouts, schedulers and link to the other pool."""
+    """The search space of one pool, with its layouts, schedulers and link to the other pool."""
 
     space: Space
     options: list[Layout]
@@ -86,10 +86,10 @@ class Side:
 
 
 def pool_links(decode: Cluster, prefill: Cluster | None) -> tuple[FabricLevel, FabricLevel]:
-    """Levels over which the KV cache leaves the prefill pool and enters the decode pool.
+    """Fabric levels over which the KV cache leaves the prefill pool and arrives at the decode pool.
 
     Raises:
-        InputError: pools on two clusters of which one has no network.
+        InputError: the pools are on two clusters, one of which has no network.
     """
     if prefill is None:
         level = shared_level(decode.scale_up, decode.num_chips, decode.scale_out)
@@ -114,16 +114,16 @@ def _with_context(side: Side, row: int, cp: int, replicas: int) -> Layout:
 
 
 def _caveat(prefill: Layout, decode: Layout) -> str:
-    """Where the estimate of a pair is known to be off against the simulator; empty elsewhere."""
+    """Known error of the estimate of a pair against the simulator; empty if there is none."""
     if prefill.cp > 1 or decode.cp > 1:
-        return "context parallelism is not checked against a simulation"
+        return "context parallelism has not been checked against a simulation"
     if prefill.attention_dp >= _MANY_RANKS:
         return f"prompts of equal length; spread ones wait up to a third longer on {prefill.attention_dp} ranks"
     return ""
 
 
 def without_context(layout: Layout, model: AnyModel) -> Layout:
-    """The layout whose tables a context-parallel one uses: its ranks hold different sequences."""
+    """The layout whose tables a context-parallel layout uses, in which the ranks hold different sequences."""
     if layout.cp == 1:
         return layout
     spread = isinstance(model, Model) and model.is_moe
@@ -132,10 +132,10 @@ def without_context(layout: Layout, model: AnyModel) -> Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSearch:
-    """The search over every pair of a prefill and a decode pool that the chips allow: look at all parts, then answer.
+    """The search over all pairs of a prefill and a decode pool that the chips allow: evaluate all parts, then answer.
 
     Args:
-        prefill, decode: both pools; where they have one space it is looked at once.
+        prefill, decode: both pools; a shared space is evaluated once.
     """
 
     prefill: Side
@@ -149,14 +149,14 @@ class PoolSearch:
     def of(
         cls, space: Space, options: list[Layout], limits: Constraints, own: tuple[Space, list[Layout]] | None = None
     ) -> PoolSearch:
-        """Nothing looked at yet.
+        """A search with nothing evaluated yet.
 
         Args:
             space, options: of the decode pool, and of the prefill pool unless that has its own.
             own: another cluster, or other layouts, for the prefill pool; precisions in the same order.
 
         Raises:
-            InputError: pools on two clusters of which one has no network.
+            InputError: the pools are on two clusters, one of which has no network.
         """
         first, first_options = own or (space, options)
         ends = [
@@ -185,12 +185,12 @@ class PoolSearch:
         self._prefill_points.append(best_loaded(points, self.slack_s))
 
     def _bound(self, pool: str, label: int, usd: Array) -> None:
-        """Keep what a request costs at least in a pool of this precision [USD]."""
+        """Record the lower bound of a request's cost in a pool of this precision [USD]."""
         least = float(np.min(usd, initial=np.inf))
         self._least[pool, label] = min(self._least.get((pool, label), np.inf), least)
 
     def _least_decode(self, points: PoolPoints) -> Array:
-        """What a request costs at least in decode pools that are always full, (points,) [USD]."""
+        """Lower bound of a request's cost in decode pools that are always full, (points,) [USD]."""
         limit = np.inf if self.limits.tpot_s is None else self.limits.tpot_s
         batches, usd = self.decode.space.batches, points.chips / points.requests_per_s
         after = np.append(batches[1:], batches[-1])[np.searchsorted(batches, points.per_rank)]
@@ -205,13 +205,13 @@ class PoolSearch:
 
     @property
     def usd_lower_bound(self) -> float:
-        """Cost with the cheapest of each pool always full, without a limit to the first token [USD per million]."""
+        """Cost with the cheapest of each pool always full, without a limit on ttft [USD per million]."""
         labels = {label for _, label in self._least}
         found = [self._least.get(("decode", one), np.inf) + self._least.get(("prefill", one), np.inf) for one in labels]
         return min(found, default=np.inf) / self.decode.space.workload.output_len * 1e6
 
     def answer(self) -> Disaggregated:
-        """Pair all that was looked at."""
+        """Pair everything that was evaluated."""
         if self.prefill.space is not self.decode.space:
             for part in self.prefill.space.parts():
                 self._prefill(part)
@@ -256,7 +256,7 @@ class PoolSearch:
         first, then = self._details(pair.prefill, self.prefill), self._details(pair.decode, self.decode)
         layout = pair.decode.layout
         limits = None
-        if layout.cp == 1:  # with shared contexts the floor of one replica has no meaning
+        if layout.cp == 1:  # with shared contexts the floor of one replica is not meaningful
             limits = floors(
                 self._deployment(pair.decode, self.decode),
                 self.decode.space.workload,
@@ -287,7 +287,7 @@ class PoolSearch:
 
     @property
     def slack_s(self) -> float | None:
-        """Time to first token that prompts may take."""
+        """Part of the time to first token that is left for prompts [s]."""
         if self.limits.ttft_s is None:
             return None
         constant = self.prefill.space.stack.prefill_pool().beyond_passes_s(self.decode.space.workload)
@@ -307,7 +307,7 @@ class PoolSearch:
         )
 
     def _refined(self, first: PoolPoints, then: PoolPoints, pairs: Pairs, index: int) -> PoolPair:
-        """The best whole batch between the grid's point and the next, with the same layouts."""
+        """The best integer batch size between the grid point and the next, with the same layouts."""
         base = self._pair(first, then, pairs, index)
         batches = self.decode.space.batches
         at = int(then.per_rank[index])
@@ -410,7 +410,7 @@ class PoolSearch:
 
     def _why_nothing(self, first: PoolPoints, then: PoolPoints, cost: Array) -> str:
         if first.chips.size == 0:
-            return "no prefill pool keeps the time to first token"
+            return "no prefill pool meets the ttft limit"
         if not np.any(np.isfinite(cost)):
             return f"no two pools fit into {self.decode.cluster.num_chips} chips together"
-        return f"no decode pool keeps the time per output token: the fastest takes {then.seconds.min() * 1e3:.3g} ms"
+        return f"no decode pool meets the tpot limit: the fastest takes {then.seconds.min() * 1e3:.3g} ms"

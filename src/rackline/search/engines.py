@@ -26,24 +26,24 @@ from rackline.search.shortlist import MOST_RANKED, NEAR, Shortlist
 from rackline.search.space import Constraints
 from rackline.units import format_bytes
 
-MOST_NEAR = 250  # engines near the front with every slot taken that are looked at in an open loop
-MOST_CHEAP = 60  # of those within the limits, for each limit that is tried
-LATE = 1.5  # times the limit to the first token, up to which an engine is looked at in an open loop
+MOST_NEAR = 250  # engines near the closed-loop front that are evaluated in an open loop
+MOST_CHEAP = 60  # cheapest engines within the limits, for each limit that is tried
+LATE = 1.5  # times the limit on ttft, up to which an engine is evaluated in an open loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
-    """What the search over single engines found.
+    """Result of the search over single engines.
 
     Args:
-        contenders: the cheapest by their estimates that keep the limits, cheapest first.
+        contenders: the cheapest by their estimates that meet the limits, cheapest first.
         usd_lower_bound: cost of the cheapest within the time per output token with every slot taken all the time
             [USD per million output tokens]; infinite where there is none.
         pareto: front of tokens/s/user against cost, of all that fit, fastest first.
-        ranked: cheapest of each tp, pp, moe_tp and precision that keeps the limits, cheapest first.
+        ranked: cheapest of each tp, pp, moe_tp and precision that meets the limits, cheapest first.
         rejected: nearest candidate for each reason of rejection.
         candidates_evaluated: points whose times were computed.
-        reason: why none keeps the limits; empty when one does.
+        reason: why none meets the limits; empty when one does.
         need: nearest chips on which one would fit.
     """
 
@@ -63,10 +63,10 @@ class Engines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSearch:
-    """The search over layouts × precisions × modes × batches of one engine: look at all parts, then answer.
+    """The search over layouts × precisions × modes × batches of one engine: evaluate all parts, then answer.
 
     Args:
-        open_loop: rank by arrivals at random; else by every slot taken all the time.
+        open_loop: whether to rank under random arrivals; else with every slot always taken.
     """
 
     space: Space
@@ -77,7 +77,7 @@ class EngineSearch:
 
     @classmethod
     def of(cls, space: Space, options: list[Layout], limits: Constraints, *, open_loop: bool) -> EngineSearch:
-        """Nothing looked at yet."""
+        """A search with nothing evaluated yet."""
         wanted = limits
         if open_loop and limits.ttft_s is not None:
             wanted = replace(limits, ttft_s=LATE * limits.ttft_s)
@@ -86,16 +86,16 @@ class EngineSearch:
 
     @property
     def usd_per_chip_s(self) -> float:
-        """Price of a chip."""
+        """Price of a chip [USD/s]."""
         return price_per_chip_s(self.space.cluster)[0]
 
     @property
     def numbering(self) -> Numbering:
-        """How the points are counted."""
+        """Numbering of the points."""
         return Numbering(len(self.space.modes), len(self.options), len(self.space.batches))
 
     def look_at(self, part: Part) -> None:
-        """Evaluate all modes and batches of some layouts in one precision, but what cannot be in the answer."""
+        """Evaluate all modes and batches of some layouts in one precision, except what cannot be in the answer."""
         layouts = len(part.space.grid)
         for overlap in (False, True):
             blocks = [
@@ -113,7 +113,7 @@ class EngineSearch:
                 self.shortlist.add(block.timed(some, rows, mask))
 
     def answer(self) -> Engines:
-        """Pick from all that was looked at."""
+        """Pick from everything that was evaluated."""
         if not self.shortlist.looked_at:
             raise InputError(
                 what="modes",
@@ -140,7 +140,7 @@ class EngineSearch:
         )
 
     def _usd_lower_bound(self, points: Points) -> float:
-        """What no engine within the time per output token can be below, with every slot taken [USD per million]."""
+        """Lower bound of the cost within the limit on the time per output token, all slots taken [USD per million]."""
         limit = np.inf if self.limits.tpot_s is None else self.limits.tpot_s
         batches, serves = self.space.batches, np.append(points.serves, False)
         place = np.searchsorted(points.index, points.index + 1)
@@ -156,7 +156,7 @@ class EngineSearch:
         return float(np.min(least, initial=np.inf))
 
     def _closed(self, points: Points) -> Found:
-        """The best with every slot taken all the time."""
+        """The best engines with every slot always taken."""
         serves = points.serves
         front = pareto_front(np.where(serves, 1.0 / points.tpot_s, np.nan), points.cost)
         kept = np.flatnonzero(serves & points.meets(self.limits))
@@ -164,7 +164,7 @@ class EngineSearch:
         ranked = self._distinct(
             points, order, lambda place: _style(self.options[place.row], self.space.precisions[place.label]), 10
         )
-        # the grid of batches is coarse: each of the cheapest combinations may be the best between its points
+        # the grid of batches is coarse: any of the cheapest combinations may be the best between its points
         near = self._distinct(points, order, lambda place: (place.label, place.mode, place.row), 12)
         refined = [self._refined(candidate) for candidate in near]
         refined.sort(key=lambda option: option.usd_per_mtok_output_all_in)
@@ -179,7 +179,7 @@ class EngineSearch:
         )
 
     def _open(self, points: Points) -> Found | None:
-        """The best under arrivals at random among the engines that are promising; None where there are none."""
+        """The best of the promising engines under random arrivals; None if there are none."""
         picks: list[Pick] = []
         for engine in self._promising(points):
             place = self.numbering.place(engine * len(self.space.batches))
@@ -198,10 +198,10 @@ class EngineSearch:
         return replace(found, rejected=[*unfit, *found.rejected])
 
     def _promising(self, points: Points) -> list[int]:
-        """Engines that are near the front with every slot taken, or the cheapest within the limits.
+        """Engines that are near the closed-loop front, or the cheapest within the limits.
 
-        The closed loop is often too early with the first token, seldom too late: the cheapest within the limit, within
-        half of it, and within one and a half of it are looked at.
+        The closed loop often underestimates the time to first token and seldom overestimates it: the cheapest within
+            the limit, within half of it, and within 1.5 times the limit are taken.
 
         Returns:
             Indices of engines: those of their points over the number of batches.
@@ -219,7 +219,7 @@ class EngineSearch:
 
         if serves.size:
             order = np.lexsort((cost, tpot_s))
-            cheapest = np.minimum.accumulate(cost[order])  # of all that are as fast
+            cheapest = np.minimum.accumulate(cost[order])  # of all engines that are as fast
             take(cost / cheapest[np.searchsorted(tpot_s[order], tpot_s, side="right") - 1], MOST_NEAR, NEAR)
             within = np.ones(serves.size, dtype=bool) if self.limits.tpot_s is None else tpot_s <= self.limits.tpot_s
             late = (LATE, 1.0, 0.5) if self.limits.ttft_s is not None else (np.inf,)
@@ -239,7 +239,7 @@ class EngineSearch:
         )
 
     def _least(self, points: Points, values: Array) -> Candidate | None:
-        """The one that serves with the smallest value; None where none serves."""
+        """The serving candidate with the smallest value; None if there is none."""
         if not np.any(points.serves):
             return None
         return self._candidate(points, int(np.nanargmin(np.where(points.serves, values, np.nan))))
@@ -287,7 +287,7 @@ class EngineSearch:
         )
 
     def _refined(self, candidate: Candidate) -> Candidate:
-        """The cheapest whole batch between the neighbours of the grid point."""
+        """The cheapest integer batch size between the neighbours of the grid point."""
         at = candidate.sequences_per_rank
         above = self.space.batches[self.space.batches > at]
         stop = int(above[0]) if above.size else at + 1
@@ -358,14 +358,14 @@ class EngineSearch:
         if found.fastest is None or found.soonest is None:
             return "no batch that fits can be kept full: prefill is slower than decoding frees slots", None
         fastest, soonest = found.fastest, found.soonest
-        parts = [f"nothing that fits keeps the limits; fastest tpot {fastest.tpot_s * 1e3:.3g} ms ({_short(fastest)})"]
+        parts = [f"nothing that fits meets the limits; fastest tpot {fastest.tpot_s * 1e3:.3g} ms ({_short(fastest)})"]
         if self.limits.ttft_s is not None:
-            parts.append(f"soonest ttft {soonest.ttft_s * 1e3:.3g} ms ({_short(soonest)})")
+            parts.append(f"lowest ttft {soonest.ttft_s * 1e3:.3g} ms ({_short(soonest)})")
         return "; ".join(parts), None
 
 
 def _style(layout: Layout, precision: Precision) -> object:
-    """What makes a layout another style: tp, pp, moe_tp and precision."""
+    """Key that distinguishes styles of layouts: tp, pp, moe_tp and precision."""
     return layout.tp, layout.pp, layout.moe_tp, precision.label
 
 

@@ -33,7 +33,7 @@ LAYOUTS_AT_ONCE = 2048  # bounds the memory of a search over thousands of chips
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What is looked at: layouts × precisions × modes × batches per rank."""
+    """A search space: layouts × precisions × modes × batches per rank."""
 
     model: AnyModel
     cluster: Cluster
@@ -56,7 +56,7 @@ class Space:
         return per_precision * len(self.precisions)
 
     def launches(self, precision: Precision, mode: Mode, role: Role = "both", cp: int = 1) -> Array:
-        """Whether the engine starts each layout, shape (layouts,); all of them without rules.
+        """Whether the engine supports each layout, shape (layouts,); true for all without launch rules.
 
         Args:
             cp: ranks that share a context [count].
@@ -76,7 +76,7 @@ class Space:
 
     @property
     def usd_per_chip_s(self) -> Array:
-        """What a chip in use costs with the chips that are paid beside it, shape (layouts,) [USD/s]."""
+        """Cost of a chip in use, including unused chips that are paid for, shape (layouts,) [USD/s]."""
         return price_per_chip_s(self.cluster)[0] * paid_share(self.cluster, self.grid.chips_per_replica)
 
     @property
@@ -85,11 +85,11 @@ class Space:
         return stack_of(self.calibration, self.cluster.chip.hbm_bytes)
 
     def server(self, batched_tokens: float | None = None) -> ServerMemory:
-        """What a server of the space keeps of a chip."""
+        """Memory of a chip that a server of the space needs besides weights and cache."""
         return self.stack.memory(batched_tokens, self.memory_fraction)
 
     def free_bytes(self, precision: Precision, batched_tokens: float, cp: int = 1) -> Array:
-        """Bytes left on the fullest chip at every (layout, batch); linear in the sequences.
+        """Free bytes on the fullest chip at every (layout, batch); linear in the sequences.
 
         Args:
             cp: ranks that share each context [count].
@@ -129,7 +129,7 @@ class Space:
         )
 
     def parts(self) -> Iterator[Part]:
-        """Some layouts after the others, each in every precision; memory holds the tables of one part at a time."""
+        """Parts of the layouts, each in every precision, so that memory holds the tables of one part at a time."""
         law = expert_law(self.model, self.grid, self.routing)
         for start in range(0, len(self.grid), LAYOUTS_AT_ONCE):
             some = slice(start, start + LAYOUTS_AT_ONCE)
@@ -146,10 +146,10 @@ class Part:
     """Some layouts of a space in one precision, with their pass tables.
 
     Args:
-        space: of these layouts only.
-        start: index of the first of them in the whole space.
+        space: the space of these layouts only.
+        start: index of the first layout in the whole space.
         label: index of the precision.
-        engine: the tables.
+        engine: their pass tables.
     """
 
     space: Space
@@ -163,7 +163,7 @@ class Part:
     )
 
     def take(self, rows: Array) -> Part:
-        """Some of the layouts, shape (layouts,) of indices; decode steps that are known stay so."""
+        """A selection of the layouts by index, shape (layouts,); decode steps that are known are kept."""
         space = replace(self.space, grid=self.space.grid.take(rows))
         found = replace(self, space=space, engine=self.engine.take(rows))
         found._decode_s.update({overlap: seconds[rows] for overlap, seconds in self._decode_s.items()})
@@ -181,7 +181,7 @@ class Part:
         return self._decode_s[two_batch_overlap]
 
     def free_bytes(self, batched_tokens: float, cp: int = 1) -> Array:
-        """Bytes left on the fullest chip at every layout and batch; see `Space.free_bytes`."""
+        """Free bytes on the fullest chip at every layout and batch; see `Space.free_bytes`."""
         if (batched_tokens, cp) not in self._free_bytes:
             self._free_bytes[batched_tokens, cp] = self.space.free_bytes(self.precision, batched_tokens, cp)
         return self._free_bytes[batched_tokens, cp]

@@ -9,7 +9,7 @@ from rackline.search.choice import Choice
 from rackline.search.served import Site
 from rackline.search.sustained_rate import SustainedRate, sustained_rate
 
-CONTENDERS = 3  # ways of one kind that are tried, where the cheapest cannot keep its limits when it is served
+CONTENDERS = 3  # options of one kind that are simulated if the cheapest does not meet its limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class Finalist:
     """The best of one kind.
 
     Args:
-        choice: served, or with the reason why not; None where none keeps the limits.
+        choice: simulated, or with the reason why not; None if none meets the limits.
         reason: why none does.
     """
 
@@ -27,11 +27,11 @@ class Finalist:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One engine, or pools.
+    """Single engines, or pools.
 
     Args:
         choices: the cheapest by their estimates, cheapest first; may be empty.
-        usd_lower_bound: what none of the kind can be below [USD per million output tokens].
+        usd_lower_bound: lower bound of the cost of this kind [USD per million output tokens].
     """
 
     choices: Sequence[Choice]
@@ -39,13 +39,13 @@ class Kind:
 
 
 def serve_kinds(site: Site, kinds: Sequence[Kind]) -> list[Finalist]:
-    """Serve the cheapest of each kind, the cheapest kind first.
+    """Simulate the cheapest of each kind, the cheapest kind first.
 
-    A kind is not served only where it cannot win: its lower bound, with every slot taken all the time and no limit to
-    the first token, is above what the other costs when it is served.
+    A kind is skipped only if it cannot win: if its lower bound, with every slot always taken and no limit on the time
+    to first token, is above the simulated cost of the other kind.
 
     Args:
-        site: what all share.
+        site: what all of them share.
     """
     found = [Finalist() for _ in kinds]
     costs = [kind.choices[0].usd_per_mtok_output_all_in if kind.choices else float("inf") for kind in kinds]

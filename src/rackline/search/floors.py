@@ -1,4 +1,4 @@
-"""Lower bounds of a deployment: latency of a single sequence, and cost of a token's own work."""
+"""Lower bounds of a deployment: the latency of a single sequence, and the cost of a token's own work."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _LARGE_BATCH = 1.0e7  # sequences per rank at which reading the weights costs no
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floors:
-    """Blackboard limits of one deployment, and how far above them it runs.
+    """Lower bounds of one deployment, and how far above them it runs.
 
     Args:
         latency_s: blackboard step of a single sequence, which reads only the experts that it uses [s].
         full_read_s: all weights of a replica over the bandwidth of its chips (lecture C09), the floor of a batch that
             touches every expert [s].
-        usd_per_mtok_output: price of the longer of a token's own compute and KV reads (C11).
-        latency_ratio, cost_ratio: predicted over floor.
+        usd_per_mtok_output: cost of the longer of a token's own compute and KV reads (C11) [USD per million].
+        latency_ratio, cost_ratio: prediction over lower bound [ratio].
     """
 
     latency_s: float
@@ -34,10 +34,10 @@ class Floors:
 def floors(
     deployment: Deployment, workload: Workload, tpot_s: float, usd_per_mtok_output: float, usd_per_chip_s: float
 ) -> Floors:
-    """Floors of a deployment and the ratios of a candidate to them.
+    """Lower bounds of a deployment, and the ratios of a candidate to them.
 
     Args:
-        tpot_s, usd_per_mtok_output: of the candidate.
+        tpot_s, usd_per_mtok_output: those of the candidate [s], [USD per million].
         usd_per_chip_s: price of a chip [USD/s].
     """
     whole = sum(float(v) for v in weight_bytes(deployment.model, Layout(), deployment.precision).values())

@@ -2,7 +2,7 @@
 
 Options of vLLM 0.12 to 0.33 and SGLang 0.5.6 to 0.5.23 as their own argument parsers take them (`bench/engine_flags.py`
 gives the commands to the parsers), and of TensorRT-LLM 1.2 as documented (trtllm-serve, LLM arguments), read on
-2026-11-22. What an engine cannot express is a note beside the command, never left out silently.
+2026-11-22. What an engine cannot express is stated in a note with the command, never omitted silently.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rackline.serving.workload import Mode, Workload
 
 STACKS = ("vllm", "sglang", "trtllm")
 HOST = "HOST"
-"""Stands for the address of a replica's first host."""
+"""Placeholder for the address of a replica's first host."""
 _ATTENTION_DP_OPTION = (0, 5, 23)  # first SGLang that was read with --attn-dp-size; --dp-size meant it before
 _FP4_WHILE_LOADING = {"vllm": ((0, 33), "nvfp4_per_token"), "sglang": ((0, 5, 23), "nvfp4_online")}  # first read
 
@@ -39,9 +39,9 @@ class LaunchCommand:
         words: the command and its arguments.
         version: of the stack, whose options these are.
         options_file: lines of a YAML file that the command reads, empty for none.
-        notes: what the stack sets otherwise, and what is to do on other hosts.
-        lacks: what of the plan the stack cannot express.
-        replicas: how often it is started [count].
+        notes: settings that differ in the stack, and commands for other hosts.
+        lacks: parts of the plan that the stack cannot express.
+        replicas: number of times that it is started [count].
         chips_per_replica: [count].
         num_hosts: hosts of one replica [count].
     """
@@ -60,7 +60,7 @@ class LaunchCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    """What can be loaded.
+    """Checkpoints that can be loaded.
 
     Args:
         released: Hugging Face id or path of the checkpoint as released.
@@ -73,7 +73,7 @@ class Checkpoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """What a command needs to know.
+    """A replica to be launched.
 
     Args:
         model_id: Hugging Face id or path.
@@ -97,7 +97,7 @@ class Replica:
 
     @property
     def prefills(self) -> bool:
-        """Whether it takes prompts."""
+        """Whether it runs prefill."""
         return self.role in ("both", "prefill")
 
     @property
@@ -107,7 +107,7 @@ class Replica:
 
     @property
     def is_pool(self) -> bool:
-        """Whether another replica does the other half."""
+        """Whether another replica runs the other phase."""
         return not (self.prefills and self.decodes)
 
     @property
@@ -122,7 +122,7 @@ class Replica:
 
     @property
     def redundant_experts(self) -> int:
-        """Experts that are held twice so that every rank holds as many as the others [count]."""
+        """Experts with a second copy, so that every rank has the same number [count]."""
         return -self.num_experts % self.layout.ep
 
     @property
@@ -138,7 +138,7 @@ class Replica:
 
     @property
     def running(self) -> int:
-        """Sequences of one rank; a prefill replica holds those of one pass and the next [sequences]."""
+        """Running sequences of one rank; for a prefill replica those of one pass and the next [sequences]."""
         match self.role:
             case "prefill":
                 return 2 * math.ceil(self.mode.max_batched_tokens / self.workload.new_tokens)
@@ -174,12 +174,12 @@ def launch_command(stack: str, replica: Replica, version: str = "") -> LaunchCom
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What an engine loads for the weights of a precision.
+    """The checkpoint that an engine loads for a precision.
 
     Args:
         model_id: Hugging Face id or path.
         quantise_to: data type to which the engine converts the weights while it loads them; empty for none.
-        note: what is to know of it; empty for nothing.
+        note: remark; empty for none.
         lack: what is missing; empty where the weights are those of the plan.
     """
 
@@ -190,7 +190,7 @@ class Loaded:
 
 
 def checkpoint(found: Checkpoints, chosen: Precision, native: Precision) -> Loaded:
-    """What is loaded for the weights of a precision.
+    """Find the checkpoint to load for a precision.
 
     Args:
         native: precision of the released checkpoint.
@@ -363,7 +363,13 @@ def _trtllm(replica: Replica) -> LaunchCommand:
 
 
 def plan_commands(
-    plan: Plan, found: Checkpoints, stack: str, version: str = "", prefill_on: Cluster | None = None
+    plan: Plan,
+    found: Checkpoints,
+    stack: str,
+    version: str = "",
+    prefill_on: Cluster | None = None,
+    *,
+    leftover: bool = False,
 ) -> list[LaunchCommand]:
     """Commands of a plan's cheapest deployment: one for an engine that does both, two for pools; none without answer.
 
@@ -372,6 +378,7 @@ def plan_commands(
         stack: "vllm", "sglang", "trtllm"; the calibration's own stack is the usual choice.
         version: of the stack; the newest that was read when it is empty.
         prefill_on: cluster of the prefill pool, where that is another one.
+        leftover: one more for the engine on paid chips that these leave free.
     """
     best = plan.best
     if best is None:
@@ -383,6 +390,9 @@ def plan_commands(
     for role, what in roles:
         on = prefill_on if role == "prefill" and prefill_on is not None else plan.cluster
         commands.append(_role_command(plan, best, on, found, role, what, stack, version))
+    if leftover and best.leftover is not None:
+        beside = best.leftover.choice
+        commands.append(_role_command(plan, beside, plan.cluster, found, "both", beside, stack, version))
     return commands
 
 

@@ -23,7 +23,7 @@ Role = Literal["both", "prefill", "decode"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What an engine is asked to start.
+    """A configuration that an engine is asked to launch.
 
     Args:
         sharding: one layout, or many as arrays.
@@ -158,12 +158,12 @@ CHECKS: Mapping[str, Check] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRules:
-    """The rules of one engine in one version.
+    """The launch rules of one engine in one version.
 
     Args:
-        engine: its name.
-        version: which one; the newest that was read by default.
-        rules: by name, those of the version.
+        engine: name of the engine.
+        version: version of the engine; by default the newest with known rules.
+        rules: the rules of the version by name.
     """
 
     engine: str
@@ -185,7 +185,7 @@ class LaunchRules:
         return found
 
     def refusal(self, asked: Asked) -> str | None:
-        """Why the engine does not start one layout, in one line; None when it does."""
+        """Why the engine does not launch a layout, in one line; None if it does."""
         for _, rule, breaks in self.broken(asked):
             if breaks[0]:
                 return f"{self.engine} {self.version} does not launch it: {rule.says}"

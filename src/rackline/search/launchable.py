@@ -1,4 +1,4 @@
-"""The part of a search space that the engine launches, and the better layouts that it refuses."""
+"""The part of a search space that the engine supports, and better layouts that it does not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rackline.serving.workload import Mode
 
 
 def launchable(space: Space, options: list[Layout], *, pools: bool) -> tuple[Space, list[Layout]]:
-    """The space without what the engine starts in no combination; unchanged where it starts nothing at all.
+    """The space without layouts that the engine cannot launch in any combination; unchanged if it launches none.
 
     Args:
         options: layouts of the space.
@@ -59,7 +59,7 @@ def _in_pools(space: Space, *, every: bool = False) -> Array:
 
 
 def starts_nothing(space: Space) -> str:
-    """Why the engine starts no engine of the space, in one line; empty where it starts one."""
+    """Why the engine launches nothing in the space, in one line; empty if it launches something."""
     if space.rules is None:
         return ""
     if any(np.any(space.launches(one, mode)) for one in space.precisions for mode in space.modes):
@@ -84,7 +84,7 @@ def better_refused(
     Args:
         space: with the rules, before `launchable`.
         options: its layouts.
-        best: the cheapest that is launched; its precision and scheduler are looked at, all without it.
+        best: the cheapest that is launched; its precision and scheduler are considered, all without it.
         open_loop: by which estimate, as of the best.
     """
     rules = space.rules

@@ -1,9 +1,9 @@
-"""Engines in an open loop: rate and latencies of the most promising ones of a search under arrivals at random.
+"""Engines in an open loop: rate and latencies of the most promising ones of a search under random arrivals.
 
-The search over all points is one of closed loops: every slot decodes all the time. That bounds what an engine can cost
-from below, and says which may be worth more work. Those are evaluated here at mean numbers in flight, from a part of a
-sequence on a rank to what memory holds, each at the request rate that keeps it there (`rackline.serving.open_loop`),
-with the wait for a slot (`rackline.serving.slots`).
+The search over all points assumes closed loops, in which every slot is always decoding. This bounds the cost of an
+engine from below and shows which engines are worth more work. Those are evaluated here at mean numbers in flight, from
+a fraction of a sequence per rank to the largest number that fits in memory, each at the request rate that keeps it
+there (`rackline.serving.open_loop`), with the wait for a slot (`rackline.serving.slots`).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from rackline.serving.slots import slot_wait_s
 from rackline.serving.steady import Engine, SteadyState, steady_state
 from rackline.serving.workload import Mode
 
-SLOTS_PER_SEQUENCE, MORE_SLOTS = 2, 8  # slots for bursts: twice the mean number in flight, and some
-FEW = (0.125, 0.25, 0.5)  # sequences on a rank in the mean, where even one is too many for a limit
+SLOTS_PER_SEQUENCE, MORE_SLOTS = 2, 8  # slots for bursts: twice the mean number in flight, and 8 more
+FEW = (0.125, 0.25, 0.5)  # mean sequences on a rank, where even one is too many for a limit
 _OVER = 1.05  # of the closed loop: error of the open one
-_FULL = 0.99  # of the slots: beyond, the wait for one has no use
+_FULL = 0.99  # of the slots: beyond it, the wait for a slot grows without bound
 _STEPS = 17  # of the number in flight between two points of the grid
-_REFINED, _RANKED = 8, 10  # engines looked at between the points, and shown beside the best
-_TPOT_ERROR, _TTFT_ERROR = 1.05, 1.1  # of the estimate; where nothing keeps the limits, the simulation decides
+_REFINED, _RANKED = 8, 10  # engines refined between the points, and shown with the best
+_TPOT_ERROR, _TTFT_ERROR = 1.05, 1.1  # of the estimate; where nothing meets the limits, the simulation decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,15 @@ class Pick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a search over engines found, by one kind of estimate.
+    """Result of a search over engines, by one kind of estimate.
 
     Args:
-        refined: the cheapest that keep the limits, between the points of the grid, cheapest first.
+        refined: the cheapest that meet the limits, between the points of the grid, cheapest first.
         pareto: front of tokens/s/user against cost, fastest first.
-        ranked: cheapest of each style that keeps the limits, cheapest first.
+        ranked: cheapest of each style that meets the limits, cheapest first.
         rejected: nearest candidate for each reason of rejection.
-        fastest, soonest: with the least time per output token and to first token; None where nothing serves.
+        fastest, soonest: candidates with the least time per output token and the least time to first token; None if
+            nothing serves.
     """
 
     refined: Sequence[Candidate]
@@ -75,16 +76,16 @@ class OpenPoints:
     """Engines at mean numbers in flight; arrays (picks, points).
 
     Args:
-        in_flight: sequences of a rank and micro-batch, in the mean [sequences].
+        in_flight: sequences of a rank and micro-batch, on average [sequences].
         tpot_s, ttft_s: means; ttft_s is infinite where the state does not exist [s].
-        ttft_alone_s: time to first token of a request that waits for nobody [s].
+        ttft_alone_s: time to first token of a request without waiting [s].
         cost: all cost over output tokens [USD per million].
         rate: output tokens of a chip [tokens/s].
         free_bytes: on the fullest chip at this number [bytes].
-        prompt_cost_share: share of the time that prompts cost.
-        utilisation: load of the path of prompts.
+        prompt_cost_share: share of the time that goes to prompts [1].
+        utilisation: load of the prefill path [1].
         steepness: growth of the time per output token with the rate, d ln tpot / d ln rate.
-        serves: whether it is a steady state that memory holds.
+        serves: whether it is a steady state that fits in memory.
     """
 
     in_flight: Array
@@ -102,7 +103,7 @@ class OpenPoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenEngines:
-    """Some engines of a space, to be looked at in an open loop.
+    """Engines of a space, to be evaluated in an open loop.
 
     Args:
         options: layouts of the space.
@@ -125,7 +126,7 @@ class OpenEngines:
         """Each engine at numbers of its own.
 
         Args:
-            in_flight: rising along each row, (picks, points) [sequences].
+            in_flight: ascending along each row, (picks, points) [sequences].
         """
         names = OpenPoints.__slots__
         found = {name: np.empty(in_flight.shape) for name in names}
@@ -145,7 +146,7 @@ class OpenEngines:
         part = replace(space, grid=LayoutGrid.of([self.options[pick.row] for pick in picks]), threads=1)
         law = expert_law(space.model, part.grid, space.routing)
         budgets = np.array([[float(pick.mode.max_batched_tokens)] for pick in picks])
-        few = np.full((len(picks), 1), FEW[0])  # where nobody waits
+        few = np.full((len(picks), 1), FEW[0])  # where no request waits
         engine = part.engine(first.precision, law)
         whole = open_loop(
             engine,
@@ -197,7 +198,7 @@ class OpenEngines:
         )
 
     def _most_requests_per_s(self, engine: Engine, mode: Mode, budgets: Array, n: Array) -> Array:
-        """What the engines serve where n sequences decode all the time; 0 where prompts take too long for that."""
+        """Rate of the engines with n sequences always decoding; 0 if prompts take too long for that."""
         found = np.empty(n.shape)
         for budget in np.unique(budgets):
             mine = np.flatnonzero(budgets == budget)
@@ -242,7 +243,7 @@ class OpenEngines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenSearch:
-    """The best of some engines under arrivals at random.
+    """The best of some engines under random arrivals.
 
     Args:
         picks: the engines.
@@ -289,7 +290,7 @@ class OpenSearch:
         )
 
     def _rejected(self, points: OpenPoints, best_cost: float) -> list[Rejected]:
-        """The nearest that break a limit of latency."""
+        """The nearest candidates that break a latency limit."""
         index = np.flatnonzero(np.isfinite(points.cost))
         flat = Points(
             index=index,
@@ -319,12 +320,12 @@ class OpenSearch:
         return self._at(points, int(np.argmin(np.where(points.serves, values, np.inf))))
 
     def _meets(self, points: OpenPoints, strict: float) -> Array:
-        """Which keep the limits; within the error of the estimate where `strict` is 0."""
+        """Which meet the limits; within the error of the estimate where `strict` is 0."""
         found = np.ones(points.cost.shape, dtype=bool)
         if self.limits.tpot_s is not None:
             found &= points.tpot_s <= self.limits.tpot_s * (1.0 if strict else _TPOT_ERROR)
         if self.limits.ttft_s is not None:
-            # waits are about exponential: so long is the wait that a percentile of the requests has
+            # waits are nearly exponential: the wait at a percentile of the requests
             place = self.limits.ttft_percentile or 0.0
             waits = np.where(points.serves, np.maximum(points.ttft_s - points.ttft_alone_s, 0.0), 0.0)
             ttft_s = points.ttft_s + waits * max(-np.log1p(-place / 100.0) - 1.0, 0.0)
@@ -352,16 +353,16 @@ class OpenSearch:
 
 @np.errstate(invalid="ignore", over="ignore")  # beyond saturation
 def _in_turn(state: SteadyState, alone_s: Array, replicas: Array) -> Array:
-    """Time to first token where replicas get the arrivals in turn, which are nearly regular then [s].
+    """Time to first token if replicas receive the arrivals in turn, so that they are nearly regular [s].
 
-        ttft = alone + (ttft of arrivals at random - alone) / k · exp(-2 (1 - rho) (1 - 1/k)² / (3 rho))
+        ttft = alone + (ttft of random arrivals - alone) / k · exp(-2 (1 - rho) (1 - 1/k)² / (3 rho))
 
     Args:
-        state: of one replica with arrivals at random.
-        alone_s: time to first token where nobody waits [s].
+        state: of one replica with random arrivals.
+        alone_s: time to first token without waiting [s].
         replicas: k, (layouts, 1) [count].
 
-    Sources: Krämer and Langenbach-Belz 1976, for arrivals in turn with variance 1/k.
+    Sources: Krämer and Langenbach-Belz 1976, for round-robin arrivals with variance 1/k.
     """
     rho = np.clip(state.prefill_cost_share, 1e-9, 1.0)
     share = np.exp(-2.0 * (1.0 - rho) / (3.0 * rho) * (1.0 - 1.0 / replicas) ** 2) / replicas

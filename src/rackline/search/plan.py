@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -26,6 +27,7 @@ from rackline.search.finalists import Kind, serve_kinds
 from rackline.search.fits import ClusterNeed
 from rackline.search.launch_rules import rules_of
 from rackline.search.launchable import better_refused, better_refused_pair, launchable, starts_nothing
+from rackline.search.leftover import serve_leftover, with_leftover
 from rackline.search.pool_space import ANY_POOL, PrefillPool, prefill_space
 from rackline.search.rejected import Rejected
 from rackline.search.served import Site
@@ -39,16 +41,16 @@ class Plan:
     """The answer.
 
     Args:
-        aggregated: the cheapest single engine that keeps every limit; None when there is none, see `reason`.
+        aggregated: the cheapest single engine that meets every limit; None if there is none, see `reason`.
         pareto: front of tokens/s/user against cost, of all that fit, fastest first.
-        ranked: cheapest single engine of each tp, pp, moe_tp and precision that keeps the limits, cheapest first.
+        ranked: cheapest single engine of each tp, pp, moe_tp and precision that meets the limits, cheapest first.
         rejected: nearest candidate for each reason of rejection.
         candidates_evaluated: points whose times were computed.
         combinations: distinct layout × precision × mode among them.
         priced: False when costs are chip-hours, because the cluster has no price.
         rules_name: engine and version whose launch rules every layout keeps; empty without rules.
-        reason: why no single engine keeps the limits; empty when one does.
-        disaggregated: the search over separate pools for prefill and decode; None when not asked.
+        reason: why no single engine meets the limits; empty when one does.
+        disaggregated: the search over separate prefill and decode pools; None if not requested.
     """
 
     json_keys: ClassVar = (
@@ -99,23 +101,23 @@ class Plan:
 
     @property
     def pools(self) -> Choice | None:
-        """The cheapest pair of pools that keeps every limit; None when there is none or none was asked for."""
+        """The cheapest pair of pools that meets every limit; None when there is none or none was asked for."""
         return self.disaggregated.best if self.disaggregated else None
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """The cheapest of each kind that keeps the limits, cheapest first."""
+        """The cheapest of each kind that meets the limits, cheapest first."""
         found = [choice for choice in (self.aggregated, self.pools) if choice is not None]
-        return tuple(sorted(found, key=lambda choice: choice.usd_per_mtok_output_all_in))
+        return tuple(sorted(found, key=lambda choice: choice.usd_with_leftover))
 
     @property
     def best(self) -> Choice | None:
-        """The cheapest way to serve that keeps every limit, of one engine or of two pools; None when there is none."""
+        """The cheapest option that meets every limit, a single engine or two pools; None if there is none."""
         return next(iter(self.choices), None)
 
     @property
     def runner_up(self) -> Choice | None:
-        """The cheapest of the other kind; None when only one kind keeps the limits."""
+        """The cheapest of the other kind; None when only one kind meets the limits."""
         return self.choices[1] if len(self.choices) > 1 else None
 
     def served(self, site: Site, engines: Engines) -> Plan:
@@ -128,15 +130,15 @@ class Plan:
         both = self.disaggregated
         pairs = both.contenders if both else ()
         kinds = (
-            Kind(choices=engines.contenders, usd_lower_bound=engines.usd_lower_bound),
-            Kind(choices=pairs, usd_lower_bound=both.usd_lower_bound if both else 0.0),
+            Kind(choices=engines.contenders, usd_lower_bound=_lower_bound(engines.contenders, engines.usd_lower_bound)),
+            Kind(choices=pairs, usd_lower_bound=_lower_bound(pairs, both.usd_lower_bound if both else 0.0)),
         )
         alone, apart = serve_kinds(site, kinds)
         if both is not None and pairs:
-            both = replace(both, best=apart.choice, reason=apart.reason)
+            both = replace(both, best=serve_leftover(apart.choice, site), reason=apart.reason)
         return replace(
             self,
-            aggregated=alone.choice,
+            aggregated=serve_leftover(alone.choice, site),
             reason=alone.reason if engines.contenders else self.reason,
             disaggregated=both,
         )
@@ -155,18 +157,18 @@ def plan(
     threads: int = 2,
     served: bool = True,
 ) -> Plan:
-    """Look at every layout × precision × mode × batch and return the cheapest that keeps the limits.
+    """Evaluate every layout × precision × mode × batch and return the cheapest that meets the limits.
 
     Args:
-        model, cluster, workload: what is served, on what, for whom.
+        model, cluster, workload: the model, the cluster and the requests.
         search_space: restricts the space, which is exhaustive by default.
         routing: how tokens spread over experts; as fitted to servers of the calibration's stack by default.
         prefill: of separate pools for prefill and decode; None to look at single engines only.
-        served: rank engines by arrivals at random, serve the cheapest in the simulator and find the rate at which the
-            limits hold; without, engines are those of a closed loop, with every slot taken all the time.
+        served: whether to rank engines under random arrivals and simulate the cheapest to find the rate at which the
+            limits hold; else engines are ranked in a closed loop, with every slot always taken.
 
     Raises:
-        InputError: an empty space.
+        InputError: the space is empty.
     """
     limits, among = constraints or Constraints(), search_space or SearchSpace()
     options = list(among.layouts) if among.layouts is not None else enumerate_layouts(model, cluster.num_chips)
@@ -195,6 +197,10 @@ def plan(
     apart = None if prefill is None else PoolSearch.of(space, options, limits, prefill_space(space, prefill))
     engines = _looked_at(space, options, limits, apart, open_loop=served)
     pools = None if apart is None else apart.answer()
+    engines = replace(engines, contenders=tuple(with_leftover(engines.contenders, space, limits, open_loop=served)))
+    if pools is not None and pools.contenders and (prefill is None or prefill.cluster is None):
+        pairs = tuple(with_leftover(pools.contenders, space, limits, open_loop=served))
+        pools = replace(pools, contenders=pairs, best=pairs[0])
     better = [better_refused(whole, everything, limits, next(iter(engines.contenders), None), open_loop=served)]
     if prefill is not None and pools is not None:
         launched = [*engines.contenders[:1], *pools.contenders[:1]]
@@ -216,7 +222,7 @@ def plan(
         reason=engines.reason,
         need=engines.need,
         assumptions=(
-            "one request length; arrivals at random",
+            "one request length; random arrivals",
             "KV of every sequence reserved at its final context",
             f"{_bill(cluster)}; experts chosen by {space.routing.label()}",
             f"calibration {calibration.name} ({calibration.evidence})",
@@ -250,6 +256,11 @@ def _looked_at(
         if apart is not None:
             apart.look_at(part)
     return search.answer().without_answer(refused) if refused else search.answer()
+
+
+def _lower_bound(choices: Sequence[Choice], usd: float) -> float:
+    """What none of a kind can be below, also with engines on the chips that it leaves free [USD per million]."""
+    return usd * min((one.usd_with_leftover / one.usd_per_mtok_output_all_in for one in choices), default=1.0)
 
 
 def _bill(cluster: Cluster) -> str:

@@ -46,7 +46,7 @@ class Points:
         return (self.free_bytes >= 0) & (self.utilisation < 1.0)
 
     def meets(self, limits: Constraints) -> Array:
-        """Which keep the latency limits."""
+        """Which meet the latency limits."""
         good = np.ones(len(self), dtype=bool)
         if limits.tpot_s is not None:
             good &= self.tpot_s <= limits.tpot_s

@@ -14,7 +14,7 @@ from rackline.serving.workload import Mode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolDetails:
-    """One pool seen from inside.
+    """Pass and memory of one pool.
 
     Args:
         time: of one pass, before two-batch overlap.

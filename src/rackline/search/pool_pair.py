@@ -13,7 +13,7 @@ from rackline.serving.workload import Mode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Replicas that do one thing.
+    """Replicas for one phase, prefill or decode.
 
     Args:
         cluster: name of the cluster it is part of.
@@ -21,8 +21,8 @@ class Pool:
         batch_size: sequences in flight on one replica; 0 for a prefill pool [sequences].
         sequences_per_rank: of one rank and micro-batch [sequences].
         seconds: time per output token of a decode pool, service time of a prompt of a prefill pool [s].
-        requests_per_s: that all replicas could serve [requests/s].
-        load: share of that which is used.
+        requests_per_s: capacity of all replicas [requests/s].
+        load: share of the capacity that is used [1].
     """
 
     json_keys: ClassVar = (
@@ -55,21 +55,21 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPair:
-    """One disaggregated way to serve, with its numbers.
+    """One disaggregated deployment, with its numbers.
 
     Args:
         prefill, decode: the pools.
         transfer: of a prompt's KV cache between them.
-        tpot_s, ttft_s: means under arrivals at random [s].
-        requests_per_s: that both pools serve together [requests/s].
+        tpot_s, ttft_s: means under random arrivals [s].
+        requests_per_s: capacity of both pools together [requests/s].
         billed_chips: that are paid for, whole rented units [count].
         output_tokens_per_s_per_chip: over the chips of both pools [tokens/s].
         usd_per_mtok_output_all_in: all cost over output tokens [USD per million]; chip-hours without a price.
         usd_per_mtok_input, usd_per_mtok_output: cost of the prefill pool over input tokens, of the decode pool over
             output tokens [USD per million].
-        ttft_alone_s: time to first token of a request that is alone [s].
+        ttft_alone_s: time to first token of a single request [s].
         basis: what the numbers rest on.
-        caveat: where the estimate is known to be off, and by how much; empty elsewhere.
+        caveat: known error of the estimate, and its size; empty if there is none.
     """
 
     json_keys: ClassVar = (
@@ -112,7 +112,7 @@ class PoolPair:
 
     @property
     def prefill_utilisation(self) -> float:
-        """Share of the prefill pool's rate that is used."""
+        """Load of the prefill pool [1]."""
         return self.prefill.load
 
     @property

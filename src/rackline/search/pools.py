@@ -22,12 +22,12 @@ from rackline.serving.open_loop import UNEVEN
 from rackline.serving.workload import Mode, Workload
 
 PREFILL_BUDGETS = (2048, 4096, 8192, 16384, 32768)  # new tokens of a pass on one rank
-LONG_PROMPT = 16384  # tokens from which on context parallelism is looked at
-_PAIRS = 200_000  # looked at a time: bounds the memory
-_IN_TURN = (1, 4)  # prefill replicas for whose load partners are looked for
+LONG_PROMPT = 16384  # tokens; context parallelism is considered for longer prompts
+_PAIRS = 200_000  # evaluated at a time: bounds the memory
+_IN_TURN = (1, 4)  # prefill replicas whose load decides the partners
 _PARTNERS = 2  # for each of them
-_NUMBERS = (1, 2, 4, 8, 16)  # prefill replicas for whose load ratios are looked for
-_FEW_CHIPS = 16  # of a cluster in which every number of prefill replicas is looked at
+_NUMBERS = (1, 2, 4, 8, 16)  # prefill replicas whose load decides the ratios
+_FEW_CHIPS = 16  # of a cluster in which every number of prefill replicas is considered
 _CLOSE = 1e-9  # of a replica: thirds of a host add up to whole ones
 _COUNTS = ("evaluated", "fitting")
 WAITING_PROMPTS = 2.0  # passes' worth of KV on a prefill chip: one being made, one being sent
@@ -254,7 +254,7 @@ def decode_points(part: Part, modes: list[Mode], link: FabricLevel) -> PoolPoint
 
 
 def seen_s(step_s: Array, batch: Array, peers: Array, workload: Workload) -> Array:
-    """Time per output token where requests arrive at random and `batch` of them decode in the mean [s].
+    """Time per output token where requests arrive at random and `batch` of them decode on average [s].
 
     A request sees itself beside the others, waits for the busiest of the peers, and for half a step until it joins;
     see `rackline.serving.pool_queue`.
@@ -383,7 +383,7 @@ def pair(prefill: PoolPoints, decode: PoolPoints, budget: Budget, slack_s: float
     """The cheapest prefill pool and the best ratio for each decode point, in whole replicas.
 
     A request costs (n a + m c) / min(n f, m r): least where m / n is nearest to f / r, from below or from above, so
-    that these two are all that is looked at, however many replicas there are; see `nearest_ratios`. Under a limit to
+    that these two are all that is considered, however many replicas there are; see `nearest_ratios`. Under a limit to
     the first token f grows with n, since arrivals in turn are more regular: partners are found with the f of
     one replica and of four, ratios with the f of several numbers, and the cheapest at its own f counts.
 

@@ -63,19 +63,19 @@ class RateCapacity:
 def rate_capacity(
     requests: Requests, serve: Serve, slo: Slo, *, tolerance: float = 0.02, most_runs: int = 24
 ) -> RateCapacity:
-    """Bisect the rate: the same requests, faster or slower.
+    """Bisect the highest rate within limits, with the same requests at scaled arrival times.
 
     Args:
         requests: open arrivals; their times are scaled.
-        serve: simulates them.
+        serve: function that simulates them.
         slo: limits with their percentile.
-        tolerance: of the rate, relative.
+        tolerance: relative tolerance of the rate [1].
         most_runs: simulations at most [count].
 
     Raises:
-        InputError: no limit, or requests that follow each other or come all at once (they have no rate).
+        InputError: there is no limit, or the requests have no rate because they follow each other or arrive at once.
 
-    Assumes: more requests a second never make latency better.
+    Assumes: latency does not improve with the request rate.
     """
     if not slo.limits():
         raise InputError(what="capacity", given="no limit", allowed="such as ttft=2s,tpot=50ms@p99")

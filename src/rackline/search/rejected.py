@@ -21,8 +21,8 @@ class Rejected:
 
     Args:
         what: short text of the candidate.
-        reason: which limit, what it has, what is allowed.
-        excess: how far beyond the limit, as a share of it.
+        reason: the limit, the value, and what is allowed.
+        excess: excess over the limit, as a share of it [1].
         candidate: its numbers.
     """
 
@@ -70,7 +70,7 @@ def nearest_rejected(
     Args:
         best_cost: cost of the answer; infinite when there is none.
         describe, short: a point by its position, as data and as text.
-        names: reasons that are looked at.
+        names: reasons that are considered.
     """
     found: list[Rejected] = []
     for name, (where, excess) in violations(points, limits).items():

@@ -21,12 +21,12 @@ from rackline.serving.workload import Mode, Workload
 from rackline.simulation import Handover, Pool, Result, pool_of, simulate
 from rackline.simulation.open_loop import Latency, OpenLoop, latency, queue_grows
 
-MEASURED = 4000  # requests of a run that count
+MEASURED = 4000  # measured requests of a run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What all ways to serve of one plan share.
+    """What all serving options of one plan share.
 
     Args:
         prefill_cluster, prefill_calibration: of the prefill pool.
@@ -55,14 +55,14 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """What a group of replicas measured in an open loop.
+    """Measurements of a group of replicas in a simulated open loop.
 
     Args:
-        requests_per_s: of all groups [requests/s].
-        requests: that were measured [requests].
-        in_flight: requests that decode or prefill on one replica of what decodes, in the mean [requests].
-        prompt_cost_share: share of the cost that prompts take.
-        ttft_s, tpot_s, e2e_s: [s].
+        requests_per_s: arrival rate at all groups [requests/s].
+        requests: measured requests [requests].
+        in_flight: mean number of requests in prefill or decode on one decode replica [requests].
+        prompt_cost_share: share of the cost that goes to prompts [1].
+        ttft_s, tpot_s, e2e_s: measured latencies [s].
         queue_grows: whether the queue keeps growing.
     """
 
@@ -90,14 +90,14 @@ class Simulated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The fewest replicas that behave as all: one engine, or prefill and decode replicas in their proportion.
+    """The smallest representative set of replicas: one engine, or prefill and decode replicas in proportion.
 
     Args:
         pool: replicas that decode.
-        prefill: replicas for prompts, with the way of the cache; None for one engine.
+        prefill: prefill replicas, with the transfer of the cache; None for a single engine.
         copies: groups in the whole deployment [count].
-        prefill_chips_share: chips for prompts over all; 0 for one engine.
-        beyond_s: time to first token that no pass accounts for [s].
+        prefill_chips_share: prefill chips over all chips; 0 for a single engine [1].
+        beyond_s: time to first token outside of all passes [s].
     """
 
     pool: Pool
@@ -108,13 +108,13 @@ class Group:
     workload: Workload
 
     def serve(self, requests_per_s: float, tpot_s: float, seed: int = 1, measured: int = MEASURED) -> Simulated:
-        """Serve a rate of all groups.
+        """Simulate the group at an arrival rate.
 
         Args:
-            requests_per_s: of the whole deployment [requests/s].
-            tpot_s: about what a token takes, for the sequences that are decoding at the start [s].
-            seed: of the arrivals.
-            measured: requests that count [requests].
+            requests_per_s: arrival rate at the whole deployment [requests/s].
+            tpot_s: approximate time per output token, for the sequences that are decoding at the start [s].
+            seed: random seed of the arrivals.
+            measured: measured requests [requests].
         """
         work = self.workload
         rate = requests_per_s / self.copies
@@ -157,13 +157,13 @@ class Group:
 
 
 def group_of(estimate: Candidate | PoolPair, site: Site, max_num_seqs: int) -> Group:
-    """Build the group of a way to serve.
+    """Build the group of a candidate.
 
     Args:
         max_num_seqs: sequences that one rank and micro-batch may run [sequences].
 
     Raises:
-        InputError: what the simulator cannot run, such as a model without a KV cache.
+        InputError: the simulator cannot run it, for example because the model has no KV cache.
     """
     work, limits = site.workload, site.limits
     base = replace(stack_of(site.calibration, site.cluster.chip.hbm_bytes), max_num_seqs=max_num_seqs)

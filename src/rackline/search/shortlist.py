@@ -56,7 +56,7 @@ class Standard:
 
     @classmethod
     def of(cls, points: Points, limits: Constraints, near: float) -> Standard | None:
-        """The standard that some points set; None where none keeps the limits, as then more is asked for.
+        """The standard that some points set; None where none meets the limits, as then more is asked for.
 
         Args:
             near: times the front up to which points are kept.
@@ -124,7 +124,7 @@ class Shortlist:
 def worth_keeping(points: Points, limits: Constraints, near: float = 1.0) -> Points:
     """The points without which the answer could change when others are added.
 
-    Those are the fronts of tokens/s/user and of each broken limit against cost, the cheapest that keep the limits, the
+    Those are the fronts of tokens/s/user and of each broken limit against cost, the cheapest that meet the limits, the
     one with most memory left, and the fastest and the soonest that fit.
     """
     serves = np.flatnonzero(points.serves)

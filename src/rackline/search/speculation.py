@@ -33,7 +33,7 @@ class SpeculationRow:
         tpot_s: time per output token [s].
         breakeven: tokens per step above which drafting pays [tokens].
         pays_up_to: largest batch at which it is faster than one token per step; 0 when at none [sequences].
-        best_batch: largest batch that keeps the limit; 0 when none does [sequences].
+        best_batch: largest batch that meets the limit; 0 when none does [sequences].
         output_tokens_per_s_per_chip: at that batch [tokens/s].
     """
 

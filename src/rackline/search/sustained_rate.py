@@ -193,7 +193,7 @@ class _Search:
         if held is not None:
             return self._sustained(held, _MOST_RUNS)
         worst = "nothing ends" if broken is None else self._worst(broken)
-        return NoSustainedRate(reason=f"no request rate keeps the limits: {worst}", simulated=True)
+        return NoSustainedRate(reason=f"no request rate meets the limits: {worst}", simulated=True)
 
     def _sustained(self, held: Simulated, runs: int) -> SustainedRate:
         return SustainedRate(

@@ -67,8 +67,8 @@ class TrainPlan:
     Args:
         tokens: of the whole run, None when only a step was asked for [tokens].
         asked_batch_tokens: of a step as asked for, from which the job's batch may differ [tokens].
-        schedules: that were looked at.
-        candidates_evaluated: runs looked at [count].
+        schedules: that were considered.
+        candidates_evaluated: runs considered [count].
         candidates_timed: of these, runs that fit and whose step was timed [count].
         best: fastest first.
         reason: why nothing fits; empty when something does.
@@ -129,7 +129,7 @@ def train_plan(
         tokens: of the whole run, for days and dollars [tokens].
         fixed: parts of the layout that are given.
         schedules: which to look at; those of the stack by default.
-        recompute: which to look at; a reversible stack is another model, so it is looked at only when asked.
+        recompute: which to look at; a reversible stack is another model, so it is considered only when asked.
         asked_batch_tokens: of a step as asked for, to say where the job's batch differs [tokens].
         most: how many of the best to explain [count].
 

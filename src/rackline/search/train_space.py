@@ -16,7 +16,7 @@ MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16)
 MOST_TP = 64
 MOST_CP = 16
 SHORTEST_SHARE = 1024
-"""Context parallelism is not looked at where a chip would hold fewer tokens of a sequence."""
+"""Context parallelism is not considered where a chip would hold fewer tokens of a sequence."""
 
 
 def divisors(number: int, most: int | None = None) -> list[int]:

@@ -24,7 +24,7 @@ def busiest_share(mean: FloatLike, peers: FloatLike) -> Array:
     Returns:
         The factor, at least 1, in the broadcast shape [1].
 
-    Assumes: interpolated between 101 points a factor of 1.12 apart in the mean, within 0.5 % of the exact sum; above
+    Assumes: interpolated between 101 points with means a factor of 1.12 apart, within 0.5 % of the exact sum; above
     100 arrivals, the factor at 100.
     Sources: E[max] = sum over k of 1 - (1 - P(N >= k))^peers, the tail sum of a maximum of independent variables.
 
@@ -58,7 +58,7 @@ def most_of(mean: FloatLike, peers: FloatLike, chance: FloatLike = 1.0) -> Array
     Returns:
         The factor, 1 to `peers`, in the broadcast shape [1].
 
-    Assumes: Poisson arrivals; interpolated between 101 points a factor of 1.12 apart in the mean.
+    Assumes: Poisson arrivals; interpolated between 101 points with means a factor of 1.12 apart.
 
     >>> most_of(1e-3, 4).round(2), most_of(3.0, 4).round(2), most_of(3.0, 4, 0.0).round(2)
     (np.float64(3.99), np.float64(1.61), np.float64(1.13))

@@ -80,7 +80,7 @@ def prefill_rate(
     def seconds(tokens: float) -> Array:
         batch = prefill_chunk(workload, tokens, cp)
         device = engine.seconds(batch, times, two_batch_overlap=two_batch_overlap)
-        found = engine.with_prompts_s(0.0, device + beyond)
+        found = engine.with_prompts_s(0.0, device + beyond, tokens=tokens)
         return found[:, 0] if found.ndim > 1 else found  # (layouts, 1)
 
     pass_s = seconds(most)

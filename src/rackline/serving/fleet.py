@@ -90,7 +90,7 @@ class Interactive:
         population: the users.
         users_per_copy: that one copy serves within its limits [count].
         response_s: mean time of a request at this traffic [s].
-        waiting_users: that wait for an answer or read it come in, in the mean [count].
+        waiting_users: that wait for an answer or read it come in, on average [count].
     """
 
     json_keys: ClassVar = (
@@ -234,8 +234,8 @@ def fleet_of_users(
 
     Args:
         traffic: of which only the peak and the provider are read.
-        output_len: tokens of an answer, in the mean [tokens].
-        response: of one copy, at the rate that keeps its limits.
+        output_len: tokens of an answer, on average [tokens].
+        response: of one copy, at the rate that meets its limits.
         parts: as for `fleet`.
     """
     most = population.most(response)

@@ -49,7 +49,7 @@ def prompt_passes_s(engine: Engine, workload: Workload, mode: Mode) -> Array:
     )
     overlap = mode.two_batch_overlap
     times = engine.time_table(overlap)
-    found = engine.with_prompts_s(0.0, engine.seconds(batch, times, two_batch_overlap=overlap))
+    found = engine.with_prompts_s(0.0, engine.seconds(batch, times, two_batch_overlap=overlap), tokens=tokens)
     # the token rate of passes that are full to the last token
     return np.where(busiest == each, found * np.maximum(each * new / room, 1.0), found)
 

@@ -38,6 +38,7 @@ class Stack:
     rearranged_from_ep: int | None = None
     redundant_experts: int = 0
     graph_tokens: int = 0
+    prompt_graph_tokens: int = 0
     host_s_per_step: float = 0.0
     host_s_per_sequence: float = 0.0
     sample_bytes_per_logit: float = 0.0
@@ -49,6 +50,11 @@ class Stack:
     synchrony: float = 0.0
     handover_s: float = 0.0
     pool_burst_share: float = 0.0
+
+    @property
+    def held_tokens(self) -> int:
+        """Tokens of the largest pass with prompts that CUDA graphs hold; 0 where they hold none."""
+        return max(self.graph_tokens, self.prompt_graph_tokens)
 
     def beyond_passes_s(self, workload: Workload | Workloads) -> float:
         """Time to first token outside of all passes, which depends on whether lengths are equal [s]."""
@@ -136,8 +142,8 @@ class Stack:
 IDEAL = Stack()
 _BY_VERSION = (
     "admission", "max_batched_tokens", "max_num_seqs", "eager_decode", "eager_s_per_layer", "runtime_bytes",
-    "graph_bytes", "logit_bytes", "graph_tokens", "host_s_per_step", "host_s_per_sequence", "sample_bytes_per_logit",
-    "untuned_experts", "untuned_slowdown",
+    "graph_bytes", "logit_bytes", "graph_tokens", "prompt_graph_tokens", "host_s_per_step", "host_s_per_sequence",
+    "sample_bytes_per_logit", "untuned_experts", "untuned_slowdown",
 )  # fmt: skip
 
 
@@ -221,6 +227,7 @@ def stack_from_record(record: StackRecord) -> Stack:
         rearranged_from_ep=record.rearranged_from_ep,
         redundant_experts=record.redundant_experts,
         graph_tokens=record.graph_tokens,
+        prompt_graph_tokens=record.prompt_graph_tokens,
         host_s_per_step=record.host_s_per_step,
         host_s_per_sequence=record.host_s_per_sequence,
         sample_bytes_per_logit=record.sample_bytes_per_logit,

@@ -141,6 +141,8 @@ class Engine:
     ) -> Array:
         """A pass with prompts as the stack runs it: with the prefill slowdown, and at least the time of the host [s].
 
+        What a CUDA graph holds is as fast as its kernels.
+
         Args:
             decode_s: the same pass without its prompts, as the stack runs it; 0 if prompts have a pass of their own
                 [s].
@@ -149,7 +151,10 @@ class Engine:
             sequences: sequences decoding in it on one rank [sequences].
         """
         alone_s = self.without_host_s(decode_s, sequences)
-        stretched = np.maximum(mixed_s - alone_s, 0.0) * self.stack.prefill_slowdown + alone_s
+        slower: FloatLike = self.stack.prefill_slowdown
+        if self.stack.held_tokens:
+            slower = np.where(as_array(tokens) > self.stack.held_tokens, slower, 1.0)
+        stretched = np.maximum(mixed_s - alone_s, 0.0) * slower + alone_s
         return behind(stretched, self.host_s(tokens, sequences, prompts=True))
 
     def host_s(self, tokens: FloatLike, sequences: FloatLike, *, prompts: bool) -> FloatLike:
@@ -164,7 +169,8 @@ class Engine:
         of_sequences_s = stack.host_s_per_sequence * as_array(sequences) if stack.host_s_per_sequence else 0.0
         if not prompts and not stack.graph_tokens:
             return launches_s * stack.eager_decode + of_sequences_s
-        return np.where(as_array(tokens) > stack.graph_tokens, launches_s, 0.0) + of_sequences_s
+        held = stack.held_tokens if prompts else stack.graph_tokens
+        return np.where(as_array(tokens) > held, launches_s, 0.0) + of_sequences_s
 
     def without_host_s(self, decode_s: FloatLike, sequences: FloatLike) -> FloatLike:
         """Kernel time of a decode step, from its time as the stack runs it [s]."""
@@ -311,7 +317,11 @@ def steady_state(
         chunk_tokens=whole,
         prefix_tokens=workload.cached_tokens + (new - whole) / 2.0,
     )
-    full_s = engine.with_prompts_s(0.0, engine.seconds(full, times, two_batch_overlap=overlap, threads=threads))
+    full_s = engine.with_prompts_s(
+        0.0,
+        engine.seconds(full, times, two_batch_overlap=overlap, threads=threads),
+        tokens=float(mode.max_batched_tokens),
+    )
     prompt_s = full_s * new / mode.max_batched_tokens
     hold_s = np.zeros_like(step_s)
     if mode.is_batch_by_batch:

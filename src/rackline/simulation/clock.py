@@ -233,9 +233,10 @@ class TableClock:
             return device
         stack = self.engine.stack
         alone_s = float(self.engine.without_host_s(alone_s, sequences)) if sequences else 0.0
-        stretched = max(device - alone_s, 0.0) * stack.prefill_slowdown + alone_s
+        slower = 1.0 if decoded + tokens <= stack.held_tokens else stack.prefill_slowdown
+        stretched = max(device - alone_s, 0.0) * slower + alone_s
         host_s = self.floor_s
-        if stack.graph_tokens or stack.host_s_per_sequence:
+        if stack.held_tokens or stack.host_s_per_sequence:
             host_s = float(self.engine.host_s(decoded + tokens, sequences, prompts=True))
         return (stretched**4 + host_s**4) ** 0.25 if host_s else stretched
 

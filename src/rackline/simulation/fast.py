@@ -192,6 +192,7 @@ def _times(clock: TableClock, seqs: int) -> PassTimes:
             float(clock.table.stage_imbalance),
             float(clock.engine.stack.prefill_slowdown),
             float(clock.floor_s),
+            float(clock.engine.stack.prompt_graph_tokens),
         ),
         x=np.zeros(len(place)),
     )

@@ -216,7 +216,8 @@ def _fill(state, limits, requested, served, running, stack, chunks, lost):
 def _mixed_s(n, kv, longest, chunks, count, times):
     """A pass of n decoding sequences and `count` chunks of prompts [s]."""
     of_pass, of_kinds, of_experts, loads, touched = times.columns
-    decode, x, (skew_s, stage_imbalance, prefill_slowdown, floor_s) = times.decode, times.x, times.around
+    decode, x = times.decode, times.x
+    skew_s, stage_imbalance, prefill_slowdown, floor_s, graph_tokens = times.around
     _, takes, dones = chunks
     tokens = prefix = largest = 0
     pairs = 0.0
@@ -242,8 +243,9 @@ def _mixed_s(n, kv, longest, chunks, count, times):
         _experts(x, of_experts, loads, touched)
     device = (pass_s(x, times.line) + skew_s) * stage_imbalance
     alone = decode[n, 0] + decode[n, 1] * kv + decode[n, 2] * longest if n else 0.0
-    seconds = max(device - alone, 0.0) * prefill_slowdown + alone
-    if floor_s:
+    held = n + tokens <= graph_tokens
+    seconds = max(device - alone, 0.0) * (1.0 if held else prefill_slowdown) + alone
+    if floor_s and not held:
         seconds = (seconds**4 + floor_s**4) ** 0.25
     return seconds
 

@@ -149,12 +149,14 @@ class PassLine(NamedTuple):
 
 
 class Around(NamedTuple):
-    """Adjustments of a pass with prompts: fixed time [s], stage imbalance, prefill slowdown, least time [s]."""
+    """Adjustments of a pass with prompts: fixed time [s], stage imbalance, prefill slowdown, least time [s], and the
+    largest pass that has neither of the last two [tokens]."""
 
     skew_s: float
     stage_imbalance: float
     prefill_slowdown: float
     floor_s: float
+    graph_tokens: float
 
 
 class PassTimes(NamedTuple):

@@ -99,7 +99,7 @@ class OpenLoop:
             input_len=inputs,
             output_len=np.maximum(outputs, 1),
             computed=computed if begun or self.cached_tokens else None,
-            name="arrivals at random",
+            name="random arrivals",
         )
 
     def measured_part(self, result: Result) -> slice:

@@ -69,7 +69,7 @@ NO_ROOM = "memory: the weights do not fit"
 _TILE = 2**16  # lanes × points that are worked on at a time: their features fit the cache
 _LANES = 2**11  # rows that are worked on at a time: their coefficients fit the cache
 _POINTS = ("batch", "context", "prefill")
-_COMBINATIONS = 32  # of models and clusters on which a rate is looked at before it is taken for a lane
+_COMBINATIONS = 32  # of models and clusters on which a rate is considered before it is taken for a lane
 _MTOK_PER_S_HOUR = 1e6 / 3600.0
 
 

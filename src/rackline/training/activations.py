@@ -33,13 +33,13 @@ def korthikanti_layer_bytes(
         d_model: h [elements].
         num_heads: a [count].
         tp: t [chips].
-        sequence_parallel: whether norms, residuals and dropout are spread over tp.
+        sequence_parallel: whether norms, residuals and dropout are sharded over tp.
         recompute: "none", "selective" or "full".
 
     Returns:
         Bytes per layer and chip [bytes], broadcast shape.
 
-    Assumes: 2 bytes per element, 1 a dropout mask, d_ff = 4 h, GELU.
+    Assumes: 2 bytes per element, 1 per element of a dropout mask, d_ff = 4 h, GELU.
 
     Sources: Korthikanti et al. 2022 (arXiv:2205.05198), equations 1 to 6 and table 2.
 
@@ -67,10 +67,10 @@ def stack_bytes(batch: MicroBatch, recompute: Recompute, *, dropout: bool = Fals
     """Activations that one micro-batch stores in all layers of a chip for the backward pass [bytes].
 
     Inputs of products are kept as they are multiplied; queries, keys and values for attention; gate and up for the
-    activation function; inputs of norms. Outputs of experts are not: the weight of an expert is applied to the output
-    of its activation function. Recompute keeps only what it starts from: inputs of norms, of activation functions and
-    of up-projections of latents (modules), the input of each layer (full), or nothing (reversible: two streams
-    of the last layer).
+    activation function; inputs of norms. Outputs of experts are not stored: the weight of an expert is applied to the
+    output of its activation function. Recompute keeps only what it starts from: inputs of norms, of activation
+    functions and of up-projections of latents (modules), the input of each layer (full), or nothing (reversible: two
+    streams of the last layer).
     """
     model = batch.model
     spread = as_array(batch.runs.tp) if batch.sequence_parallel else np.ones(len(batch.runs))
@@ -105,7 +105,8 @@ def layer_bytes(batch: MicroBatch, index: int, recompute: Recompute = "none", *,
 
 
 def _run_again(recompute: Recompute) -> tuple[bool, bool]:
-    """Whether (the core of attention, the cheap modules of a layer) are run again, so that nothing of them is kept."""
+    """Whether (the core of attention, the cheap modules of a layer) are recomputed, so that nothing of them is
+    stored."""
     match recompute:
         case "none":
             return False, False
@@ -122,7 +123,7 @@ def _attention(batch: MicroBatch, index: int, recompute: Recompute, dropout: boo
     tp = as_array(batch.runs.tp)
     spread = tp if batch.sequence_parallel else np.ones(len(batch.runs))
     core_again, again = _run_again(recompute)
-    narrow = 0.0 if again else batch.precision.gemm_bytes  # what norms, and nothing else, put out
+    narrow = 0.0 if again else batch.precision.gemm_bytes  # outputs of norms
     d = model.d_model
     per_token = (2.0 + narrow) * d / spread  # input of the norm, input of the first product
     expansion = attention.expansion()

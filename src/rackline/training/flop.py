@@ -1,4 +1,4 @@
-"""FLOP of a training step: those of the model, and those that the hardware executes."""
+"""FLOP of a training step: model FLOP, and FLOP that the hardware executes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def attention_flop(model: Model, seq_len: float, *, causal: bool = False) -> flo
     """FLOP of the attention products of one sequence, forward [FLOP].
 
     Args:
-        seq_len: [tokens].
-        causal: only pairs that a causal mask leaves; the whole square otherwise, as PaLM and Megatron count.
+        seq_len: sequence length [tokens].
+        causal: count only the pairs of a causal mask; else the full square, as PaLM and Megatron do.
     """
     total = 0.0
     for group in model.layer_groups:
@@ -35,8 +35,8 @@ def model_flop(
 ) -> FloatLike:
     """FLOP that a step needs: 6 per token and active parameter, and three times the attention products.
 
-    model FLOP = B (6 N_active s + 3 A(s)), the embedding lookup left out, the head counted; 4 in place of 6 where the
-    weights are frozen and adapters are trained.
+    model FLOP = B (6 N_active s + 3 A(s)), without the embedding lookup, with the head; 4 instead of 6 if the weights
+    are frozen and adapters are trained.
 
     Args:
         seq_len: s [tokens].
@@ -74,7 +74,7 @@ def mfu(model_flop_per_step: FloatLike, step_s: FloatLike, num_chips: FloatLike,
 
 
 def hardware_share(model: Model, runs: Runs, seq_len: float) -> Array:
-    """FLOP that run over those that the model needs: 4/3 of the layers under full recompute, attention again under
+    """Executed FLOP over model FLOP: 4/3 of the layers under full recompute, attention again under
     selective, up-projections of latents under modules, the layers again in a reversible stack."""
     forward = 2.0 * model.active_params * seq_len + attention_flop(model, seq_len)
     head = 2.0 * model.vocab_size * model.d_model * seq_len

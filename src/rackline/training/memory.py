@@ -26,12 +26,12 @@ class TrainMemory:
     """Bytes on the fullest chip, run by run.
 
     Args:
-        weights: as multiplied; gathered layers under ZeRO 3 included.
-        gradients: as accumulated.
-        optimizer: master weights and moments.
-        activations: of all micro-batches in flight, and one layer being worked on.
-        logits: of the last stage, or of a single one.
-        runtime, margin: driver and buffers, fragments.
+        weights: weights as multiplied, including gathered layers under ZeRO 3 [bytes].
+        gradients: gradients as accumulated [bytes].
+        optimizer: master weights and moments [bytes].
+        activations: activations of all micro-batches in flight, and of the layer in progress [bytes].
+        logits: logits of the last or only stage [bytes].
+        runtime, margin: driver and buffers; allocator fragments [bytes].
         total: sum.
         in_flight: micro-batches whose activations the first stage holds at once [count].
     """
@@ -53,7 +53,7 @@ class TrainMemory:
 
 
 def micro_batches_in_flight(runs: Runs, micro_batches: Array) -> Array:
-    """Activations of the fullest stage, in those of one micro-batch in a whole stage [count].
+    """Activations of the fullest stage, in units of one micro-batch in a whole stage [count].
 
     GPipe m; 1F1B min(p, m); interleaved that times 1 + (p - 1)/(p v); ZB-H1 and ZB-V p, ZB-H2 2 p - 1, DualPipe p + 1.
 
@@ -88,14 +88,14 @@ def train_memory(
     runtime_bytes: float = RUNTIME_BYTES,
     margin: float = MARGIN,
 ) -> TrainMemory:
-    """What the fullest chip holds.
+    """Memory of the fullest chip, by run.
 
     Args:
-        global_batch_sequences: [sequences].
-        gradient_bytes: of a gradient as a stack accumulates it; that of the precision by default [bytes].
-        dropout: whether masks are kept.
-        runtime_bytes: of driver and buffers [bytes].
-        margin: share lost to fragments.
+        global_batch_sequences: sequences of a step [sequences].
+        gradient_bytes: bytes per gradient as the stack accumulates it; that of the precision by default [bytes].
+        dropout: whether dropout masks are stored.
+        runtime_bytes: memory of driver and buffers [bytes].
+        margin: share lost to fragmentation [1].
     """
     runs, pp = batch.runs, as_array(batch.runs.pp)
     held = shards(batch.model, runs, batch.mtp_layers, batch.lora_rank)
@@ -136,7 +136,7 @@ def train_memory(
 
 
 def _activations(batch: MicroBatch, dropout: bool) -> tuple[Array, Array]:
-    """(what one micro-batch leaves in the whole stack, what recompute builds up again in one layer) [bytes]."""
+    """(activations that one micro-batch stores in the whole stack, activations recomputed in one layer) [bytes]."""
     runs, none = batch.runs, np.zeros(len(batch.runs))
     kept, again = none, none
     working, left = none, none  # of the largest layer
@@ -153,7 +153,7 @@ def _activations(batch: MicroBatch, dropout: bool) -> tuple[Array, Array]:
 
 
 def _rebuilt(recompute: Recompute, working: Array, left: Array) -> Array:
-    """What a layer builds up again while its gradients are made; `left` is what it kept [bytes]."""
+    """Activations recomputed in a layer while its gradients are computed; `left` is what it stored [bytes]."""
     match recompute:
         case "none" | "selective":
             return 0.0 * working
@@ -175,7 +175,7 @@ def _device(
     logits: Array,
     gradient_bytes: float,
 ) -> dict[str, Array]:
-    """What a device holds whose number of layers is a multiple of the mean stage's."""
+    """Memory of a device with a multiple of the layers of the mean stage."""
     runs, precision = batch.runs, batch.precision
     dense, experts = held.dense * layers + ends, held.experts * layers
     over, expert_over = as_array(runs.dp) * runs.cp, as_array(runs.expert_dp())
@@ -209,12 +209,12 @@ CHEAPEST_FIRST: tuple[Recompute, ...] = ("none", "selective", "modules", "full")
 def cheapest_recompute(
     batch: MicroBatch, *, global_batch_sequences: int, gradient_bytes: float, hbm_bytes: float
 ) -> list[str]:
-    """The cheapest recompute with which each run fits; none where nothing does, because then our count is not theirs.
+    """The cheapest recompute with which each run fits; none if nothing fits, as the memory model is then off.
 
     Args:
-        global_batch_sequences: [sequences].
-        gradient_bytes: of a gradient as a stack accumulates it [bytes].
-        hbm_bytes: of a chip [bytes].
+        global_batch_sequences: sequences of a step [sequences].
+        gradient_bytes: bytes per gradient as the stack accumulates it [bytes].
+        hbm_bytes: memory of a chip [bytes].
     """
     chosen = np.full(len(batch.runs), -1)
     for name in CHEAPEST_FIRST:
@@ -230,5 +230,5 @@ def cheapest_recompute(
 
 
 def fits(memory: TrainMemory, hbm_bytes: float) -> Array:
-    """Which runs fit into the memory of a chip."""
+    """Mask of the runs that fit in the memory of a chip."""
     return memory.total <= hbm_bytes

@@ -19,17 +19,17 @@ DUALPIPE_CORES = 20.0 / 132.0
 (DeepSeek-V3, arXiv:2412.19437, sections 3.2.2 and 3.5.1)."""
 EXCHANGE = ("expert_inside", "expert_outside")
 ON_CORES = ("gemm", "experts", "attention", "state")
-"""Kinds that slow down with fewer cores; what only moves bytes does not."""
+"""Kinds that slow down with fewer cores; memory-bound kernels do not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden:
-    """A micro-batch on the mean stage once a schedule has hidden what it can [s].
+    """Time of a micro-batch on the mean stage after the overlap of a schedule [s].
 
     Args:
-        mean: over all micro-batches of a step.
-        pair: of those whose forward pass runs under the backward pass of another.
-        shown: kind → what shows of it.
+        mean: mean over all micro-batches of a step.
+        pair: time of those whose forward pass overlaps the backward pass of another.
+        shown: kind → exposed time.
     """
 
     mean: Array
@@ -55,10 +55,10 @@ def paired_share(pp: Array, micro_batches: Array) -> Array:
 
 
 def hide_exchange(runs: Runs, micro_batches: Array, shown: Mapping[str, Array], alone: Array) -> Hidden:
-    """Hide the exchange of experts under compute where the schedule is DualPipe.
+    """Overlap the expert exchange with compute if the schedule is DualPipe.
 
-    In a pair the exchange of one direction runs under the compute of the other: max(compute, exchange), with fewer
-    cores for the compute. Micro-batches at the ends of a step run alone, and all of their exchange shows.
+    In a pair the exchange of one direction overlaps the compute of the other: max(compute, exchange), with fewer cores
+    for the compute. Micro-batches at the ends of a step run alone, with their exchange fully exposed.
 
     Args:
         micro_batches: of a step on each replica [count].
@@ -91,7 +91,7 @@ def hide_exchange(runs: Runs, micro_batches: Array, shown: Mapping[str, Array], 
 def bubble_seconds(
     runs: Runs, phases: Mapping[Phase, Array], host: Array, stage: Array, hop: Array, *, pair: Array
 ) -> Array:
-    """Time that the stages wait for each other in a step, by the closed form of each schedule [s].
+    """Bubble time of the stages in a step, by the closed form of each schedule [s].
 
     Each phase takes its kernels or a third of the host's launches, rounded as the stage itself, so that a chip that
     waits for its host gains nothing from shorter kernels that fill a bubble.

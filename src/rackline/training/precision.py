@@ -14,18 +14,18 @@ class TrainPrecision:
     """Data types of one training run.
 
     Args:
-        label: what it was made from.
-        gemm: of the products of linear layers; the head, router and attention run in bf16.
-        quantised: whether inputs of products are cast from bf16 before.
+        label: label that it was made from.
+        gemm: data type of the products of linear layers; the head, router and attention run in bf16.
+        quantised: whether inputs of products are cast from bf16 first.
         weight_bytes: a weight as the forward pass reads it [bytes].
         gradient_bytes: a gradient as it is accumulated [bytes].
-        master_bytes: the copy of a weight that the optimiser updates; 0 where the weight itself is it [bytes].
+        master_bytes: the copy of a weight that the optimiser updates; 0 if it updates the weight itself [bytes].
         moment_bytes: both moments of a weight [bytes].
         gather_bytes: a weight on the wire when sharded weights are gathered [bytes].
-        dispatch_bytes, combine_bytes: an element of a token on its way to its experts and back; backward, of a gradient
-            on the same ways [bytes].
-        activation_input_bytes: an element that an activation function starts from, as it is kept [bytes].
-        attention_output_bytes: an element of the output of attention, as it is kept [bytes].
+        dispatch_bytes, combine_bytes: an element of a token on its way to its experts and back; in the backward pass,
+            of its gradient [bytes].
+        activation_input_bytes: an input element of an activation function, as stored [bytes].
+        attention_output_bytes: an element of the output of attention, as stored [bytes].
     """
 
     label: str
@@ -81,12 +81,12 @@ def train_precision(
     """Data types of a label on a chip.
 
     Args:
-        label: bf16, fp8 (one scale a tensor), fp8-block, mxfp8, nvfp4.
+        label: bf16, fp8 (one scale per tensor), fp8-block, mxfp8, nvfp4.
         optimizer: of OPTIMIZERS; that of the stack by default.
-        stack: whose habits say what is sent and kept in eight bits where products run in them.
+        stack: training stack, which determines what is sent and stored in eight bits if products run in eight bits.
 
     Raises:
-        PrecisionError: an unknown label or optimiser.
+        PrecisionError: the label or optimiser is unknown.
 
     mxfp8 and fp8 run on the same units at the same rate; block-scaled types need Blackwell, else they run as fp8 with
     scales of 128 × 128 weights (Hopper), else as bf16.

@@ -20,7 +20,7 @@ CHECKPOINT_BYTES_PER_PARAM = 14.0
 
 
 def seconds_between_failures(num_chips: FloatLike, chip_hours: float = CHIP_HOURS_BETWEEN_FAILURES) -> FloatLike:
-    """Mean time between failures of a run that any failing chip stops: M = chip-hours / chips [s].
+    """Mean time between failures of a run that any chip failure stops: M = chip-hours / chips [s].
 
     >>> round(float(seconds_between_failures(16384)) / 3600, 1)
     3.1
@@ -32,7 +32,7 @@ def checkpoint_interval(write_s: FloatLike, between_failures_s: FloatLike) -> Fl
     """Best time between the ends of two checkpoints, τ = √(2 δ M) - δ, and M where writing takes longer than that [s].
 
     Args:
-        write_s: δ, that work stops for one checkpoint [s], any shape.
+        write_s: δ, time that one checkpoint interrupts work [s], any shape.
         between_failures_s: M [s], same shape.
 
     Returns:
@@ -60,14 +60,14 @@ def lost_share(interval_s: FloatLike, write_s: FloatLike, between_failures_s: Fl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
-    """What failures cost a run.
+    """Cost of failures of a run.
 
     Args:
-        between_failures_s: [s].
+        between_failures_s: mean time between failures [s].
         checkpoint_bytes: one checkpoint [bytes].
-        write_s: that work stops for it [s].
+        write_s: time that one checkpoint interrupts work [s].
         interval_s: work between checkpoints [s].
-        goodput: share of the time that is work that is kept.
+        goodput: share of the time spent on work that is not lost [1].
     """
 
     between_failures_s: float
@@ -85,16 +85,16 @@ def reliability(
     storage_bytes_per_s_per_chip: float = STORAGE_BYTES_PER_S_PER_CHIP,
     restart_s: float = RESTART_S,
 ) -> Reliability:
-    """What failures cost a run of this size, with the best interval between checkpoints.
+    """Cost of failures of a run of this size, with the best checkpoint interval.
 
     Args:
-        total_params: of the model [count].
-        chip_hours: between failures of one chip [h].
-        storage_bytes_per_s_per_chip: all chips write their share at once [bytes/s].
-        restart_s: after a failure [s].
+        total_params: parameters of the model [count].
+        chip_hours: chip-hours between failures [h].
+        storage_bytes_per_s_per_chip: storage bandwidth per chip, when all chips write their share at once [bytes/s].
+        restart_s: time to detect a failure and restart [s].
 
     Raises:
-        InputError: no chip.
+        InputError: there are no chips.
     """
     if num_chips < 1:
         raise InputError(what="number of chips", given=num_chips, allowed="at least 1", nearest="1")

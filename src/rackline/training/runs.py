@@ -18,16 +18,16 @@ IntArray = NDArray[np.int64]
 
 Recompute = Literal["none", "selective", "modules", "full", "reversible"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "modules", "full", "reversible")
-"""What of the forward pass is run again in the backward pass; a run holds the index. "selective" is the core of
+"""Parts of the forward pass that the backward pass recomputes; a run stores the index. "selective" is the core of
 attention, "modules" are norms, activation functions and the up-projections of latents, each cheap for the bytes that it
 saves (DeepSeek-V3, arXiv:2412.19437, section 3.2.3; Megatron-Core's layernorm, moe_act and mla_up_proj)."""
 SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe")
-"""Pipeline schedules; a run holds the index. With virtual_pp above 1, "1f1b" means interleaved."""
+"""Pipeline schedules; a run stores the index. With virtual_pp above 1, "1f1b" means interleaved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainLayout:
-    """One way to train: chips = tp · cp · pp · dp.
+    """Layout of a training run: chips = tp · cp · pp · dp.
 
     Args:
         tp: tensor parallelism, with sequence parallelism between blocks [chips].
@@ -125,10 +125,10 @@ class Runs:
 
 
 def parse_train_layout(text: str) -> dict[str, int]:
-    """Read "tp=8,pp=16" into fixed degrees.
+    """Parse degrees such as "tp=8,pp=16".
 
     Raises:
-        LayoutError: unknown part, no count, repeated part.
+        LayoutError: a degree is unknown, repeated, or not an integer.
     """
     found: dict[str, int] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
@@ -156,7 +156,7 @@ def parse_train_layout(text: str) -> dict[str, int]:
 def check_layout(
     layout: TrainLayout, model: Model, cluster: Cluster, global_batch_sequences: int, seq_len: int
 ) -> None:
-    """Raise LayoutError when a run is impossible: the constraint that is broken, and the nearest valid value."""
+    """Raise LayoutError if a run is impossible, with the violated constraint and the nearest valid value."""
     found = layout_problem(layout, model, cluster, global_batch_sequences, seq_len)
     if found is not None:
         allowed, nearest = found
@@ -166,7 +166,7 @@ def check_layout(
 def layout_problem(
     layout: TrainLayout, model: Model, cluster: Cluster, global_batch_sequences: int, seq_len: int
 ) -> tuple[str, str | None] | None:
-    """(constraint that is broken, nearest valid value), or None when the run is possible."""
+    """(violated constraint, nearest valid value), or None if the run is possible."""
     if layout.num_chips > cluster.max_chips:
         return f"at most {cluster.max_chips} chips: {layout.num_chips} are needed", None
     chunks = layout.pp * layout.virtual_pp

@@ -19,7 +19,7 @@ class Shards:
         dense: layers of the mean stage, without routed experts.
         experts: routed experts of the mean stage.
         ends: embedding or head on the fullest stage.
-        largest, last: layers of the fullest and of the last stage over the mean; the last has what the others leave.
+        largest, last: layers of the fullest and of the last stage over the mean; the last has the remainder.
         layer: of the largest layer, which is gathered whole under ZeRO 3.
         adapters: low-rank adapters of the mean stage.
     """
@@ -34,11 +34,11 @@ class Shards:
 
 
 def shards(model: Model, runs: Runs, mtp_layers: int = 0, lora_rank: int = 0) -> Shards:
-    """Cut the parameters of a model.
+    """Shard the parameters of a model.
 
     Args:
-        mtp_layers: layers that predict further tokens [count].
-        lora_rank: rank of adapters beside each product of attention and dense blocks; 0 without [count].
+        mtp_layers: multi-token-prediction layers [count].
+        lora_rank: rank of adapters on each product of attention and dense blocks; 0 for none [count].
     """
     tp, pp = as_array(runs.tp), as_array(runs.pp)
     d = model.d_model

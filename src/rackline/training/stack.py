@@ -1,4 +1,4 @@
-"""A training stack: what a framework adds to its kernels, as numbers."""
+"""A training stack: the overheads of a framework around its kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingStack:
-    """Numbers of a stack beside its kernels; see `rackline.catalog.TrainingStackRecord` for their meaning."""
+    """Numbers of a stack besides its kernels; see `rackline.catalog.TrainingStackRecord` for their meaning."""
 
     name: str = "ideal"
     kernels: str = "unit"
@@ -82,7 +82,7 @@ def has_grace(chip: Chip) -> bool:
 
 
 def lookup(table: Mapping[Key, float], generation: str, dtype: str) -> float:
-    """Most exact entry of a table by generation and data type; 1 when there is none."""
+    """Most specific entry of a table by generation and data type; 1 if there is none."""
     family = generation.split("-")[0]
     for name in (generation, family, "*"):
         for key in ((name, dtype), (name, "*")):
@@ -92,12 +92,12 @@ def lookup(table: Mapping[Key, float], generation: str, dtype: str) -> float:
 
 
 def training_stack(name: str) -> TrainingStack:
-    """Load a stack by name or file. Raises UnknownNameError, CatalogError as the catalogue; "unit" is `IDEAL`."""
+    """Load a stack by name or file. Raises UnknownNameError, CatalogError; "unit" is `IDEAL`."""
     return IDEAL if name == "unit" else training_stack_from_record(training_stack_record(name))
 
 
 def default_training_stack() -> str:
-    """Name of the stack that is taken where none is named."""
+    """Name of the default training stack."""
     return next(name for name in names("training_stacks") if training_stack_record(name).is_default)
 
 

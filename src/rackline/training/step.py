@@ -34,11 +34,11 @@ ADAPTER_BYTES = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepParts:
-    """What a step is made of before any number of a training stack is put in; arrays, one value a run.
+    """Parts of a step before the numbers of a training stack are applied; arrays with one value per run.
 
     Args:
         seconds: (kind, phase) → time of the whole layer stack for one micro-batch at the speed of single kernels [s].
-        core, modules: the same for what these kinds of recompute run again [s].
+        core, modules: the same for the parts that selective and modules recompute repeat [s].
         ends: kinds of the head (its products, its loss) → time of one micro-batch, forward and backward [s].
         host_layers: dense halves, mixture layers, local experts, recurrent layers of the whole stack [count].
         scatter, gather: exchange of the gradients and of the trained weights of a stage, per byte of an element [s/B].
@@ -85,19 +85,19 @@ class StepSeconds(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """Time of one step and where it goes; arrays, one value a run [s].
+    """Time of one step and where it goes; arrays with one value per run [s].
 
     Args:
-        forward, input, weight: of one micro-batch on the mean stage, communication that shows included.
-        recompute: of one micro-batch on the mean stage.
-        host: to launch one micro-batch on the mean stage.
+        forward, input, weight: times of one micro-batch on the mean stage, including exposed communication.
+        recompute: recomputation for one micro-batch on the mean stage.
+        host: host time to launch one micro-batch on the mean stage.
         stage: one micro-batch on the slowest stage, the longer of device and host time.
-        bubble: waiting of a stage for others in a step.
-        data: exchange of gradients and weights that shows.
-        optimizer: update.
-        fixed: what nothing else explains.
+        bubble: time that a stage waits for others in a step.
+        data: exposed exchange of gradients and weights.
+        optimizer: update of the weights.
+        fixed: fixed time that nothing else explains.
         step: sum.
-        shown: kind → time of one micro-batch on the mean stage in all phases, what shows of it.
+        shown: kind → exposed time of one micro-batch on the mean stage, in all phases.
     """
 
     forward: Array
@@ -135,8 +135,8 @@ def step_parts(batch: MicroBatch, *, calibration: Calibration, global_batch_sequ
     """Time every row of a micro-batch for all runs, and the exchanges of a step.
 
     Args:
-        batch: model, runs, cluster, precision and what a micro-batch is.
-        calibration: of single kernels on the chip.
+        batch: model, runs, cluster, precision and micro-batch.
+        calibration: calibration of single kernels on the chip.
         global_batch_sequences: [sequences].
     """
     if calibration.is_unit:
@@ -274,10 +274,10 @@ def exchange_seconds(table: PassTable, runs: Runs, dense: Array, experts: Array)
 
 
 def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array] | None = None) -> StepTime:
-    """Put a stack's numbers into the parts of a step.
+    """Apply a stack's numbers to the parts of a step.
 
     Args:
-        scale: per run, in place of the stack's own: "gemm", "experts", "host" (for fits over many chips at once).
+        scale: values per run instead of the stack's own: "gemm", "experts", "host" (for fits over many chips at once).
     """
     runs = parts.runs
     scale = scale or {}
@@ -376,7 +376,7 @@ def _multiplier(
 
 
 def recompute_seconds(parts: StepParts, times: Mapping[tuple[Kind, Phase], Any], forward: Array) -> Array:
-    """What the backward pass runs again, of one micro-batch on the mean stage [s]."""
+    """Recomputation in the backward pass of one micro-batch on the mean stage [s]."""
     runs = parts.runs
     found = np.zeros(len(runs))
     for number, name in enumerate(RECOMPUTE):

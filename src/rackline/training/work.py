@@ -1,7 +1,7 @@
-"""Rows of a micro-batch: a product and its two gradients, kernels that move bytes, what a micro-batch is.
+"""Rows of a micro-batch: a product and its two gradients, memory-bound kernels, and the micro-batch itself.
 
 Rows are those of the whole layer stack on the chips of one pipeline stage column: sharded by tp, cp and ep, not by pp.
-Every coefficient may be an array, one value a run.
+Every coefficient may be an array with one value per run.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Work:
     """One row of the micro-batch.
 
     Args:
-        kind: what number of a training stack scales it.
-        phase: when it runs; what crosses links in the backward pass counts as "input".
-        again: the recompute, besides "full", that runs it a second time.
+        kind: kind of work, which selects the number of a training stack that scales it.
+        phase: phase in which it runs; communication in the backward pass counts as "input".
+        again: the kind of recompute, besides "full", that repeats it.
         layer: whether it belongs to the layers, not to the ends.
     """
 
@@ -65,15 +65,15 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """What one micro-batch is, run by run.
+    """One micro-batch, by run.
 
     Args:
         tokens: on one chip's share of the sequence [tokens].
         sequences: of the micro-batch [sequences].
         seq_len: [tokens].
         flash: whether attention is one fused kernel that skips what a causal mask hides.
-        sequence_parallel: whether what lies between tensor-parallel blocks is spread over tp as well.
-        mtp_layers: layers that predict further tokens, each with a head [count].
+        sequence_parallel: whether activations between tensor-parallel blocks are sharded over tp as well.
+        mtp_layers: multi-token-prediction layers, each with a head [count].
         forwards_tokens: whether a token crosses to a scale-up domain once, however many of its experts live there.
         lora_rank: rank of adapters beside frozen weights; 0 trains all weights [count].
         expert_load: tokens of the busiest expert-parallel rank over the mean; 1 is balanced, and what a capacity factor
@@ -103,7 +103,7 @@ class MicroBatch:
         return self.sequences * self.seq_len / as_array(self.runs.cp)
 
     def features(self) -> dict[str, Array]:
-        """What the rows are linear in."""
+        """The features that the rows are linear in."""
         found: dict[str, Array] = {f.ONE: np.ones(len(self.runs)), f.TOKENS: self.tokens}
         for label, kind in self.model.cores().items():
             pairs = as_array(kind.attention_pairs(float(self.seq_len), 0.0))
@@ -249,7 +249,7 @@ def memory_work(
     again: Again = "",
     layer: bool = True,
 ) -> Work:
-    """Kernels that only move bytes."""
+    """Memory-bound kernels."""
     row = Row(
         name=f"{name}_{phase}",
         group=phase,

@@ -1,35 +1,79 @@
-"""Error bands: how far measured values deviate from predicted ones in 90 % of similar cases.
+"""Error bands: deviation of measured from predicted values in nine of ten cases of models that no fit has seen.
 
-A band is an interval of measured / predicted, from the 5 % to the 95 % quantile over the cases of a group: those of the
-same metric, stack and precision; if these are fewer than 20, those of the same metric and stack; else those of the same
-metric.
+A band is an interval of measured / predicted of a group of cases: the same metric, stack, kind of model, chip and class
+of layout, or fewer of these. It is made from predictions with whole models left out. A group's own 5 % and 95 %
+quantiles, in which each model counts the same, are mixed with those of the wider group around it,
+
+    m / (m + 2) own + 2 / (m + 2) wider            for m models in the group
+
+since a few models say little about the next one. All bands of a metric are then widened (or narrowed) around their
+middle by one factor, at which nine of ten cases lie inside bands made without their model.
 """
 
 from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, cast
+from zlib import crc32
 
 import numpy as np
 
-from rackline.errors import InputError, nearest_names
+from rackline.arch import AnyModel, Model
+from rackline.errors import InputError, RacklineError, nearest_names
 from rackline.files import rounded, toml_text
+from rackline.parallel import Deployment, Layout
+from rackline.passes.features import Array
+from rackline.validation.page import fill_block
 from rackline.validation.resolve import stack_name
 from rackline.validation.scoreboard import Score
+from rackline.validation.sources import shape_of
 
 FEWEST = 20
-"""Least number of cases of a group [cases]."""
+"""Cases that a group needs [cases]."""
 COVERAGE = 0.9
-"""Share of measured values inside a band."""
+"""Share of measured values that a band holds."""
 ANY = "*"
+_MODELS = 2.0  # a group of as many models counts as much as the wider group around it
+_AIMED = 0.92  # of the cases; the factor itself is found on other models, which costs the rest
+_WIDEST = 4.0
 _DIGITS = 4
-Key = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True, order=True, kw_only=True)
+class Evidence:
+    """What a prediction is about, and so which measurements tell how far it may be off; ANY stands for all.
+
+    Args:
+        stack: name of the catalogue.
+        kind: of the model, "dense" or "mixture".
+        chip: name of the catalogue.
+        layout: "one" chip, "tp" (or pp), "attention_dp" (attention ranks with sequences of their own), "pools".
+    """
+
+    stack: str = ANY
+    kind: str = ANY
+    chip: str = ANY
+    layout: str = ANY
+
+    def wider(self) -> tuple[Evidence, ...]:
+        """This and all wider groups around it, the narrowest first."""
+        by_chip = replace(self, layout=ANY)
+        by_kind = replace(by_chip, chip=ANY)
+        by_stack = replace(by_kind, kind=ANY)
+        return self, by_chip, by_kind, by_stack, Evidence()
+
+    def text(self) -> str:
+        """ "vllm mixture h100-sxm tp", or "all stacks"."""
+        return " ".join(part for part in (self.stack, self.kind, self.chip, self.layout) if part != ANY) or "all stacks"
+
+
+Key = tuple[str, Evidence]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,83 +81,189 @@ class Band:
     """An interval of measured / predicted.
 
     Args:
-        low, high: COVERAGE of the measured values lie between predicted · low and predicted · high [ratio].
+        metric: of these cases.
+        of: what they have in common.
+        low, high: predicted · low to predicted · high holds COVERAGE of the measured values.
         num_cases: cases behind it [count].
-        metric, stack, precision: those of the cases; ANY for all.
+        num_models: models among them [count].
     """
 
     metric: str
-    stack: str
-    precision: str
+    of: Evidence
     low: float
     high: float
     num_cases: int
+    num_models: int
 
 
-def precision_class(label: str) -> str:
-    """Data type of most matrix products for a precision label: bf16, fp8, fp4, int8, int4; "native" for an empty one.
+def layout_class(layout: Layout) -> str:
+    """Class of a layout of one engine.
 
-    >>> precision_class("nvfp4"), precision_class("FP8-block"), precision_class("w4a16")
-    ('fp4', 'fp8', 'int4')
+    >>> layout_class(Layout(tp=8)), layout_class(Layout(attention_dp=8, ep=8))
+    ('tp', 'attention_dp')
     """
-    text = label.lower()
-    for name, marks in (
-        ("fp4", ("fp4",)),
-        ("int4", ("int4", "w4", "awq", "gptq")),
-        ("int8", ("int8", "w8a8", "w8a16")),
-        ("fp8", ("fp8",)),
-        ("bf16", ("bf16", "fp16", "float16")),
-    ):
-        if any(mark in text for mark in marks):
-            return name
-    return text or "native"
+    if layout.attention_dp > 1:
+        return "attention_dp"
+    return "tp" if layout.tp * layout.pp * layout.cp > 1 else "one"
 
 
-def make_bands(scores: Iterable[Score]) -> dict[Key, Band]:
-    """Bands of all groups with at least FEWEST cases, by (metric, stack, precision).
-
-    Args:
-        scores: scores of measured times and rates; kinds without a stack (single operations, sizes) are left out.
-    """
-    groups: dict[Key, list[float]] = {}
-    for score in scores:
-        if score.groups["kind"] in ("op", "params") or not (score.predicted > 0 and score.measured > 0):
-            continue
-        value = math.log(score.measured / score.predicted)
-        for key in keys_of(score.metric, score.groups["stack"], score.groups["precision"]):
-            groups.setdefault(key, []).append(value)
-    return {key: _band(key, values) for key, values in sorted(groups.items()) if len(values) >= FEWEST}
-
-
-def _band(key: Key, logs: list[float]) -> Band:
-    # Weibull's quantiles contain COVERAGE of new values on average, even for few cases.
-    tail = (1.0 - COVERAGE) / 2.0
-    low, high = np.quantile(np.array(logs), [tail, 1.0 - tail], method="weibull")
-    return Band(
-        metric=key[0],
-        stack=key[1],
-        precision=key[2],
-        low=float(np.exp(low)),
-        high=float(np.exp(high)),
-        num_cases=len(logs),
+def evidence_of(deployment: Deployment, *, pools: bool = False) -> Evidence:
+    """What the prediction of a deployment is about."""
+    return Evidence(
+        stack=stack_name(deployment.calibration.name),
+        kind=kind_of_model(deployment.model),
+        chip=deployment.cluster.chip.name,
+        layout="pools" if pools else layout_class(deployment.layout),
     )
 
 
-def keys_of(metric: str, stack: str, precision: str) -> tuple[Key, Key, Key]:
-    """Groups that a value belongs to, the narrowest first."""
-    name = stack_name(stack)
-    return (metric, name, precision_class(precision)), (metric, name, ANY), (metric, ANY, ANY)
+def evidence_of_score(score: Score) -> Evidence:
+    """What a scored case is about."""
+    return Evidence(
+        stack=stack_name(score.groups["stack"]),
+        kind=kind_of(score.groups["model"]),
+        chip=score.groups["chip"],
+        layout=score.groups["layout"],
+    )
 
 
-def find_band(bands: Mapping[Key, Band], metric: str, stack: str, precision: str) -> Band:
-    """The band of the narrowest group that has one.
+def kind_of_model(model: AnyModel) -> str:
+    """ "mixture" of experts or "dense"."""
+    return "mixture" if isinstance(model, Model) and model.is_moe else "dense"
+
+
+@lru_cache(maxsize=1024)
+def kind_of(model: str) -> str:
+    """Kind of a model by its name; those that are in no catalogue (spelled out in cases) are dense."""
+    from rackline import arch
+
+    try:
+        return kind_of_model(arch.model(model, offline=True))
+    except RacklineError:
+        return "dense"
+
+
+def make_bands(scores: Iterable[Score]) -> dict[Key, Band]:
+    """The bands of all groups with FEWEST cases or more, by (metric, what they have in common).
+
+    Args:
+        scores: of measured times and rates, of models that their predictions had not seen; kinds without a stack
+            (single operations, sizes) are left out.
+    """
+    found: dict[Key, Band] = {}
+    for metric, own in _by_metric(scores).items():
+        bands = _bands_of(metric, own)
+        factor = _factor(metric, own)
+        found |= {key: _scaled(one, factor) for key, one in bands.items()}
+    return dict(sorted(found.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """ln(measured / predicted) of a case."""
+
+    log: float
+    model: str
+    of: Evidence
+
+
+def _by_metric(scores: Iterable[Score]) -> dict[str, list[_Value]]:
+    found: dict[str, list[_Value]] = {}
+    for score in scores:
+        if score.groups["kind"] in ("op", "params") or not (score.predicted > 0 and score.measured > 0):
+            continue
+        value = _Value(
+            math.log(score.measured / score.predicted), shape_of(score.groups["model"]), evidence_of_score(score)
+        )
+        found.setdefault(score.metric, []).append(value)
+    return found
+
+
+def _bands_of(metric: str, values: Sequence[_Value]) -> dict[Key, Band]:
+    """Bands of one metric before they are widened."""
+    groups: dict[Evidence, list[_Value]] = {}
+    for value in values:
+        for of in dict.fromkeys(value.of.wider()):
+            groups.setdefault(of, []).append(value)
+    if not groups:
+        return {}
+    found: dict[Key, Band] = {}
+    ends: dict[Evidence, tuple[float, float]] = {}
+    for of, own in sorted(groups.items(), key=lambda item: len(set(item[0].wider()))):  # the widest first
+        if len(own) < FEWEST and of != Evidence():
+            continue
+        low, high = _quantiles(own)
+        around = next((ends[wide] for wide in of.wider()[1:] if wide != of and wide in ends), None)
+        models = len({value.model for value in own})
+        if around is not None:
+            share = models / (models + _MODELS)
+            low, high = share * low + (1.0 - share) * around[0], share * high + (1.0 - share) * around[1]
+        ends[of] = (low, high)
+        if len(own) >= FEWEST:
+            found[metric, of] = Band(
+                metric=metric, of=of, low=math.exp(low), high=math.exp(high), num_cases=len(own), num_models=models
+            )
+    return found
+
+
+def _quantiles(values: Sequence[_Value]) -> tuple[float, float]:
+    """Lower and upper end, each model counting the same up to FEWEST cases of it."""
+    counts: dict[str, int] = {}
+    for value in values:
+        counts[value.model] = counts.get(value.model, 0) + 1
+    weights = np.array([1.0 / max(counts[value.model], FEWEST) for value in values])
+    logs = np.array([value.log for value in values])
+    order = np.argsort(logs)
+    # Weibull's quantiles: k / (n + 1), of weights
+    reached = np.cumsum(weights[order]) / (weights.sum() + weights.mean())
+    tail = (1.0 - COVERAGE) / 2.0
+    low, high = np.interp([tail, 1.0 - tail], reached, logs[order])
+    return float(low), float(high)
+
+
+def _scaled(band: Band, factor: float) -> Band:
+    middle = 0.5 * (math.log(band.low) + math.log(band.high))
+    half = 0.5 * (math.log(band.high) - math.log(band.low)) * factor
+    return replace(band, low=math.exp(middle - half), high=math.exp(middle + half))
+
+
+def _needed(metric: str, values: Sequence[_Value], left_out: Callable[[_Value], str]) -> Array:
+    """The least factor at which each case lies inside the bands made without its group."""
+    found = np.full(len(values), np.nan)
+    names = [left_out(value) for value in values]
+    for name in dict.fromkeys(names):
+        others = [value for value, of in zip(values, names, strict=True) if of != name]
+        bands = _bands_of(metric, others)
+        if not bands:
+            continue
+        for index, (value, of) in enumerate(zip(values, names, strict=True)):
+            if of == name:
+                band = _narrowest(bands, metric, value.of)
+                middle = 0.5 * (math.log(band.low) + math.log(band.high))
+                half = 0.5 * (math.log(band.high) - math.log(band.low))
+                found[index] = abs(value.log - middle) / max(half, 1e-9)
+    return found[np.isfinite(found)]
+
+
+def _factor(metric: str, values: Sequence[_Value]) -> float:
+    """The factor at which COVERAGE of the cases lie inside bands made without their model."""
+    needed = _needed(metric, values, lambda value: value.model)
+    return float(np.clip(np.quantile(needed, _AIMED), 0.5, _WIDEST)) if needed.size >= FEWEST else 1.0
+
+
+def _narrowest(bands: Mapping[Key, Band], metric: str, of: Evidence) -> Band:
+    return next(bands[metric, wide] for wide in of.wider() if (metric, wide) in bands)
+
+
+def find_band(bands: Mapping[Key, Band], metric: str, of: Evidence) -> Band:
+    """The band of the narrowest group that there is.
 
     Raises:
-        InputError: there is no band for the metric.
+        InputError: no band for the metric.
     """
-    for key in keys_of(metric, stack, precision):
-        if key in bands:
-            return bands[key]
+    for wide in of.wider():
+        if (metric, wide) in bands:
+            return bands[metric, wide]
     known = sorted({key[0] for key in bands})
     near = nearest_names(metric, known, 1)
     raise InputError(
@@ -121,38 +271,132 @@ def find_band(bands: Mapping[Key, Band], metric: str, stack: str, precision: str
     )
 
 
-def band(metric: str, stack: str = ANY, precision: str = ANY) -> tuple[float, float]:
-    """(low, high): 90 % of measured values lay between low and high times the prediction.
+def band(metric: str, of: Evidence | None = None) -> tuple[float, float]:
+    """(low, high): nine of ten measured values lay between low and high times the prediction.
 
     Args:
-        metric: key of `measured` in a case, such as tpot_s, ttft_s, request_s or output_tokens_per_s.
-        stack, precision: those of the deployment, in any spelling; unknown ones get the band of all cases.
+        metric: as in `measured` of a case, such as tpot_s, ttft_s, request_s or output_tokens_per_s.
+        of: what is predicted; everything by default.
 
     Raises:
-        InputError: there is no band for the metric.
+        InputError: no band for the metric.
     """
-    found = find_band(shipped_bands(), metric, stack, precision)
+    found = find_band(shipped_bands(), metric, of or Evidence())
     return found.low, found.high
 
 
-def coverage(bands: Mapping[Key, Band], scores: Iterable[Score]) -> dict[str, float]:
-    """Share of the measured values inside their bands, by metric."""
-    inside: dict[str, list[bool]] = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """How many cases lie inside bands that were made without their group.
+
+    Args:
+        metric: of the cases.
+        by: what was left out in turn, and what a group of them is: "model", "chip", "laboratory" and so on.
+        group: name; all cases where it is empty.
+        num_cases: of the group [count].
+        share: inside.
+        width: median of high / low of their bands [ratio].
+    """
+
+    metric: str
+    by: str
+    group: str
+    num_cases: int
+    share: float
+    width: float
+
+
+GROUPED: Mapping[str, Callable[[Score], str]] = {
+    "model": lambda score: shape_of(score.groups["model"]),
+    "chip": lambda score: score.groups["chip"],
+    "stack": lambda score: stack_name(score.groups["stack"]),
+    "laboratory": lambda score: score.groups["laboratory"],
+}
+
+
+def held_out_coverage(scores: Iterable[Score], left_out: str = "model") -> list[Coverage]:
+    """Coverage of bands made without each group of cases in turn; the widening factor is found without it as well.
+
+    Where most cases of a metric are of one group, so that too few others would be left, random halves take turns.
+
+    Args:
+        scores: of predictions with models left out.
+        left_out: one of GROUPED. Its groups, and those of the others, are listed.
+    """
+    found: list[Coverage] = []
+    by_metric: dict[str, list[Score]] = {}
     for score in scores:
-        found = find_band(bands, score.metric, score.groups["stack"], score.groups["precision"])
-        ratio = score.measured / score.predicted
-        inside.setdefault(score.metric, []).append(found.low <= ratio <= found.high)
-    return {metric: float(np.mean(values)) for metric, values in inside.items()}
+        if score.groups["kind"] not in ("op", "params") and score.predicted > 0 and score.measured > 0:
+            by_metric.setdefault(score.metric, []).append(score)
+    for metric, own in by_metric.items():
+        by, names = left_out, [GROUPED[left_out](score) for score in own]
+        if len(own) - max(map(names.count, set(names))) < FEWEST:
+            by, names = "half", [str(crc32(score.case_id.encode()) % 2) for score in own]
+        inside, width = np.zeros(len(own), dtype=bool), np.full(len(own), np.nan)
+        for name in dict.fromkeys(names):
+            bands = make_bands(score for score, of in zip(own, names, strict=True) if of != name)
+            if not bands:
+                continue
+            for index, (score, of) in enumerate(zip(own, names, strict=True)):
+                if of == name:
+                    near = _narrowest(bands, metric, evidence_of_score(score))
+                    ratio = score.measured / score.predicted
+                    inside[index], width[index] = near.low <= ratio <= near.high, near.high / near.low
+        known = np.isfinite(width)
+        if not known.any():
+            continue
+        found.append(_covered(metric, by, "", inside[known], width[known]))
+        for kind, key in GROUPED.items():
+            groups = np.array([key(score) for score in own])
+            for group in dict.fromkeys(groups[known].tolist()):
+                part = known & (groups == group)
+                found.append(_covered(metric, kind, group, inside[part], width[part]))
+    return found
 
 
-def halves(scores: Iterable[Score], seed: int) -> tuple[list[Score], list[Score]]:
-    """Scores of a random half of the cases, and of the others."""
-    kept = list(scores)
-    cases = sorted({(score.case_id, score.where) for score in kept})
-    chosen = np.random.default_rng(seed).permutation(len(cases))[: len(cases) // 2]
-    first = {cases[int(index)] for index in chosen}
-    mine = [score for score in kept if (score.case_id, score.where) in first]
-    return mine, [score for score in kept if (score.case_id, score.where) not in first]
+def _covered(metric: str, by: str, group: str, inside: Array, width: Array) -> Coverage:
+    return Coverage(
+        metric=metric,
+        by=by,
+        group=group,
+        num_cases=int(inside.size),
+        share=float(np.mean(inside)),
+        width=float(np.median(width)),
+    )
+
+
+BEGIN, END = "<!-- error bands: begin -->", "<!-- error bands: end -->"
+_LEAST = 0.75
+_MANY = 30
+
+
+def coverage_markdown(found: Sequence[Coverage]) -> str:
+    """The table of a page: all cases of a metric, then the groups of 30 cases and more that are held worst."""
+    lines = [
+        f"Bands of {COVERAGE:.0%}, made without each model (or half of the cases) in turn from predictions that had "
+        "not seen its model either, and scored on it. Width is the median of high over low.",
+        "",
+        "| measured | left out | cases | inside | width | groups of 30 cases and more that are held worst |",
+        "|---|---|---:|---:|---:|---|",
+    ]
+    for one in found:
+        if one.group:
+            continue
+        groups = [part for part in found if part.metric == one.metric and part.group and part.num_cases >= _MANY]
+        worst = sorted(groups, key=lambda part: part.share)[:3]
+        named = ", ".join(f"{part.group} {part.share:.0%} of {part.num_cases}" for part in worst)
+        lines.append(
+            f"| {one.metric} | {one.by} | {one.num_cases} | {one.share:.1%} | {one.width:.2f} | {named or '-'} |"
+        )
+    low = [part for part in found if part.group and part.num_cases >= _MANY and part.share < _LEAST]
+    names = "; ".join(f"{part.metric} of {part.group} {part.share:.0%}" for part in low)
+    lines += ["", f"Groups of 30 cases and more under {_LEAST:.0%}: {names or 'none'}."]
+    return "\n".join(lines)
+
+
+def write_coverage_docs(scores: Iterable[Score], page: Path) -> None:
+    """Replace the table of a page; see `rackline.validation.page.fill_block`."""
+    fill_block(page, BEGIN, END, coverage_markdown(held_out_coverage(scores)))
 
 
 # ------------------------------------------------------------------------------------------------- the shipped file
@@ -163,16 +407,17 @@ def to_toml(bands: Mapping[Key, Band], files: Iterable[str]) -> str:
     names = ", ".join(sorted(Path(name).name for name in files))
     comments = (
         f"Written by `rackline validate --write-bands` from {names}.",
-        f"measured / predicted lies between low and high in {COVERAGE:.0%} of the cases of a group.",
+        f"measured / predicted lies between low and high in {COVERAGE:.0%} of the cases of a group, of models that no",
+        "fit has seen.",
     )
     rows = [
         {
             "metric": one.metric,
-            "stack": one.stack,
-            "precision": one.precision,
+            **{part.name: getattr(one.of, part.name) for part in fields(Evidence)},
             "low": float(one.low),
             "high": float(one.high),
             "cases": one.num_cases,
+            "models": one.num_models,
         }
         for one in bands.values()
     ]
@@ -185,18 +430,18 @@ def read_bands(text: str) -> dict[Key, Band]:
     found = [
         Band(
             metric=row["metric"],
-            stack=row["stack"],
-            precision=row["precision"],
+            of=Evidence(**{part.name: row[part.name] for part in fields(Evidence)}),
             low=float(row["low"]),
             high=float(row["high"]),
             num_cases=int(row["cases"]),
+            num_models=int(row["models"]),
         )
         for row in rows
     ]
-    return {(one.metric, one.stack, one.precision): one for one in found}
+    return {(one.metric, one.of): one for one in found}
 
 
 @lru_cache(maxsize=1)
 def shipped_bands() -> dict[Key, Band]:
-    """The bands that ship with the library."""
+    """The bands that come with the library."""
     return read_bands((resources.files("rackline.validation") / "bands.toml").read_text(encoding="utf-8"))

@@ -16,8 +16,8 @@ from rackline.errors import RacklineError
 from rackline.parallel import Deployment
 from rackline.passes import Batch, TimeTable
 from rackline.passes.features import Array, as_array
-from rackline.serving import Engine, Workload, closed_loop
-from rackline.serving.closed_loop import engine_of
+from rackline.serving import Engine, Workload
+from rackline.serving.closed_loop import closed_loops, engine_of
 from rackline.serving.stack import IDEAL, Stack
 from rackline.validation.cases import Case, Unsupported
 from rackline.validation.predict import request_s, workload_of
@@ -156,29 +156,46 @@ class FitCases:
     _workloads: list[Workload]
     _engines: dict[int, tuple[Deployment, KeptEngine]] = field(default_factory=dict[int, tuple[Deployment, KeptEngine]])
     _deployments: dict[int, Deployment] = field(default_factory=dict[int, Deployment])
+    _groups: dict[tuple[int, Stack, bool, float], list[int]] = field(
+        default_factory=dict[tuple[int, Stack, bool, float], list[int]]
+    )
 
     def predict(self, numbers: ServingNumbers, only: Iterable[int] | None = None) -> Predicted:
-        """Predict under these parameters.
+        """Predict under these numbers; the cases of an engine at once, so that kernel times are those of any subset.
 
         Args:
-            only: indices of the cases to predict; the others are NaN.
+            only: indices of the cases that are needed; the others may be NaN.
         """
         shape = len(self.cases)
         tpot, ttft, bound = np.full(shape, np.nan), np.full(shape, np.nan), np.zeros(shape, dtype=bool)
-        stacks = {kept: numbers.stack(kept) for kept in set(self.schedulers)}
-        for index in range(shape) if only is None else only:
-            around = stacks[self.schedulers[index]]
-            deployment, engine = self._engine(index)
-            found = closed_loop(
+        wanted = set(range(shape) if only is None else map(int, only))
+        for (_, scheduler, _, _), members in self._grouped().items():
+            if wanted.isdisjoint(members):
+                continue
+            around = numbers.stack(scheduler)
+            deployment, engine = self._engine(members[0])
+            loops = closed_loops(
                 deployment,
-                self._workloads[index],
+                [self._workloads[index] for index in members],
                 around.mode(),
-                self.cases[index].number("concurrency"),
+                np.array([self.cases[index].number("concurrency") for index in members]),
                 memory_fraction=around.memory_fraction,
                 engine=replace(engine, stack=around),
             )
-            tpot[index], ttft[index], bound[index] = found.tpot_s, found.ttft_s, found.bound == "memory"
+            for index, loop in zip(members, loops, strict=True):
+                if isinstance(loop, RacklineError):
+                    raise loop
+                tpot[index], ttft[index], bound[index] = loop.tpot_s, loop.ttft_s, loop.bound == "memory"
         return Predicted(tpot, ttft, bound)
+
+    def _grouped(self) -> dict[tuple[int, Stack, bool, float], list[int]]:
+        """Cases that one call predicts: of one engine, one scheduler, one way to draw lengths."""
+        if not self._groups:
+            for index, (kept, work) in enumerate(zip(self.schedulers, self._workloads, strict=True)):
+                engine = self._engine(index)[1]
+                key = (id(engine), kept, work.equal_lengths, work.output_spread)  # the engines are kept
+                self._groups.setdefault(key, []).append(index)
+        return self._groups
 
     def values(self, predicted: Predicted, index: int) -> dict[str, float]:
         """The values of one case that are scored, in SI units."""

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
+from rackline.arch import AnyModel
+from rackline.parallel import Deployment
 from rackline.search.candidate import Candidate
 from rackline.search.choice import Choice
-from rackline.validation.bands import ANY, find_band, shipped_bands
+from rackline.validation.bands import (
+    Evidence,
+    evidence_of,
+    find_band,
+    kind_of_model,
+    layout_class,
+    shipped_bands,
+)
+from rackline.validation.resolve import stack_name
 
 FOLLOWS: Mapping[str, tuple[str, int]] = {
     "tokens_per_s_per_user": ("tpot_s", -1),
@@ -44,50 +54,100 @@ class Interval:
     num_cases: int
 
 
-def intervals(predicted: Mapping[str, float], stack: str, precision: str) -> list[Interval]:
-    """Intervals of values that cases measure (tpot_s, ttft_s, request_s) or that depend on one; others are left out.
+def intervals(predicted: Mapping[str, float], of: Evidence) -> list[Interval]:
+    """Intervals of numbers that cases measure (tpot_s, ttft_s, request_s) or that follow one; others are left out.
 
     Args:
-        predicted: metric → value.
-        stack, precision: those of the deployment, in any spelling.
+        predicted: metric → number.
+        of: what is predicted; with pools, the bands of pools.
     """
     bands = shipped_bands()
-    known = {metric for metric, _, _ in bands}
+    known = {metric for metric, _ in bands}
     found: list[Interval] = []
     for metric, value in predicted.items():
         followed, sign = FOLLOWS.get(metric, (metric, 1))
+        of_pools = f"pools_{followed}"
+        followed = of_pools if of.layout == "pools" and of_pools in known else followed
         if followed in known:
-            band = find_band(bands, followed, stack, precision)
+            band = find_band(bands, followed, of)
             factors = (band.low, band.high) if sign > 0 else (1.0 / band.high, 1.0 / band.low)
-            words = " ".join(part for part in (band.stack, band.precision) if part != ANY) or "all stacks"
             found.append(
                 Interval(
                     metric=metric,
                     predicted=value,
                     low=value * factors[0],
                     high=value * factors[1],
-                    group=words,
+                    group=band.of.text(),
                     num_cases=band.num_cases,
                 )
             )
     return found
 
 
-def of_candidate(candidate: Candidate | Choice, calibration: str) -> list[Interval]:
-    """Intervals of all predicted values of a candidate; none for the ideal roofline.
+def of_candidate(candidate: Candidate | Choice, model: AnyModel, chip: str, calibration: str) -> list[Interval]:
+    """Intervals of all predicted numbers of a way to serve; none for the ideal roofline.
 
     Args:
-        calibration: name of the calibration of the prediction.
+        model: that is served.
+        chip: that serves it.
+        calibration: name of the calibration that predicted it.
     """
     if calibration == "unit":
         return []
     metrics = ("tpot_s", "ttft_s", *(name for name in FOLLOWS if hasattr(candidate, name)))
     predicted = {metric: float(getattr(candidate, metric)) for metric in metrics}
-    return intervals(
-        {metric: value for metric, value in predicted.items() if math.isfinite(value)},
-        calibration,
-        candidate.precision.expert_weights,
+    of = Evidence(
+        stack=stack_name(calibration),
+        kind=kind_of_model(model),
+        chip=chip,
+        layout=layout_class(candidate.layout) if candidate.prefill_pool is None else "pools",
     )
+    return intervals({metric: value for metric, value in predicted.items() if math.isfinite(value)}, of)
+
+
+def of_deployment(deployment: Deployment, predicted: Mapping[str, float], *, pools: bool = False) -> list[Interval]:
+    """Intervals of numbers of a deployment; none for the ideal roofline."""
+    if deployment.calibration.name == "unit":
+        return []
+    finite = {metric: value for metric, value in predicted.items() if math.isfinite(value)}
+    return intervals(finite, evidence_of(deployment, pools=pools))
+
+
+def of_training(model: AnyModel, chip: str, stack: str, step_s: float) -> list[Interval]:
+    """The interval of a training step [s].
+
+    Args:
+        model: that is trained.
+        chip: that trains it.
+        stack: name of the training stack.
+    """
+    return intervals({"step_s": step_s}, Evidence(stack=stack_name(stack), kind=kind_of_model(model), chip=chip))
+
+
+NAMES: Mapping[str, str] = {
+    "tpot_s": "time per output token",
+    "ttft_s": "time to first token",
+    "request_s": "request",
+    "step_s": "step",
+    "output_tokens_per_s_per_chip": "output tokens/s/chip",
+    "usd_per_mtok_input": "USD per million input tokens",
+    "usd_per_mtok_output": "output tokens",
+}
+"""Metric → its name in a line of intervals."""
+
+
+def interval_line(found: Sequence[Interval], what: str = "servers") -> str:
+    """What measured servers (or runs) of this kind deviate by, in one sentence; empty without intervals."""
+    from rackline.report.wording import interval_text
+
+    parts = [
+        f"{NAMES[one.metric]} {interval_text(one.metric, one.low, one.high)}" for one in found if one.metric in NAMES
+    ]
+    if not parts:
+        return ""
+    first = found[0]
+    head = f"nine of ten measured {what} ({first.group}, {first.num_cases} cases) lay within"
+    return f"{head}: {'; '.join(parts)}"
 
 
 class Ends(TypedDict):

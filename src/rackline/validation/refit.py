@@ -5,9 +5,9 @@ Kernel calibrations are fitted to tables of single operations, not to served req
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from typing import Any, ClassVar, Literal, assert_never
 from zlib import crc32
@@ -17,6 +17,8 @@ import numpy as np
 from rackline.errors import InputError, RacklineError
 from rackline.passes.features import Array
 from rackline.validation.cases import Case, CaseSet, Unsupported
+from rackline.validation.engine_fit import ELSEWHERE, NAMES, Step, fit_engine, is_of_older_engine, steps_of, with_engine
+from rackline.validation.engine_fit import FEWEST as OF_ENGINE
 from rackline.validation.fit_cases import FitCases, ServingNumbers, prepare, shipped_numbers
 from rackline.validation.pools_fit import fit_pools
 from rackline.validation.predict import Predictor
@@ -24,8 +26,9 @@ from rackline.validation.resolve import Resolver, stack_name
 from rackline.validation.run import scores_of
 from rackline.validation.scoreboard import SERVED, Score, Scoreboard, Stats, statistics
 from rackline.validation.serving_fit import fit_numbers
+from rackline.validation.sources import laboratory_of, shape_of
 
-LeftOut = Literal["model", "chip", "stack", "half"]
+LeftOut = Literal["model", "chip", "stack", "laboratory", "half"]
 EVERYTHING = ""
 """Name of the fold that leaves nothing out."""
 MANY = 15
@@ -38,20 +41,24 @@ class Fold:
     """One refit.
 
     Args:
-        left_out: model, chip, stack or half of the configurations held out of the fit; EVERYTHING if none was.
-        num_cases: scored cases [count].
-        numbers: parameters fitted to the others.
-        scores: scores of the held-out cases; of all cases if there are none.
-        memory_bound: ids of scored cases whose batch is limited by memory, so that requests queue.
+        left_out: model, chip, stack, laboratory or half of the configurations that the fit did not see; EVERYTHING
+            where it saw all cases.
+        num_cases: cases that are scored [count].
+        numbers: what was fitted to the others.
+        engine: the four numbers of an older engine (`engine_fit.NAMES`), fitted to the others; none where no case
+            states medians.
+        scores: of the cases left out; of all cases where nothing is.
+        memory_bound: ids of scored cases whose batch the memory bounds, so that requests queue for it.
     """
 
-    json_keys: ClassVar = ("left_out", "cases=num_cases", "numbers=numbers.flat", "metrics")
+    json_keys: ClassVar = ("left_out", "cases=num_cases", "numbers=numbers.flat", "engine", "metrics")
 
     left_out: str
     num_cases: int
     numbers: ServingNumbers
     scores: tuple[Score, ...]
     memory_bound: tuple[str, ...]
+    engine: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def metrics(self) -> dict[str, Stats]:
@@ -117,8 +124,8 @@ class Refit:
     def ranges(self) -> dict[str, tuple[float, float, float]]:
         """Parameter → (least, greatest value over the folds, value in the fit to all cases)."""
         found: dict[str, tuple[float, float, float]] = {}
-        for name, value in self.whole.numbers.flat.items():
-            known = [d[name] for fold in self.folds if name in (d := fold.numbers.flat)]
+        for name, value in _all_numbers(self.whole).items():
+            known = [d[name] for fold in self.folds if name in (d := _all_numbers(fold))]
             found[name] = (min(known, default=value), max(known, default=value), value)
         return found
 
@@ -148,13 +155,19 @@ class Refit:
         )
 
 
+def _all_numbers(fold: Fold) -> dict[str, float]:
+    return {**fold.numbers.flat, **fold.engine}
+
+
 def fold_name(case: Case, by: LeftOut) -> str:
     """The fold that a case belongs to."""
     match by:
         case "stack":
             return stack_name(case.stack) or "-"
         case "model":
-            return case.model or "-"
+            return shape_of(case.model) or "-"
+        case "laboratory":
+            return laboratory_of(case)
         case "chip":
             return case.chip or "-"
         case "half":
@@ -173,12 +186,12 @@ def refit(
     processes: int = 2,
     done: Done | None = None,
 ) -> Refit:
-    """Refit without each model, chip or stack in turn and score the held-out cases.
+    """Refit without each model, chip, stack or laboratory in turn and score what was left out.
 
     Args:
-        found: cases, of which served requests with a time per output token are used. Parameters are fitted to single
-            engines; pools of prefill and decode workers add two.
-        by: what to hold out.
+        found: cases; only served requests with a time per output token count. Numbers are fitted to single engines;
+            pools of prefill and decode workers add two, medians of an older engine four.
+        by: what to leave out.
         calibration: "auto" (each case's own stack), a stack or a file.
         processes: number of processes; 1 runs everything in this one [count].
         done: called with (what, finished, all) after each fold.
@@ -202,7 +215,7 @@ def refit(
     folds = dict(in_processes(_fold, tasks, (cases, calibration), processes, done))
     left_out = tuple(sorted((folds[by, name] for name in names), key=lambda fold: -fold.num_cases))
     unsupported = (
-        *prepare(cases, calibration_name=calibration).unsupported,
+        *prepare(_with_means(cases), calibration_name=calibration).unsupported,
         *_predicted_pools(cases, folds[by, EVERYTHING].numbers, calibration)[1],
     )
     return Refit(
@@ -253,13 +266,19 @@ def in_processes(
             yield waiting[future], future.result()
 
 
+def _with_means(cases: Iterable[Case]) -> list[Case]:
+    return [case for case in cases if not is_of_older_engine(case)]
+
+
 _SHARED: list[tuple[tuple[Case, ...], str]] = []
 _PREPARED: dict[str, FitCases] = {}
+_STEPS: dict[str, list[Step]] = {}
 
 
 def _share(shared: tuple[tuple[Case, ...], str]) -> None:
     _SHARED[:] = [shared]
     _PREPARED.clear()
+    _STEPS.clear()
 
 
 def shared_cases() -> tuple[tuple[Case, ...], str]:
@@ -270,8 +289,9 @@ def shared_cases() -> tuple[tuple[Case, ...], str]:
 def _fold(task: tuple[LeftOut, str]) -> Fold:
     by, name = task
     cases, calibration = shared_cases()
-    if calibration not in _PREPARED:  # engines and kernel times are reused by all folds of this process
-        _PREPARED[calibration] = prepare(cases, calibration_name=calibration)
+    if calibration not in _PREPARED:  # engines and kernel times serve all folds of this process
+        _PREPARED[calibration] = prepare(_with_means(cases), calibration_name=calibration)
+        _STEPS[calibration] = steps_of([case for case in cases if is_of_older_engine(case)], calibration)
     ready = _PREPARED[calibration]
     held = np.array([fold_name(case, by) == name for case in ready.cases], dtype=bool)
     scored = held if name else np.ones(len(ready.cases), dtype=bool)
@@ -284,9 +304,30 @@ def _fold(task: tuple[LeftOut, str]) -> Fold:
     scores, _ = _predicted_pools(
         [case for case in pools if not name or fold_name(case, by) == name], numbers, calibration
     )
+    medians = _STEPS[calibration]
+    seen = [step for step in medians if not name or fold_name(step.case, by) != name]
+    engine = fit_engine(seen) if len(seen) >= OF_ENGINE else ELSEWHERE
+    own = [step.case for step in medians if not name or fold_name(step.case, by) == name]
+    scores += _predicted_medians(own, numbers, engine, calibration)
     return replace(
-        fold, num_cases=fold.num_cases + len({one.case_id for one in scores}), scores=(*fold.scores, *scores)
+        fold,
+        num_cases=fold.num_cases + len({one.case_id for one in scores}),
+        scores=(*fold.scores, *scores),
+        engine=dict(zip(NAMES, engine.tolist(), strict=True)) if medians else {},
     )
+
+
+def _predicted_medians(cases: Sequence[Case], numbers: ServingNumbers, engine: Array, calibration: str) -> list[Score]:
+    """Scores of cases of the older engine under fitted numbers."""
+    of_engine = with_engine(engine)
+    predictor = Predictor(
+        resolver=Resolver(calibration_name=calibration, change=lambda found: of_engine(numbers.stack(found)))
+    )
+    scores: list[Score] = []
+    for case, values in zip(cases, predictor.predict_all(cases), strict=True):
+        if not isinstance(values, RacklineError):
+            scores += scores_of(case, values)
+    return scores
 
 
 def _predicted_pools(

@@ -27,7 +27,7 @@ from rackline.parallel.layout import problem as layout_problem
 from rackline.passes import Calibration, calibration
 from rackline.serving.stack import IDEAL, Stack, stack
 from rackline.validation.cases import Case
-from rackline.validation.sources import source_of
+from rackline.validation.sources import launched_of, source_of
 
 # Parts of a training layout that serving does not have.
 _OTHER_PARTS = ("virtual_pp", "fsdp", "sharding", "dp", "dcp")
@@ -142,8 +142,9 @@ class Resolver:
         )
 
     def precision(self, case: Case, model: AnyModel, chip: Chip) -> Precision:
-        """Data types from the case's label, with those that its benchmark or the case itself states separately."""
-        parts = (case.precision or "native", source_of(case).precision_detail, case.precision_detail)
+        """Data types of the case's label, of what its benchmark's servers keep and of what it sets apart itself."""
+        launched = (one.precision_detail for one in launched_of(case))
+        parts = (case.precision or "native", source_of(case).precision_detail, *launched, case.precision_detail)
         return precision(",".join(part for part in parts if part), model, chip)
 
     def calibration(self, case: Case, chip: Chip) -> Calibration:
@@ -281,8 +282,11 @@ class Resolver:
 
 
 def _as_started(found: Stack, case: Case) -> Stack:
-    """The stack with the settings that a case states: sequences and tokens per pass, memory fraction."""
+    """The stack with what a case or its benchmark states: graphs, sequences and tokens of a pass, memory."""
     said = case.values
+    for launched in launched_of(case):
+        if launched.prompt_graph_tokens is not None:
+            found = replace(found, prompt_graph_tokens=launched.prompt_graph_tokens)
     if said.get("max_num_seqs") is not None:
         found = replace(found, max_num_seqs=int(case.number("max_num_seqs")))
     if said.get("max_num_batched_tokens") is not None:

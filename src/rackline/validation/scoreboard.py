@@ -10,6 +10,7 @@ from typing import ClassVar, TypedDict
 import numpy as np
 
 from rackline.validation.cases import Case, Unsupported
+from rackline.validation.sources import laboratory_of
 from rackline.validation.speculation import BothWays, Placed, by_group
 
 GROUPED_BY = ("kind", "model", "chip", "stack", "version", "precision", "op")
@@ -25,7 +26,7 @@ class Score:
     Args:
         where: file and line of its case.
         metric: key of `measured`, or request_s.
-        groups: name of the group for each of GROUPED_BY.
+        groups: value of each of GROUPED_BY, and of "layout" and "laboratory".
     """
 
     case_id: str
@@ -235,6 +236,8 @@ def group_of(case: Case | Unsupported) -> dict[str, str]:
             "version": _version_of(case),
             "precision": dtypes,
             "op": case.text("op"),
+            "layout": "",
+            "laboratory": "",
         }
     return {
         "kind": case.kind,
@@ -244,7 +247,22 @@ def group_of(case: Case | Unsupported) -> dict[str, str]:
         "version": _version_of(case) if isinstance(case, Case) else "-",
         "precision": case.precision or "-",
         "op": "",
+        "layout": _layout_of(case) if isinstance(case, Case) else "",
+        "laboratory": laboratory_of(case) if isinstance(case, Case) else "",
     }
+
+
+def _layout_of(case: Case) -> str:
+    """Class of the layout: one chip, tp, attention_dp (ranks with sequences of their own), pools; any in training."""
+    if case.kind == "train":
+        return "*"
+    if case.kind == "serve-disaggregated":
+        return "pools"
+    parts = {key: int(value) for key, value in case.layout.items() if not isinstance(value, str)}
+    tp = parts.get("tp", 1)
+    if parts.get("attention_dp", parts.get("moe_tp", 1) * parts.get("ep", 1) // tp) > 1:
+        return "attention_dp"
+    return "tp" if tp * parts.get("pp", 1) * parts.get("cp", 1) > 1 else "one"
 
 
 def _version_of(case: Case) -> str:

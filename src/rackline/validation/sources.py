@@ -12,6 +12,26 @@ from typing import Any, Literal
 from rackline.validation.cases import Case
 
 _FILE = "sources.toml"
+_SHAPES = {"Llama-3.3": "Llama-3.1", "DeepSeek-R1": "DeepSeek-V3", "DeepSeek-V3.1": "DeepSeek-V3"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """How a benchmark starts the servers of a stack and a model, where that differs from the stack's defaults.
+
+    Args:
+        stack: of the cases, as they write it.
+        model: of the cases, as they write it; all where it is empty.
+        chips: of the cases; all where it is empty.
+        prompt_graph_tokens: as of `rackline.catalog.StackRecord`; the stack's own where it is None [tokens].
+        precision_detail: data types that they set, as in a case.
+    """
+
+    stack: str
+    model: str = ""
+    chips: tuple[str, ...] = ()
+    prompt_graph_tokens: int | None = None
+    precision_detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +41,7 @@ class Source:
     Args:
         prefix: start of the `source` of its cases.
         name: name of the benchmark.
+        laboratory: who ran its servers; the name if it is empty.
         tpot: which inter-token time it publishes.
         sampling: sampling method of its requests.
         precision_detail: data types of its servers, as in a case.
@@ -28,11 +49,13 @@ class Source:
         assumed_input_len: prompt length instead of one that a case only assumes; None keeps that of the case [tokens].
         attention_dp_of_mixtures: whether its tp means attention data parallelism for mixtures of experts.
         requests: number of requests by lengths, as "input/output" [requests].
+        launched: settings of its launch commands.
         urls, accessed: sources of this information, and the date of access.
     """
 
     prefix: str = ""
     name: str = ""
+    laboratory: str = ""
     tpot: Literal["mean", "median"] = "mean"
     sampling: Literal["greedy", "top_p"] = "greedy"
     precision_detail: str = ""
@@ -40,6 +63,7 @@ class Source:
     assumed_input_len: float | None = None
     attention_dp_of_mixtures: bool = False
     requests: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
+    launched: tuple[Launched, ...] = ()
     urls: tuple[str, ...] = ()
     accessed: str = ""
 
@@ -51,6 +75,35 @@ def source_of(case: Case) -> Source:
     """The benchmark of a case; by default one that publishes means of greedy decoding."""
     label = case.source
     return next((source for source in known_sources() if label.startswith(source.prefix)), _PLAIN)
+
+
+def laboratory_of(case: Case) -> str:
+    """Who ran the servers of a case: as its benchmark says, else where it was published."""
+    found = source_of(case)
+    return found.laboratory or found.name or case.source.partition("@")[0].partition("#")[0] or "-"
+
+
+def shape_of(model: str) -> str:
+    """A model without what releases of one shape differ in, so that they are left out together.
+
+    >>> shape_of("Qwen/Qwen3-235B-A22B-Thinking-2507-FP8"), shape_of("meta-llama/Llama-3.3-70B-Instruct")
+    ('Qwen3-235B-A22B', 'Llama-3.1-70B')
+    """
+    name = model.rpartition("/")[2]
+    for word in ("-Instruct", "-Thinking", "-2507", "-FP8", "-NVFP4"):
+        name = name.replace(word, "")
+    for release, shape in _SHAPES.items():
+        name = name.replace(release, shape)
+    return name or model
+
+
+def launched_of(case: Case) -> tuple[Launched, ...]:
+    """What the launch command of a case set, where its benchmark says so; later ones win."""
+    return tuple(
+        one
+        for one in source_of(case).launched
+        if one.stack == case.stack and one.model in ("", case.model) and (not one.chips or case.chip in one.chips)
+    )
 
 
 def requests_of(case: Case) -> float:
@@ -69,5 +122,9 @@ def known_sources() -> tuple[Source, ...]:
     for entry in tomllib.loads(text)["source"]:
         values: dict[str, Any] = dict(entry)
         urls = tuple(str(url) for url in values.pop("urls"))
-        found.append(Source(urls=urls, **values))
+        rows: list[dict[str, Any]] = values.pop("launched", [])
+        for row in rows:
+            row["chips"] = tuple(row.get("chips", ()))
+        launched = tuple(Launched(**row) for row in rows)
+        found.append(Source(urls=urls, launched=launched, **values))
     return tuple(found)

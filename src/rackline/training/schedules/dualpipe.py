@@ -1,4 +1,4 @@
-"""DualPipe: micro-batches enter from both ends; a forward of one direction runs beside a backward of the other.
+"""DualPipe: micro-batches enter from both ends; a forward pass of one direction overlaps a backward pass of the other.
 
 Every device holds two parts of the model: its own and that of its mirror image. The order is the eight steps of
 DeepSeek's implementation; a forward and a backward that run together are placed after each other here, and what their

@@ -1,4 +1,4 @@
-"""Run a schedule's table: every device works through its own order, each slot waits for what it depends on."""
+"""Execute a schedule's table: every device works through its own order, and each slot waits for its dependencies."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Durations:
     """Time of each part of the model, in order along it.
 
     Args:
-        forward, backward, weight: one value a part [s]; backward holds the gradient of the weight where a schedule does
-            not part the two (weight is then not used).
+        forward, backward, weight: one value per part [s]; backward includes the gradient of the weight if a schedule
+            does not separate the two (weight is then not used).
         hop_s: activations or gradients from one device to the next [s].
     """
 
@@ -47,7 +47,7 @@ class Durations:
 
     @classmethod
     def equal(cls, parts: int, forward: float, backward: float, weight: float, hop_s: float = 0.0) -> Durations:
-        """The same times forevery part."""
+        """The same times for every part."""
         return cls(forward=[forward] * parts, backward=[backward] * parts, weight=[weight] * parts, hop_s=hop_s)
 
 
@@ -63,11 +63,11 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """What the devices do when.
+    """The slots of all devices in time.
 
     Args:
         events: in the order in which they were placed.
-        num_devices: [count].
+        num_devices: number of devices [count].
         span_counts: whether a device may begin the next step before the others have ended this one, so that the longest
             span of a device is the step.
     """
@@ -100,7 +100,7 @@ class Timeline:
         return self.bubble_s / self.step_s if self.step_s else 0.0
 
     def in_flight(self, device: int, released_by_backward: float = 1.0) -> list[tuple[float, float]]:
-        """(time, activations held) of a device after each change, in those of one micro-batch and chunk.
+        """(time, stored activations) of a device after each change, in units of one micro-batch and chunk.
 
         Args:
             released_by_backward: share that the gradient of the input frees; the gradient of the weight frees the rest.
@@ -123,7 +123,7 @@ class Timeline:
         return found
 
     def peak_in_flight(self, device: int, released_by_backward: float = 0.0) -> float:
-        """Most activations that a device holds at once, in those of one micro-batch and chunk."""
+        """Most activations that a device stores at once, in units of one micro-batch and chunk."""
         return max(held for _, held in self.in_flight(device, released_by_backward))
 
 
@@ -136,7 +136,7 @@ def execute(
     span_counts: bool = False,
     breaks: frozenset[int] = frozenset(),
 ) -> Timeline:
-    """Place every slot as early as its device and what it depends on allow.
+    """Place every slot as early as its device and its dependencies allow.
 
     A forward waits for the forward of the part before, a backward for the own forward and the backward of the part
     behind, a weight gradient for its backward; what comes from another device is a hop later.
@@ -147,7 +147,7 @@ def execute(
         breaks: parts at which another copy of the model begins.
 
     Raises:
-        InputError: the table waits for itself.
+        InputError: the table has a cyclic dependency.
     """
     part_device = {place(device, slot.chunk): device for device, slots in enumerate(table) for slot in slots}
     done: dict[tuple[Op, int, int], float] = {}
@@ -197,7 +197,7 @@ def execute(
 
 
 def needs_of(slot: Slot, part: int, num_parts: int, breaks: frozenset[int]) -> list[tuple[Op, int, int]]:
-    """What a slot waits for: (op, micro-batch, part)."""
+    """Dependencies of a slot: (op, micro-batch, part)."""
     if slot.op == "F":
         return [("F", slot.micro_batch, part - 1)] if part and part not in breaks else []
     if slot.op == "W":

@@ -34,7 +34,7 @@ def filled(table: Table, durations: Durations, place: Place, *, num_parts: int, 
     while active:
         starts = [(start, device) for device in active if (start := start_of(device)) is not None]
         if not starts:
-            break  # a circle, which running the table will name
+            break  # a cycle, which executing the table will report
         start, device = min(starts)
         slot = table[device][position[device]]
         weight_s = durations.of("W", place(device, slot.chunk))

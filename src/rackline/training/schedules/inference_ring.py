@@ -1,4 +1,4 @@
-"""Decoding in a ring of stages: groups of sequences follow each other, each comes back for its next token.
+"""Decoding in a ring of stages: groups of sequences follow each other, and each returns for its next token.
 
 With as many groups as stages no stage waits; with fewer, a stage waits for the ring (lecture C70).
 """

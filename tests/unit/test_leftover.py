@@ -1,0 +1,130 @@
+"""Paid chips that the replicas of an answer leave free: a second kind of replica serves on them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+import rackline as rl
+from rackline.api.plan import Planned
+from rackline.arch import model
+from rackline.hardware import billed_chips, cluster
+from rackline.parallel import Layout
+from rackline.passes import calibration
+from rackline.plain import plain
+from rackline.search import Constraints, Plan, SearchSpace, plan
+from rackline.serving.workload import Workload
+
+NAME, LIMITS = "llama-3.1-8b", Constraints(tpot_s=0.05, ttft_s=2.0)
+WORK = Workload(input_len=2000, output_len=200)
+NODE = cluster("dgx-h100")
+
+
+@cache
+def planned(*layouts: Layout, chips: int = 8, served: bool = False) -> Plan:
+    return plan(
+        model(NAME),
+        NODE.with_num_chips(chips),
+        WORK,
+        calibration=calibration("auto", NODE.chip),
+        constraints=LIMITS,
+        search_space=SearchSpace(layouts=layouts or None, any_layout=True),
+        prefill=None,
+        served=served,
+    )
+
+
+def test_chips_that_are_paid_and_free_serve_too() -> None:
+    """pp=3 leaves two of eight: they serve what a plan for two chips serves, and what is paid stays the same."""
+    best = planned(Layout(pp=3), served=True).best
+    assert best is not None
+    assert (best.num_chips, best.billed_chips) == (6, 8)
+    beside = best.leftover
+    assert beside is not None
+    assert beside.num_chips == 2
+    assert beside.choice.basis == "simulated"
+    assert beside.choice.tpot_s <= 0.05
+    assert beside.choice.ttft_s <= 2.0
+    alone = plan(
+        model(NAME),
+        NODE.with_num_chips(2),
+        WORK,
+        calibration=calibration("auto", NODE.chip),
+        constraints=LIMITS,
+        search_space=SearchSpace(precisions=[best.precision], any_layout=True),
+        prefill=None,
+    ).best
+    assert alone is not None
+    assert beside.requests_per_s == pytest.approx(alone.requests_per_s, rel=0.02)
+    assert best.requests_per_s_with_leftover == best.requests_per_s + beside.requests_per_s
+    hour = best.usd_with_leftover * best.requests_per_s_with_leftover * WORK.output_len * 3600 / 1e6
+    assert NODE.usd_per_chip_hour is not None
+    assert hour == pytest.approx(8 * NODE.usd_per_chip_hour)
+    assert best.usd_with_leftover < best.usd_per_mtok_output_all_in
+
+
+def test_the_search_counts_it() -> None:
+    """Of layouts that leave chips free and layouts that do not, the cheapest with all that is paid is the answer."""
+    layouts = [Layout(pp=3), Layout(pp=5), Layout(tp=2), Layout(tp=4), Layout(pp=6)]
+    alone = [planned(layout).best for layout in layouts]
+    costs = [one.usd_with_leftover for one in alone if one is not None]
+    found = planned(*layouts).best
+    assert found is not None
+    assert found.usd_with_leftover == pytest.approx(min(costs), rel=1e-6)
+    ranked = sorted((one for one in alone if one), key=lambda one: one.usd_with_leftover)
+    bare = sorted((one for one in alone if one), key=lambda one: one.usd_per_mtok_output_all_in)
+    assert ranked != bare, "with what is left over another order"
+
+
+@pytest.mark.parametrize(
+    ("layout", "chips", "expected"),
+    [
+        (Layout(pp=3, dp=2), 8, (2, 1)),
+        (Layout(pp=5), 8, (3, 1)),
+        (Layout(tp=8), 8, (0, 0)),
+        (Layout(pp=3, dp=4), 16, (2, 2)),
+        (Layout(pp=12), 16, (4, 1)),
+    ],
+)
+def test_free_chips_lie_together(layout: Layout, chips: int, expected: tuple[int, int]) -> None:
+    from rackline.search.leftover import free_places
+
+    place = cluster("h100-96").with_num_chips(chips)
+    best = planned(Layout(pp=3)).best
+    assert best is not None
+    used = layout.dp * layout.chips_per_replica
+    paid = int(billed_chips(place, chips))
+    estimate = replace(best.estimate, layout=layout, billed_chips=paid)  # type: ignore[call-arg]
+    choice = replace(best, estimate=estimate, leftover=None)
+    assert choice.num_chips == used
+
+    class Place:
+        cluster = place
+
+    assert free_places(Place, choice) == expected  # type: ignore[arg-type]
+
+
+def test_an_answer_that_uses_all_has_none() -> None:
+    best = planned().best
+    assert best is not None
+    assert best.num_chips == best.billed_chips
+    assert best.leftover is None
+    assert best.usd_with_leftover == best.usd_per_mtok_output_all_in
+    assert plain(best)["leftover"] is None
+
+
+def test_it_is_shown_and_launched() -> None:
+    asked: dict[str, Any] = {"on": "dgx-h100", "input": 2000, "output": 200, "tpot": "50ms", "ttft": "2s"}
+    answer = rl.plan(NAME, **asked, layout="pp=3", any_layout=True, serving="aggregated", launch="vllm")
+    assert isinstance(answer.result, Planned)
+    best = answer.result.plan.best
+    assert best is not None
+    assert best.leftover is not None
+    assert answer.result.launch is not None
+    assert len(answer.result.launch) == 2
+    data = answer.to_dict()["best"]
+    assert data["leftover"]["num_chips"] == 2
+    assert data["requests_per_s_with_leftover"] > data["requests_per_s"]
