@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rackline.api.draft import with_draft
+from rackline.api.lengths import mixture_of_file, mixture_of_trace
 from rackline.api.media import media_of, media_tokens, with_media
 from rackline.api.option import count, layout_text, si, texts
 from rackline.api.plan_question import PlanQuestion
@@ -44,12 +45,20 @@ def workload_of(question: PlanQuestion, media_tokens: int) -> Workload:
         media_tokens: that images and sound add to a prompt [tokens].
 
     Raises:
-        InputError: lengths that are missing.
+        InputError: lengths that are missing, or given in two ways.
     """
     from rackline.serving.workload import Workload
 
+    files = [name for name in ("mix", "trace") if getattr(question, name) is not None]
+    given = [*files, *(name for name in ("input", "output") if getattr(question, name) is not None)]
+    if files and len(given) > 1:
+        raise InputError(what=given[1], given=getattr(question, given[1]), allowed=f"only without `{given[0]}`")
+    if files:
+        mixture = mixture_of_file(question.mix) if question.mix is not None else mixture_of_trace(question.trace or "")
+        mixture = replace(mixture, input_len=mixture.input_len + media_tokens)
+        return Workload.of_mixture(mixture, si(question.cache_hit))
     for name in ("input", "output"):
-        if getattr(question, name) is None:
+        if name not in given:
             raise InputError(what=name, given="nothing", allowed="tokens per request, such as 2k")
     return Workload(
         input_len=(si(question.input) or 1.0) + media_tokens,
@@ -100,11 +109,11 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     media = media_of(question, watch)
     workload = workload_of(question, media_tokens(media))
     model = with_draft(with_media(model, media, workload.input_len), question, question.speculate, watch)
-    check_context(model, workload.final_context, watch)
+    check_context(model, workload.longest_context, watch)
     other = _prefill_pool(question)
     engine, version = engine_of(question.launch or "auto")
     checkpoints = checkpoints_of(question.model, lookup_of(question, watch))
-    (traffic, users), drafts = traffic_of(question), speculations_of(question.speculate)
+    (traffic, users), drafts = traffic_of(question, workload), speculations_of(question.speculate)
 
     from rackline.parallel import matching_layouts
     from rackline.search import Constraints, PrefillPool, SearchSpace
@@ -188,7 +197,7 @@ def _check_overlap(
 _TRAFFIC = ("traffic", "requests", "users")
 
 
-def traffic_of(question: PlanQuestion) -> tuple[Traffic | None, Population | None]:
+def traffic_of(question: PlanQuestion, workload: Workload) -> tuple[Traffic | None, Population | None]:
     """The traffic of a fleet, with the users whose traffic follows from the answer; None for what is not asked for.
 
     Raises:
@@ -210,7 +219,7 @@ def traffic_of(question: PlanQuestion) -> tuple[Traffic | None, Population | Non
     from rackline.serving.population import Population
 
     traffic = Traffic(
-        tokens_per_s=si(question.traffic) or (si(question.requests) or 1.0) * (si(question.output) or 1.0),
+        tokens_per_s=si(question.traffic) or (si(question.requests) or 1.0) * workload.output_len,
         peak_over_mean=si(question.peak_over_mean) or 1.0,
         offline_share=si(question.offline_share) or 0.0,
         provider_tokens_per_s=si(question.provider),

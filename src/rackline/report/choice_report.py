@@ -32,6 +32,8 @@ def request_text(plan: Plan) -> str:
     """The question as a sentence: lengths and limits; a limit without a percentile is one on the mean."""
     work = plan.workload
     text = f"{short_count(work.input_len)} tokens in, {short_count(work.output_len)} out"
+    if work.mixture is not None:
+        text += " (means)"
     if work.cache_hit:
         text += f", {percent(work.cache_hit)} of the prompt cached"
     for name, limit, percentile in plan.constraints.latencies():

@@ -326,7 +326,7 @@ class EngineSearch:
             Batch(
                 prefill_sequences=1.0,
                 chunk_tokens=chunk,
-                prefix_tokens=workload.cached_tokens + (workload.new_tokens - chunk) / 2.0,
+                prefix_tokens=workload.prefix_tokens + (workload.new_tokens - chunk) / 2.0,
                 group_tokens=chunk * layout.attention_dp,
             )
         )
