@@ -57,6 +57,7 @@ COMMANDS = (
     "calibrate gemm.csv --processes 1",
     "lecture --segment 6",
     "lecture --claim Q4",
+    "lab experts --quick",
     "encode vision --on dgx-h100 --image-size 512x512 --images 2 --prompt 50",
     "sweep --new my-space.toml",
     "sweep space.toml --dry-run",

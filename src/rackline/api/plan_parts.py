@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from rackline.arch import AnyModel
     from rackline.hardware import Cluster
     from rackline.parallel import Layout
-    from rackline.passes import Calibration
     from rackline.search import Constraints, PrefillPool, SearchSpace
     from rackline.search.launch import Checkpoints
     from rackline.serving.fleet import Traffic
@@ -111,7 +110,7 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     workload = workload_of(question, media_tokens(media))
     model = with_draft(with_media(model, media, workload.input_len), question, question.speculate, watch)
     check_context(model, workload.longest_context, watch)
-    other, other_numbers = _prefill_pool(question)
+    other = _prefill_pool(question)
     engine, version = engine_of(question.launch or "auto")
     checkpoints = checkpoints_of(question.model, lookup_of(question, watch))
     (traffic, users), drafts = traffic_of(question, workload), speculations_of(question.speculate)
@@ -125,7 +124,9 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     layouts = matching_layouts(layout_text(question.layout), model, cluster.num_chips)
     pool_layouts = matching_layouts(layout_text(question.prefill_layout), model, (other or cluster).num_chips)
     _check_overlap(question, modes, layouts, model, cluster)
-    resolved = resolve_on(question, model, cluster)
+    resolved = resolve_on(question, model, cluster, watch, engine or "auto")
+    same = resolved.calibration.name if question.calibration == "auto" else question.calibration
+    other_numbers = None if other is None else calibration_of(same, other.chip)
     return PlanInputs(
         resolved=resolved,
         workload=workload,
@@ -149,8 +150,8 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     )
 
 
-def _prefill_pool(question: PlanQuestion) -> tuple[Cluster | None, Calibration | None]:
-    """The cluster of the prefill pool and the numbers of its chip, where it is another one.
+def _prefill_pool(question: PlanQuestion) -> Cluster | None:
+    """The cluster of the prefill pool, where it is another one.
 
     Raises:
         InputError: options of a pool that is not considered, or not on another cluster.
@@ -164,10 +165,9 @@ def _prefill_pool(question: PlanQuestion) -> tuple[Cluster | None, Calibration |
         if question.prefill_chips is not None:
             allowed = "together with `prefill_on` CLUSTER"
             raise InputError(what="prefill_chips", given=question.prefill_chips, allowed=allowed)
-        return None, None
+        return None
     other, chips = on_terms(question, cluster_of(question.prefill_on)), count(question.prefill_chips)
-    other = other if chips is None else other.with_num_chips(chips)
-    return other, calibration_of(question.calibration, other.chip)
+    return other if chips is None else other.with_num_chips(chips)
 
 
 def _check_overlap(
