@@ -153,7 +153,7 @@ class TestPlan:
         file = tmp_path / "mix.toml"
         file.write_text(_MIX)
         asked = {"on": "dgx-h100", "chips": 1, "mix": str(file)}
-        limits = {"precision": "fp8", "serving": "aggregated", "ttft": "1s@p99", "tpot": "60ms@p99"}
+        limits = {"precision": "fp8", "serving": "aggregated", "ttft": "1s@p99", "tpot": "25ms@p99"}
         plan = rl.plan("llama-3.1-8b", **asked, **limits).result.plan
         best = plan.best
         assert best is not None
@@ -172,14 +172,14 @@ class TestPlan:
                 max_num_seqs=best.max_num_seqs,
                 max_batched_tokens=best.mode.max_batched_tokens,
             ).to_dict()
-            for seed in (1, 2, 3, 4)  # at nine tenths of saturation one run is known to a tenth
+            for seed in (1, 2, 3, 4)  # runs that start and end empty
         ]
         simulated = best.sustained.simulated
         means = {name: np.mean([one[name]["mean"] for one in served]) for name in ("ttft_s", "tpot_s")}
         assert means["ttft_s"] == pytest.approx(simulated.ttft_s.mean, rel=0.10)
         assert means["tpot_s"] == pytest.approx(simulated.tpot_s.mean, rel=0.10)
         assert simulated.ttft_s.p99 <= 1.0
-        assert simulated.tpot_s.p99 <= 0.060
+        assert simulated.tpot_s.p99 <= 0.025
 
     @pytest.mark.parametrize("more", [{"input": 500}, {"trace": "other.csv"}])
     def test_two_kinds_of_lengths_are_refused(self, tmp_path: Path, more: dict[str, object]) -> None:
