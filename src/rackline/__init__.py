@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from rackline.serving import Mode as Mode
     from rackline.serving import Workload as Workload
     from rackline.serving import capacity as capacity
+    from rackline.sweeps.show import sweep_show as sweep_show
     from rackline.sweeps.sweep import sweep as sweep
 
 _WHERE = {
@@ -101,6 +102,7 @@ _WHERE = {
     "schema": "rackline.api.schema",
     "simulate": "rackline.api.simulate",
     "sweep": "rackline.sweeps.sweep",
+    "sweep_show": "rackline.sweeps.show",
     "tiers": "rackline.api.tiers",
     "train": "rackline.api.train",
     "validate": "rackline.api.validate",

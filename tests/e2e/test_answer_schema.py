@@ -57,10 +57,14 @@ COMMANDS = (
     "calibrate gemm.csv --processes 1",
     "lecture --segment 6",
     "lecture --claim Q4",
+    "lab experts --quick",
     "encode vision --on dgx-h100 --image-size 512x512 --images 2 --prompt 50",
     "sweep --new my-space.toml",
     "sweep space.toml --dry-run",
     "sweep space.toml --out results",
+    "sweep space.toml --search",
+    "sweep-show results",
+    "sweep-show results --sql 'SELECT batch, server_s FROM sweep'",
     "new chip my-chip --like h100",
     "chips",
     "chips h100",
@@ -151,6 +155,9 @@ def test_answers_follow_it(
 ) -> None:
     if "stored.json" in command:
         run(["validate", str(CASES), "--write-stored", "stored.json"])
+        capsys.readouterr()
+    if "sweep-show" in command:
+        run(["sweep", "space.toml", "--out", "results"])
         capsys.readouterr()
     words = [str(CASES) if word == "CASES" else word for word in split(command)]
     run([*words, "--json"])

@@ -179,7 +179,8 @@ def test_reversible_gradients_and_inverse() -> None:
     params = transformer.init(jax.random.key(0), shape)
     tokens = jax.random.randint(jax.random.key(1), (33,), 0, shape.vocab_size)
     slopes = {
-        name: jax.grad(reversible.loss_of)(params, tokens, shape, stack) for name, stack in reversible.STACKS.items()
+        name: jax.jit(jax.grad(partial(reversible.loss_of, shape=shape, stack=stack)))(params, tokens)
+        for name, stack in reversible.STACKS.items()
     }
     assert reversible.largest_difference(slopes["reversible"], slopes["stored"]) < 1e-4
     assert reversible.largest_difference(slopes["recomputed"], slopes["stored"]) < 1e-4
@@ -192,6 +193,7 @@ def test_memory_is_flat_in_depth_and_the_work_is_four_thirds() -> None:
         {
             name: reversible.gradient_cost(stack, reversible.deep(reversible.SHAPE, layers), 64)
             for name, stack in reversible.STACKS.items()
+            if name != "recomputed"
         }
         for layers in (4, 8)
     )

@@ -29,11 +29,12 @@ def test_python_and_the_command_line_give_the_same_json(capsys: pytest.CaptureFi
 
 def test_objects_stand_for_names() -> None:
     cluster, model = rl.cluster("dgx-h100"), rl.model("llama-3.1-70b")
-    numbers = rl.calibration("auto", cluster.chip)
+    by_name = rl.explain("llama-3.1-70b", on="dgx-h100", batch=64, context=8000, layout="tp=8").to_dict()
+    numbers = rl.calibration(by_name["calibration"], cluster.chip)
+    assert by_name.pop("defaults")
     by_object = rl.explain(
         model, on=cluster, batch=64, context="8k", layout=rl.Layout(tp=8), calibration=numbers
     ).to_dict()
-    by_name = rl.explain("llama-3.1-70b", on="dgx-h100", batch=64, context=8000, layout="tp=8").to_dict()
     assert by_object.pop("question")["model"] == by_name.pop("question")["model"] == "llama-3.1-70b"
     assert by_object == by_name
 

@@ -40,6 +40,7 @@ class Answer(Generic[Q, R]):
         elapsed_s: how long that took [s].
         origins: what the models were read from.
         warnings: what must be said beside the numbers, such as assumptions about a model.
+        defaults: what was taken where the question says nothing, such as the serving stack.
         media: images and sound of each request.
         adapter: low-rank adapter that all tokens go through.
     """
@@ -49,6 +50,7 @@ class Answer(Generic[Q, R]):
     elapsed_s: float = 0.0
     origins: tuple[Origin, ...] = ()
     warnings: tuple[str, ...] = ()
+    defaults: tuple[str, ...] = ()
     media: tuple[MediaPart, ...] = ()
     adapter: AppliedAdapter | None = None
 
@@ -70,6 +72,7 @@ class Answer(Generic[Q, R]):
             "question": self.question.to_data(),
             **({"model_origins": plain(list(self.origins))} if self.origins else {}),
             **({"warnings": list(self.warnings)} if self.warnings else {}),
+            **({"defaults": list(self.defaults)} if self.defaults else {}),
             **({"media": plain(list(self.media))} if self.media else {}),
             **({"adapter": plain(self.adapter)} if self.adapter else {}),
             **plain(self.verb.data(self)),
@@ -94,7 +97,8 @@ class Answer(Generic[Q, R]):
         from rich.text import Text
 
         noted = (*self.origins, *self.media, *((self.adapter,) if self.adapter else ()))
-        lines = [Text(one.line, style="dim") for one in noted if one.line]
+        lines = [Text(text, style="dim") for text in self.defaults]
+        lines += [Text(one.line, style="dim") for one in noted if one.line]
         warned = [Text(f"warning: {text}", style="yellow") for text in self.warnings]
         return [*self.verb.text(self, width), *lines, *warned]
 
@@ -320,6 +324,7 @@ def answer_of(question: Q, solve: Callable[[Q, Watch], R], watch: Watch | None =
         elapsed_s=time.perf_counter() - start,
         origins=tuple(watch.origins),
         warnings=tuple(watch.warnings),
+        defaults=tuple(watch.defaults),
         media=tuple(watch.media),
         adapter=watch.adapter,
     )

@@ -46,6 +46,11 @@ SET = option(
     "settings",
     "KEY=VALUE overrides a number of the model, cluster or chip, such as hbm_bytes_per_s=20TB/s; may be repeated",
 )
+MIX = option(
+    "text",
+    "several lengths at once: a CSV file with the columns share, input, output, or a TOML file with [[requests]] of "
+    "these keys; limits, percentiles and memory are those of the mixture",
+)
 USE = option(
     "text",
     "what it is for, which gives the lengths and limits that are not asked for: chat (the default), agents, summarise "

@@ -127,9 +127,9 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
         )
     need = None
     if not found.fitting:
-        from rackline.search.fits import smallest_cluster
+        from rackline.search.fits import nearest_cluster
         from rackline.serving.workload import Workload
 
         request = Workload(input_len=max(context_len - 2, 1), output_len=2)
-        need = smallest_cluster(model, request, memory_fraction)
+        need = nearest_cluster(model, cluster, request, memory_fraction, resolved.precisions)
     return Fitting(capacity=found, num_chips=cluster.num_chips, hbm_bytes=cluster.chip.hbm_bytes, need=need)

@@ -81,9 +81,20 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
         return
     report = plan_report if answer.question.full else plan_summary
     yield report(found.plan, width=width, elapsed_s=answer.elapsed_s)
+    yield from _lengths_text(found.plan)
     yield from _use_text(found.use, full=answer.question.full)
     yield from _interval_text(found.plan)
     yield from _more_text(answer.question, found)
+
+
+def _lengths_text(plan: Plan) -> Iterable[Any]:
+    """Which lengths there are, where there are several."""
+    from rich.text import Text
+
+    mixture = plan.workload.mixture
+    if mixture is not None:
+        longest = f"the longest request {mixture.longest_context:,.0f} tokens"
+        yield Text(f"lengths of {mixture.name}: {mixture.num_lengths:,}, {longest}", style="dim")
 
 
 def _use_text(use: Use, *, full: bool) -> Iterable[Any]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rackline.api.draft import with_draft
+from rackline.api.lengths import mixture_of_file, mixture_of_trace
 from rackline.api.media import media_of, media_tokens, with_media
 from rackline.api.option import count, layout_text, si, texts
 from rackline.api.plan_question import PlanQuestion
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from rackline.arch import AnyModel
     from rackline.hardware import Cluster
     from rackline.parallel import Layout
-    from rackline.passes import Calibration
     from rackline.search import Constraints, PrefillPool, SearchSpace
     from rackline.search.launch import Checkpoints
     from rackline.serving.fleet import Traffic
@@ -45,12 +45,20 @@ def workload_of(question: PlanQuestion, media_tokens: int) -> Workload:
         media_tokens: that images and sound add to a prompt [tokens].
 
     Raises:
-        InputError: lengths that are missing.
+        InputError: lengths that are missing, or given in two ways.
     """
     from rackline.serving.workload import Workload
 
+    files = [name for name in ("mix", "trace") if getattr(question, name) is not None]
+    given = [*files, *(name for name in ("input", "output") if getattr(question, name) is not None)]
+    if files and len(given) > 1:
+        raise InputError(what=given[1], given=getattr(question, given[1]), allowed=f"only without `{given[0]}`")
+    if files:
+        mixture = mixture_of_file(question.mix) if question.mix is not None else mixture_of_trace(question.trace or "")
+        mixture = replace(mixture, input_len=mixture.input_len + media_tokens)
+        return Workload.of_mixture(mixture, si(question.cache_hit))
     for name in ("input", "output"):
-        if getattr(question, name) is None:
+        if name not in given:
             raise InputError(what=name, given="nothing", allowed="tokens per request, such as 2k")
     return Workload(
         input_len=(si(question.input) or 1.0) + media_tokens,
@@ -101,11 +109,11 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     media = media_of(question, watch)
     workload = workload_of(question, media_tokens(media))
     model = with_draft(with_media(model, media, workload.input_len), question, question.speculate, watch)
-    check_context(model, workload.final_context, watch)
-    other, other_numbers = _prefill_pool(question)
+    check_context(model, workload.longest_context, watch)
+    other = _prefill_pool(question)
     engine, version = engine_of(question.launch or "auto")
     checkpoints = checkpoints_of(question.model, lookup_of(question, watch))
-    (traffic, users), drafts = traffic_of(question), speculations_of(question.speculate)
+    (traffic, users), drafts = traffic_of(question, workload), speculations_of(question.speculate)
 
     from rackline.parallel import matching_layouts
     from rackline.search import Constraints, PrefillPool, SearchSpace
@@ -116,7 +124,9 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     layouts = matching_layouts(layout_text(question.layout), model, cluster.num_chips)
     pool_layouts = matching_layouts(layout_text(question.prefill_layout), model, (other or cluster).num_chips)
     _check_overlap(question, modes, layouts, model, cluster)
-    resolved = resolve_on(question, model, cluster)
+    resolved = resolve_on(question, model, cluster, watch, engine or "auto")
+    same = resolved.calibration.name if question.calibration == "auto" else question.calibration
+    other_numbers = None if other is None else calibration_of(same, other.chip)
     return PlanInputs(
         resolved=resolved,
         workload=workload,
@@ -140,8 +150,8 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     )
 
 
-def _prefill_pool(question: PlanQuestion) -> tuple[Cluster | None, Calibration | None]:
-    """The cluster of the prefill pool and the numbers of its chip, where it is another one.
+def _prefill_pool(question: PlanQuestion) -> Cluster | None:
+    """The cluster of the prefill pool, where it is another one.
 
     Raises:
         InputError: options of a pool that is not considered, or not on another cluster.
@@ -155,10 +165,9 @@ def _prefill_pool(question: PlanQuestion) -> tuple[Cluster | None, Calibration |
         if question.prefill_chips is not None:
             allowed = "together with `prefill_on` CLUSTER"
             raise InputError(what="prefill_chips", given=question.prefill_chips, allowed=allowed)
-        return None, None
+        return None
     other, chips = on_terms(question, cluster_of(question.prefill_on)), count(question.prefill_chips)
-    other = other if chips is None else other.with_num_chips(chips)
-    return other, calibration_of(question.calibration, other.chip)
+    return other if chips is None else other.with_num_chips(chips)
 
 
 def _check_overlap(
@@ -188,7 +197,7 @@ def _check_overlap(
 _TRAFFIC = ("traffic", "requests", "users")
 
 
-def traffic_of(question: PlanQuestion) -> tuple[Traffic | None, Population | None]:
+def traffic_of(question: PlanQuestion, workload: Workload) -> tuple[Traffic | None, Population | None]:
     """The traffic of a fleet, with the users whose traffic follows from the answer; None for what is not asked for.
 
     Raises:
@@ -210,7 +219,7 @@ def traffic_of(question: PlanQuestion) -> tuple[Traffic | None, Population | Non
     from rackline.serving.population import Population
 
     traffic = Traffic(
-        tokens_per_s=si(question.traffic) or (si(question.requests) or 1.0) * (si(question.output) or 1.0),
+        tokens_per_s=si(question.traffic) or (si(question.requests) or 1.0) * workload.output_len,
         peak_over_mean=si(question.peak_over_mean) or 1.0,
         offline_share=si(question.offline_share) or 0.0,
         provider_tokens_per_s=si(question.provider),

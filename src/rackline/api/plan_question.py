@@ -27,6 +27,13 @@ class PlanQuestion(DraftQuestion):
     use: str | None = field(default=None, metadata=shared.USE)
     input: Quantity | None = field(default=None, metadata=shared.INPUT)
     output: Quantity | None = field(default=None, metadata=shared.OUTPUT)
+    mix: str | None = field(default=None, metadata=shared.MIX)
+    trace: str | None = field(
+        default=None,
+        metadata=option(
+            "text", "several lengths at once: those of recorded requests, in the formats that `simulate` reads"
+        ),
+    )
     tpot: Quantity | None = field(default=None, metadata=limit("time per output token", "30ms"))
     ttft: Quantity | None = field(default=None, metadata=limit("time to first token", "2s"))
     chips: Quantity | None = field(default=None, metadata=shared.CHIPS)
@@ -35,7 +42,7 @@ class PlanQuestion(DraftQuestion):
         metadata=option(
             "text",
             "data types: native, bf16, fp8, fp4, mxfp4, int8, int4, or by part such as fp8,kv=bf16; may be "
-            "repeated; by default all that the chip supports",
+            "repeated; by default the checkpoint's own (native); any looks at all that the chip supports",
             several=True,
             repeated=True,
         ),

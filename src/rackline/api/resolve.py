@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from rackline.serving.stack import Stack
 
 
+ANY_PRECISION = "any"
+
+
 def assignments(settings: Settings | None) -> dict[str, str]:
     """Read KEY=VALUE settings; a later one replaces an earlier one.
 
@@ -304,28 +307,56 @@ def resolve(question: Names, watch: Watch) -> Resolved:
     Raises:
         RacklineError: as `named`; an unknown calibration, stack, precision or routing.
     """
-    return resolve_on(question, *named(question, watch))
+    return resolve_on(question, *named(question, watch), watch)
 
 
-def resolve_on(question: Names, model: AnyModel, cluster: Cluster) -> Resolved:
-    """As `resolve`, for a model and a cluster that are known."""
+def resolve_on(
+    question: Names, model: AnyModel, cluster: Cluster, watch: Watch, calibration: CalibrationLike = "auto"
+) -> Resolved:
+    """As `resolve`, for a model and a cluster that are known.
+
+    Args:
+        calibration: of a question that names none.
+    """
     from rackline.parallel import parse_routing, precision
     from rackline.serving.stack import stack_named
 
     chip = cluster.chip
-    calibration = calibration_of(getattr(question, "calibration", "auto"), chip)
-    stack = stack_named(getattr(question, "stack", None), calibration, chip.hbm_bytes)
-    labels: str | tuple[str, ...] = getattr(question, "precision", None) or ()
+    asked = getattr(question, "calibration", "auto")
+    numbers = numbers_of(calibration if asked == "auto" else asked, model, cluster, watch)
+    stack = stack_named(getattr(question, "stack", None), numbers, chip.hbm_bytes)
+    labels = _labels(getattr(question, "precision", None) or "native")
     routing: str | None = getattr(question, "routing", None)
     return Resolved(
         model=model,
         cluster=cluster,
-        calibration=calibration,
+        calibration=numbers,
         stack=stack,
-        precisions=tuple(precision(one, model, chip) for one in ((labels,) if isinstance(labels, str) else labels)),
+        precisions=tuple(precision(one, model, chip) for one in labels),
         routing=None if routing is None else parse_routing(routing),
         sample_bytes_per_logit=stack.sample_bytes_per_logit if getattr(question, "sampling", None) == "top-p" else 0.0,
     )
+
+
+def _labels(given: str | tuple[str, ...]) -> tuple[str, ...]:
+    """The precisions that are looked at; none for "any", which stands for all."""
+    found = (given,) if isinstance(given, str) else given
+    return () if ANY_PRECISION in found else found
+
+
+def numbers_of(given: CalibrationLike, model: AnyModel, cluster: Cluster, watch: Watch) -> Calibration:
+    """The numbers of a name or file on a chip; for "auto" those of the stack that serves the model best there."""
+    if given != "auto":
+        return calibration_of(given, cluster.chip)
+    from rackline.search.stacks import usual_stack
+
+    choice = usual_stack(model, cluster)
+    if choice.second:
+        watch.takes(
+            f"stack {choice.name}: cheapest measured on {cluster.chip.name} for this model; {choice.second} "
+            f"{choice.ratio:.2f} times as much (--calibration)"
+        )
+    return calibration_of(choice.name, cluster.chip)
 
 
 def calibration_of(given: CalibrationLike, chip: Chip) -> Calibration:

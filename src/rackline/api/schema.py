@@ -85,9 +85,11 @@ def answer_schemas(names: Iterable[str]) -> dict[str, Any]:
             "schema_version": {"const": SCHEMA_VERSION},
             "question": {"$ref": f"#/$defs/{asked}"},
         }
+        texts = schemas.of(tuple[str, ...])
         beside = {
             "model_origins": schemas.of(hints(Answer)["origins"]),
-            "warnings": schemas.of(tuple[str, ...]),
+            "warnings": texts,
+            "defaults": texts,
             "media": schemas.of(hints(Answer)["media"]),
             "adapter": schemas.of(hints(Answer)["adapter"]),
         }

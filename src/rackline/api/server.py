@@ -15,7 +15,7 @@ from rackline.errors import InputError, nearest_names
 from rackline.units import parse_count, parse_whole
 
 if TYPE_CHECKING:
-    from rackline.api.watch import Served
+    from rackline.api.watch import Served, Watch
     from rackline.arch import AnyModel
     from rackline.hardware import Cluster
     from rackline.parallel import Deployment, Layout
@@ -151,7 +151,9 @@ def other_server(question: SimulateQuestion, cluster: Cluster, text: str) -> tup
     return replace(question, **changes), rack if chips is None else rack.with_num_chips(chips)
 
 
-def server_of(question: SimulateQuestion, model: AnyModel, cluster: Cluster, hash_tokens: int, longest: int) -> Server:
+def server_of(
+    question: SimulateQuestion, model: AnyModel, cluster: Cluster, hash_tokens: int, longest: int, watch: Watch
+) -> Server:
     """Find layout, stack and pool.
 
     Args:
@@ -166,7 +168,7 @@ def server_of(question: SimulateQuestion, model: AnyModel, cluster: Cluster, has
     from rackline.simulation.router import router as find_router
 
     find_router(question.router)
-    resolved = _with_numbers(question, resolve_on(question, model, cluster))
+    resolved = _with_numbers(question, resolve_on(question, model, cluster, watch))
     stack = resolved.stack
     given = layout_text(question.layout)
     layout = parse_layout(given, model) if given else _smallest(resolved)

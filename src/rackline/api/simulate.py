@@ -283,10 +283,11 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
     if asked is not None:
         if question.compare:
             raise InputError(what="compare", given=texts(question.compare)[0], allowed="only without `capacity`")
-        server = server_of(question, model, cluster, traffic.hash_tokens, longest)
+        server = server_of(question, model, cluster, traffic.hash_tokens, longest, watch)
         return _sustained(server, traffic, asked, question.skip_bad, watch)
     servers = {
-        name: server_of(one, model, rack, traffic.hash_tokens, longest) for name, (one, rack) in asked_for.items()
+        name: server_of(one, model, rack, traffic.hash_tokens, longest, watch)
+        for name, (one, rack) in asked_for.items()
     }
     runs: dict[str, Run] = {}
     for name, server in servers.items():

@@ -65,6 +65,7 @@ class SimulateQuestion(DraftQuestion):
             group=_TRAFFIC,
         ),
     )
+    mix: str | None = field(default=None, metadata=shared.within(shared.MIX, _TRAFFIC))
     arrival_cv: Quantity = field(
         default="1",
         metadata=option(

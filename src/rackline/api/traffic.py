@@ -6,17 +6,18 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from rackline.api.lengths import mixture_of_file
 from rackline.api.option import count, si
 from rackline.api.simulate_question import SPREADS, TIME_UNITS, SimulateQuestion
 from rackline.errors import InputError, nearest_names
-from rackline.units import parse_bytes, parse_count, parse_rate, parse_seconds
+from rackline.units import parse_bytes, parse_count, parse_per_second, parse_rate, parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rackline.simulation import Requests, Slo, TierSpec
     from rackline.simulation.traces import TimeUnit
-    from rackline.simulation.workloads import Spread
+    from rackline.simulation.workloads import AnyLengths, Spread
 
 _LIMITS = ("ttft", "tpot", "e2e")
 _USUAL_REQUESTS = 1000
@@ -54,7 +55,7 @@ def encoded_over(question: SimulateQuestion, requests: Requests, media_tokens: i
 def _recorded(question: SimulateQuestion, trace: str) -> Requests:
     from rackline.simulation import read_trace
 
-    for name in ("rate", "users", "input", "output", "turns"):
+    for name in ("rate", "users", "input", "output", "mix", "turns"):
         value = getattr(question, name)
         if value is not None:
             raise InputError(what=name, given=value, allowed="only without `trace` (`rate_scale` scales its rate)")
@@ -66,16 +67,12 @@ def _recorded(question: SimulateQuestion, trace: str) -> Requests:
 def _made(question: SimulateQuestion, media_tokens: int) -> Requests:
     import numpy as np
 
-    from rackline.simulation import Lengths, closed_loop_of, conversations, open_arrivals
+    from rackline.simulation import closed_loop_of, conversations, open_arrivals
 
     if (question.rate is None) == (question.users is None):
         given = "neither" if question.rate is None else "both"
         raise InputError(what="traffic", given=given, allowed="one of `trace`, `rate` and `users`")
-    if question.input is None or question.output is None:
-        name = "input" if question.input is None else "output"
-        raise InputError(what=name, given="nothing", allowed="mean tokens per request, such as 2k")
-    spread: Spread = next(known for known in SPREADS if known == question.lengths)
-    lengths = Lengths(input_len=si(question.input), output_len=si(question.output), spread=spread)
+    lengths = _lengths(question, media_tokens if question.turns is not None else 0)
     rng = np.random.default_rng(count(question.seed))
     number = count(question.requests) or _USUAL_REQUESTS
     think_s = si(question.think_time)
@@ -87,7 +84,7 @@ def _made(question: SimulateQuestion, media_tokens: int) -> Requests:
             rng,
             number,
             rate,
-            replace(lengths, input_len=lengths.input_len + media_tokens),
+            lengths,
             turns=si(question.turns),
             think_s=think_s,
             system_tokens=int(si(question.system_prompt)),
@@ -103,8 +100,25 @@ def _made(question: SimulateQuestion, media_tokens: int) -> Requests:
     )
 
 
+def _lengths(question: SimulateQuestion, more_tokens: int) -> AnyLengths:
+    """What prompts, with some tokens more, and answers are drawn from."""
+    from rackline.simulation import Lengths
+
+    if question.mix is not None:
+        for name in ("input", "output", "turns"):
+            value = getattr(question, name)
+            if value is not None:
+                raise InputError(what=name, given=value, allowed="only without `mix`")
+        return mixture_of_file(question.mix)
+    if question.input is None or question.output is None:
+        name = "input" if question.input is None else "output"
+        raise InputError(what=name, given="nothing", allowed="mean tokens per request, such as 2k")
+    spread: Spread = next(known for known in SPREADS if known == question.lengths)
+    return Lengths(input_len=si(question.input) + more_tokens, output_len=si(question.output), spread=spread)
+
+
 def _rate(text: str) -> float:
-    return math.inf if text == "inf" else parse_count(text.removesuffix("/s"), name="rate", maximum=1e9)
+    return math.inf if text == "inf" else parse_per_second(text, name="rate", maximum=1e9)
 
 
 def limits_of(text: str, name: str) -> Slo:

@@ -27,6 +27,10 @@ class _Question(Protocol):
     def ttft(self) -> Quantity | None: ...
     @property
     def cache_hit(self) -> Quantity | None: ...
+    @property
+    def mix(self) -> str | None: ...
+    @property
+    def trace(self) -> str | None: ...
 
 
 Q = TypeVar("Q", bound=_Question)
@@ -70,8 +74,10 @@ def with_use(question: Q) -> tuple[Q, Use]:
 
     record = use_record(question.use or USUAL)
     place = "" if record.percentile is None else f"@p{record.percentile:g}"
-    lengths: dict[str, float | None] = {"input": record.input_len, "output": record.output_len}
-    if question.input is None:
+    lengths: dict[str, float | None] = {}
+    if question.mix is None and question.trace is None:
+        lengths = {"input": record.input_len, "output": record.output_len}
+    if lengths and question.input is None:
         lengths["cache_hit"] = record.cache_hit or None
     limits: dict[str, float | None] = {"tpot": record.tpot_s, "ttft": record.ttft_s}
     values: dict[str, float | str] = {}

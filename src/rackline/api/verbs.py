@@ -27,6 +27,7 @@ MODULES = {
     "ask": "api.ask",
     "schema": "api.schema",
     "sweep": "sweeps.sweep",
+    "sweep-show": "sweeps.show",
 }
 
 

@@ -21,6 +21,7 @@ class Watch:
         found: models by what was asked for, so that one question reads each once.
         origins: what models were read from, in order.
         warnings: what the answer must say beside its numbers.
+        defaults: what was taken where the question says nothing.
         media: images and sound of each request.
         adapter: that all tokens go through.
     """
@@ -29,6 +30,7 @@ class Watch:
         self.found: dict[tuple[str, ...], FoundModel] = {}
         self.origins: list[Origin] = []
         self.warnings: list[str] = []
+        self.defaults: list[str] = []
         self.media: tuple[MediaPart, ...] = ()
         self.adapter: AppliedAdapter | None = None
 
@@ -43,6 +45,11 @@ class Watch:
         """Note what the answer must say, once."""
         if text not in self.warnings:
             self.warnings.append(text)
+
+    def takes(self, text: str) -> None:
+        """Note what is taken where the question says nothing, once."""
+        if text not in self.defaults:
+            self.defaults.append(text)
 
     def moving(self, what: str) -> AbstractContextManager[None]:
         """Work of unknown length."""

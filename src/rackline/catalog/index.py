@@ -64,7 +64,10 @@ def folder(kind: str) -> Traversable:
 
 
 def find(kind: Kind, name: str) -> Traversable:
-    """Return the file of a name; only alias look-ups open other files, and then only their headers."""
+    """Return the file of a name; only alias look-ups open other files, and then only their headers.
+
+    A chip's name stands for its usual machine where a cluster is asked for.
+    """
     if not name.endswith(".toml") and len(name) <= _LONGEST_NAME:
         if _CANONICAL.match(name) and (path := folder(kind).joinpath(f"{name}.toml")).is_file():
             return path
@@ -85,12 +88,47 @@ def find(kind: Kind, name: str) -> Traversable:
         )
     known = names(kind)
     near = _nearest(kind, name)
+    chip = canonical_name("chips", name) if kind == "clusters" and len(name) <= _LONGEST_NAME else None
+    if chip is not None:
+        machine = usual_machine(chip)
+        if machine is not None:
+            return folder(kind).joinpath(f"{machine}.toml")
+        near = []
+        raise UnknownNameError(
+            what="cluster",
+            given=name,
+            allowed=f"a cluster; none of the catalogue has the chip {chip}: write one with `rackline new cluster`",
+        )
     raise UnknownNameError(
         what=SINGULAR[kind],
         given=name,
         allowed=f"one of {len(known)} catalogue names or a .toml file",
         nearest=", ".join(near) or None,
     )
+
+
+def usual_machine(chip: str) -> str | None:
+    """The smallest cluster of the catalogue with a chip; None without one.
+
+    Args:
+        chip: canonical name.
+
+    Example:
+        >>> usual_machine("h100-sxm"), usual_machine("gb200"), usual_machine("l4")
+        ('dgx-h100', 'gb200-nvl72', None)
+    """
+    return _machines().get(chip)
+
+
+@functools.cache
+def _machines() -> dict[str, str]:
+    """The smallest cluster of each chip."""
+    found: dict[str, tuple[int, str]] = {}
+    for name in names("clusters"):
+        head = _head(folder("clusters").joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+        chip, size = str(head.get("chip")), cast("int", head.get("num_chips"))
+        found[chip] = min(found.get(chip, (size, name)), (size, name))
+    return {chip: name for chip, (_, name) in found.items()}
 
 
 def canonical_name(kind: Kind, label: str) -> str | None:
@@ -164,11 +202,16 @@ def _alias_index(kind: Kind) -> dict[str, str]:
     return loose | exact
 
 
-def _aliases(text: str) -> Sequence[str]:
-    """Read the aliases from the head of a file, before its first table; a broken file has none."""
+def _head(text: str) -> dict[str, object]:
+    """The keys of a file before its first table; a broken file has none."""
     head = re.split(r"(?m)^\s*\[[^\n]*\]\s*(?:#[^\n]*)?$", text, maxsplit=1)[0] if "\n[" in text else text
     try:
-        aliases: object = tomllib.loads(head).get("aliases", [])
+        return tomllib.loads(head)
     except tomllib.TOMLDecodeError:
-        return ()
+        return {}
+
+
+def _aliases(text: str) -> Sequence[str]:
+    """The aliases in the head of a file."""
+    aliases = _head(text).get("aliases", [])
     return [a for a in cast("list[object]", aliases) if isinstance(a, str)] if isinstance(aliases, list) else ()

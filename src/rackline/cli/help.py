@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Decide": ("plan", "compare", "price", "tiers", "train", "budget"),
-    "Explore": ("sweep",),
+    "Explore": ("sweep", "sweep-show"),
     "Understand": ("explain", "fit", "simulate", "encode", "infer-prices"),
     "Measure": ("validate", "calibrate"),
     "Learn": ("lecture", "lab"),
@@ -38,6 +38,7 @@ COMMANDS: Mapping[str, str] = {
     "compare": "Chips, clusters, models or deployments side by side.",
     "ask": "Answer a file of questions: one table, one JSON.",
     "schema": "JSON Schema of questions and of answers.",
+    "sweep-show": "What a sweep has found; also as rackline sweep show.",
     "sweep": "A design space as one file: billions of points, resumable.",
 }
 """What each command answers, in one line."""
@@ -225,7 +226,15 @@ with questions.toml such as
     rackline sweep --new space.toml
     rackline sweep space.toml --dry-run
     rackline sweep space.toml --out results
+    rackline sweep space.toml --search
     rackline sweep space.toml --out s3://bucket/results --ray auto
+""",
+    "sweep-show": """Examples:
+
+    rackline sweep show results
+    rackline sweep show results --plot front.svg
+    rackline sweep show results --by on --along context --plot options.svg --plot-kind options
+    rackline sweep show results --sql "SELECT layout, count(*) FROM sweep GROUP BY layout"
 """,
     "schema": """Examples:
 

@@ -67,6 +67,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     _write_utf8()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        if given[:2] == ["sweep", "show"]:
+            given[:2] = ["sweep-show"]
         all_options = "--help-all" in given
         app = build_app(all_options=all_options)
         app(

@@ -115,13 +115,14 @@ def cached_difference(seed: int) -> float:
     shape, tokens, prompt = SMALL, 48, 16
     params = init(jax.random.key(seed), shape)
     text = jax.random.randint(jax.random.key(seed + 1), (tokens,), 0, shape.vocab_size)
-    wanted = logits(params, text, shape)
-    first, (keys, values) = prefill(params, text[:prompt], jnp.asarray(prompt), shape)
+    wanted = jax.jit(partial(logits, shape=shape))(params, text)
+    first, (keys, values) = jax.jit(partial(prefill, shape=shape))(params, text[:prompt], jnp.asarray(prompt))
+    step = jax.jit(partial(decode_step, shape=shape))
     room = ((0, 0), (0, tokens - prompt), (0, 0), (0, 0))
     cache = jnp.pad(keys, room)[:, None], jnp.pad(values, room)[:, None]
     found = [first]
     for place in range(prompt, tokens):
-        one, cache = decode_step(params, cache, text[place][None], jnp.asarray([place]), shape)
+        one, cache = step(params, cache, text[place][None], jnp.asarray([place]))
         found.append(one[0])
     return float(jnp.max(jnp.abs(jnp.stack(found) - wanted[prompt - 1 :])) / jnp.max(jnp.abs(wanted)))
 

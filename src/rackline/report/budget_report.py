@@ -12,7 +12,7 @@ from rich.text import Text
 
 from rackline.report.breakdown import plain_table
 from rackline.report.terminal_plot import Series, log_plot
-from rackline.report.wording import bar, flop, percent
+from rackline.report.wording import bar, flop, percent, written
 from rackline.scaling import Budget, KnownRun
 from rackline.units import format_count, format_usd
 
@@ -62,8 +62,8 @@ def _answer(budget: Budget) -> Text:
     if budget.usd is not None:
         body.append(f", {format_usd(budget.usd)}")
     body.append(
-        f"\n{budget.overtraining_factor:.3g} times 20 tokens per parameter, "
-        f"{budget.tokens_over_compute_optimal:.3g} times what this law calls optimal for that size"
+        f"\n{written(budget.overtraining_factor)} times 20 tokens per parameter, "
+        f"{written(budget.tokens_over_compute_optimal)} times what this law calls optimal for that size"
     )
     return body
 
@@ -101,7 +101,7 @@ def _around(budget: Budget) -> Text:
     if np.isfinite(ratio):
         text.append(
             f"compute-optimal for the same loss: {format_count(float(other.params))} on "
-            f"{format_count(float(other.tokens))} tokens; over its life {ratio:.3g} times the cost\n"
+            f"{format_count(float(other.tokens))} tokens; over its life {written(ratio)} times the cost\n"
         )
     rule = budget.equal_costs
     if rule is not None:
@@ -126,7 +126,7 @@ def _curve(budget: Budget, width: int) -> Text:
         x_title="active parameters",
         y_title="cost over the least",
         x_text=format_count,
-        y_text=lambda value: f"{value:.3g}",
+        y_text=written,
     )
 
 
@@ -155,7 +155,7 @@ def runs_report(runs: Sequence[KnownRun], *, law: str) -> Group:
             run.name,
             format_count(run.active_params),
             format_count(run.tokens) + ("*" if run.evidence == "assumed" else ""),
-            f"{run.overtraining_factor:.3g}",
+            written(run.overtraining_factor),
             _power(run.train_flop),
             format_count(run.equal_cost_tokens),
             "none" if run.optimal_lifetime_tokens is None else format_count(run.optimal_lifetime_tokens),

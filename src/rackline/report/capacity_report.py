@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rackline.report.breakdown import plain_table
+from rackline.report.choice_report import need_text
 from rackline.report.wording import short_count
 from rackline.search.fits import ClusterNeed
 from rackline.serving.capacity import Capacity, CapacityRow
@@ -23,7 +24,7 @@ def capacity_report(capacity: Capacity, *, num_chips: int, need: ClusterNeed | N
 
     Args:
         num_chips: chips of the cluster [chips].
-        need: the smallest cluster that would hold one request, when none fits here.
+        need: the nearest chips that would hold one request, when none fits here.
     """
     asked = f"context {short_count(capacity.context_len)}"
     if capacity.concurrency is not None:
@@ -40,9 +41,8 @@ def capacity_report(capacity: Capacity, *, num_chips: int, need: ClusterNeed | N
         body.append("Nothing fits. ", style="bold red")
         body.append(nearest_reason(capacity))
         if need is not None:
-            body.append("\nsmallest cluster of the catalogue that holds one request: ")
-            body.append(need.cluster or "none", style="bold")
-            body.append(f"\n{need.reason}", style="dim")
+            body.append("\n")
+            body.append(need_text(need, capacity.cluster))
     parts: list[RenderableType] = [
         Panel(
             body,

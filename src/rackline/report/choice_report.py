@@ -11,8 +11,9 @@ from rich.text import Text
 
 from rackline.parallel import Layout
 from rackline.report.breakdown import plain_table
-from rackline.report.wording import money, money_name, percent, share, short_count
+from rackline.report.wording import money, money_name, percent, share, short_count, written
 from rackline.search import Basis, Choice, Plan, Pool
+from rackline.search.fits import ClusterNeed
 from rackline.units import format_count, format_seconds
 
 BASIS: dict[Basis, str] = {
@@ -31,6 +32,8 @@ def request_text(plan: Plan) -> str:
     """The question as a sentence: lengths and limits; a limit without a percentile is one on the mean."""
     work = plan.workload
     text = f"{short_count(work.input_len)} tokens in, {short_count(work.output_len)} out"
+    if work.mixture is not None:
+        text += " (means)"
     if work.cache_hit:
         text += f", {percent(work.cache_hit)} of the prompt cached"
     for name, limit, percentile in plan.constraints.latencies():
@@ -92,7 +95,7 @@ def key_numbers(plan: Plan, choice: Choice, width: int) -> Table:
     )
     each, replicas = choice.batch_size, choice.layout.dp
     cells: list[tuple[str, Text]] = [
-        ("requests/s", Text(f"{choice.requests_per_s:.3g}", style="bold")),
+        ("requests/s", Text(written(choice.requests_per_s), style="bold")),
         (f"{unit} per M input tokens", Text(money(choice.usd_per_mtok_input, plan.priced), style="bold")),
         ("time per output token", against(choice, "tpot_s", limits.get("tpot_s"))),
         (f"{unit} per M output tokens", Text(money(choice.usd_per_mtok_output, plan.priced), style="bold")),
@@ -103,7 +106,10 @@ def key_numbers(plan: Plan, choice: Choice, width: int) -> Table:
         ("output tokens/s per chip", Text(f"{choice.output_tokens_per_s_per_chip:,.0f}", style="bold")),
         ("chips", Text(chips_text(plan, choice))),
         ("output tokens/s, all chips", Text(format_count(choice.output_tokens_per_s_per_chip * choice.num_chips))),
-        ("utilisation", Text(f"{percent(choice.utilisation)} of {choice.saturation_requests_per_s:.3g} requests/s")),
+        (
+            "utilisation",
+            Text(f"{percent(choice.utilisation)} of {written(choice.saturation_requests_per_s)} requests/s"),
+        ),
         ("requests in flight", Text(f"{each * replicas:,.0f}")),
         ("in flight on a replica", Text(f"{each:,.3g}" if each < 100 else f"{each:,.0f}")),
     ]  # fmt: skip
@@ -164,7 +170,7 @@ def served_table(choice: Choice) -> RenderableType:
         return Text(f"{text}; {choice.caveat}" if choice.caveat else text, style="yellow")
     found = sustained.simulated
     table = plain_table(
-        f"served: {found.requests:,} requests that arrive at random, {sustained.requests_per_s:.3g} a second",
+        f"served: {found.requests:,} requests that arrive at random, {written(sustained.requests_per_s)} a second",
         caption="± of p99: nine of ten other runs of this length lie between",
     )
     for name in ("", "mean", "p50", "p90", "p99", "± of p99"):
@@ -193,7 +199,7 @@ def other_kind(plan: Plan) -> list[RenderableType]:
     text = (
         f"{what}: {replace(other.layout, dp=1).label()}, {money(other.usd_per_mtok_output_all_in, plan.priced)} per M"
     )
-    text += f" output tokens, {ratio:.3g} times as much"
+    text += f" output tokens, {written(ratio)} times as much"
     if other.sustained is None:
         return [Text(f"{text} by {BASIS[other.basis]}; not simulated: {other.not_simulated}", style="dim")]
     found = other.sustained.simulated
@@ -201,7 +207,7 @@ def other_kind(plan: Plan) -> list[RenderableType]:
         f"{name} {format_seconds(one.mean)} (p99 {format_seconds(one.p99)})"
         for name, one in (("time to first token", found.ttft_s), ("per output token", found.tpot_s))
     ]
-    text += f"; simulated at {other.requests_per_s:.3g} requests/s: {', '.join(times)}"
+    text += f"; simulated at {written(other.requests_per_s)} requests/s: {', '.join(times)}"
     return [Text(text, style="dim")]
 
 
@@ -211,8 +217,8 @@ def estimate_line(choice: Choice) -> list[RenderableType]:
     if choice.sustained is None or abs(choice.sustained.requests_per_s / found.requests_per_s - 1.0) < 1e-3:
         return []
     text = (
-        f"the search had expected {found.requests_per_s:.3g} requests/s, {format_seconds(found.ttft_s)} to the first "
-        f"token and {format_seconds(found.tpot_s)} per output token ({BASIS_OF_ONE[found.basis]})"
+        f"the search had expected {written(found.requests_per_s)} requests/s, {format_seconds(found.ttft_s)} to the "
+        f"first token and {format_seconds(found.tpot_s)} per output token ({BASIS_OF_ONE[found.basis]})"
     )
     return [Text(f"{text}; {found.caveat}" if found.caveat else text, style="dim")]
 
@@ -221,7 +227,8 @@ def nothing_panel(plan: Plan) -> Group:
     """Why there is no answer, and which cluster would hold it."""
     body = Text()
     body.append("Nothing fits. " if plan.need is not None else "No answer. ", style="bold red")
-    body.append(f"{plan.reason[:1].upper()}{plan.reason[1:]}")
+    named = plan.reason.startswith(plan.model.name)  # a name keeps its letters
+    body.append(plan.reason if named else f"{plan.reason[:1].upper()}{plan.reason[1:]}")
     panel = Panel(
         body,
         title=title(plan),
@@ -235,8 +242,23 @@ def nothing_panel(plan: Plan) -> Group:
         [Text(f"separate pools for prefill and decode: {apart}", style="dim")] if apart else []
     )
     if plan.need is not None:
-        line = Text("smallest cluster of the catalogue that holds it: ")
-        line.append(plan.need.cluster or "none", style="bold")
-        line.append(f"\n{plan.need.reason}", style="dim")
-        lines.append(line)
+        lines.append(need_text(plan.need, plan.cluster.name))
     return Group(panel, *lines)
+
+
+def need_text(need: ClusterNeed, cluster: str) -> Text:
+    """What would hold it: more chips, other types, another cluster.
+
+    Args:
+        cluster: name of the one on which it does not fit.
+    """
+    line = Text("next    ")
+    if need.cluster == cluster:
+        line.append(f"--chips {need.num_chips}", style="bold")
+    else:
+        line.append(f"--on {need.cluster}" if need.cluster else "no cluster of the catalogue", style="bold")
+    if need.narrower:
+        line.append(", or on these chips ")
+        line.append(f"--precision {need.narrower}", style="bold")
+    line.append(f"\n        {need.reason}", style="dim")
+    return line

@@ -16,7 +16,7 @@ from rich.text import Text
 from rackline.parallel import Deployment, MemoryUse
 from rackline.passes import UNIT, Batch, PassTable, PassTime, Row, RowTime, StepPolicy
 from rackline.report.breakdown import comparison, plain_table, resources_line, spaced
-from rackline.report.wording import flop, percent, short_count, size, trust
+from rackline.report.wording import flop, percent, short_count, size, trust, written
 from rackline.serving.closed_loop import engine_of
 from rackline.serving.stack import Stack, stack_of
 from rackline.units import format_bytes, format_seconds
@@ -256,14 +256,14 @@ def _features(time: PassTime, width: int) -> Table:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 or float(value).is_integer() else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 1000 or float(value).is_integer() else written(value)
 
 
 def _totals(explanation: Explanation) -> Text:
     time, ideal = explanation.time, explanation.ideal
     text = Text(f"{time.policy} {format_seconds(time.seconds)}", style="bold")
     text.append(f" against blackboard {format_seconds(ideal.seconds)}: ", style="not bold")
-    text.append(f"{time.seconds / ideal.seconds:.3g} times the ideal" if ideal.seconds else "no ideal time")
+    text.append(f"{written(time.seconds / ideal.seconds)} times the ideal" if ideal.seconds else "no ideal time")
     added = explanation.server_s - time.seconds
     if added > _SHOWN * time.seconds:
         text.append(f"; a server takes {format_seconds(explanation.server_s)}: ", style="not bold")

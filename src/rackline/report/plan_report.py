@@ -23,7 +23,7 @@ from rackline.report.choice_report import (
 )
 from rackline.report.pool_report import pool_table
 from rackline.report.terminal_plot import Series, log_plot
-from rackline.report.wording import bar, money, money_name, percent, share, short_count, spread_over, trust
+from rackline.report.wording import bar, money, money_name, percent, share, short_count, spread_over, trust, written
 from rackline.search import Candidate, Choice, Plan
 from rackline.units import format_bytes, format_count, format_seconds
 
@@ -117,19 +117,19 @@ def _floors(plan: Plan, best: Choice) -> list[RenderableType]:
         "latency: one sequence alone on the replica, at peak rates",
         format_seconds(floors.latency_s),
         format_seconds(best.tpot_s),
-        f"{floors.latency_ratio:.3g}",
+        written(floors.latency_ratio),
     )
     table.add_row(
         "latency: every weight read once, over all chips of a replica",
         format_seconds(floors.full_read_s),
         format_seconds(best.tpot_s),
-        f"{best.tpot_s / floors.full_read_s:.3g}",
+        written(best.tpot_s / floors.full_read_s),
     )
     table.add_row(
         f"cost: a token's own compute or KV reads, {money_name(plan.priced)} per M output",
         money(floors.usd_per_mtok_output, plan.priced),
         money(best.usd_per_mtok_output, plan.priced),
-        f"{floors.cost_ratio:.3g}",
+        written(floors.cost_ratio),
     )
     return [table]
 

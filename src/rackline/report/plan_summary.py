@@ -14,7 +14,7 @@ from rackline.passes import PassTime
 from rackline.passes.features import PREFILL_TOKENS
 from rackline.report.breakdown import plain_table
 from rackline.report.choice_report import BASIS, against, chips_text, choice_panel, nothing_panel, other_kind
-from rackline.report.wording import money, money_name, percent, share, trust
+from rackline.report.wording import money, money_name, percent, share, trust, written
 from rackline.search import Candidate, Choice, Plan
 from rackline.units import format_bytes, format_count, format_seconds
 
@@ -35,7 +35,10 @@ def plan_summary(plan: Plan, *, width: int, elapsed_s: float) -> Group:
     if best is not None:
         parts = [choice_panel(plan, best), _numbers(plan, best, width), _served(best)]
         said += [("also", Text(line)) for line in _leftover(plan, best)]
-        said += [("limits", Text("\n".join(_limits(plan, best)))), *(("second", line) for line in _second(plan, best))]
+        said += [
+            ("limits", Text("\n".join(_limits(plan, best)))),
+            *zip(("second", ""), _second(plan, best), strict=False),
+        ]
     said += [("refused", Text(line)) for line in _refused(plan)]
     if best is not None:
         said.append(("next", Text(_next(plan, best))))
@@ -53,7 +56,7 @@ def _numbers(plan: Plan, best: Choice, width: int) -> Table:
     limits = {name: (limit, place) for name, limit, place in plan.constraints.latencies()}
     unit = money_name(plan.priced)
     cells = [
-        ("requests/s", f"{best.requests_per_s:.3g}"),
+        ("requests/s", written(best.requests_per_s)),
         (f"{unit} per M input", money(best.usd_per_mtok_input, plan.priced)),
         ("per output token", against(best, "tpot_s", limits.get("tpot_s")).plain),
         (f"{unit} per M output", money(best.usd_per_mtok_output, plan.priced)),

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rackline.report.breakdown import plain_table
-from rackline.report.wording import percent
+from rackline.report.wording import percent, written
 from rackline.search import Choice, PoolPair
 from rackline.units import format_bytes, format_seconds
 
@@ -26,7 +26,7 @@ def pool_table(choice: Choice) -> RenderableType:
     rows = [
         ("chips", f"{decode.num_chips}", f"{prefill.num_chips}"),
         ("step, prompt", format_seconds(decode.seconds), format_seconds(prefill.seconds)),
-        ("requests/s it could serve", f"{decode.requests_per_s:.3g}", f"{prefill.requests_per_s:.3g}"),
+        ("requests/s it could serve", written(decode.requests_per_s), written(prefill.requests_per_s)),
         ("load", percent(rate / decode.requests_per_s), percent(rate / prefill.requests_per_s)),
     ]
     inside = choice.inside

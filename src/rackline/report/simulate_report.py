@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rackline.report.breakdown import plain_table
-from rackline.report.wording import percent
+from rackline.report.wording import percent, written
 from rackline.units import format_count, format_seconds, format_usd
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def run_report(data: Mapping[str, Any], title: str, *, elapsed_s: float) -> Grou
         body.append(f"\n{data['skipped']:,} requests were left out", style="yellow")
     body.append(
         f"\n{format_count(data['output_tokens_per_s'])} output tokens/s, "
-        f"{format_count(data['input_tokens_per_s'])} prompt tokens/s, {data['requests_per_s']:.3g} requests/s"
+        f"{format_count(data['input_tokens_per_s'])} prompt tokens/s, {written(data['requests_per_s'])} requests/s"
     )
     if "usd_per_mtok_input" in data:
         given, made, all_in = (
@@ -60,7 +60,7 @@ def run_report(data: Mapping[str, Any], title: str, *, elapsed_s: float) -> Grou
         body.append(f"\n{'keeps' if kept else 'breaks'} the limits", style="bold green" if kept else "bold red")
         body.append(
             f" at p{data['slo']['percentile']:g}; {percent(data['slo_attainment'])} of requests are within them, "
-            f"{data['goodput_requests_per_s']:.3g} requests/s"
+            f"{written(data['goodput_requests_per_s'])} requests/s"
         )
     _append_warnings(body, data)
     table = plain_table("latency")
@@ -107,7 +107,7 @@ def _append_warnings(body: Text, data: Mapping[str, Any]) -> None:
     over, steps = data["overload"], data["lockstep"]
     if over is not None:
         body.append(
-            f"\n{over['arrived_per_s']:.3g} requests/s came and {over['started_per_s']:.3g} could start; "
+            f"\n{written(over['arrived_per_s'])} requests/s came and {written(over['started_per_s'])} could start; "
             f"{over['waiting']:,} waited when the last one came. The longer such a run, the longer the waits.",
             style="yellow",
         )
@@ -124,7 +124,7 @@ def _append_warnings(body: Text, data: Mapping[str, Any]) -> None:
 def _occupancy(data: Mapping[str, Any]) -> Text:
     text = Text()
     text.append(
-        f"busy {percent(data['busy_share'])} of the time; {data['decoding_sequences']:.3g} sequences decode and "
+        f"busy {percent(data['busy_share'])} of the time; {written(data['decoding_sequences'])} sequences decode and "
         f"{percent(data['kv_share'])} of the KV blocks are in use, on average"
     )
     if data["preemptions"]:
@@ -170,10 +170,10 @@ def rate_capacity_report(found: RateCapacity) -> Group:
     """The highest rate that meets the limits."""
     body = Text()
     if found.rate_per_s > 0:
-        body.append(f"{found.rate_per_s:.3g} requests/s", style="bold green")
+        body.append(f"{written(found.rate_per_s)} requests/s", style="bold green")
         body.append(f" meet the limits at p{found.slo.percentile:g}")
         if found.broken_per_s is not None:
-            body.append(f"; {found.broken_per_s:.3g} requests/s do not ({found.reason})", style="dim")
+            body.append(f"; {written(found.broken_per_s)} requests/s do not ({found.reason})", style="dim")
     else:
         body.append("No rate meets the limits. ", style="bold red")
         body.append(found.reason)

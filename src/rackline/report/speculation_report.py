@@ -8,6 +8,7 @@ import numpy as np
 from rich.table import Table
 
 from rackline.report.breakdown import plain_table
+from rackline.report.wording import written
 from rackline.search.speculation import SpeculationRow
 from rackline.units import format_seconds
 
@@ -29,7 +30,7 @@ def speculation_report(rows: Sequence[SpeculationRow], tpot_limit_s: float | Non
         drafts = row.speculation.draft_tokens
         table.add_row(
             str(drafts),
-            f"{row.speculation.tokens_per_step:.3g}",
+            written(row.speculation.tokens_per_step),
             pays if drafts else "-",
             f"×{plain.tpot_s[0] / row.tpot_s[0]:.2f}",
             f"×{plain.tpot_s[half] / row.tpot_s[half]:.2f}",

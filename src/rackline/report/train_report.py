@@ -9,7 +9,7 @@ from rich.text import Text
 
 from rackline.report.breakdown import plain_table, spaced
 from rackline.report.gantt import gantt_text
-from rackline.report.wording import bar, percent, share
+from rackline.report.wording import bar, percent, share, written
 from rackline.search.train import TrainCandidate, TrainPlan, shares
 from rackline.training.schedules import Timeline
 from rackline.units import format_bytes, format_count, format_seconds, format_usd
@@ -122,7 +122,7 @@ def _memory(plan: TrainPlan, best: TrainCandidate) -> Table:
         if name.endswith("_bytes") and name != "total_bytes" and value > 0:
             row = name.removesuffix("_bytes")
             if row == "activations":
-                row += f" ({best.memory['in_flight']:.3g} micro-batches in flight)"
+                row += f" ({written(best.memory['in_flight'])} micro-batches in flight)"
             table.add_row(row, format_bytes(value), Text(bar(share(value, has), 24), style="yellow"))
     return table
 

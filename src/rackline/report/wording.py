@@ -78,6 +78,15 @@ def percent(fraction: float) -> str:
     return f"{value:.1f} %" if abs(value) < 9.95 else f"{value:.0f} %"
 
 
+def written(value: float) -> str:
+    """Three significant digits as one writes them: no exponent, commas from a thousand on.
+
+    >>> written(0.0421), written(16.44), written(999.7), written(12345.6)
+    ('0.0421', '16.4', '1,000', '12,346')
+    """
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
+
+
 def money(amount: float, priced: bool = True) -> str:
     """Dollars; chip-hours where the cluster has no price.
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import ClassVar, Literal, TypedDict
+
+import numpy as np
 
 from rackline.hardware import Cluster, billed_chips, replicas, taken_chips
 from rackline.parallel import Deployment, Layout, Precision, ServerMemory
@@ -108,15 +111,24 @@ class Candidate:
     decode_pool = kv_transfer = prefill_pool
 
 
-def open_loop_caveat(layout: Layout, steepness: float) -> str:
+def open_loop_caveat(
+    layout: Layout, steepness: float, workload: Workload | None = None, max_batched_tokens: float = inf
+) -> str:
     """Known error of an open-loop estimate against the simulator; empty if there is none.
 
     Args:
         layout: layout of a replica.
         steepness: growth of the time per output token with the rate, d ln tpot / d ln rate.
+        workload: requests, whose lengths may differ; None for equal ones.
+        max_batched_tokens: that a pass of one rank may hold [tokens].
     """
     if steepness > _STEEP:
         return f"near saturation: 1 % more requests take {min(steepness, 99.0):.0f} % more time, to within tens of %"
+    mixture = None if workload is None else workload.mixture
+    if mixture is not None and float(np.max(mixture.input_len)) > max_batched_tokens:
+        return "prompts of several passes among shorter ones: times up to 40 % low"
+    if mixture is not None and layout.pp > 1:
+        return "prompts of unlike lengths in a pipeline: times up to 25 % low"
     if layout.attention_dp > 1 and layout.pp > 1:
         return "attention-dp ranks and pipeline stages together: times up to 15 % low"
     if layout.attention_dp >= _MANY_RANKS:

@@ -16,7 +16,7 @@ from rackline.search.choice import Choice, Inside
 from rackline.search.cost import least_between
 from rackline.search.evaluate import Part, Space
 from rackline.search.finalists import CONTENDERS
-from rackline.search.fits import ClusterNeed, smallest_cluster
+from rackline.search.fits import ClusterNeed, nearest_cluster
 from rackline.search.floors import floors
 from rackline.search.open_engines import Found, OpenEngines, OpenSearch, Pick
 from rackline.search.pareto import pareto_front
@@ -44,7 +44,7 @@ class Engines:
         rejected: nearest candidate for each reason of rejection.
         candidates_evaluated: points whose times were computed.
         reason: why none meets the limits; empty when one does.
-        need: smallest cluster on which the model would fit.
+        need: nearest chips on which one would fit.
     """
 
     contenders: tuple[Choice, ...]
@@ -326,7 +326,7 @@ class EngineSearch:
             Batch(
                 prefill_sequences=1.0,
                 chunk_tokens=chunk,
-                prefix_tokens=workload.cached_tokens + (workload.new_tokens - chunk) / 2.0,
+                prefix_tokens=workload.prefix_tokens + (workload.new_tokens - chunk) / 2.0,
                 group_tokens=chunk * layout.attention_dp,
             )
         )
@@ -348,7 +348,9 @@ class EngineSearch:
             candidate = self._candidate(points, int(np.argmax(points.free_bytes)))
             has = space.cluster.chip.program_bytes * self.limits.memory_fraction
             needs = has - candidate.free_bytes
-            need = smallest_cluster(space.model, space.workload, self.limits.memory_fraction)
+            need = nearest_cluster(
+                space.model, space.cluster, space.workload, self.limits.memory_fraction, space.precisions
+            )
             return (
                 f"{space.model.name} fits nowhere on {space.cluster.name}: at best "
                 f"({_short(candidate)}) a chip needs {format_bytes(needs)}, has {format_bytes(has)}"

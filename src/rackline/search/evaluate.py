@@ -111,6 +111,28 @@ class Space:
         )
         return empty[:, None] + (one - empty)[:, None] * (self.batches / cp)[None, :]
 
+    def holds_longest(self, precision: Precision, batched_tokens: float, cp: int = 1, *, prompt: bool = False) -> Array:
+        """Whether each layout has room for the longest request of a mixture, (layouts,); of equal ones it has.
+
+        Args:
+            cp: ranks that share a context [count].
+            prompt: of a prefill pool, which holds the prompt alone.
+        """
+        mixture = self.workload.mixture
+        if mixture is None:
+            return np.ones(len(self.grid), dtype=bool)
+        longest = float(np.max(mixture.input_len)) if prompt else mixture.longest_context
+        free = memory_use(
+            self.model,
+            self.grid,
+            precision,
+            self.cluster.chip,
+            self.server(batched_tokens),
+            sequences_per_rank=1.0,
+            context_len=longest / cp,
+        ).free
+        return np.broadcast_to(as_array(free) >= 0.0, (len(self.grid),))
+
     def engine(self, precision: Precision, law: ExpertLoad | ExpertLoads | None) -> Engine:
         """Pass tables of all layouts in one precision.
 

@@ -1,7 +1,8 @@
-"""Which clusters a model fits on, and which is the smallest."""
+"""Where a model fits that does not fit on a cluster: on more of its chips, in narrower types, on its relatives."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from rackline.arch import AnyModel
 from rackline.catalog import names
 from rackline.hardware import Cluster, cluster
-from rackline.parallel import LayoutGrid, enumerate_layouts, memory_use
+from rackline.parallel import LayoutGrid, Precision, enumerate_layouts, memory_use, precision
 from rackline.passes import calibration
 from rackline.passes.features import as_array
 from rackline.search.space import default_precisions
@@ -17,23 +18,36 @@ from rackline.serving.stack import stack_of
 from rackline.serving.workload import Workload
 from rackline.units import format_bytes
 
+_MULTIPLES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterNeed:
-    """The smallest cluster of the catalogue on which one request fits.
+    """The nearest chips on which one request fits: more of the same, else a relative.
 
     Args:
-        cluster: its name; None if there is none.
-        reason: explanation in one line.
+        cluster: its name, None when there is none.
+        reason: why, in one line.
+        narrower: data types in which it fits without more chips; empty where there are none.
     """
 
     cluster: str | None
     num_chips: int
     reason: str
+    narrower: str = ""
 
 
-def best_free_bytes(model: AnyModel, on: Cluster, workload: Workload, memory_fraction: float) -> tuple[float, str]:
-    """Most free bytes on the fullest chip with one request per rank, over all layouts and default precisions.
+def best_free_bytes(
+    model: AnyModel,
+    on: Cluster,
+    workload: Workload,
+    memory_fraction: float,
+    precisions: Sequence[Precision] | None = None,
+) -> tuple[float, str]:
+    """Most bytes left on the fullest chip with one request a rank, over all layouts.
+
+    Args:
+        precisions: that are looked at; the default ones of the model and the chip without.
 
     Returns:
         (bytes, "layout · precision"); -inf when no layout is possible.
@@ -43,11 +57,11 @@ def best_free_bytes(model: AnyModel, on: Cluster, workload: Workload, memory_fra
         return -np.inf, "no layout is possible"
     grid = LayoutGrid.of(layouts)
     best, label = -np.inf, ""
-    for precision in default_precisions(model, on.chip):
+    for types in precisions or default_precisions(model, on.chip):
         use = memory_use(
             model,
             grid,
-            precision,
+            types,
             on.chip,
             stack_of(calibration("auto", on.chip), on.chip.hbm_bytes).memory(memory_fraction=memory_fraction),
             sequences_per_rank=as_array(grid.pp),
@@ -56,28 +70,76 @@ def best_free_bytes(model: AnyModel, on: Cluster, workload: Workload, memory_fra
         free = np.broadcast_to(as_array(use.free), (len(layouts),))
         index = int(np.argmax(free))
         if free[index] > best:
-            best, label = float(free[index]), f"{layouts[index].label()} · {precision.short()}"
+            best, label = float(free[index]), f"{layouts[index].label()} · {types.short()}"
     return best, label
 
 
-def smallest_cluster(model: AnyModel, workload: Workload, memory_fraction: float = 0.9) -> ClusterNeed:
-    """The cluster of the catalogue with the least memory on which one request fits."""
-    known = sorted((cluster(name) for name in names("clusters")), key=lambda c: c.num_chips * c.chip.hbm_bytes)
+def nearest_cluster(
+    model: AnyModel,
+    on: Cluster,
+    workload: Workload,
+    memory_fraction: float = 0.9,
+    precisions: Sequence[Precision] | None = None,
+) -> ClusterNeed:
+    """The nearest chips on which one request fits, where it does not on a cluster.
+
+    More chips of the same cluster come first, then clusters of the same generation, of the same vendor and of others,
+    those with the least memory first.
+
+    Args:
+        precisions: that are looked at, of `on`; other chips take the types of the same labels.
+    """
+    narrower = "" if precisions is None else _narrower(model, on, workload, memory_fraction)
+    labels = None if precisions is None else [one.label for one in precisions]
+
+    def free_on(option: Cluster) -> tuple[float, str]:
+        types = None if labels is None else [precision(label, model, option.chip) for label in labels]
+        return best_free_bytes(model, option, workload, memory_fraction, types)
+
+    for count in _more(on):
+        free, label = free_on(on.with_num_chips(count))
+        if free >= 0:
+            reason = f"{count} chips of {on.name}: {label}, {format_bytes(free)} free on the fullest"
+            return ClusterNeed(cluster=on.name, num_chips=count, reason=reason, narrower=narrower)
+
+    def distance(option: Cluster) -> tuple[bool, bool, float]:
+        memory = option.num_chips * option.chip.hbm_bytes
+        return option.chip.generation != on.chip.generation, option.chip.vendor != on.chip.vendor, memory
+
+    known = sorted((cluster(name) for name in names("clusters")), key=distance)
     for option in known:
-        free, label = best_free_bytes(model, option, workload, memory_fraction)
+        free, label = free_on(option)
         if free >= 0:
             total = option.num_chips * option.chip.hbm_bytes
             return ClusterNeed(
                 cluster=option.name,
                 num_chips=option.num_chips,
-                reason=f"{option.name} has {format_bytes(total)} on {option.num_chips} chips; with {label} "
-                f"{format_bytes(free)} remain free on the fullest chip",
+                reason=f"{option.num_chips} chips of {option.name}, {format_bytes(total)}: {label}, "
+                f"{format_bytes(free)} free on the fullest",
+                narrower=narrower,
             )
-    largest = known[-1]
-    free, label = best_free_bytes(model, largest, workload, memory_fraction)
+    largest = max(known, key=lambda option: option.num_chips * option.chip.hbm_bytes)
+    free, label = free_on(largest)
     return ClusterNeed(
         cluster=None,
         num_chips=0,
         reason=f"no cluster of the catalogue is large enough; {largest.name} is the closest "
         f"({label}: {format_bytes(-free)} too much on the fullest chip)",
+        narrower=narrower,
     )
+
+
+def _more(on: Cluster) -> list[int]:
+    """Numbers of chips above that of a cluster: powers of two within a host, whole hosts beyond."""
+    counts = [on.num_chips * many for many in _MULTIPLES]
+    whole = [count for count in counts if count.bit_count() == 1 or count % on.host_chips == 0]
+    return [count for count in whole if count <= on.max_chips]
+
+
+def _narrower(model: AnyModel, on: Cluster, workload: Workload, memory_fraction: float) -> str:
+    """The widest of the default types in which one request fits on a cluster; empty where none does."""
+    for option in default_precisions(model, on.chip):
+        if best_free_bytes(model, on, workload, memory_fraction, [option])[0] >= 0:
+            head = option.label.partition(",")[0]
+            return option.label if head == "native" else head
+    return ""

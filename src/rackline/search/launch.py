@@ -113,7 +113,7 @@ class Replica:
     @property
     def max_tokens(self) -> int:
         """Longest request [tokens]."""
-        return math.ceil(self.workload.input_len + self.workload.output_len)
+        return math.ceil(self.workload.longest_context)
 
     @property
     def num_hosts(self) -> int:

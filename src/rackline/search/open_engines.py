@@ -180,6 +180,7 @@ class OpenEngines:
                 halves = (as_array(part.grid.attention_dp)[:, None] > 1) & (n >= 2.0)
                 rate = np.where(halves, rate, np.nan)  # one sequence has no halves
             serves = np.isfinite(rate) & (slots >= 1.0) & (held < _FULL * slots * peers)
+            serves &= self._holds_longest(part, first.precision, budgets[:, 0])[:, None]
             serves &= np.isfinite(ttft_s) & (state.prefill_utilisation < 1.0) & possible
             steepness = _steepness(state.tpot_s, state.requests_per_s)
             cost = part.usd_per_chip_s[:, None] / rate * 1e6
@@ -216,6 +217,13 @@ class OpenEngines:
             found[mine] = both.free_bytes(precision, float(budget))[mine]
         return found[:, 0], found[:, 1]
 
+    def _holds_longest(self, part: Space, precision: Precision, budgets: Array) -> Array:
+        found = np.ones(budgets.size, dtype=bool)
+        for budget in np.unique(budgets):
+            mine = budgets == budget
+            found[mine] = part.holds_longest(precision, float(budget))[mine]
+        return found
+
     def candidate(self, picks: Sequence[Pick], points: OpenPoints, at: tuple[int, int]) -> Candidate:
         """One point with its numbers."""
         pick, work = picks[at[0]], self.space.workload
@@ -237,7 +245,7 @@ class OpenEngines:
             free_bytes=float(points.free_bytes[at]),
             billed_chips=billed_of(cluster, placed),
             basis="open_loop_estimate",
-            caveat=open_loop_caveat(layout, float(points.steepness[at])),
+            caveat=open_loop_caveat(layout, float(points.steepness[at]), work, float(pick.mode.max_batched_tokens)),
         )
 
 

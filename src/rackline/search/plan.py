@@ -60,6 +60,7 @@ class Plan:
         "evidence=calibration.evidence",
         "input_len=workload.input_len",
         "output_len=workload.output_len",
+        "mix=workload.mixture",
         "tpot_limit_s=constraints.tpot_s",
         "ttft_limit_s=constraints.ttft_s",
         "tpot_limit_percentile=constraints.tpot_percentile",
@@ -222,7 +223,7 @@ def plan(
         reason=engines.reason,
         need=engines.need,
         assumptions=(
-            "one request length; random arrivals",
+            f"{'one request length' if workload.mixture is None else 'several request lengths'}; random arrivals",
             "KV of every sequence reserved at its final context",
             f"{_bill(cluster)}; experts chosen by {space.routing.label()}",
             f"calibration {calibration.name} ({calibration.evidence})",

@@ -178,6 +178,7 @@ def prefill_points(part: Part, modes: list[Mode], link: FabricLevel) -> PoolPoin
         ).free
         shares = shares & space.launches(precision, mode, "prefill", cp)
         fits = np.broadcast_to(as_array(free) >= 0, (len(grid),)) & shares
+        fits = fits & space.holds_longest(precision, float(mode.max_batched_tokens), cp, prompt=True)
         if mode.two_batch_overlap:
             fits = fits & (grid.attention_dp > 1)
         rows = np.flatnonzero(fits)
@@ -221,7 +222,7 @@ def decode_points(part: Part, modes: list[Mode], link: FabricLevel) -> PoolPoint
             continue  # the batch of a context group is small
         free = np.broadcast_to(part.free_bytes(space.stack.max_num_seqs, cp), (len(grid), b.size))
         shares = shares & space.launches(precision, mode, "decode", cp)
-        fits = (free >= 0) & shares[:, None]
+        fits = (free >= 0) & (shares & space.holds_longest(precision, space.stack.max_num_seqs, cp))[:, None]
         if cp > 1 and isinstance(space.model, Model):
             group = ContextGroup(cp=cp, tp=as_array(grid.tp))
             step = context_decode_s(engine, space.model, space.cluster, work, b, group, threads=space.threads)

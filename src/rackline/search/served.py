@@ -122,11 +122,13 @@ class Group:
             input_len=round(work.input_len),
             output_len=round(work.output_len),
             cached_tokens=round(work.cached_tokens),
+            lengths=work.mixture,
             measured=measured,
             servers=self.copies,
             seed=seed,
         )
-        decode_s = (work.output_len - 1.0) * tpot_s
+        slots = self.pool.spec.max_num_seqs * self.pool.ranks * self.pool.replicas
+        decode_s = min((work.output_len - 1.0) * tpot_s, slots / rate)  # more do not decode at a time
         # a batch that ends before the next begins has nobody in between
         begun = 0 if self.pool.policy.passes == "batch" else round(rate * decode_s)
         requests = loop.requests(rate, begun, decode_s)

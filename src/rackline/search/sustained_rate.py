@@ -135,8 +135,9 @@ def span_of(estimate: Candidate | PoolPair, site: Site) -> Span:
             if point.free_bytes >= 0 and point.sequences_per_rank < estimate.mode.max_batched_tokens
         ]
         busy = [point.requests_per_s for point in good if point.prefill_utilisation < 1.0]
+        slots = max((point.sequences_per_rank for point in good), default=batch)
         return Span(
-            max_num_seqs=max((point.sequences_per_rank for point in good), default=batch),
+            max_num_seqs=max(1, int(site.workload.slots(slots))) if slots < most else slots,
             saturation_requests_per_s=max(busy, default=estimate.requests_per_s),
             alone={"tpot_s": points[0].tpot_s, "ttft_s": points[0].ttft_s},
         )
@@ -144,7 +145,8 @@ def span_of(estimate: Candidate | PoolPair, site: Site) -> Span:
     layout, work = engine.layout, site.workload
     ranks = layout.attention_dp * layout.pp
     fits = deployment.max_sequences(context_len=work.final_context, server=_server(site, float(most)))
-    most = max(min(most, fits // ranks), batch)
+    room = int(work.slots(fits // ranks))
+    most = max(min(most, room), min(batch, max(room, 1)))
     tables = engine_of(deployment, stack_of(site.calibration))
     overlap = engine.mode.two_batch_overlap
     step = tables.decode_s(

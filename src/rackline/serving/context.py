@@ -62,7 +62,7 @@ def prefill_chunk(workload: Workload, max_batched_tokens: float, cp: int = 1) ->
     return Batch(
         prefill_sequences=max_batched_tokens / mine,
         chunk_tokens=mine,
-        prefix_tokens=workload.cached_tokens + (new - chunk) / 2.0 + (chunk - mine) / 2.0,
+        prefix_tokens=workload.prefix_tokens + (new - chunk) / 2.0 + (chunk - mine) / 2.0,
     )
 
 
@@ -79,7 +79,7 @@ def kv_exchange_bytes(
     tokens = max_batched_tokens * group.cp
     chunk = min(workload.new_tokens, tokens)
     prompts = tokens / chunk
-    seen = prompts * (chunk + workload.cached_tokens + (workload.new_tokens - chunk) / 2.0)
+    seen = prompts * (chunk + workload.prefix_tokens + (workload.new_tokens - chunk) / 2.0)
     return as_array(seen * (group.cp - 1) / group.cp * _kv_bytes_per_token(model, precision, group.tp))
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from rackline.passes import Batch, TimeTable
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.serving.busiest import busiest_share
-from rackline.serving.prompt_queue import PromptPasses, PromptQueue, prompt_queue
+from rackline.serving.prompt_queue import PromptPasses, PromptQueue, first_tokens, prompt_queue
 from rackline.serving.steady import Engine, SteadyState
 from rackline.serving.workload import Mode, Workload
 
@@ -79,7 +79,8 @@ def open_loop(
     if mode.is_batch_by_batch:
         return _batch_after_batch(engine, workload, n, steps, step_s, growth_s, passes)
     chunked = mode.is_mixed
-    first = np.minimum(workload.new_tokens, passes.room)
+    sizes = workload.prompt_sizes()
+    first = first_tokens(workload.new_tokens, passes.room, sizes)
     whole_s = passes.decode_s + passes.first_s + passes.per_token_s * (passes.room - first)
     most = 0.999 * passes.room / (workload.new_tokens * whole_s)
     # prompts that arrive in a pass if every request saw the mean pass
@@ -90,7 +91,7 @@ def open_loop(
     rate = coming / (passes.decode_s + some * first_s + more)
     rate = np.minimum(rate, most)
     least = 1e-3 * rate
-    queue = prompt_queue(passes, rate, workload.new_tokens)
+    queue = prompt_queue(passes, rate, workload.new_tokens, sizes=sizes)
     tpot_s = _step_seen_s(queue, passes, mode, n, rate, steps, growth_s)
     for _ in range(iterations):
         error = np.log(np.maximum(rate * steps * tpot_s / n, 1e-9))
@@ -99,7 +100,7 @@ def open_loop(
         slope = np.clip(tpot_s / passes.decode_s, 1.0, 5.0)  # approximate slope of ln(rate · tpot) against ln(rate)
         rate = rate * np.exp(np.clip(-error / slope, -0.7, 0.7))
         rate = np.where((rate > least) & (rate < most), rate, np.sqrt(least * most))
-        queue = prompt_queue(passes, rate, workload.new_tokens)
+        queue = prompt_queue(passes, rate, workload.new_tokens, sizes=sizes)
         tpot_s = _step_seen_s(queue, passes, mode, n, rate, steps, growth_s)
     error = np.clip(np.log(np.maximum(rate * steps * tpot_s / n, 1e-9)), -3.0, 3.0)  # remaining error
     moved = np.exp(-error / np.clip(tpot_s / passes.decode_s, 1.0, 5.0))
@@ -200,17 +201,18 @@ def _passes(
     room = np.maximum(budget - (n * verified if chunked else 0.0 * n), 1.0)
     ranks = as_array(engine.attention_dp)
     peers = ranks * as_array(engine.micro_batches)
-    first = np.minimum(new, room)
+    sizes = workload.prompt_sizes()
+    first = first_tokens(new, room, sizes)
     beside = n if chunked else np.zeros_like(n)
 
-    def extra_s(tokens: Array, group: Array) -> Array:
+    def extra_s(tokens: Array, group: Array, chunk: Array = first, prefix: Array | None = None) -> Array:
         batch = Batch(
             decode_sequences=beside,
             decode_tokens=verified,
             context_len=workload.mean_context,
-            prefill_sequences=tokens / first,
-            chunk_tokens=first,
-            prefix_tokens=workload.cached_tokens + np.maximum(new - first, 0.0) / 2.0,
+            prefill_sequences=tokens / chunk,
+            chunk_tokens=chunk,
+            prefix_tokens=workload.prefix_tokens + np.maximum(new - chunk, 0.0) / 2.0 if prefix is None else prefix,
             group_tokens=ranks * beside * verified + np.maximum(group * tokens, tokens),
         )
         device = engine.seconds(batch, times, two_batch_overlap=mode.two_batch_overlap, threads=threads)
@@ -219,9 +221,19 @@ def _passes(
             return engine.with_prompts_s(step_s, device, tokens=pushed, sequences=n) - step_s
         return engine.with_prompts_s(0.0, device, tokens=tokens)
 
+    def one_prompt_s(group: Array) -> Array:
+        if sizes is None:
+            return extra_s(first, group)
+        mean_s = np.zeros_like(first)
+        for share, tokens in zip(sizes.shares, sizes.tokens, strict=True):  # a short prompt costs more a token
+            chunk = np.minimum(tokens, room)
+            cached = tokens / new * workload.cached_tokens
+            mean_s = mean_s + share * extra_s(chunk, group, chunk, cached + np.maximum(tokens - chunk, 0.0) / 2.0)
+        return mean_s
+
     steps = (workload.output_len - 1.0) / engine.speculation.tokens_per_step
     one = np.ones_like(n)
-    first_s = extra_s(first, one)
+    first_s = one_prompt_s(one)
     share = -np.expm1(-n * peers / steps)
     loaded = step_s + first_s if chunked else first_s
     mean_s = (1.0 - share) * step_s + share * loaded + (0.0 if chunked else step_s * share)
@@ -231,7 +243,7 @@ def _passes(
     total = ranks * together / -np.expm1(-ranks * together)
     group = np.maximum(total / busiest, 1.0)
     if np.any(ranks > 1):
-        first_s = extra_s(first, group)
+        first_s = one_prompt_s(group)
     together = n if mode.is_batch_by_batch else 1.1 * busiest
     usual = np.minimum(np.maximum(2.0 * first, together * new), room)
     usual = np.where(usual > 1.01 * first, usual, 0.5 * room)

@@ -44,7 +44,7 @@ def prompt_passes_s(engine: Engine, workload: Workload, mode: Mode) -> Array:
     batch = Batch(
         prefill_sequences=tokens / chunk,
         chunk_tokens=chunk,
-        prefix_tokens=workload.cached_tokens + (new - chunk) / 2.0,
+        prefix_tokens=workload.prefix_tokens + (new - chunk) / 2.0,
         group_tokens=np.maximum(prompts * chunk * ranks / peers, tokens),
     )
     overlap = mode.two_batch_overlap

@@ -53,6 +53,27 @@ class PromptPasses:
     peers: FloatLike = 1.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PromptSizes:
+    """Prompts of several sizes.
+
+    Args:
+        shares: of the prompts, (classes,).
+        tokens: new tokens of a prompt, (classes,) [tokens].
+        squared: E[n²] of all prompts over the square of their mean, at least 1.
+    """
+
+    shares: Array
+    tokens: Array
+    squared: float
+
+    @property
+    def token_shares(self) -> Array:
+        """Of the tokens of each class in all, (classes,)."""
+        tokens = self.shares * self.tokens
+        return tokens / tokens.sum()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptQueue:
     """Mean values of the queue of prompts; arrays.
@@ -84,7 +105,11 @@ class PromptQueue:
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # beyond saturation
 def prompt_queue(
-    passes: PromptPasses, prompts_per_s: FloatLike, new_tokens: float, like: PromptQueue | None = None
+    passes: PromptPasses,
+    prompts_per_s: FloatLike,
+    new_tokens: float,
+    like: PromptQueue | None = None,
+    sizes: PromptSizes | None = None,
 ) -> PromptQueue:
     """The queue of one rank.
 
@@ -92,6 +117,7 @@ def prompt_queue(
         prompts_per_s: lambda, arrival rate at one rank [requests/s].
         new_tokens: n, new tokens per prompt [tokens].
         like: the queue at a similar rate, as a starting point.
+        sizes: of prompts that differ, with new_tokens as their mean; None for equal ones.
 
     Returns:
         Arrays in the broadcast shape; not meaningful where `load` is 1 or more.
@@ -102,14 +128,15 @@ def prompt_queue(
     """
     rate, room, decode = as_array(prompts_per_s), passes.room, passes.decode_s
     peers = as_array(passes.peers)
-    first = np.minimum(new_tokens, room)
+    first = first_tokens(new_tokens, room, sizes)
     slope = passes.per_token_s
     tokens_per_s = rate * new_tokens
     size = new_tokens / room
     whole_pass_s = decode + passes.first_s + slope * (room - first)
     load = tokens_per_s * whole_pass_s / room
     open_ = np.maximum(1.0 - load, 1e-3)
-    pieces = np.ceil(size - 1e-9)
+    squared = 1.0 if sizes is None else sizes.squared
+    pieces = np.ceil(size - 1e-9) if sizes is None else _mean_pieces(sizes, room)
     # the last chunk of a prompt leaves room, which other prompts fill under load
     fill = np.where(size > 0.6, 1.0 + (pieces / size - 1.0) * open_, 1.0)
 
@@ -174,7 +201,7 @@ def prompt_queue(
 
     spread = jump * jump * own * (1.0 - own)
     cross = jump * taken * (1.0 - own)
-    gated = new_tokens**2 * rate * mean_s + tokens_per_s**2 * (spread + 2.0 * per_token * cross + noise)
+    gated = squared * new_tokens**2 * rate * mean_s + tokens_per_s**2 * (spread + 2.0 * per_token * cross + noise)
     gated = gated / np.maximum(1.0 - grown * grown, 1e-3)
     extremes = taken * (room - taken)  # Var(x) if x were 0 or B
     share = gated / extremes
@@ -182,11 +209,13 @@ def prompt_queue(
     share = share / np.sqrt(1.0 + (share / most) ** 2)
     part = size - np.floor(size + 1e-9)
     alone = np.where(size < 1.0, size, (np.floor(size + 1e-9) + part * part) / size)
-    share = np.maximum(share, np.where(size > 0.4, alone, 0.0))
+    if sizes is not None:
+        alone = _alone_share(sizes, room)
+    share = np.maximum(share, np.where((size if sizes is None else alone) > 0.4, alone, 0.0))
     variance = share * extremes
     left_free = extremes - variance  # E[x (B - x)]
     noisy = (
-        new_tokens**2 * rate * mean_s
+        squared * new_tokens**2 * rate * mean_s
         + tokens_per_s**2 * (spread + noise)
         + rest * rest * variance
         - 2.0 * tokens_per_s * rest * cross
@@ -195,23 +224,12 @@ def prompt_queue(
     pass_variance = per_token * per_token * variance + spread + 2.0 * per_token * cross + noise
     held_s = whole_pass_s * backlog - per_token * left_free + 0.5 * tokens_per_s * (mean_s * mean_s + pass_variance)
     token_s = held_s / (mean_s * tokens_per_s)
-    # from the mean token of a prompt to its last one
-    before = (pieces - 1.0) * room
-    last_s = np.minimum(own_s, whole_pass_s - slope * (room - np.maximum(new_tokens - before, 1.0)))
-    in_pieces_s = (0.5 * (pieces - 1.0) * (pieces - 2.0) * whole_pass_s + (pieces - 1.0) * last_s) / size
-    ratio = np.maximum(size, 1.0 / size)
-    loose = np.where(np.abs(ratio - np.rint(ratio)) < 1e-9, 0.0, np.minimum(load, 1.0))
-    split = 0.5 * size * loose * whole_pass_s
-    later_s = np.where(size < 1.0, loose * split, open_ * in_pieces_s + split)
+    tail = _Tail(room=room, load=load, whole_s=whole_pass_s, last_s=own_s, slope_s=slope)
+    later_s, mine = tail.of(new_tokens) if sizes is None else tail.of_sizes(sizes)
 
     moved = room * backlog - left_free
     square = taken * taken + variance
     behind = (moved - square + tokens_per_s * ((base_s + jump) * taken + per_token * square)) / taken
-    mine = np.where(
-        size < 1.0,
-        0.5 * loose * loose * new_tokens,
-        open_ * before * (1.0 - 0.5 * pieces / size) + 0.5 * loose * new_tokens,
-    )
     behind = np.maximum(behind - mine + tokens_per_s * later_s, 0.0)
     drift = room * open_
     loaded_more = some * some * slope * tokens_per_s + (loaded_s - decode) / mean_s * (1.0 - some) * -np.log1p(
@@ -229,3 +247,90 @@ def prompt_queue(
         settling=behind / drift + noisy / (drift * drift),
         growth=1.0 / np.maximum(1.0 - loaded_more, 0.05),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tail:
+    """From the mean token of a prompt to its last one.
+
+    Args:
+        room: tokens that a pass takes from one rank [tokens].
+        load: of the queue.
+        whole_s: full pass [s].
+        last_s: pass with prompts, as one with a prompt sees it [s].
+        slope_s: what each token adds [s].
+    """
+
+    room: Array
+    load: Array
+    whole_s: Array
+    last_s: Array
+    slope_s: Array
+
+    def of(self, new_tokens: FloatLike) -> tuple[Array, Array]:
+        """Time to the last token [s], and tokens of the prompt that are left at the mean one [tokens]."""
+        n = as_array(new_tokens)
+        size = n / self.room
+        pieces = np.ceil(size - 1e-9)
+        open_ = np.maximum(1.0 - self.load, 1e-3)
+        before = (pieces - 1.0) * self.room
+        last_s = np.minimum(self.last_s, self._last_s(n, before))
+        in_pieces_s = (0.5 * (pieces - 1.0) * (pieces - 2.0) * self.whole_s + (pieces - 1.0) * last_s) / size
+        ratio = np.maximum(size, 1.0 / size)
+        loose = np.where(np.abs(ratio - np.rint(ratio)) < 1e-9, 0.0, np.minimum(self.load, 1.0))
+        split_s = 0.5 * size * loose * self.whole_s
+        later_s = np.where(size < 1.0, loose * split_s, open_ * in_pieces_s + split_s)
+        left = np.where(
+            size < 1.0,
+            0.5 * loose * loose * n,
+            open_ * before * (1.0 - 0.5 * pieces / size) + 0.5 * loose * n,
+        )
+        return later_s, left
+
+    def of_sizes(self, sizes: PromptSizes) -> tuple[Array, Array]:
+        """The same from the mean token of all to the last one of the mean prompt: long prompts have most tokens."""
+        later_s, left = np.zeros(np.shape(self.load)), np.zeros(np.shape(self.load))
+        for share, token_share, tokens in zip(sizes.shares, sizes.token_shares, sizes.tokens, strict=True):
+            to_last_s, of_prompt = self.of(tokens)
+            size = tokens / self.room
+            pieces = np.ceil(size - 1e-9)
+            alone_s = (pieces - 1.0) * self.whole_s + self._last_s(tokens, (pieces - 1.0) * self.room)
+            # from the start of a prompt to its mean token, in passes of its own and in full ones
+            load = np.minimum(self.load, 1.0)
+            light_s = alone_s - np.where(size < 1.0, 0.0, to_last_s)
+            mean_s = (1.0 - load) * light_s + load * 0.5 * size * self.whole_s
+            later_s = later_s + share * to_last_s + (share - token_share) * mean_s
+            left = left + token_share * of_prompt
+        return later_s, left
+
+    def _last_s(self, new_tokens: FloatLike, before: Array) -> Array:
+        """The pass that ends a prompt which is alone [s]."""
+        return self.whole_s - self.slope_s * (self.room - np.maximum(new_tokens - before, 1.0))
+
+
+def first_tokens(new_tokens: FloatLike, room: Array, sizes: PromptSizes | None) -> Array:
+    """Tokens of the first pass of a prompt, in the mean [tokens]."""
+    if sizes is None:
+        return np.minimum(new_tokens, room)
+    found = np.zeros(np.shape(room))
+    for share, tokens in zip(sizes.shares, sizes.tokens, strict=True):
+        found = found + share * np.minimum(tokens, room)
+    return found
+
+
+def _mean_pieces(sizes: PromptSizes, room: Array) -> Array:
+    """Passes that a prompt needs, in the mean [count]."""
+    found = np.zeros(np.shape(room))
+    for share, tokens in zip(sizes.shares, sizes.tokens, strict=True):
+        found = found + share * np.ceil(tokens / room - 1e-9)
+    return found
+
+
+def _alone_share(sizes: PromptSizes, room: Array) -> Array:
+    """E[x²] over room · E[x] of passes with one prompt each."""
+    found = np.zeros(np.shape(room))
+    for share, tokens in zip(sizes.token_shares, sizes.tokens, strict=True):
+        size = tokens / room
+        part = size - np.floor(size + 1e-9)
+        found = found + share * (np.floor(size + 1e-9) + part * part) / size
+    return found

@@ -291,7 +291,7 @@ def steady_state(
         context_len=workload.mean_context,
         prefill_sequences=busiest / chunk,
         chunk_tokens=chunk,
-        prefix_tokens=workload.cached_tokens + (new - chunk) / 2.0,
+        prefix_tokens=workload.prefix_tokens + (new - chunk) / 2.0,
         group_tokens=np.maximum(ranks * (beside * verified + carried * share / in_group), beside * verified + busiest),
     )
     mixed_s = engine.seconds(batch, times, two_batch_overlap=overlap, threads=threads)
@@ -315,7 +315,7 @@ def steady_state(
     full = Batch(
         prefill_sequences=np.ones((1,) * b.ndim) * (mode.max_batched_tokens / whole),  # one point per layout
         chunk_tokens=whole,
-        prefix_tokens=workload.cached_tokens + (new - whole) / 2.0,
+        prefix_tokens=workload.prefix_tokens + (new - whole) / 2.0,
     )
     full_s = engine.with_prompts_s(
         0.0,

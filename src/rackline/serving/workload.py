@@ -10,6 +10,8 @@ import numpy as np
 
 from rackline.errors import InputError, nearest_names
 from rackline.passes.features import Array
+from rackline.serving.mixture import Mixture
+from rackline.serving.prompt_queue import PromptSizes
 from rackline.units import parse_whole
 
 Admission = Literal["chunked", "prefill_first", "decode_first"]
@@ -17,7 +19,7 @@ Admission = Literal["chunked", "prefill_first", "decode_first"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Requests of equal mean lengths.
+    """Requests of equal mean lengths, or of several lengths by their moments.
 
     Args:
         input_len: prompt tokens [tokens].
@@ -25,6 +27,7 @@ class Workload:
         cache_hit: share of the prompt whose KV is already cached, 0 to below 1 [1].
         equal_lengths: whether all requests have exactly these lengths, as in some benchmarks; else they vary.
         output_spread: standard deviation of the output lengths over their mean [1].
+        mixture: several lengths, of which input_len and output_len are the means; None for one.
 
     Raises:
         InputError: a length is below its minimum, or cache_hit is outside [0, 1).
@@ -35,6 +38,17 @@ class Workload:
     cache_hit: float = 0.0
     equal_lengths: bool = False
     output_spread: float = 0.0
+    mixture: Mixture | None = None
+
+    @classmethod
+    def of_mixture(cls, mixture: Mixture, cache_hit: float = 0.0) -> Workload:
+        """Requests of several lengths; input_len and output_len are their means."""
+        return cls(
+            input_len=mixture.mean(mixture.input_len),
+            output_len=mixture.mean(mixture.output_len),
+            cache_hit=cache_hit,
+            mixture=mixture,
+        )
 
     def __post_init__(self) -> None:
         for name, value, least in (("input_len", self.input_len, 1), ("output_len", self.output_len, 2)):
@@ -54,14 +68,44 @@ class Workload:
         return self.input_len - self.new_tokens
 
     @property
+    def input_cv2(self) -> float:
+        """Variance of prompts over the square of their mean."""
+        return 0.0 if self.mixture is None else self.mixture.input_cv2
+
+    def prompt_sizes(self) -> PromptSizes | None:
+        """New tokens of prompts that differ; None for equal ones."""
+        return None if self.mixture is None else self.mixture.prompt_sizes(1.0 - self.cache_hit)
+
+    @property
+    def prefix_tokens(self) -> float:
+        """What stands before a prompt's new tokens, by which long prompts have more query-key pairs [tokens].
+
+        A mixture has the pairs E[n²] / 2 of its prompts: the mean token has E[n²] / (2 E[n]) before it, not E[n] / 2.
+        """
+        return self.cached_tokens * (1.0 + self.input_cv2) + self.new_tokens * self.input_cv2 / 2.0
+
+    @property
     def mean_context(self) -> float:
         """Mean context of the sequences in flight, which weights long outputs more [tokens]."""
+        if self.mixture is not None:
+            return self.mixture.mean_context
         return self.input_len + self.output_len * (1.0 + self.output_spread**2) / 2.0
 
     @property
     def final_context(self) -> float:
-        """Context at the end of a request, which must fit in memory [tokens]."""
+        """Context at the end of a request, which must fit in memory; of a mixture the mean in flight [tokens]."""
+        if self.mixture is not None:
+            return self.mixture.final_context
         return self.input_len + self.output_len
+
+    def slots(self, room: float) -> float:
+        """Sequences for which there is nearly always room, where memory holds `room` of the mean one [sequences]."""
+        return room if self.mixture is None else self.mixture.slots(room)
+
+    @property
+    def longest_context(self) -> float:
+        """At the end of the longest request [tokens]."""
+        return self.final_context if self.mixture is None else self.mixture.longest_context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +151,11 @@ class Workloads:
     def cached_tokens(self) -> Array:
         """Prompt tokens whose KV is only read: none [tokens]."""
         return self.input_len - self.new_tokens
+
+    @property
+    def prefix_tokens(self) -> Array:
+        """What stands before a prompt's new tokens: nothing [tokens]."""
+        return self.cached_tokens
 
     @property
     def mean_context(self) -> Array:

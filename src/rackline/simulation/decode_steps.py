@@ -59,10 +59,7 @@ def durations_of(clock: Clock, groups: Sequence[Sequence[Rank]], most: int) -> A
     slowest = np.zeros(most)
     for group in groups:
         tokens = sum(rank.decoding.count for rank in group) * clock.verified
-        for rank in group:
-            batch = rank.decoding
-            if not batch.count:
-                continue
+        for batch in _may_be_slowest(clock, [rank.decoding for rank in group if rank.decoding.count], tokens):
             grown = np.arange(most, dtype=float)
             if clock.tokens_per_step != 1.0:
                 grown = np.floor((batch.steps + grown) * clock.tokens_per_step + 1e-9) - batch.clock
@@ -74,6 +71,26 @@ def durations_of(clock: Clock, groups: Sequence[Sequence[Rank]], most: int) -> A
                 mine = clock.steps(batch.contexts(), grown, tokens)
             np.maximum(slowest, mine, out=slowest)
     return slowest
+
+
+def _may_be_slowest(clock: Clock, batches: list[DecodingBatch], tokens: float) -> list[DecodingBatch]:
+    """Those that no other exceeds in sequences, cached tokens and longest context; only they can take longest.
+
+    All of them where attention reads some contexts in part, so that cached tokens do not tell what is read.
+    """
+    if len(batches) < 2:
+        return batches
+    for batch in batches:
+        line = clock.line(batch.count, tokens)
+        if line is None or batch.shortest_context < line.from_context:
+            return batches
+    kept: list[DecodingBatch] = []
+    for batch in sorted(batches, key=lambda one: (one.count, one.kv_tokens, one.longest_context), reverse=True):
+        if not any(
+            other.kv_tokens >= batch.kv_tokens and other.longest_context >= batch.longest_context for other in kept
+        ):
+            kept.append(batch)
+    return kept
 
 
 def steps_before(room_s: float, first: float, slope: float, most: int) -> int:

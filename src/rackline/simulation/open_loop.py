@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, sqrt
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -50,9 +50,21 @@ class Latency:
         return self.mean if percentile is None else float(np.percentile(self.values, percentile))
 
 
+class DrawnLengths(Protocol):
+    """Several lengths, each with its share of the requests."""
+
+    def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
+        """(input_len, output_len) of requests that arrive, (count,) each [tokens]."""
+        ...
+
+    def draw_decoding(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
+        """The same of requests that are decoding at some time."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLoop:
-    """Requests of equal length with random arrivals, as seen by one of several equal servers behind a router.
+    """Requests with random arrivals, of one length or of several, as seen by one of several equal servers.
 
     When the run begins, some requests are decoding already, at evenly spread positions of their outputs. Then come
     warm-up requests, the measured ones, and enough others after them to keep the servers busy until the last measured
@@ -61,6 +73,7 @@ class OpenLoop:
     Args:
         input_len, output_len: lengths of each request [tokens].
         cached_tokens: prompt tokens that are cached on arrival [tokens].
+        lengths: drawn for each request, of which input_len and output_len are then the means; None for one length.
         measured: requests in the measurement window [requests].
         warm_up: requests before the window [requests].
         servers: servers that receive the arrivals in turn; one of them is simulated [count].
@@ -70,6 +83,7 @@ class OpenLoop:
     input_len: int
     output_len: int
     cached_tokens: int = 0
+    lengths: DrawnLengths | None = None
     measured: int = 4000
     warm_up: int = 1000
     servers: int = 1
@@ -85,15 +99,24 @@ class OpenLoop:
         """
         rng = np.random.default_rng(self.seed)
         behind = ceil(1.1 * rate_per_s * decode_s + 3.0 * sqrt(rate_per_s * decode_s)) + 20
+        if self.lengths is not None:
+            behind *= 2  # some answers are longer than the mean
         count = self.warm_up + self.measured + behind
         # every n-th arrival of a Poisson process: inter-arrival times are sums of n exponential ones
         gaps = gamma(rng, count, 1.0, 1.0 / sqrt(self.servers))
         gaps *= count / (gaps[-1] * rate_per_s)  # exactly the mean rate over the run
         place = np.random.default_rng(self.seed + 1).permutation(begun)
-        written = 1 + (place * (self.output_len - 1) // max(begun, 1))
-        inputs = np.concatenate([self.input_len + written, np.full(count, self.input_len)])
-        outputs = np.concatenate([self.output_len - written, np.full(count, self.output_len)])
-        computed = np.concatenate([self.input_len + written, np.full(count, self.cached_tokens)])
+        prompts, answers = np.full(count, self.input_len), np.full(count, self.output_len)
+        begun_prompts, begun_answers = np.full(begun, self.input_len), np.full(begun, self.output_len)
+        if self.lengths is not None:
+            drawn = np.random.default_rng(self.seed + 2)
+            prompts, answers = self.lengths.draw(drawn, count)
+            begun_prompts, begun_answers = self.lengths.draw_decoding(drawn, begun)
+        written = 1 + (place * (begun_answers - 1) // max(begun, 1))
+        inputs = np.concatenate([begun_prompts + written, prompts])
+        outputs = np.concatenate([begun_answers - written, answers])
+        cached = prompts * self.cached_tokens // max(self.input_len, 1)
+        computed = np.concatenate([begun_prompts + written, cached])
         return Requests(
             arrival_s=np.concatenate([np.zeros(begun), gaps]),
             input_len=inputs,

@@ -228,12 +228,16 @@ def _that_fit(requests: Requests, pool: Pool, prefill: Handover | None, skip_bad
     if not np.any(bad):
         return requests, 0
     first = int(np.argmax(bad))
-    most = spec.num_blocks - spec.blocks_of(0) if spec.grows else 0
+    narrow = spec
+    if prefill is not None and not bool(_too_long(longest, spec)[first]):
+        narrow = prefill.pool.spec
+    most = narrow.num_blocks - narrow.blocks_of(0) if narrow.grows else 0
     if not skip_bad:
         raise InputError(
             what="request",
             given=f"{requests.input_len[first]} + {requests.output_len[first]} tokens",
-            allowed=f"at most {most * spec.block_size} tokens, the KV cache capacity of a rank (or skip such requests)",
+            allowed=f"at most {most * narrow.block_size} tokens, the KV cache capacity of a rank "
+            "(or skip such requests)",
             where=requests.where(first),
         )
     if requests.after is not None:  # requests that follow one that is left out are left out as well

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import Literal, Protocol, assert_never
 
 import numpy as np
 
@@ -14,6 +14,14 @@ from rackline.simulation.requests import Requests
 
 Spread = Literal["fixed", "uniform", "exponential", "lognormal"]
 LOGNORMAL_SIGMA = 1.0  # spread of ln(length) in public traces is about 1 (Azure 2023)
+
+
+class AnyLengths(Protocol):
+    """Lengths that are drawn for each request."""
+
+    def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
+        """(input_len, output_len), whole tokens, at least 1, (count,) each."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +67,7 @@ def open_arrivals(
     rng: np.random.Generator,
     count: int,
     rate_per_s: float,
-    lengths: Lengths,
+    lengths: AnyLengths,
     *,
     arrival_cv: float = 1.0,
     diurnal_amplitude: float = 0.0,
@@ -91,7 +99,7 @@ def open_arrivals(
 
 
 def closed_loop_of(
-    rng: np.random.Generator, count: int, users: int, lengths: Lengths, *, think_s: float = 0.0
+    rng: np.random.Generator, count: int, users: int, lengths: AnyLengths, *, think_s: float = 0.0
 ) -> Requests:
     """A closed loop: a fixed number of users, each of whom sends the next request when the last one has finished.
 
@@ -119,7 +127,7 @@ def conversations(
     rng: np.random.Generator,
     count: int,
     rate_per_s: float,
-    lengths: Lengths,
+    lengths: AnyLengths,
     *,
     turns: float = 5.0,
     think_s: float = 10.0,

@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,8 @@ from rackline.passes.features import Array
 from rackline.sweeps import passes, questions
 from rackline.sweeps.expression import Expression, check_columns
 from rackline.sweeps.file import SweepFile
-from rackline.sweeps.passes import PRICE, Grid, PassSweep, Rate
+from rackline.sweeps.levels import Rate, levels_of
+from rackline.sweeps.passes import PRICE, Grid, PassSweep
 from rackline.sweeps.space import DRAW, Chunk, Level, Part, Space, space_of
 from rackline.sweeps.store import ENDING, SHARDS, Store
 
@@ -96,7 +97,7 @@ def job_of(file: SweepFile) -> Job:
     levels: dict[str, tuple[Level, Rate | None]]
     if file.is_compiled:
         passes.check_options(file)
-        levels = passes.levels_of(file)
+        levels = levels_of(file)
         results = dict.fromkeys(passes.results_of(file), "number")
     else:
         levels = {one.name: ("after" if one.place == "input" else "table", None) for one in file.axes}
@@ -450,13 +451,32 @@ def _asked(job: Job, row: Mapping[str, Any], after: Part) -> DataFrame:
     )
 
 
-def with_only(job: Job, names: Sequence[str]) -> Job:
-    """The same job with fewer columns of results.
+def rows_of(job: Job, table: Mapping[str, Any], lanes: Part) -> DataFrame:
+    """Rows of single points of one table, each with its own value of every other quantity.
 
     Args:
-        names: that are kept.
+        table: name → value of what makes the table.
+        lanes: all other quantities.
     """
-    return replace(job, results={name: kind for name, kind in job.results.items() if name in names})
+    alone = Part(num=1, columns={})
+    if not job.file.is_compiled:
+        return _asked(job, table, lanes)
+    evaluator = _sweep_of(job.head, _Held(job))
+    try:
+        return _frame(job, table, evaluator.evaluate(tuple(table.items()), lanes, alone), "", lanes, alone, alone)
+    except RacklineError as error:
+        return _frame(job, table, None, str(error), lanes, alone, alone)
 
 
-__all__ = ["DRAW", "Done", "Job", "build_hash", "chunk_name", "evaluate", "job_of", "run_chunk", "shard_bytes"]
+__all__ = [
+    "DRAW",
+    "Done",
+    "Job",
+    "build_hash",
+    "chunk_name",
+    "evaluate",
+    "job_of",
+    "rows_of",
+    "run_chunk",
+    "shard_bytes",
+]

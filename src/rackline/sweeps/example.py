@@ -28,7 +28,7 @@ layout = "cheapest"
 
 # Numbers of the model, the cluster or the chip, as --set KEY=VALUE; ranges too.
 [set]
-"levels.scale_up.latency_s" = ["1us", "3us"]
+"levels.scale_up.bytes_per_s_each_way" = ["450GB/s", "900GB/s"]
 
 # Numbers for the expressions below alone; ranges too.
 [inputs]

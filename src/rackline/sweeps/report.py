@@ -8,7 +8,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rackline.report.breakdown import plain_table
+from rackline.sweeps.optimum import Optimum
 from rackline.sweeps.run import Forecast, Ran
+from rackline.sweeps.show_report import value_text
 from rackline.sweeps.sweep import Example
 from rackline.units import format_bytes, format_seconds, format_usd
 
@@ -25,6 +27,10 @@ def sweep_line(found: Any) -> str:
             ending = "; stopped before the end" if found.interrupted else ""
             shards = f"{found.new_shards:,} of {found.shards:,} shards"
             return f"{found.new_rows:,} new points in {shards} in {found.out}{ending}"
+        case Optimum():
+            if found.best is None:
+                return f"nothing feasible among {found.evaluations:,} points that were looked at"
+            return f"{found.objective} {value_text(found.value)}, the best of {found.evaluations:,} points looked at"
         case Example():
             return f"{found.file}: run it with rackline sweep {found.file}"
         case _:
@@ -38,6 +44,8 @@ def sweep_report(found: Any) -> RenderableType:
             return _forecast(found)
         case Ran():
             return _ran(found)
+        case Optimum():
+            return _optimum(found)
         case _:
             return Text(sweep_line(found))
 
@@ -83,3 +91,21 @@ def _ran(found: Ran) -> RenderableType:
             f"\nstopped: about {left:,} of {found.shards:,} shards are left; the same command goes on", "yellow"
         )
     return Group(lines, Text(f"rackline sweep show {found.out}", style="dim"))
+
+
+def _optimum(found: Optimum) -> RenderableType:
+    space = f"{found.points:,} points" if found.points else "a continuous space"
+    if found.how == "all points":
+        how = "all of them were looked at"
+    else:
+        how = f"{found.evaluations:,} of them were looked at; no proof that none is better"
+    head = Text(f"{sweep_line(found)}\n{space}, {how}")
+    if found.best is None:
+        return head
+    table = plain_table()
+    table.add_column("")
+    table.add_column("")
+    for name, value in found.best.items():
+        if name not in ("reason", "feasible"):
+            table.add_row(name, value_text(value))
+    return Group(head, table)

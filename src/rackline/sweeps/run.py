@@ -6,7 +6,7 @@ import io
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -308,11 +308,6 @@ def _timed_again(job: Job, chunk: Chunk) -> tuple[float, int, int]:
     frame, calibrations = evaluate(job, chunk)
     data = shard_bytes(job, chunk, frame, calibrations)
     return time.process_time() - start, frame.height, len(data)
-
-
-def with_results(file: SweepFile, results: tuple[str, ...]) -> SweepFile:
-    """The same sweep with other columns of results."""
-    return replace(file, output=replace(file.output, results=results))
 
 
 def read_index(store: Store) -> dict[str, Any]:

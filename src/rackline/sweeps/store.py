@@ -130,34 +130,50 @@ class RemoteStore(Store):
         """As `Store`."""
         self.system.invalidate_cache()
         try:
-            listed = cast("list[str]", self.system.ls(f"{self.path}/{SHARDS}", detail=False))
+            with _system_errors():
+                listed = cast("list[str]", self.system.ls(f"{self.path}/{SHARDS}", detail=False))
         except FileNotFoundError:
             return set()
         return {one.rsplit("/", 1)[-1].removesuffix(ENDING) for one in listed if one.endswith(ENDING)}
 
     def read(self, name: str) -> bytes:
         """As `Store`."""
-        return cast("bytes", self.system.cat_file(f"{self.path}/{name}"))
+        with _system_errors():
+            return cast("bytes", self.system.cat_file(f"{self.path}/{name}"))
 
     def write(self, name: str, data: bytes) -> None:
         """As `Store`: object stores show an object when it is whole; elsewhere a temporary name is moved."""
         target = f"{self.path}/{name}"
         protocols: tuple[str, ...] | str = self.system.protocol
         if {"s3", "s3a", "gs", "gcs", "az", "abfs"} & set([protocols] if isinstance(protocols, str) else protocols):
-            self.system.pipe_file(target, data)
+            with _system_errors():
+                self.system.pipe_file(target, data)
             return
         folder, _, last = target.rpartition("/")
         temporary = f"{folder}/.{last}.{os.getpid()}.tmp"
-        self.system.pipe_file(temporary, data)
-        self.system.mv(temporary, target)
+        with _system_errors():
+            self.system.pipe_file(temporary, data)
+            self.system.mv(temporary, target)
 
     def prepare(self) -> None:
         """As `Store`; a bucket must be there."""
-        self.system.makedirs(f"{self.path}/{SHARDS}", exist_ok=True)
+        with _system_errors():
+            self.system.makedirs(f"{self.path}/{SHARDS}", exist_ok=True)
 
     def sources(self, names: list[str]) -> list[Any]:
         """As `Store`: the bytes of each."""
         return [io.BytesIO(self.read(f"{SHARDS}/{name}{ENDING}")) for name in names]
+
+
+@contextlib.contextmanager
+def _system_errors() -> Generator[None]:
+    """Errors of a store's own library, each of which has its own kinds, as errors of the system."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(" ".join(str(error).split()) or type(error).__name__) from error
 
 
 def store_of(address: str) -> Store:
@@ -180,7 +196,7 @@ def lost(address: str, rest: str) -> Generator[None]:
         yield
     except InputError:
         raise
-    except (OSError, EOFError, RuntimeError, ValueError) as error:
+    except OSError as error:
         why = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
         raise LostStoreError(
             what="out", given=address, allowed=f"a store that can be written ({why}); {rest}"

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from rackline.api.answer import Answer, asks
 from rackline.api.option import Quantity, count, option, si, whole
@@ -14,6 +14,9 @@ from rackline.api.question import Question
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.sweeps.run import Forecast, Ran
+
+if TYPE_CHECKING:
+    from rackline.sweeps.optimum import Optimum
 
 _MOST_WORKERS = 100_000
 _CORE_PRICE = "0.05"  # USD per core and hour, an assumption that `core_price` replaces
@@ -57,6 +60,16 @@ class SweepQuestion(Question):
         metadata=option(
             "text", "run on Ray: the address of a cluster, or local for one on this machine; needs the extra ray"
         ),
+    )
+    search: bool = field(
+        default=False,
+        metadata=option(
+            "switch", "look for the best point of the first objective in place of all points; writes nothing"
+        ),
+    )
+    evaluations: Quantity | None = field(
+        default=None,
+        metadata=whole("points that `search` looks at, at most; 100,000 by default, 200 where each is a question"),
     )
     core_price: Quantity = field(
         default=_CORE_PRICE,
@@ -108,7 +121,7 @@ def _status(answer: Answer[SweepQuestion, Any]) -> int:
 
 
 @asks(SweepQuestion, text=_text, summary=_summary, rows=_rows, status=_status)
-def sweep(question: SweepQuestion, watch: Watch) -> Forecast | Ran | Example:
+def sweep(question: SweepQuestion, watch: Watch) -> Forecast | Ran | Example | Optimum:
     """Ask a question over a design space: ranges in place of values, results as Parquet shards.
 
     Passes are compiled to grids, millions of points a second; other questions are asked once a combination. Shards
@@ -132,6 +145,12 @@ def sweep(question: SweepQuestion, watch: Watch) -> Forecast | Ran | Example:
     if question.file is None:
         raise InputError(what="file", given="nothing", allowed="a TOML file, or `new` FILE for an example")
     given = sweep_data(cast("str", question.file))
+    if question.search:
+        from rackline.sweeps.optimum import optimum
+
+        return optimum(given, count(question.evaluations), watch)
+    if question.evaluations is not None:
+        raise InputError(what="evaluations", given=question.evaluations, allowed="together with `search`")
     workers = count(question.workers)
     with watch.moving("reading the sweep"):
         prepared = prepare(given)

@@ -1,0 +1,134 @@
+"""Which serving stack is taken where none is named: of those measured on the chip, the cheapest for the model.
+
+A short search, the same for every command: one machine (or as many as hold the weights), the checkpoint's own data
+types, a dozen layouts that the stack launches, 2k tokens in and 512 out at 50 ms a token, with every slot taken. What a
+question asks for beside model and chip has no part in it, so that commands agree.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rackline.arch import AnyModel, Model
+from rackline.catalog import calibration_record, measured_stacks, names
+from rackline.hardware import Chip, Cluster
+from rackline.parallel import Layout, LayoutGrid, Routing, enumerate_layouts, precision
+from rackline.parallel.precision import storage_bytes
+from rackline.passes import calibration
+from rackline.passes.fallback import best_stack
+from rackline.search.engines import EngineSearch
+from rackline.search.evaluate import Space
+from rackline.search.launch_rules import Asked, launch_rules
+from rackline.search.space import Constraints
+from rackline.serving.workload import Mode, Workload
+
+_REQUEST = Workload(input_len=2048, output_len=512)
+_TPOT_S = 0.05
+_BATCHES = np.array([1, 4, 16, 32, 64, 128, 256, 512], dtype=np.float64)  # sequences of a rank
+_MODE = Mode(admission="chunked", max_batched_tokens=8192)
+_ROOM = 1.25  # memory for weights, and for some KV cache beside them
+_COMPARABLE = 0.5  # of the measured operations of the stack with most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackChoice:
+    """The stack that is taken.
+
+    Args:
+        name: of the stack, or "generic" where nothing was measured on the chip.
+        second: the next; empty where there is no other.
+        ratio: cost of a request on the second over that on the first.
+    """
+
+    name: str
+    second: str = ""
+    ratio: float = 1.0
+
+
+def usual_stack(model: AnyModel, cluster: Cluster) -> StackChoice:
+    """The stack for a model on the chips of a cluster, independent of how many are in use."""
+    known = comparable_stacks(cluster.chip)
+    machine = _machine(model, cluster) if len(known) > 1 and isinstance(model, Model) else None
+    if not isinstance(model, Model) or machine is None:
+        return StackChoice(name=best_stack(cluster.chip))
+    costs = {stack: cost for stack in known if (cost := _cost(model, machine, stack)) < math.inf}
+    ranked = sorted(costs, key=lambda stack: costs[stack])
+    if not ranked:
+        return StackChoice(name=best_stack(cluster.chip))
+    first, *others = ranked
+    if not others:
+        return StackChoice(name=first)
+    return StackChoice(name=first, second=others[0], ratio=costs[others[0]] / costs[first])
+
+
+def comparable_stacks(chip: Chip) -> list[str]:
+    """Stacks with launch rules of their own and enough kernels measured on a chip."""
+    counts = {
+        stack: sum(entry.chip == chip.name for entry in calibration_record(stack).operation)
+        for stack in measured_stacks()
+        if stack in names("launch_rules")
+    }
+    most = max(counts.values(), default=0)
+    return [stack for stack, count in counts.items() if count and count >= _COMPARABLE * most]
+
+
+def _machine(model: Model, cluster: Cluster) -> Cluster | None:
+    """As many hosts as hold the weights, a power of two, at no price; None where the fabric joins too few."""
+    host, types = cluster.host_chips, precision("native", model, cluster.chip)
+    weights = model.total_params * storage_bytes(types.expert_weights if model.is_moe else types.linear_weights)
+    hosts = 2 ** max(math.ceil(math.log2(_ROOM * weights / (host * cluster.chip.program_bytes))), 0)
+    chips = host * hosts
+    free = replace(cluster, usd_per_chip_hour=None, rented_chips=1)
+    return free.with_num_chips(chips) if chips <= cluster.max_chips else None
+
+
+def _layouts(model: Model, num_chips: int) -> list[Layout]:
+    """Layouts without pipeline stages: attention cut over a replica or each rank its own, experts cut or spread."""
+    return [
+        one
+        for one in enumerate_layouts(model, num_chips)
+        if one.pp == one.cp == 1
+        and 1 in (one.attention_dp, one.tp)
+        and one.ep in (1, one.tp * one.attention_dp)
+        and one.chips_per_replica.bit_count() == 1
+    ]
+
+
+def _cost(model: Model, machine: Cluster, stack: str) -> float:
+    """Least cost of the request on a stack, in any unit that all stacks share; infinite where it starts nothing."""
+    types, numbers, layouts = precision("native", model, machine.chip), calibration(stack, machine.chip), list[Layout]()
+    options = _layouts(model, machine.num_chips)
+    if options:
+        asked = Asked(
+            model=model, cluster=machine, sharding=LayoutGrid.of(options), precision=types, mode=_MODE, role="both"
+        )
+        layouts = [one for one, starts in zip(options, launch_rules(stack).launches(asked), strict=True) if starts]
+    if not layouts:
+        return math.inf
+    limits = Constraints()
+    space = Space(
+        model=model,
+        cluster=machine,
+        workload=_REQUEST,
+        grid=LayoutGrid.of(layouts),
+        precisions=[types],
+        modes=[_MODE],
+        calibration=numbers,
+        routing=Routing(),
+        batches=_BATCHES,
+        memory_fraction=limits.memory_fraction,
+        threads=1,
+        rules=None,
+    )
+    search = EngineSearch.of(space, layouts, limits, open_loop=False)
+    for part in space.parts():
+        search.look_at(part)
+    points = search.shortlist.points()
+    points = points.take(np.flatnonzero(points.serves))
+    if not len(points):
+        return math.inf
+    quick = points.cost[points.tpot_s <= _TPOT_S]
+    return float(np.min(quick)) if quick.size else float(points.cost[np.argmin(points.tpot_s)])

@@ -1,0 +1,333 @@
+"""`sweep show`: what a sweep has found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rackline.api.answer import Answer, asks
+from rackline.api.option import Quantity, count, option, texts, whole
+from rackline.api.question import Question
+from rackline.api.watch import Watch
+from rackline.errors import InputError, nearest_names
+from rackline.sweeps.file import Sense
+from rackline.sweeps.read import Binding, Crossovers, Results
+from rackline.sweeps.sensitivity import Effect, Sensitivity, sensitivities, tornado
+
+if TYPE_CHECKING:
+    from rackline.api.option import Texts
+    from rackline.report.figure import Figure
+
+_MOST_ROWS = 1_000_000
+_FEW_VALUES = 3  # from which on a quantity of numbers is one to look along
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepShowQuestion(Question):
+    """What has a sweep found?"""
+
+    ask: ClassVar[str] = "sweep-show"
+
+    folder: str = field(
+        kw_only=False, metadata=option("text", "folder or address of the results of a sweep", positional=True)
+    )
+    objectives: Texts | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "columns of the front, such as usd_per_mtok_output=min; may be repeated; those of the file by default",
+            several=True,
+            repeated=True,
+        ),
+    )
+    by: Texts | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "columns whose values make groups, of each of which the best row is shown; may be repeated; by default "
+            "every quantity of names",
+            several=True,
+            repeated=True,
+        ),
+    )
+    where: str | None = field(
+        default=None, metadata=option("text", "only rows that keep a condition in SQL, such as 'context = 32000'")
+    )
+    along: str | None = field(
+        default=None,
+        metadata=option("text", "quantity along which options are compared; by default the longest list of numbers"),
+    )
+    options_of: str | None = field(
+        default=None,
+        metadata=option("text", "quantity whose values compete along it; by default the first one of names"),
+    )
+    sql: str | None = field(
+        default=None,
+        metadata=option("text", "SQL over the rows, as the table sweep, in place of all else; DuckDB where installed"),
+    )
+    rows: Quantity = field(default="12", metadata=whole("rows that are shown of each table", maximum=_MOST_ROWS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why points have no result or do not fit.
+
+    Args:
+        reason: in words.
+        rows: points [count].
+    """
+
+    reason: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What a sweep has found.
+
+    Args:
+        title: of the sweep.
+        rows: that are there [count].
+        feasible_rows: of them, those that have a result, fit and keep all constraints [count].
+        shards: of the sweep [count].
+        missing: of them, those that are not there yet [count].
+        reasons: why points have no result or do not fit, most first.
+        objectives: column → whether less or more is better.
+        quantities: columns of lists with several values.
+        front: rows of the Pareto front, as column → value.
+        best: the best row of each group.
+        by: columns of the groups.
+        binding: what each constraint costs.
+        sensitivities: of the first objective, most first; empty where it does not vary.
+        tornado: main effects on it, largest first.
+        crossovers: the best of each option along a quantity; None where nothing competes.
+    """
+
+    title: str
+    rows: int
+    feasible_rows: int
+    shards: int
+    missing: int
+    reasons: tuple[Reason, ...]
+    objectives: Mapping[str, Sense]
+    quantities: tuple[str, ...]
+    front: tuple[Mapping[str, Any], ...]
+    best: tuple[Mapping[str, Any], ...]
+    by: tuple[str, ...]
+    binding: tuple[Binding, ...]
+    sensitivities: tuple[Sensitivity, ...]
+    tornado: tuple[Effect, ...]
+    crossovers: Crossovers | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queried:
+    """What SQL has answered.
+
+    Args:
+        columns: their names.
+        values: rows of values.
+    """
+
+    columns: tuple[str, ...]
+    values: tuple[tuple[str | float | bool | None, ...], ...]
+
+
+def _text(answer: Answer[SweepShowQuestion, Any], width: int) -> Iterable[Any]:
+    from rackline.sweeps.show_report import queried_report, shown_report
+
+    most = count(answer.question.rows)
+    found = answer.result
+    yield queried_report(found) if isinstance(found, Queried) else shown_report(found, most)
+
+
+def _summary(answer: Answer[SweepShowQuestion, Any]) -> str:
+    found = answer.result
+    if isinstance(found, Queried):
+        return f"{len(found.values):,} rows of {', '.join(found.columns)}"
+    return f"{found.rows:,} points, {found.feasible_rows:,} feasible, {len(found.front):,} on the front"
+
+
+def _rows(answer: Answer[SweepShowQuestion, Any]) -> Any:
+    found = answer.result
+    if isinstance(found, Queried):
+        return [dict(zip(found.columns, row, strict=True)) for row in found.values]
+    return [dict(row) for row in found.front]
+
+
+def _shown(answer: Answer[SweepShowQuestion, Any]) -> Shown:
+    found = answer.result
+    if isinstance(found, Queried):
+        raise InputError(what="sql", given=answer.question.sql, allowed="no figure of SQL; leave it out")
+    return found
+
+
+def _front(answer: Answer[SweepShowQuestion, Any]) -> Figure:
+    from rackline.sweeps.figures import front_figure
+
+    return front_figure(_shown(answer))
+
+
+def _best(answer: Answer[SweepShowQuestion, Any]) -> Figure:
+    from rackline.sweeps.figures import options_figure
+
+    return options_figure(_shown(answer))
+
+
+def _sensitivity(answer: Answer[SweepShowQuestion, Any]) -> Figure:
+    from rackline.sweeps.figures import sensitivity_figure
+
+    return sensitivity_figure(_shown(answer))
+
+
+def _tornado(answer: Answer[SweepShowQuestion, Any]) -> Figure:
+    from rackline.sweeps.figures import tornado_figure
+
+    return tornado_figure(_shown(answer))
+
+
+def _bands(answer: Answer[SweepShowQuestion, Any]) -> Figure:
+    from rackline.sweeps.figures import bands_figure
+    from rackline.sweeps.sensitivity import bands
+
+    found, question = _shown(answer), answer.question
+    results = Results.of(question.folder, question.where)
+    along = question.along or (found.crossovers.along if found.crossovers else _along(results, None))
+    if along is None or not results.drawn:
+        raise InputError(what="plot_kind", given="bands", allowed="a sweep with a list of numbers and with draws")
+    option = question.options_of or (found.crossovers.option if found.crossovers else None)
+    objective = next(iter(found.objectives))
+    return bands_figure(bands(results, objective, along, option).to_dicts(), found, along, option, objective)
+
+
+@asks(
+    SweepShowQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    figures={
+        "front": _front,
+        "options": _best,
+        "sensitivity": _sensitivity,
+        "tornado": _tornado,
+        "bands": _bands,
+    },
+)
+def sweep_show(question: SweepShowQuestion, watch: Watch) -> Shown | Queried:
+    """What a sweep has found: Pareto front, best of each group, sensitivities, constraints that bind, crossovers.
+
+    Example:
+        >>> import rackline as rl
+        >>> space = {"options": {"model": "llama-3.1-8b", "on": ["l40s-8", "dgx-h100"], "layout": "tp=1",
+        ...                      "batch": [1, 8, 64], "context": ["2k", "8k"]},
+        ...          "objectives": {"usd_per_mtok_output": "min", "server_s": "min"}}
+        >>> _ = rl.sweep(space, out="my-results")
+        >>> rl.sweep_show("my-results").result.front[0]["batch"]
+        64
+    """
+    results = Results.of(question.folder, question.where)
+    if question.sql is not None:
+        columns, rows = results.sql(question.sql, count(question.rows))
+        return Queried(columns=tuple(columns), values=tuple(tuple(map(_value, row)) for row in rows))
+    objectives = _objectives(question, results)
+    numeric = results.numeric()
+    names = [name for name in results.axes if name not in numeric]
+    by = list(texts(question.by)) if question.by is not None else names
+    results.check(by, "by")
+    first, sense = next(iter(objectives.items()))
+    with watch.moving("reading the shards"):
+        rows, feasible = results.counts()
+        along = _along(results, question.along)
+        option = _option(results, question.options_of, along)
+        front = results.front(objectives)
+        best = results.best(by, first, sense)
+        return Shown(
+            title=str(results.index["title"]),
+            rows=rows,
+            feasible_rows=feasible,
+            shards=len(results.index["shards"]),
+            missing=len(results.index["shards"]) - len(results.names),
+            reasons=tuple(Reason(reason=reason, rows=number) for reason, number in results.reasons()),
+            objectives=objectives,
+            quantities=tuple(name for name in results.axes if name not in results.drawn),
+            front=tuple(_row(row) for row in front.iter_rows(named=True)),
+            best=tuple(_row(row) for row in best.iter_rows(named=True)),
+            by=tuple(by),
+            binding=results.binding(first, sense),
+            sensitivities=_sensitivities(results, first),
+            tornado=tornado(results, first) if feasible else (),
+            crossovers=results.crossovers(option, along, first, sense) if option and along and feasible else None,
+        )
+
+
+def _value(value: Any) -> str | float | bool | None:
+    return value if value is None or isinstance(value, str | float | int | bool) else str(value)
+
+
+def _row(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _value(value) for name, value in row.items()}
+
+
+def _sensitivities(results: Results, objective: str) -> tuple[Sensitivity, ...]:
+    try:
+        return sensitivities(results, objective)
+    except InputError:
+        return ()
+
+
+def _objectives(question: SweepShowQuestion, results: Results) -> dict[str, Sense]:
+    """The objectives that are asked for, or those of the file.
+
+    Raises:
+        InputError: none, or a column that is not one of numbers.
+    """
+    given = texts(question.objectives)
+    found: dict[str, Sense] = {} if given else results.objectives
+    for text in given:
+        name, _, word = text.partition("=")
+        sense: Sense | None = next((one for one in ("min", "max") if one == (word or "min")), None)
+        if sense is None:
+            raise InputError(what="objectives", given=text, allowed="COLUMN=min or COLUMN=max", nearest=f"{name}=min")
+        found[name.strip()] = sense
+    if not found:
+        known = ", ".join(results.index["results"])
+        raise InputError(what="objectives", given="nothing", allowed=f"COLUMN=min or COLUMN=max, such as of {known}")
+    results.check(list(found), "objectives")
+    numeric = results.numeric()
+    for name in found:
+        if name not in numeric:
+            near = nearest_names(name, numeric, 1)
+            raise InputError(
+                what="objectives", given=name, allowed="a column of numbers", nearest=near[0] if near else None
+            )
+    return found
+
+
+def _along(results: Results, given: str | None) -> str | None:
+    """The quantity of numbers to look along: the longest list that comes with the result, or the one that is given."""
+    from polars import col
+
+    numeric = results.numeric()
+    if given is not None:
+        results.check([given], "along")
+        if given not in numeric:
+            raise InputError(what="along", given=given, allowed=", ".join(sorted(numeric)))
+        return given
+    listed = [name for name in results.axes if name in numeric and name not in results.drawn]
+    if not listed:
+        return None
+    row = results.scan().select(col(name).n_unique() for name in listed).collect(engine="streaming").row(0, named=True)
+    name, number = max(row.items(), key=lambda one: one[1])
+    return name if number >= _FEW_VALUES else None
+
+
+def _option(results: Results, given: str | None, along: str | None) -> str | None:
+    """The quantity whose values compete: the first of names, or the one that is given."""
+    if given is not None:
+        results.check([given], "options_of")
+        if given == along:
+            raise InputError(what="options_of", given=given, allowed="another quantity than `along`")
+        return given
+    numeric = results.numeric()
+    return next((name for name in results.axes if name not in numeric), None)

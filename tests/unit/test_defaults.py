@@ -1,0 +1,145 @@
+"""What is taken where a question says nothing: stack, precision, machine; and what is named where nothing fits."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+import rackline as rl
+from rackline.api.resolve import resolve_on
+from rackline.api.watch import Watch
+from rackline.arch import AnyModel, model
+from rackline.catalog import cluster_record, measured_stacks, names
+from rackline.catalog.index import usual_machine
+from rackline.errors import UnknownNameError
+from rackline.hardware import cluster
+from rackline.parallel import precision
+from rackline.passes.fallback import best_stack
+from rackline.search.fits import best_free_bytes, nearest_cluster
+from rackline.search.stacks import comparable_stacks, usual_stack
+from rackline.serving.workload import Workload
+
+CHAT = Workload(input_len=2048, output_len=512)
+MODELS = ("gpt-oss-120b", "llama-3.1-70b", "deepseek-v3", "qwen3-30b-a3b")
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("place", ["dgx-h100", "dgx-b200", "l40s-8"])
+def test_the_stack_is_the_same_whatever_is_asked(name: str, place: str) -> None:
+    on = cluster(place)
+    found = usual_stack(model(name), on)
+    assert found.name in comparable_stacks(on.chip)
+    assert found.ratio >= 1.0
+    assert found.second != found.name
+    for other in (on.with_num_chips(1), on.with_num_chips(4), replace(on, rented_chips=1, usd_per_chip_hour=9.0)):
+        assert usual_stack(model(name), other) == found
+
+
+def test_a_stack_is_one_with_kernels_measured_on_the_chip_and_rules_of_its_own() -> None:
+    for place in ("dgx-h100", "dgx-a100", "mi300x-8", "tpu-v5e-16"):
+        chip = cluster(place).chip
+        known = comparable_stacks(chip)
+        assert set(known) <= set(measured_stacks()) & set(names("launch_rules"))
+        if not known:
+            assert usual_stack(model("llama-3.1-8b"), cluster(place)).name == best_stack(chip)
+    assert comparable_stacks(cluster("tpu-v5e-16").chip) == []
+
+
+def test_the_stack_costs_little_to_find() -> None:
+    of, on = model("deepseek-v3"), cluster("dgx-h200")
+    usual_stack(of, on)
+    start = time.process_time()
+    usual_stack(of, on)
+    assert time.process_time() - start < 0.3  # 0.03 s on a quiet core
+
+
+class Asked:
+    """A question that names nothing but what it is given."""
+
+    def __init__(self, **given: object) -> None:
+        self.__dict__ |= given
+
+
+def resolved(of: AnyModel, place: str, **given: object) -> tuple[str, list[str], list[str]]:
+    """(stack, labels of the precisions, what was taken by default)."""
+    watch = Watch()
+    found = resolve_on(Asked(**given), of, cluster(place), watch)  # type: ignore[arg-type]
+    return found.calibration.name, [one.label for one in found.precisions], watch.defaults
+
+
+def test_precision_is_the_checkpoints_own_unless_asked() -> None:
+    of = model("llama-3.1-70b")
+    assert resolved(of, "dgx-h100")[1] == ["native"]
+    assert resolved(of, "dgx-h100", precision="fp8")[1] == ["fp8"]
+    assert resolved(of, "dgx-h100", precision=("fp8", "bf16"))[1] == ["fp8", "bf16"]
+    assert resolved(of, "dgx-h100", precision=("any",))[1] == []
+
+
+def test_the_stack_is_named_with_the_next() -> None:
+    stack, _, said = resolved(model("gpt-oss-120b"), "dgx-h100")
+    assert len(said) == 1
+    assert said[0].startswith(f"stack {stack}: ")
+    assert usual_stack(model("gpt-oss-120b"), cluster("dgx-h100")).second in said[0]
+    assert resolved(model("gpt-oss-120b"), "dgx-h100", calibration="trtllm") == ("trtllm", ["native"], [])
+    assert resolved(model("llama-3.1-8b"), "tpu-v5e-16")[2] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "machine"),
+    [("h100", "dgx-h100"), ("H200", "dgx-h200"), ("rtx-4090", "rtx-4090-8"), ("gb200", "gb200-nvl72"),
+     ("tpu-v5e", "tpu-v5e-16"), ("mi300x", "mi300x-8"), ("dgx-h100", "dgx-h100")],
+)  # fmt: skip
+def test_a_chip_stands_for_its_usual_machine(name: str, machine: str) -> None:
+    assert cluster(name).name == machine
+
+
+def test_every_machine_has_its_chip_and_is_the_smallest() -> None:
+    for name in names("chips"):
+        machine = usual_machine(name)
+        same = [cluster_record(one) for one in names("clusters") if cluster(one).chip.name == name]
+        assert (machine is None) == (not same)
+        assert machine is None or cluster(machine).num_chips == min(one.num_chips for one in same)
+
+
+def test_a_chip_without_a_machine_is_told() -> None:
+    with pytest.raises(UnknownNameError, match="rackline new cluster"):
+        cluster("l4")
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "chips", "wanted", "narrower"),
+    [("llama-3.1-405b", "dgx-h100", 8, ("dgx-h100", 16), "fp8"), ("kimi-k2", "dgx-h100", 8, ("dgx-h100", 16), ""),
+     ("llama-3.1-70b", "dgx-h100", 1, ("dgx-h100", 2), "fp8")],
+)  # fmt: skip
+def test_more_of_the_same_chips_come_first(
+    name: str, place: str, chips: int, wanted: tuple[str, int], narrower: str
+) -> None:
+    of, on = model(name), cluster(place).with_num_chips(chips)
+    types = [precision("native", of, on.chip)]
+    assert best_free_bytes(of, on, CHAT, 0.9, types)[0] < 0
+    need = nearest_cluster(of, on, CHAT, 0.9, types)
+    assert (need.cluster, need.num_chips, need.narrower) == (*wanted, narrower)
+    assert best_free_bytes(of, on.with_num_chips(need.num_chips), CHAT, 0.9, types)[0] >= 0
+
+
+def test_then_a_cluster_of_the_same_vendor() -> None:
+    of = model("deepseek-v3")
+    on = replace(cluster("l40s-8"), levels=cluster("l40s-8").levels[:1])
+    need = nearest_cluster(of, on, CHAT, 0.9, [precision("native", of, on.chip)])
+    assert need.cluster is not None
+    assert cluster(need.cluster).chip.vendor == "NVIDIA"
+
+
+def test_commands_take_the_same() -> None:
+    names_of = {
+        ask: found.to_dict()
+        for ask, found in {
+            "fit": rl.fit("gpt-oss-120b", on="h100", context="4k"),
+            "explain": rl.explain("gpt-oss-120b", on="h100", batch=8, context="4k"),
+            "plan": rl.plan("gpt-oss-120b", on="h100", chips=2, input="2k", output=200, use="batch"),
+        }.items()
+    }
+    said = {tuple(found["defaults"]) for found in names_of.values()}
+    assert len(said) == 1
