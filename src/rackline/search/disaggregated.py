@@ -410,7 +410,7 @@ class PoolSearch:
 
     def _why_nothing(self, first: PoolPoints, then: PoolPoints, cost: Array) -> str:
         if first.chips.size == 0:
-            return "no prefill pool meets the ttft limit"
+            return "no prefill pool meets the time to first token"
         if not np.any(np.isfinite(cost)):
             return f"no two pools fit into {self.decode.cluster.num_chips} chips together"
-        return f"no decode pool meets the tpot limit: the fastest takes {then.seconds.min() * 1e3:.3g} ms"
+        return f"no decode pool meets the time per output token: the fastest takes {then.seconds.min() * 1e3:.3g} ms"
