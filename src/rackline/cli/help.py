@@ -53,6 +53,7 @@ USUAL: Mapping[str, tuple[str, ...]] = {
     "tiers": ("prompt", "hold_time", "reuses", "max_load_time", "layout", "precision", "set"),
     "price": ("layout", "precision", "contexts", "output", "margin", "utilisation", "tpot", "rent"),
     "budget": ("quality_of", "loss", "traffic", "months", "rl", "moe", "unique_tokens", "on", "runs"),
+    "compare": ("stack", "now", "for", "input", "output", "tpot", "ttft", "precision", "layout", "set"),
     "validate": ("calibration", "stored", "import_format", "output"),
 }  # fmt: skip
 """Options that `--help` shows beside the required ones, by command; the others are shown by `--help-all`. A command
