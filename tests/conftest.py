@@ -14,6 +14,8 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 for _name in ("HF_TOKEN", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
     os.environ.pop(_name, None)
 
+os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"  # else Ray builds an environment for each worker under `uv run`
+
 # The lab exchanges between devices of the host; JAX reads this once, when it is first imported.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 

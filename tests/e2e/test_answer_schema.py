@@ -185,7 +185,13 @@ def test_no_key_may_be_unknown_or_missing(
         if holder.keys() & {"name", "label", "layout", "verdict", "chip"}:
             with pytest.raises(ValidationError):
                 checked.validate(changed)
-    for name in answer.keys() - {"model_origins", "warnings", "media", "adapter"}:  # only where there are any
+    for name in answer.keys() - {
+        "model_origins",
+        "warnings",
+        "media",
+        "adapter",
+        "defaults",
+    }:  # only where there are any
         with pytest.raises(ValidationError):
             checked.validate({key: value for key, value in answer.items() if key != name})
     with pytest.raises(ValidationError):
@@ -204,4 +210,4 @@ def _objects(value: Any) -> list[dict[str, Any]]:
 def test_the_schema_describes_fields_with_their_units(schemas: dict[str, Any]) -> None:
     candidate = schemas["$defs"]["Candidate"]["properties"]
     assert candidate["tpot_s"]["unit"] == "s"
-    assert candidate["free_bytes"]["description"].startswith("left on the fullest chip")
+    assert candidate["free_bytes"]["description"].startswith("free memory on the fullest chip")

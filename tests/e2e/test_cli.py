@@ -32,8 +32,8 @@ def headline() -> dict[str, Any]:
 
 
 def test_headline_plan_has_the_keys_that_programs_rely_on(headline: dict[str, Any]) -> None:
-    assert headline["candidates_evaluated"] >= 50_000  # in the checkpoint's own data types
-    assert headline["combinations"] >= 1_000
+    assert headline["candidates_evaluated"] >= 20_000  # in the checkpoint's own data types
+    assert headline["combinations"] >= 500
     best = headline["best"]
     for low_high, predicted in ((best["intervals"][name], best[name]) for name in ("tpot_s", "ttft_s")):
         assert low_high["low"] < predicted < low_high["high"]
@@ -247,7 +247,10 @@ def test_explain_says_whose_numbers_time_each_row(capsys: pytest.CaptureFixture[
         rows = {row["name"]: (row["evidence"], row["origin"]) for row in data["rows"] if row["used"]}
         assert rows["qkv"] == ("measured", f"{name}, h100-sxm")
         assert rows["norm_rope_activation"] == ("assumed", "fallback: generic, all chips")
-    assert call_json(capsys, *base)["calibration"] == "sglang", "the stack that serves this model best is the default"
+    chosen = call_json(capsys, *base)
+    assert chosen["defaults"][0].startswith(f"stack {chosen['calibration']}: cheapest measured on h100-sxm")
+    fastest = min(call_json(capsys, *base, "--calibration", name)["seconds"] for name in ("trtllm", "vllm", "sglang"))
+    assert chosen["seconds"] <= 1.1 * fastest, "the stack that serves this model best is the default"
     unit = call(capsys, *base, "--calibration", "unit")
     assert "where the numbers come from" not in unit
     assert "a bound and not a prediction" in unit
@@ -256,12 +259,18 @@ def test_explain_says_whose_numbers_time_each_row(capsys: pytest.CaptureFixture[
 def test_plan_takes_the_calibration_of_the_chip(capsys: pytest.CaptureFixture[str]) -> None:
     base = ["plan", "llama-3.1-8b", "--input", "1k", "--output", "200", "--layout", "tp=1"]
     seconds = {}
-    for name in ("auto", "sglang", "vllm", "generic"):
+    usd = {}
+    for name in ("auto", "trtllm", "sglang", "vllm", "generic"):
         data = call_json(capsys, *base, "--on", "dgx-h100", "--calibration", name, "--chips", "1")
-        assert data["calibration"] == (name if name != "auto" else "sglang")
+        chosen = data["calibration"]
+        assert chosen == name or name == "auto"
         seconds[name] = data["best"]["decode"]["seconds"] / data["best"]["batch_size"]
-    assert seconds["auto"] == seconds["sglang"]
-    assert len(set(seconds.values())) == 3
+        usd[name] = data["best"]["usd_per_mtok_output"]
+        if name == "auto":
+            default = chosen
+    assert seconds["auto"] == seconds[default]
+    assert usd[default] <= 1.1 * min(usd[name] for name in ("trtllm", "sglang", "vllm"))
+    assert len(set(seconds.values())) == 4
     text = " ".join(call(capsys, *base, "--on", "tpu-v5e-16", "--precision", "int8").split())
     assert "generic numbers: nothing was measured on tpu-v5e, expect tens of percent" in text
 

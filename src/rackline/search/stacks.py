@@ -15,9 +15,9 @@ import numpy as np
 from rackline.arch import AnyModel, Model
 from rackline.catalog import calibration_record, measured_stacks, names
 from rackline.hardware import Chip, Cluster
-from rackline.parallel import Layout, LayoutGrid, Routing, enumerate_layouts, precision
+from rackline.parallel import Deployment, Layout, LayoutGrid, Routing, enumerate_layouts, precision
 from rackline.parallel.precision import storage_bytes
-from rackline.passes import calibration
+from rackline.passes import Batch, calibration
 from rackline.passes.fallback import best_stack
 from rackline.search.engines import EngineSearch
 from rackline.search.evaluate import Space
@@ -54,6 +54,7 @@ def usual_stack(model: AnyModel, cluster: Cluster) -> StackChoice:
     machine = _machine(model, cluster) if len(known) > 1 and isinstance(model, Model) else None
     if not isinstance(model, Model) or machine is None:
         return StackChoice(name=best_stack(cluster.chip))
+    known = [stack for stack in known if _is_measured(model, machine, stack)] or known
     costs = {stack: cost for stack in known if (cost := _cost(model, machine, stack)) < math.inf}
     ranked = sorted(costs, key=lambda stack: costs[stack])
     if not ranked:
@@ -95,6 +96,23 @@ def _layouts(model: Model, num_chips: int) -> list[Layout]:
         and one.ep in (1, one.tp * one.attention_dp)
         and one.chips_per_replica.bit_count() == 1
     ]
+
+
+def _is_measured(model: Model, machine: Cluster, stack: str) -> bool:
+    """Whether the row that takes most of a decode step was measured under this stack, in the checkpoint's types."""
+    options = _layouts(model, machine.num_chips)
+    if not options:
+        return False
+    deployment = Deployment(
+        model=model,
+        cluster=machine,
+        layout=options[0],
+        precision=precision("native", model, machine.chip),
+        calibration=calibration(stack, machine.chip),
+    )
+    batch = Batch(decode_sequences=float(_BATCHES[len(_BATCHES) // 2]), context_len=float(_REQUEST.input_len))
+    rows = [row for row in deployment.table().time(batch).rows if row.used]
+    return max(rows, key=lambda row: row.seconds).evidence == "measured"
 
 
 def _cost(model: Model, machine: Cluster, stack: str) -> float:

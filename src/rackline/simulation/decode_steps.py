@@ -76,6 +76,8 @@ def durations_of(clock: Clock, groups: Sequence[Sequence[Rank]], most: int) -> A
 def _may_be_slowest(clock: Clock, batches: list[DecodingBatch], tokens: float) -> list[DecodingBatch]:
     """Those that no other exceeds in sequences, cached tokens and longest context; only they can take longest.
 
+    With drafts a batch gains whole tokens at steps of its own, so the other must also be as far towards the next one.
+
     All of them where attention reads some contexts in part, so that cached tokens do not tell what is read.
     """
     if len(batches) < 2:
@@ -87,10 +89,18 @@ def _may_be_slowest(clock: Clock, batches: list[DecodingBatch], tokens: float) -
     kept: list[DecodingBatch] = []
     for batch in sorted(batches, key=lambda one: (one.count, one.kv_tokens, one.longest_context), reverse=True):
         if not any(
-            other.kv_tokens >= batch.kv_tokens and other.longest_context >= batch.longest_context for other in kept
+            other.kv_tokens >= batch.kv_tokens
+            and other.longest_context >= batch.longest_context
+            and (clock.tokens_per_step == 1.0 or _partial_tokens(other, clock) >= _partial_tokens(batch, clock))
+            for other in kept
         ):
             kept.append(batch)
     return kept
+
+
+def _partial_tokens(batch: DecodingBatch, clock: Clock) -> float:
+    """Share of a token that a batch has gained beyond whole ones, and all that it has yet to be given [tokens]."""
+    return batch.steps * clock.tokens_per_step - batch.clock
 
 
 def steps_before(room_s: float, first: float, slope: float, most: int) -> int:

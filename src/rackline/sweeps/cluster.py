@@ -107,6 +107,8 @@ def _library() -> Any:
     Raises:
         InputError: with how to get it.
     """
+    # workers have this version of rackline already; under `uv run` Ray would build an environment for each of them
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     try:
         return importlib.import_module("ray")
     except ImportError:
