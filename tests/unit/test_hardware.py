@@ -169,9 +169,8 @@ def test_overrides_reach_cluster_and_chip() -> None:
 def test_unknown_names() -> None:
     with pytest.raises(UnknownNameError, match="dgx-h100"):
         hardware.cluster("dgx-h10")
-    # A chip is not a cluster.
-    with pytest.raises(UnknownNameError):
-        hardware.cluster("h100-sxm")
+    # the name of a chip stands for its usual machine
+    assert hardware.cluster("h100-sxm").name == hardware.cluster("h100").name == "dgx-h100"
 
 
 def test_user_cluster_with_the_users_chip_beside_it(tmp_path: Path) -> None:

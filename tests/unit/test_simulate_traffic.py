@@ -250,7 +250,7 @@ def test_conversations_find_what_was_said_before() -> None:
         spec = RankSpec(pool_tokens=20_000, prefix_caching=True, hash_tokens=requests.hash_tokens, tiers=tiers)
         result = simulate(requests, Pool(clock=CLOCK, spec=spec, policy=policy("chunked")))
         assert result.finished.all()
-        shares[name] = plain(result)["cache_hit_share"]
+        shares[name] = result.summary()["cache_hit_share"]
     assert 0.2 < shares["none"] <= shares["host"] < 1.0
 
 
@@ -290,7 +290,7 @@ def test_an_interrupted_run_reports_what_was_done() -> None:
     result = simulate(requests, POOL, progress=stop)
     assert result.interrupted
     assert 0 < result.finished.sum() < 6000
-    assert plain(result)["unfinished"] == 6000 - result.finished.sum()
+    assert result.summary()["unfinished"] == 6000 - result.finished.sum()
 
 
 def test_a_queue_that_keeps_growing_is_named() -> None:

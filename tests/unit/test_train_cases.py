@@ -167,7 +167,7 @@ def test_refit_leaves_each_source_out(tmp_path: Path) -> None:
     assert [fold.left_out for fold in refit.folds] == ["llm-foundry", "nemo"]
     assert refit.whole.stats.supported == 4
     assert plain(refit)["folds"][0]["n"] == 2
-    assert "each source left out" in train_refit_markdown(refit)
+    assert "without each source in turn" in train_refit_markdown(refit)
     with pytest.raises(InputError, match="at least two"):
         refit_training(read_cases([write(tmp_path, BASE)]), "source")
 
