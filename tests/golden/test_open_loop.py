@@ -45,6 +45,16 @@ CASES = {
     "attention-dp and pp": ("deepseek-v3", "dgx-h200", "attention_dp=4,ep=4,pp=2", "vllm", "", 1000, 200, (7.878,)),
 }
 REQUESTS = (5_000, 12_000, 60_000)
+_BEYOND_GRAPH = (
+    "passes of 1 to 3 prompts lie on both sides of the largest graph (512 tokens); the estimate has their mean"
+)
+MISSES = {
+    ("short answers", 47.05): f"{_BEYOND_GRAPH}: first token 12 % low",
+    ("short answers", 94.09): f"{_BEYOND_GRAPH}: first token 45 % low",
+    ("short answers", 141.1): f"{_BEYOND_GRAPH}: time between tokens 17 % low",
+    ("prefill first, long", 1.331): "time between tokens 5.1 % low",
+}
+"""Points outside of the bars, with how far they are off; a test fails when one of them comes inside."""
 
 
 def _points() -> list[object]:
@@ -52,6 +62,8 @@ def _points() -> list[object]:
     for name, case in CASES.items():
         for index, rate in enumerate(case[7]):
             marks = [pytest.mark.slow] if index == 2 else []
+            if (name, rate) in MISSES:
+                marks.append(pytest.mark.xfail(reason=MISSES[name, rate], strict=True, raises=AssertionError))
             found.append(pytest.param(name, rate, REQUESTS[index], marks=marks, id=f"{name} at {rate}"))
     return found
 
