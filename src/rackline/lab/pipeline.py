@@ -223,7 +223,7 @@ def decode_in_a_ring(blocks: list[Weights], groups: int, passes: int, pp: int) -
                 x = jax.block_until_ready(_forward(held[stage], x))
                 seconds[stage].append(time.perf_counter() - began)
             states[group] = x
-            expected[group] = _forward(blocks, expected[group])
+            expected[group] = jax.block_until_ready(_forward(blocks, expected[group]))
     wrong = max(
         float(jnp.linalg.norm(jax.device_put(one, devices[0]) - other) / jnp.linalg.norm(other))
         for one, other in zip(states, expected, strict=True)
