@@ -118,7 +118,10 @@ SESSIONS = list(docstring_sessions())
 
 
 @pytest.mark.parametrize(("module", "name", "line", "text"), SESSIONS, ids=[f"{s[1]}:{s[2]}" for s in SESSIONS])
-def test_docstring_examples(module: str, name: str, line: int, text: str) -> None:
+def test_docstring_examples(
+    module: str, name: str, line: int, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # some examples write files
     names = dict(vars(importlib.import_module(module)))
     session = doctest.DocTestParser().get_doctest(text, names, name, f"{module}", line)
     assert session.examples, "`>>> ` in the docstring, but no example"
