@@ -19,6 +19,7 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 
 from rackline.lab import cipher, decode, experts, moe, pipeline, reversible, sparse, texts, transformer  # noqa: E402
+from rackline.lab.compared import largest_difference  # noqa: E402
 from rackline.lab.experiment import Reading  # noqa: E402
 from rackline.passes.routing import distinct_ranks  # noqa: E402
 from rackline.training.schedules import SCHEDULE_OF  # noqa: E402
@@ -104,7 +105,7 @@ def test_moe_gradients_reach_the_router() -> None:
         return jnp.sum(jnp.sin(found))
 
     ours, theirs = (jax.grad(partial(loss, gathered=gathered))(weights) for gathered in (True, False))
-    assert moe.largest_difference(ours, theirs) < 1e-4
+    assert largest_difference(ours, theirs) < 1e-4
     assert float(jnp.abs(theirs["router"]).max()) > 0
 
 
@@ -182,8 +183,8 @@ def test_reversible_gradients_and_inverse() -> None:
         name: jax.jit(jax.grad(partial(reversible.loss_of, shape=shape, stack=stack)))(params, tokens)
         for name, stack in reversible.STACKS.items()
     }
-    assert reversible.largest_difference(slopes["reversible"], slopes["stored"]) < 1e-4
-    assert reversible.largest_difference(slopes["recomputed"], slopes["stored"]) < 1e-4
+    assert largest_difference(slopes["reversible"], slopes["stored"]) < 1e-4
+    assert largest_difference(slopes["recomputed"], slopes["stored"]) < 1e-4
     x = jax.random.normal(jax.random.key(2), (32, shape.d_model))
     assert reversible.inverse_error(params["layers"], (x, 2.0 * x), shape) < 1e-5
 

@@ -16,7 +16,7 @@ from rackline.errors import InputError, nearest_names
 from rackline.units import parse_whole
 
 if TYPE_CHECKING:
-    from rackline.api.compare import CompareQuestion
+    from rackline.api.compare_question import CompareQuestion
     from rackline.api.uses import Use
     from rackline.parallel import Layout
     from rackline.report.compare_report import Side

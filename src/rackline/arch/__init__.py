@@ -1,6 +1,7 @@
 """A model and its cost per token."""
 
-from rackline.arch.adapters import AdaptedModule, AppliedAdapter, apply_adapter
+from rackline.arch.adapters import apply_adapter
+from rackline.arch.applied_adapter import ADAPTER_BYTES, AdaptedModule, AppliedAdapter
 from rackline.arch.attention import Attention, Core, windowed_pairs
 from rackline.arch.build import build_model, found_model, model
 from rackline.arch.counts import CountCheck, CountedPart, check_counts
@@ -19,6 +20,7 @@ from rackline.arch.shapes import Dim, Projection
 from rackline.arch.towers import Media, MediaPart, Tower, View
 
 __all__ = [
+    "ADAPTER_BYTES",
     "AdaptedModule",
     "AggregateModel",
     "AnyModel",

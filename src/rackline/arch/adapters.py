@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from rackline.arch.applied_adapter import AdaptedModule, AppliedAdapter
 from rackline.arch.ffn import DenseFfn, MoeFfn
 from rackline.arch.kinds.gated_delta import GatedDeltaAttention
 from rackline.arch.kinds.gqa import GroupedQueryAttention
@@ -22,7 +23,6 @@ from rackline.errors import ConfigError, nearest_names
 if TYPE_CHECKING:
     from rackline.hub import Adapter
 
-ADAPTER_BYTES = 2.0  # of a parameter, bf16
 _ALIASES = {
     "query": "q_proj", "key": "k_proj", "value": "v_proj", "wq": "q_proj", "wk": "k_proj", "wv": "v_proj",
     "wo": "o_proj", "w1": "gate_proj", "w3": "up_proj", "w2": "down_proj", "fc1": "up_proj", "fc2": "down_proj",
@@ -30,95 +30,6 @@ _ALIASES = {
     "query_key_value": "qkv_proj", "c_attn": "qkv_proj", "Wqkv": "qkv_proj",
 }  # fmt: skip
 _FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptedModule:
-    """One kind of product with an adapter.
-
-    Args:
-        name: of its module, such as self_attn.q_proj.
-        layers: that have it [count].
-        copies: in each layer: routed experts, or 1 [count].
-        used: of the copies, by one token [count].
-        d_in, d_out: of the product.
-        rank: width of the bottleneck [elements].
-    """
-
-    json_keys: ClassVar = ("name", "layers", "copies", "d_in=inputs", "d_out=outputs", "rank", "params", "flop")
-
-    name: str
-    layers: int
-    d_in: Dim
-    d_out: tuple[Dim, ...]
-    copies: int = 1
-    used: int = 1
-    rank: int = 0
-
-    @property
-    def inputs(self) -> int:
-        """Width of the input [elements]."""
-        return self.d_in.size
-
-    @property
-    def outputs(self) -> int:
-        """Width of the output [elements]."""
-        return sum(part.size for part in self.d_out)
-
-    @property
-    def params(self) -> int:
-        """rank · (inputs + outputs), of all layers and copies [elements]."""
-        return self.layers * self.copies * self.rank * (self.inputs + self.outputs)
-
-    @property
-    def flop(self) -> float:
-        """Of one token, all layers [FLOP]."""
-        return 2.0 * self.layers * self.used * self.rank * (self.inputs + self.outputs)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppliedAdapter:
-    """A low-rank adapter on a model.
-
-    Args:
-        name: folder or repository.
-        base: model that it says it belongs to; may be empty.
-        modules: that have a bottleneck.
-        whole_params: of modules that are stored whole beside them [elements].
-    """
-
-    json_keys: ClassVar = ("name", "base", "modules", "whole_params", "total_params", "stored_bytes", "flop_per_token")
-
-    name: str
-    base: str
-    modules: tuple[AdaptedModule, ...]
-    whole_params: int = 0
-
-    @property
-    def total_params(self) -> int:
-        """All that is stored [elements]."""
-        return self.whole_params + sum(module.params for module in self.modules)
-
-    @property
-    def stored_bytes(self) -> float:
-        """In bf16 [bytes]."""
-        return ADAPTER_BYTES * self.total_params
-
-    @property
-    def line(self) -> str:
-        """One line for readers."""
-        size, flop = self.stored_bytes / 1e6, self.flop_per_token / 1e6
-        ranks = sorted({module.rank for module in self.modules})
-        rank = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
-        return (
-            f"adapter {self.name}: {rank} on {len(self.modules)} kinds of modules, {self.total_params:,} parameters, "
-            f"{size:,.1f} MB in bf16, {flop:,.1f} MFLOP a token"
-        )
-
-    @property
-    def flop_per_token(self) -> float:
-        """What it adds to one token [FLOP]."""
-        return sum(module.flop for module in self.modules)
 
 
 def apply_adapter(model: Model, adapter: Adapter) -> Model:

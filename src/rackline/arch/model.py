@@ -13,7 +13,7 @@ from rackline.arch.origin import Origin
 from rackline.arch.shapes import FloatLike
 
 if TYPE_CHECKING:
-    from rackline.arch.adapters import AppliedAdapter
+    from rackline.arch.applied_adapter import AppliedAdapter
     from rackline.arch.towers import Media
 
 

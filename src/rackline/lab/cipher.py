@@ -390,24 +390,16 @@ def _networks(setup: Setup) -> tuple[list[Reading], list[Curve], list[str]]:
             )
         )
     for name in flips:
-        mean, low, high = mean_interval(slopes[name])
         rows.append(
-            Reading(
+            Reading.of_runs(
+                slopes[name],
                 quantity=f"largest singular value of the Jacobian, {name}",
-                measured=mean,
-                low=low,
-                high=high,
-                statistical=True,
             )
         )
-        mean, low, high = mean_interval(boxes[name])
         rows.append(
-            Reading(
+            Reading.of_runs(
+                boxes[name],
                 quantity=f"differential uniformity of 8 quantised signs, {name} (of 256)",
-                measured=mean,
-                low=low,
-                high=high,
-                statistical=True,
             )
         )
     random = np.random.default_rng(setup.seed)

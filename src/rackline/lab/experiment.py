@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, assert_never
+from typing import Any, ClassVar, Literal, assert_never
 
 import numpy as np
 
@@ -73,6 +73,17 @@ class Reading:
     tolerance: float = 0.0
     statistical: bool = False
     source: str = ""
+
+    @classmethod
+    def of_runs(cls, values: Sequence[float], **more: Any) -> Reading:
+        """The mean of repeated runs, with its interval.
+
+        Args:
+            values: of each run.
+            more: the other fields.
+        """
+        mean, low, high = mean_interval(values)
+        return cls(measured=mean, low=low, high=high, statistical=True, **more)
 
     @property
     def holds(self) -> bool | None:

@@ -10,7 +10,6 @@ experts; a bias on the scores that chooses them, raised for experts with too few
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,8 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from rackline.lab.compared import largest_difference, shortest_s
 from rackline.lab.compiled import compiled_cost
-from rackline.lab.experiment import Curve, Experiment, Reading, Setup, mean_interval
+from rackline.lab.experiment import Curve, Experiment, Reading, Setup
 from rackline.passes.routing import experts_touched_mean
 
 Weights = dict[str, jax.Array]
@@ -169,18 +169,7 @@ def forward_s(sizes: Sizes, tokens: int, capacity: int, repeats: int) -> float:
     weights = init(jax.random.key(0), sizes)
     x, bias = jax.random.normal(jax.random.key(1), (tokens, sizes.d_model)), jnp.zeros(sizes.num_experts)
     function = jax.jit(partial(layer, sizes=sizes, capacity=capacity))
-    jax.block_until_ready(function(weights, x, bias))
-    best = np.inf
-    for _ in range(repeats):
-        began = time.perf_counter()
-        jax.block_until_ready(function(weights, x, bias))
-        best = min(best, time.perf_counter() - began)
-    return float(best)
-
-
-def largest_difference(one: Weights, other: Weights) -> float:
-    """Largest relative difference of the norms of the leaves."""
-    return max(float(jnp.linalg.norm(one[name] - other[name]) / jnp.linalg.norm(other[name])) for name in other)
+    return shortest_s(partial(function, weights, x, bias), repeats)
 
 
 def run(setup: Setup) -> Experiment:
@@ -286,28 +275,18 @@ def _balance(sizes: Sizes, setup: Setup) -> list[Reading]:
     }
     rows: list[Reading] = []
     for balanced, words in ((False, "left alone"), (True, "with a bias")):
-        mean, low, high = mean_interval(runs[balanced])
         rows.append(
-            Reading(
+            Reading.of_runs(
+                runs[balanced],
                 quantity=f"busiest expert over the mean after training, {words}",
-                measured=mean,
-                low=low,
-                high=high,
-                statistical=True,
             )
         )
-    mean, low, high = mean_interval(
-        [with_bias / alone for with_bias, alone in zip(runs[True], runs[False], strict=True)]
-    )
     rows.append(
-        Reading(
+        Reading.of_runs(
+            [with_bias / alone for with_bias, alone in zip(runs[True], runs[False], strict=True)],
             quantity="the same, with a bias over left alone",
             predicted=1.0,
-            measured=mean,
-            low=low,
-            high=high,
             check="at_most",
-            statistical=True,
             source="the bias levels the loads (arXiv:2408.15664)",
         )
     )

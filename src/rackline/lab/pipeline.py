@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rackline.lab.compared import largest_difference
 from rackline.lab.experiment import Curve, Experiment, Reading, Setup
 from rackline.training.schedules import SCHEDULE_OF, Durations, Schedule, Slot, equal_stages, ring
 from rackline.training.schedules.executor import Op
@@ -321,11 +322,7 @@ def _busy_share(schedule: Schedule, times: Durations) -> float:
 def _schedule_rows(schedule: Schedule, found: Run, chunks: int, wanted: list[Weights]) -> list[Reading]:
     """Gradients against one device, and activations in flight against the closed form."""
     flat = [weights for one in found.gradients for weights in one]
-    wrong = max(
-        float(np.linalg.norm(np.asarray(got[name]) - np.asarray(want[name])) / np.linalg.norm(np.asarray(want[name])))
-        for got, want in zip(flat, wanted, strict=True)
-        for name in want
-    )
+    wrong = largest_difference(flat, wanted)
     return [
         Reading(
             quantity=f"{schedule.name}: gradient, relative difference to one device",

@@ -13,14 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rackline.lab.compared import largest_difference
 from rackline.lab.compiled import compiled_cost
-from rackline.lab.experiment import Curve, Experiment, Reading, Setup, mean_interval
+from rackline.lab.experiment import Curve, Experiment, Reading, Setup
 from rackline.lab.texts import Tokens, prose_tokens, windows
 from rackline.lab.training import fit
 from rackline.lab.transformer import Layer, Params, Shape, attention_block, ffn_block, init, next_token_loss, norm
@@ -152,15 +153,6 @@ def deep(shape: Shape, num_layers: int) -> Shape:
     return replace(shape, num_layers=num_layers)
 
 
-def largest_difference(one: Any, other: Any) -> float:
-    """Largest relative difference of the norms of two trees' leaves."""
-
-    def difference(a: jax.Array, b: jax.Array) -> float:
-        return float(jnp.linalg.norm(a - b) / jnp.maximum(jnp.linalg.norm(b), 1e-30))
-
-    return max(jax.tree.leaves(jax.tree.map(difference, one, other)))
-
-
 def train(stack: Stack, shape: Shape, seed: int, steps: int, batch_size: int = 16) -> float:
     """Loss on text that was not seen, after some steps of Adam on the project's prose [nats per token]."""
     text, held_out = prose_tokens()
@@ -204,18 +196,14 @@ def run(setup: Setup) -> Experiment:
         train(reversible_stack, SHAPE, seed, steps) - train(standard_stack, SHAPE, seed, steps)
         for seed in setup.seeds(2, 4)
     ]
-    mean, low, high = mean_interval(gaps)
     rows.append(
-        Reading(
+        Reading.of_runs(
+            gaps,
             quantity=f"loss less that of a standard transformer of equal size, {steps} steps",
             unit="nats",
             predicted=0.0,
-            measured=mean,
-            low=low,
-            high=high,
             tolerance=0.05,
             check="equal",
-            statistical=True,
             source="any layer can be made reversible (C131)",
         )
     )

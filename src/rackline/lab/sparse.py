@@ -9,8 +9,7 @@ what is read. What is not chosen is not seen: with too few blocks the model gets
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rackline.arch.kinds.block_sparse import RootSparseAttention
-from rackline.lab.experiment import Curve, Experiment, Reading, Setup, mean_interval
+from rackline.lab.compared import shortest_s
+from rackline.lab.experiment import Curve, Experiment, Reading, Setup
 from rackline.lab.texts import Tokens, prose_tokens, recall_task, windows
 from rackline.lab.training import fit
 from rackline.lab.transformer import (
@@ -88,18 +88,6 @@ def bytes_read(context_len: int, blocks: int) -> float:
     ]
     chosen = [one for one in (*gathered, *inner) if one.ndim == 3]  # blocks of keys and of values
     return float(sum(one.size for one in (given[1], *chosen))) * 4.0
-
-
-def shortest_s(call: Callable[..., Any], given: Sequence[jax.Array], repeats: int) -> float:
-    """Shortest time of a call [s]."""
-    compiled = jax.jit(call)
-    jax.block_until_ready(compiled(*given))
-    best = np.inf
-    for _ in range(repeats):
-        began = time.perf_counter()
-        jax.block_until_ready(compiled(*given))
-        best = min(best, time.perf_counter() - began)
-    return float(best)
 
 
 # --- Training: the same choice for all queries of a sequence ---
@@ -219,8 +207,8 @@ def _reads(setup: Setup) -> tuple[list[Reading], tuple[Curve, ...]]:
         size = block_size(length, BLOCKS)
         blocked = tuple(jnp.reshape(one, (length // size, size, HEAD_DIM)) for one in (k, v))
         summaries = jnp.mean(blocked[0], axis=1)
-        dense_s.append(shortest_s(decode_dense, (q, k, v), 20))
-        sparse_s.append(shortest_s(partial(decode_sparse, blocks=BLOCKS), (q, summaries, *blocked), 50))
+        dense_s.append(shortest_s(partial(jax.jit(decode_dense), q, k, v), 20))
+        sparse_s.append(shortest_s(partial(jax.jit(partial(decode_sparse, blocks=BLOCKS)), q, summaries, *blocked), 50))
     rows = [
         Reading(
             quantity="slope of the bytes over context, both logarithmic",
@@ -287,29 +275,21 @@ def _quality(setup: Setup) -> tuple[list[Reading], tuple[str, ...]]:
             found[name] = [measure(attend, seed, steps) for seed in seeds]
         word = "right answers in recall" if task == "recall" else "loss on text"
         for name, values in found.items():
-            mean, low, high = mean_interval(values)
             rows.append(
-                Reading(
+                Reading.of_runs(
+                    values,
                     quantity=f"{word}, {name}",
                     unit="" if task == "recall" else "nats",
-                    measured=mean,
-                    low=low,
-                    high=high,
-                    statistical=True,
                 )
             )
         fewest = f"{chosen[-1]} blocks"
         gaps = [one - dense for one, dense in zip(found[fewest], found["dense"], strict=True)]
-        mean, low, high = mean_interval(gaps)
         rows.append(
-            Reading(
+            Reading.of_runs(
+                gaps,
                 quantity=f"{word}: {fewest} less dense",
                 predicted=0.0,
-                measured=mean,
-                low=low,
-                high=high,
                 check="at_most" if task == "recall" else "at_least",
-                statistical=True,
                 source="too sparse loses quality (C115)",
             )
         )

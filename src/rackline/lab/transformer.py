@@ -40,12 +40,6 @@ class Shape:
     d_ff: int = 256
     vocab_size: int = 256
 
-    @property
-    def num_params(self) -> int:
-        """Parameters, norms left out [count]."""
-        attention = self.d_model * self.head_dim * (2 * self.num_q_heads + 2 * self.num_kv_heads)
-        return self.num_layers * (attention + 3 * self.d_model * self.d_ff) + 2 * self.vocab_size * self.d_model
-
 
 def init(key: jax.Array, shape: Shape) -> Params:
     """Random weights, normal with standard deviation 1 / √inputs; what is added to the stream is damped by depth."""

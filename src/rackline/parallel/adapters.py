@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rackline.arch import AdaptedModule, Dim, Model, Projection
-from rackline.arch.adapters import ADAPTER_BYTES
+from rackline.arch import ADAPTER_BYTES, AdaptedModule, Dim, Model, Projection
 from rackline.hardware import Chip
 from rackline.parallel.layout import Sharding
 from rackline.parallel.work import ExpertsWork

@@ -143,9 +143,7 @@ def _sources(file: SweepFile) -> dict[str, str]:
 @cache
 def build_hash() -> str:
     """Hash of the program and its catalogue: shards of another build are not mixed in."""
-    import rackline
-
-    root = Path(rackline.__file__).parent
+    root = Path(__file__).resolve().parents[1]
     found = hashlib.sha256()
     for path in sorted([*root.rglob("*.py"), *root.rglob("*.toml")]):
         found.update(path.relative_to(root).as_posix().encode())

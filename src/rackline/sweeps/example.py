@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 EXAMPLE = """\
 # A sweep of rackline. Run it:    rackline sweep FILE --out FOLDER      (first: --dry-run says what it takes)
 # Read it:                        rackline sweep show FOLDER
@@ -58,3 +60,14 @@ results = ["server_s", "output_tokens_per_s_per_chip", "usd_per_mtok_output", "m
 float_bits = 32
 rows_per_shard = 1048576
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """An example that was written.
+
+    Args:
+        file: its path.
+    """
+
+    file: str

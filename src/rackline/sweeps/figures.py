@@ -13,7 +13,7 @@ from rackline.report.layers import Layer, Row, colour, dashes, hovered, limit
 from rackline.sweeps.show_report import value_text
 
 if TYPE_CHECKING:
-    from rackline.sweeps.show import Shown
+    from rackline.sweeps.shown import Shown
 
 _MOST_POINTS = 2000
 _MOST_SERIES = 8

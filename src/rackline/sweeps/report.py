@@ -8,10 +8,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rackline.report.breakdown import plain_table
+from rackline.sweeps.example import Example
 from rackline.sweeps.optimum import Optimum
 from rackline.sweeps.run import Forecast, Ran
 from rackline.sweeps.show_report import value_text
-from rackline.sweeps.sweep import Example
 from rackline.units import format_bytes, format_seconds, format_usd
 
 

@@ -12,8 +12,9 @@ from rackline.api.question import Question
 from rackline.api.watch import Watch
 from rackline.errors import InputError, nearest_names
 from rackline.sweeps.file import Sense
-from rackline.sweeps.read import Binding, Crossovers, Results
-from rackline.sweeps.sensitivity import Effect, Sensitivity, sensitivities, tornado
+from rackline.sweeps.read import Results
+from rackline.sweeps.sensitivity import Sensitivity, sensitivities, tornado
+from rackline.sweeps.shown import Queried, Reason, Shown
 
 if TYPE_CHECKING:
     from rackline.api.option import Texts
@@ -67,71 +68,6 @@ class SweepShowQuestion(Question):
         metadata=option("text", "SQL over the rows, as the table sweep, in place of all else; DuckDB where installed"),
     )
     rows: Quantity = field(default="12", metadata=whole("rows that are shown of each table", maximum=_MOST_ROWS))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
-    """Why points have no result or do not fit.
-
-    Args:
-        reason: in words.
-        rows: points [count].
-    """
-
-    reason: str
-    rows: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """What a sweep has found.
-
-    Args:
-        title: of the sweep.
-        rows: that are there [count].
-        feasible_rows: of them, those that have a result, fit and keep all constraints [count].
-        shards: of the sweep [count].
-        missing: of them, those that are not there yet [count].
-        reasons: why points have no result or do not fit, most first.
-        objectives: column → whether less or more is better.
-        quantities: columns of lists with several values.
-        front: rows of the Pareto front, as column → value.
-        best: the best row of each group.
-        by: columns of the groups.
-        binding: what each constraint costs.
-        sensitivities: of the first objective, most first; empty where it does not vary.
-        tornado: main effects on it, largest first.
-        crossovers: the best of each option along a quantity; None where nothing competes.
-    """
-
-    title: str
-    rows: int
-    feasible_rows: int
-    shards: int
-    missing: int
-    reasons: tuple[Reason, ...]
-    objectives: Mapping[str, Sense]
-    quantities: tuple[str, ...]
-    front: tuple[Mapping[str, Any], ...]
-    best: tuple[Mapping[str, Any], ...]
-    by: tuple[str, ...]
-    binding: tuple[Binding, ...]
-    sensitivities: tuple[Sensitivity, ...]
-    tornado: tuple[Effect, ...]
-    crossovers: Crossovers | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Queried:
-    """What SQL has answered.
-
-    Args:
-        columns: their names.
-        values: rows of values.
-    """
-
-    columns: tuple[str, ...]
-    values: tuple[tuple[str | float | bool | None, ...], ...]
 
 
 def _text(answer: Answer[SweepShowQuestion, Any], width: int) -> Iterable[Any]:

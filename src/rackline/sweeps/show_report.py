@@ -12,7 +12,7 @@ from rich.text import Text
 from rackline.report.breakdown import plain_table, spaced
 
 if TYPE_CHECKING:
-    from rackline.sweeps.show import Queried, Shown
+    from rackline.sweeps.shown import Queried, Shown
 
 _CHOSEN = ("layout", "batch")  # what a rule or a group chooses
 

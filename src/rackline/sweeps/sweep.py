@@ -16,6 +16,7 @@ from rackline.errors import InputError
 from rackline.sweeps.run import Forecast, Ran
 
 if TYPE_CHECKING:
+    from rackline.sweeps.example import Example
     from rackline.sweeps.optimum import Optimum
 
 _MOST_WORKERS = 100_000
@@ -84,17 +85,6 @@ class SweepQuestion(Question):
         Question.__post_init__(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
-    """An example that was written.
-
-    Args:
-        file: its path.
-    """
-
-    file: str
-
-
 def _text(answer: Answer[SweepQuestion, Any], width: int) -> Iterable[Any]:
     from rackline.sweeps.report import sweep_report
 
@@ -137,11 +127,10 @@ def sweep(question: SweepQuestion, watch: Watch) -> Forecast | Ran | Example | O
         >>> found.to_frame().collect().height
         6
     """
-    from rackline.sweeps.example import EXAMPLE
     from rackline.sweeps.run import forecast, prepare, run
 
     if question.new is not None:
-        return _example(question.new, EXAMPLE)
+        return _example(question.new)
     if question.file is None:
         raise InputError(what="file", given="nothing", allowed="a TOML file, or `new` FILE for an example")
     given = sweep_data(cast("str", question.file))
@@ -182,8 +171,9 @@ def _folder(given: str | Mapping[str, Any]) -> str:
     return str(path.with_suffix(""))
 
 
-def _example(name: str, text: str) -> Example:
+def _example(name: str) -> Example:
     from rackline.files import check_outputs, write_text
+    from rackline.sweeps.example import EXAMPLE, Example
 
     target = Path(name)
     if target.suffix != ".toml":
@@ -191,5 +181,5 @@ def _example(name: str, text: str) -> Example:
     if target.exists():
         raise InputError(what="new", given=name, allowed="a file that does not exist yet")
     check_outputs({"new": target})
-    write_text(target, text, what="new")
+    write_text(target, EXAMPLE, what="new")
     return Example(file=str(target))

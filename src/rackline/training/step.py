@@ -8,7 +8,7 @@ from typing import Any, TypedDict, assert_never
 
 import numpy as np
 
-from rackline.arch import Model, MoeFfn
+from rackline.arch import ADAPTER_BYTES, Model, MoeFfn
 from rackline.hardware import Chip, Cluster
 from rackline.parallel.exchange import make_group
 from rackline.passes import Calibration, PassTable, Row
@@ -28,8 +28,6 @@ Times = Mapping[tuple[Kind, Phase], Array]
 OPTIMIZER_BYTES = 34.0
 """Traffic of an optimiser step per parameter besides its moments, which are read and written: a gradient read, a master
 weight read and written and the bf16 weight written (14); the gradient scaled, clipped by its norm, set to zero (20)."""
-ADAPTER_BYTES = 2.0
-"""An adapter on the links: bf16, independent of the type of the frozen weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
