@@ -157,7 +157,7 @@ class Banded:
 
     Args:
         found: the way.
-        intervals: in which nine of ten lay, by metric.
+        intervals: that held 90 % of measurements, by metric.
     """
 
     json_keys: ClassVar = ("*found", "intervals")

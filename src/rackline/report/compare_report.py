@@ -105,7 +105,7 @@ def deployment_side(name: str, plan: Plan, *, engine: str, bands: dict[str, Band
 
     Args:
         engine: whose kernels and launch rules it has.
-        bands: in which nine of ten measured servers lay, by metric.
+        bands: the interval that held 90 % of measured servers, by metric.
         today: whether it is what runs today, not a plan.
     """
     best = plan.best

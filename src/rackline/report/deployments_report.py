@@ -43,7 +43,7 @@ class Deployed:
         engine: whose kernels and launch rules it has.
         today: whether it is what runs today, not a plan.
         priced: False where costs are chip-hours.
-        bands: in which nine of ten measured servers lay, by metric.
+        bands: the interval that held 90 % of measured servers, by metric.
         reason: why there is none; empty when there is one.
     """
 
