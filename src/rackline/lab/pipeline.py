@@ -81,7 +81,7 @@ class Run:
 
     Args:
         gradients: of each part's blocks, summed over micro-batches.
-        seconds: of each kind of slot and part, a value a micro-batch [s].
+        seconds: of each kind of slot and part, one per micro-batch [s].
         peak: most inputs of parts that each device kept at once [count].
     """
 

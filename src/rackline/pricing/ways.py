@@ -154,6 +154,6 @@ def mean_prefill_chip_s(costs: TokenCosts, lengths: PromptLengths) -> float:
 def prefill_chip_s(costs: TokenCosts, prompt_len: FloatLike) -> Array:
     """Chip-seconds of a prompt token of prompts of one length [s], shape of the lengths.
 
-    A prompt shorter than a pass costs no more a token than one that fills it; its logits are sold as output.
+    A prompt shorter than a pass costs no more per token than one that fills it; its logits are sold as output.
     """
     return costs.prefill_chip_s(np.maximum(np.atleast_1d(as_array(prompt_len)), float(costs.mode.max_batched_tokens)))

@@ -163,7 +163,7 @@ _LABELS: dict[str, tuple[str, Callable[[float], str]]] = {
     "batch_size": ("batch", lambda v: f"{v:.0f}"),
     "tpot_s": ("time per output token", format_seconds),
     "ttft_s": ("time to first token", format_seconds),
-    "output_tokens_per_s_per_chip": ("output tokens/s a chip", lambda v: f"{v:.4g}"),
+    "output_tokens_per_s_per_chip": ("output tokens/s per chip", lambda v: f"{v:.4g}"),
     "output_tokens_per_s": ("output tokens/s", lambda v: f"{v:.4g}"),
     "requests_per_s": ("requests/s", lambda v: f"{v:.4g}"),
     "usd_per_mtok_input": ("$ per M input tokens", format_usd),
