@@ -52,7 +52,9 @@ def _why_flex(batch: SoldTier, terms: Terms) -> str:
     if terms.tpot_s is None:
         return "there is no limit to the time per output token"
     if batch.tpot_s <= terms.tpot_s:
-        return f"the cheapest batch takes {format_seconds(batch.tpot_s)} a token, within {format_seconds(terms.tpot_s)}"
+        return (
+            f"the cheapest batch takes {format_seconds(batch.tpot_s)} per token, within {format_seconds(terms.tpot_s)}"
+        )
     return f"without the limit of {format_seconds(terms.tpot_s)} no way costs less per token"
 
 

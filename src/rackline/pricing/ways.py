@@ -65,7 +65,7 @@ class Way:
         costs: of the deployment by length, for other lengths than the mean.
         lengths: of the prompts.
         output_len: tokens of an answer [tokens].
-        tpot_limit_s: that it keeps, None for none [s].
+        tpot_limit_s: that it meets, None for none [s].
         scheduler: in words.
         batch_size: sequences on one replica [sequences].
         tpot_s: mean time per output token [s].
@@ -128,7 +128,7 @@ class OneDeployment:
         mean = lengths.mean + output_len
         batch, step = costs.decode_batch(mean, tpot_s)
         if batch[0] == 0.0:
-            return f"no batch keeps {tpot_s or 0:.3g} s per token at {mean:,.0f} tokens"
+            return f"no batch meets {tpot_s or 0:.3g} s per token at {mean:,.0f} tokens"
         return Way(
             costs=costs,
             lengths=lengths,
