@@ -172,14 +172,16 @@ def train(stack: Stack, shape: Shape, seed: int, steps: int, batch_size: int = B
     return float(jax.jit(loss)(params, jnp.asarray(unseen)))
 
 
-def gradients_s(stacks: Sequence[Stack], shape: Shape, rounds: int = 4) -> list[float]:
+def gradients_s(stacks: Sequence[Stack], shape: Shape, repeats: int = 4) -> list[float]:
     """Shortest time of the gradient of a batch under each stack, measured in turns [s]."""
     params = init(jax.random.key(0), shape)
     tokens = jnp.zeros((BATCH_SIZE, TOKENS + 1), dtype=jnp.int32)
     calls = [
         partial(jax.jit(jax.grad(partial(batch_loss, shape=shape, stack=stack))), params, tokens) for stack in stacks
     ]
-    return [min(times) for times in zip(*([shortest_s(call, 3) for call in calls] for _ in range(rounds)), strict=True)]
+    return [
+        min(times) for times in zip(*([shortest_s(call, 3) for call in calls] for _ in range(repeats)), strict=True)
+    ]
 
 
 def run(setup: Setup) -> Experiment:
