@@ -172,3 +172,13 @@ class ObserveQuestion(ModelQuestion):
     def high_priority_share(self) -> float:
         """All requests are equal to a server that is observed."""
         return 0.0
+
+    @property
+    def cache_hit(self) -> float:
+        """What a live server finds in its cache follows from the prompts."""
+        return 0.0
+
+    @property
+    def prefix_caching(self) -> bool:
+        """The server's own choice."""
+        return False
