@@ -228,7 +228,7 @@ class _Run:
 
 
 def waits_of(lags: Any) -> Any:
-    """How long events at evenly spread moments wait, from lags that were looked at one after the other [s].
+    """How long events at evenly spread moments wait, from lags sampled one after the other [s].
 
     During a lag of several ticks no other look begins; the moments that fall into it are put back, each with what was
     left of the lag (the correction for coordinated omission).
