@@ -357,7 +357,7 @@ def _multiplier(
             dense = scale.get("gemm", stack.gemm(parts.chip, parts.dtype))
             return dense * scale.get("experts", stack.experts(parts.chip))
         case "attention":
-            flash = stack.flash_forward * scale.get("flash", stack.flash(parts.chip))
+            flash = scale.get("flash", stack.flash(parts.chip))
             return flash if phase == "forward" else flash * stack.flash_backward
         case "head":
             return scale.get("head", stack.gemm(parts.chip, "bf16"))

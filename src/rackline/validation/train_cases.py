@@ -16,7 +16,6 @@ from rackline.training.memory import cheapest_recompute
 from rackline.training.precision import TrainPrecision, train_precision
 from rackline.training.runs import Runs, TrainLayout, replaced
 from rackline.training.stack import (
-    BEFORE_HOPPER,
     IDEAL,
     TrainingStack,
     default_training_stack,
@@ -72,7 +71,7 @@ class TrainCases:
             ),
             "head": np.array([lookup(stack.gemm_slowdown, g, "bf16") for g in self.generations]),
             "experts": np.array([lookup(stack.expert_slowdown, g, "*") for g in self.generations]),
-            "flash": np.array([1.0 if g in BEFORE_HOPPER else stack.flash_since_hopper for g in self.generations]),
+            "flash": np.array([stack.flash_of(g) for g in self.generations]),
             "host": np.where(self.grace, stack.host_grace, 1.0),
         }
 
