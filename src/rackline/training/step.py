@@ -180,7 +180,7 @@ def _assemble(
                     pass
                 case _:
                     assert_never(one.again)
-    held = shards(model, runs, batch.mtp_layers, batch.lora_rank)
+    held = shards(model, runs, batch.mtp_layers, batch.lora_rank, batch.lora_targets)
     shard_gather = exchange_seconds(table, runs, held.dense + held.ends, held.experts)[1]
     trained = (held.adapters, 0.0 * held.experts) if batch.lora_rank else (held.dense + held.ends, held.experts)
     scatter, gather = exchange_seconds(table, runs, *trained)
