@@ -41,7 +41,9 @@ def job(**changes: object) -> TrainJob:
 def test_adapters_on_fewer_products_are_smaller_and_faster() -> None:
     whole = job(lora_rank=16)
     steps = [float(replace(whole, lora_targets=name).step(RUNS).step[0]) for name in ("all", "attention", "qkv")]
-    states = [float(replace(whole, lora_targets=name).memory(RUNS).optimizer[0]) for name in ("all", "attention", "qkv")]
+    states = [
+        float(replace(whole, lora_targets=name).memory(RUNS).optimizer[0]) for name in ("all", "attention", "qkv")
+    ]
     assert steps[0] > steps[1] > steps[2]
     assert states[0] > states[1] > states[2] > 0
 
