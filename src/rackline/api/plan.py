@@ -13,7 +13,7 @@ from rackline.api.plan_parts import PlanInputs, plan_inputs
 from rackline.api.plan_question import PlanQuestion
 from rackline.api.resolve import named
 from rackline.api.starting import LAUNCH_AS, Starting, write_manifests_of
-from rackline.api.uses import Use, with_use
+from rackline.api.uses import Use, use_lines, with_use
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
@@ -82,7 +82,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     report = plan_report if answer.question.full else plan_summary
     yield report(found.plan, width=width, elapsed_s=answer.elapsed_s)
     yield from _lengths_text(found.plan)
-    yield from _use_text(found.use, full=answer.question.full)
+    yield from use_lines(found.use, full=answer.question.full)
     yield from _interval_text(found.plan)
     yield from _more_text(answer.question, found)
 
@@ -95,19 +95,6 @@ def _lengths_text(plan: Plan) -> Iterable[Any]:
     if mixture is not None:
         longest = f"the longest request {mixture.longest_context:,.0f} tokens"
         yield Text(f"lengths of {mixture.name}: {mixture.num_lengths:,}, {longest}", style="dim")
-
-
-def _use_text(use: Use, *, full: bool) -> Iterable[Any]:
-    """Lengths and limits that nobody asked for."""
-    from rich.text import Text
-
-    if not use.text:
-        return
-    others = "" if use.asked else "; --for agents, summarise or batch has others"
-    yield Text(f"{use.text}{others}", style="dim")
-    if full:
-        for source in dict.fromkeys(use.sources.values()):
-            yield Text(f"  {source}", style="dim")
 
 
 def _interval_text(plan: Plan) -> Iterable[Any]:

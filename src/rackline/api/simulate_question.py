@@ -66,6 +66,8 @@ class SimulateQuestion(DraftQuestion):
         ),
     )
     mix: str | None = field(default=None, metadata=shared.within(shared.MIX, _TRAFFIC))
+    use: str | None = field(default=None, metadata=shared.within(shared.USE, _TRAFFIC))
+    cache_hit: Quantity = field(default="0", metadata=shared.within(shared.CACHE_HIT, _TRAFFIC))
     arrival_cv: Quantity = field(
         default="1",
         metadata=option(
