@@ -283,9 +283,8 @@ def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
     if not rank and (question.frozen is not None or question.lora_targets != "all"):
         given = question.frozen or question.lora_targets
         name = "--frozen" if question.frozen else "--lora-targets"
-        raise InputError(
-            what=name, given=given, allowed="only with --lora, which freezes the weights", nearest="--lora 16"
-        )
+        allowed = "only with --lora, which freezes the weights"
+        raise InputError(what=name, given=given, allowed=allowed, nearest="--lora 16")
     types = train_precision(question.precision, cluster.chip, question.optimizer, stack)
     job = TrainJob(
         model=model,

@@ -274,10 +274,10 @@ def _micro_batch(
 
 def _targets(case: Case) -> LoraTargets:
     given = case.text("lora_targets", "all")
-    found = next((name for name in LORA_TARGETS if name == given), None)
-    if found is None:
-        raise InputError(what="lora_targets", given=given, allowed=", ".join(LORA_TARGETS))
-    return found
+    for name in LORA_TARGETS:
+        if name == given:
+            return name
+    raise InputError(what="lora_targets", given=given, allowed=", ".join(LORA_TARGETS))
 
 
 def _unknown_recompute(

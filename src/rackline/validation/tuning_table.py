@@ -25,8 +25,8 @@ _NAMES = (
 )
 """How frameworks write names of models, as (pattern, what rackline writes)."""
 SQUAD_LEN = 200.0
-"""Tokens of a question of SQuAD with its context, weighted by tokens: about 120 words and a question of 11 (Rajpurkar et
-al. 2016, arXiv:1606.05250) (assumed)."""
+"""Tokens of a question of SQuAD with its context, weighted by tokens: about 120 words and a question of 11 (Rajpurkar
+et al. 2016, arXiv:1606.05250) (assumed)."""
 BRIDGE_LORA = (16, "qkv")
 """Rank and targets of the performance recipes of Megatron-Bridge and NeMo: dim 16, target_modules linear_qkv."""
 DEFAULT_RANK = 8
@@ -35,7 +35,7 @@ DEFAULT_RANK = 8
 
 def is_tuning_table(text: str) -> bool:
     """Whether a CSV file has the columns of published fine-tuning steps."""
-    return set(next(csv.reader(text.splitlines()[:1]), [])) >= _COLUMNS
+    return set(text.partition("\n")[0].strip().split(",")) >= _COLUMNS
 
 
 def read_tuning_table(path: Path, text: str, unknown_keys: dict[str, int]) -> list[Case | Unsupported]:
