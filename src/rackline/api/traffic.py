@@ -15,7 +15,7 @@ from rackline.units import parse_bytes, parse_count, parse_per_second, parse_rat
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rackline.simulation import Requests, Slo, TierSpec
+    from rackline.simulation import CacheRules, Requests, Slo, TierSpec
     from rackline.simulation.traces import TimeUnit
     from rackline.simulation.workloads import AnyLengths, Spread
 
@@ -192,3 +192,19 @@ def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[TierSpec, ..
             )
         )
     return tuple(found)
+
+
+def cache_rules_of(question: SimulateQuestion) -> CacheRules:
+    """Eviction and expiry of the prefix cache.
+
+    Raises:
+        UnknownNameError: an unknown eviction policy.
+    """
+    from rackline.simulation import CacheRules
+    from rackline.simulation.evictions import eviction
+
+    return CacheRules(
+        eviction=eviction(question.eviction),
+        ttl_s=math.inf if question.cache_ttl is None else si(question.cache_ttl),
+        ttl_from_use=question.cache_ttl_from == "use",
+    )
