@@ -67,7 +67,7 @@ class TrainingStack:
         return self.flash_of(chip.generation)
 
     def flash_of(self, generation: str) -> float:
-        """The same by generation: FlashAttention-2 before Hopper whatever the stack, since Hopper where it still is."""
+        """The same by generation: FlashAttention-2 before Hopper under every stack, since Hopper where it still is."""
         if generation in BEFORE_HOPPER:
             return self.flash_forward
         return self.flash_forward * self.flash_since_hopper if self.flash_since_hopper > 1.0 else 1.0
