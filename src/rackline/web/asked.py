@@ -20,7 +20,7 @@ from rackline.web.settings import Limits
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 # an absolute path, one of a home folder, or one that begins with . or .., at the start of a text or of one of its
 # parts (KEY=PATH); or one that goes up; or one of Windows
-_PATH = re.compile(r"(?:^|[=,;@\s])(?:[/~]|\.{1,2}(?:[\\/]|$)|[A-Za-z]:[\\/])|[\\/]\.\.(?:[\\/]|$)|\\|\x00")
+_PATH = re.compile(r"(?:^|[=,;@\s])(?:[/~]|\.{1,2}(?:[\\/]|$)|[A-Za-z]:)|[\\/]\.\.(?:[\\/]|$)|\\|\x00")
 _MOST_FIGURES = 16
 _DEEPEST = 64  # levels of an uploaded file that are looked through
 

@@ -8,7 +8,11 @@ from io import StringIO
 from typing import Any
 
 from rackline.api.answer import Answer, Verbatim, answer_of, find_verb
+from rackline.api.question import options
 from rackline.api.watch import Watch
+from rackline.errors import shown
+from rackline.web.offered import ELSEWHERE, OFFERED, offered, taken
+from rackline.web.problem import problem
 
 TEXT_COLUMNS = 80
 
@@ -26,8 +30,28 @@ def question_body(question: Mapping[str, Any], watch: Watch, *, view: bool, figu
         RacklineError: bad input, or a kind of figure that the answer does not have.
     """
     verb = find_verb(str(question["ask"]))
+    if verb.question.ask == "ask":
+        _check_questions(str(question["file"]))
     found = answer_of(verb.question.from_data(question), verb.solve, watch)
     return as_json(view_of(found, figures) if view else found.to_dict())
+
+
+def _check_questions(file: str) -> None:
+    """Refuse a file with questions, or options, that have no endpoint.
+
+    Raises:
+        ProblemError: it has such.
+    """
+    from rackline.api.ask import read_questions
+
+    for number, one in enumerate(read_questions(file), start=1):
+        name = str(one.get("ask", ""))
+        if name in ELSEWHERE:
+            offered(name)
+        for key in one:
+            if name in OFFERED and key in options(find_verb(name).question) and key not in taken(name):
+                detail = f"question {number}: {key}: the server writes no files"
+                raise problem("bad-input", detail, what=key, given=shown(one[key]), allowed="nothing")
 
 
 def openapi_body() -> bytes:

@@ -17,6 +17,7 @@ class Limits:
         uploads: most files of one request [count].
         bodies_bytes: all bodies that are read at a time [bytes].
         answer_s: longest time of an answer, without the wait for a worker [s].
+        grace_s: from a cancellation to the end of a worker that does not obey [s].
         memory_bytes: most memory that a worker may take [bytes].
         kept_bytes: answers that are kept for who asks the same again [bytes].
         quick_wait_s: longest wait for a worker, of a question that takes less than a second [s].
@@ -29,6 +30,7 @@ class Limits:
     uploads: int = 16
     bodies_bytes: int = 64 * 2**20
     answer_s: float = 300.0
+    grace_s: float = 2.0
     memory_bytes: int = 3 * 2**30
     kept_bytes: int = 64 * 2**20
     quick_wait_s: float = 0.6

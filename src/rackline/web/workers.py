@@ -25,7 +25,6 @@ from rackline.web.worker import Progress, Reply, Task, run
 Tell = Callable[[Progress], None]
 """Takes how far an answer is."""
 
-_GRACE_S = 1.0  # from a cancellation to the end of the process, if it does not obey
 _FIRST_WAIT_S = 30.0  # longest wait while no worker has started yet
 _RECYCLED = 0.5  # share of the memory limit above which a worker is replaced
 _MOST_FAILURES = 5  # processes that end one after another before any was ready
@@ -106,7 +105,7 @@ class Process:
             return
         self._send(number)
         with contextlib.suppress(Exception):
-            async with asyncio.timeout(_GRACE_S):
+            async with asyncio.timeout(self._limits.grace_s):
                 await asyncio.shield(reply)
                 return
         self.end()
