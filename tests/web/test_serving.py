@@ -20,9 +20,9 @@ import pytest
 from web_server import Server, children, running
 
 EXPLAIN = {"model": "llama-3.1-8b", "on": "dgx-h100", "batch": 8, "context": "2k", "layout": "tp=1"}
-# minutes of work, with progress in parts
+# minutes of work, with progress in parts; nothing that is compiled first
 LONG = {"model": "llama-3.1-8b", "on": "dgx-h100", "chips": 1, "rate": "5", "input": "1k", "output": "200",
-        "requests": 900_000}  # fmt: skip
+        "requests": 900_000, "prefix_caching": True}  # fmt: skip
 PATIENCE_S = 60.0
 
 
@@ -205,7 +205,7 @@ def command(*words: str, before: str = "") -> subprocess.CompletedProcess[str]:
     ("words", "said"),
     [
         (("web", "--port", "many"), "--port"),
-        (("web", "--port", "70000"), "65535"),
+        (("web", "--port", "70000"), "--port"),
         (("web", "--workers", "0"), "--workers"),
         (("web", "--host", "no such host"), "127.0.0.1"),
         (("web", "--host", "192.0.2.1", "--port", "0"), "--host"),
