@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rackline.catalog import ChipRecord, PowerRecord, chip_record, names
 from rackline.errors import InputError
@@ -188,6 +191,27 @@ def checked_cap(chip: Chip, cap_w: float) -> float:
             nearest=f"{min(max(cap_w, least), power.limit_w):.0f}W",
         )
     return cap_w
+
+
+def drawn_w(chip: Chip, kernel_joules: Any, seconds: Any) -> NDArray[np.float64]:
+    """Mean power of a chip over some time [W].
+
+    Equation:
+        min(idle_w + kernel_joules / seconds, cap or limit)
+
+    Args:
+        chip: with what it draws.
+        kernel_joules: energy of its kernels in that time beyond idle [J].
+        seconds: the time [s].
+
+    Returns:
+        In the shape of both; not a number where nothing is known of the chip.
+    """
+    power = chip.power
+    if power is None:
+        return np.full(np.shape(seconds), np.nan)
+    limit = power.limit_w if chip.power_cap_w is None else chip.power_cap_w
+    return np.minimum(power.idle_w + np.asarray(kernel_joules) / seconds, limit)
 
 
 def wall_w(cluster: Cluster, chip_w: float) -> float:

@@ -30,7 +30,7 @@ class RowNumbers:
         known: whether the stack has this kernel; alternatives that it lacks are dropped.
         evidence, origin: kind of evidence for the numbers, and where they come from.
         median_error: median error on held-out shapes; NaN if unknown [1].
-        clock: share of the clock at which it computes under the chip's power cap, in its rate of compute already [1].
+        clock_share: share of the clock at which it computes under the chip's power cap; its rate has it already [1].
     """
 
     row: Row
@@ -42,7 +42,7 @@ class RowNumbers:
     evidence: str
     origin: str
     median_error: float
-    clock: float = 1.0
+    clock_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ def row_numbers(row: Row, calibration: Calibration, chip: Chip, cluster: Cluster
         evidence=found.evidence,
         origin=found.origin,
         median_error=found.median_error,
-        clock=clock,
+        clock_share=clock,
     )
 
 

@@ -6,11 +6,11 @@ step of a loop of b sequences on a rank decodes b tokens and carries b / (output
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import ClassVar
 
-import numpy as np
-
-from rackline.hardware import Chip, Cluster, wall_w
+from rackline.hardware import Cluster, drawn_w, wall_w
+from rackline.parallel import Layout
 from rackline.passes import Batch
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.serving.steady import Engine
@@ -24,17 +24,21 @@ class Power:
     Args:
         chip_w: mean power of a chip [W].
         wall_w: with its share of host, fans and switches, at the machine's plug [W].
-        basis: "kernels" where it follows from what the chip does; "nameplate" where nothing was measured on its
-            generation, so that it is what the record states for full load.
+        basis: "kernels": from what the chip does; "other generations": with the numbers of chips of other generations;
+            "nameplate": what the record states for full load, where not even the chip's limit is known.
+        cap_w: power cap of the chips; None without one [W].
     """
+
+    json_keys: ClassVar = ("chip_w", "wall_w", "basis", "cap_w")
 
     chip_w: float
     wall_w: float
     basis: str
+    cap_w: float | None = None
 
-    def joules_per(self, chips: float, per_s: float) -> float:
-        """Energy at the plug of one of what `chips` chips do `per_s` times a second [J]."""
-        return self.wall_w * chips / per_s
+    def joules_per_request(self, chips: float, requests_per_s: float) -> float:
+        """Energy at the plug of a request of what `chips` chips serve [J]."""
+        return self.wall_w * chips / requests_per_s
 
 
 def mean_step(engine: Engine, work: Workload | Workloads, sequences: FloatLike) -> Batch:
@@ -66,44 +70,67 @@ def step_joules(engine: Engine, work: Workload | Workloads, sequences: FloatLike
     return joules
 
 
-def drawn_w(chip: Chip, kernel_joules: FloatLike, seconds: FloatLike) -> Array:
-    """Mean power of a chip over some time [W].
-
-    Equation:
-        min(idle_w + kernel_joules / seconds, cap)
-
-    Args:
-        chip: its power; its rated power where nothing is known of it.
-        kernel_joules: energy of its kernels in that time beyond idle [J].
-        seconds: the time [s].
-    """
-    power = chip.power
-    if power is None:
-        return np.full(np.shape(as_array(seconds)), chip.power_w or np.nan)
-    limit = power.limit_w if chip.power_cap_w is None else chip.power_cap_w
-    return np.minimum(power.idle_w + as_array(kernel_joules) / seconds, limit)
-
-
 def power_of(cluster: Cluster, chip_w: float) -> Power | None:
-    """Power of a chip with its share of the machine; None where neither chip nor cluster state any."""
-    if cluster.chip.power is not None:
-        return Power(chip_w=chip_w, wall_w=wall_w(cluster, chip_w), basis="kernels")
-    if cluster.chip.power_w is None and cluster.power_w_per_chip is None:
-        return None
-    chip_w = cluster.chip.power_w or cluster.power_w_per_chip or 0.0
-    whole = cluster.power_w_per_chip or wall_w(cluster, chip_w)
-    return Power(chip_w=chip_w, wall_w=whole, basis="nameplate")
-
-
-def engine_power(engine: Engine, cluster: Cluster, work: Workload, sequences: float, step_s: float) -> Power | None:
-    """Mean power of a chip of an engine in steady state.
+    """Power of a chip with its share of the machine; that of the nameplate where nothing else is known, else None.
 
     Args:
-        sequences: decoding on a rank and pipeline micro-batch [sequences].
-        step_s: mean time from step to step, whatever it consists of [s].
+        chip_w: mean power of the chip itself; not a number where nothing is known of it [W].
     """
-    if cluster.chip.power is None:
-        return power_of(cluster, 0.0)
-    table = engine.table if engine.table.chip == cluster.chip else replace(engine.table, chip=cluster.chip)
-    joules = step_joules(replace(engine, table=table), work, sequences)
-    return power_of(cluster, float(drawn_w(cluster.chip, joules, step_s)))
+    chip = cluster.chip
+    if chip.power is not None:
+        basis = "other generations" if chip.power.other_generation else "kernels"
+        return Power(chip_w=chip_w, wall_w=wall_w(cluster, chip_w), basis=basis, cap_w=chip.power_cap_w)
+    if cluster.power_w_per_chip is None:
+        return None
+    return Power(chip_w=cluster.power_w_per_chip, wall_w=cluster.power_w_per_chip, basis="nameplate")
+
+
+def request_joules(engine: Engine, layout: Layout, work: Workload, sequences: float) -> float:
+    """Energy that the kernels of all chips of a replica take for one request, prompt and output, beyond idle [J].
+
+    Args:
+        sequences: that decode together on a rank and pipeline micro-batch [sequences].
+    """
+    return _of_request(engine, layout, work, sequences, float(step_joules(engine, work, sequences)))
+
+
+def output_joules(engine: Engine, layout: Layout, work: Workload, sequences: float) -> float:
+    """The same for the output alone, on a pool that decodes [J]."""
+    decoding = Batch(
+        decode_sequences=sequences,
+        decode_tokens=engine.speculation.verified_tokens,
+        context_len=work.mean_context,
+        group_tokens=sequences * engine.speculation.verified_tokens * layout.attention_dp,
+    )
+    return _of_request(engine, layout, work, sequences, float(engine.table.kernel_joules(decoding)))
+
+
+def prompt_joules(engine: Engine, layout: Layout, work: Workload, max_batched_tokens: float) -> float:
+    """The same for the prompt alone, in passes full of prompts [J]."""
+    chunk = min(work.new_tokens, max_batched_tokens)
+    full = Batch(
+        prefill_sequences=max_batched_tokens / chunk,
+        chunk_tokens=chunk,
+        prefix_tokens=work.prefix_tokens + (work.new_tokens - chunk) / 2.0,
+        group_tokens=max_batched_tokens * layout.attention_dp,
+    )
+    passes = work.new_tokens / max_batched_tokens  # of one rank, for one prompt
+    chips = layout.chips_per_replica / (layout.pp * layout.attention_dp)
+    return float(engine.table.kernel_joules(full)) * passes * chips
+
+
+def _of_request(engine: Engine, layout: Layout, work: Workload, sequences: float, joules: float) -> float:
+    """Energy of the steps of a request, from that of a step of one chip for one micro-batch, all its layers [J]."""
+    steps = (work.output_len - 1.0) / engine.speculation.tokens_per_step
+    return joules * steps * layout.chips_per_replica / (sequences * layout.attention_dp * layout.pp)
+
+
+def power_at(cluster: Cluster, joules_per_request: float, requests_per_s: float, chips: float) -> Power | None:
+    """Mean power of a chip that serves its share of some requests.
+
+    Args:
+        joules_per_request: of the kernels of all chips that a request runs on, beyond idle [J].
+        requests_per_s: rate of all chips together [requests/s].
+        chips: that serve them [count].
+    """
+    return power_of(cluster, float(drawn_w(cluster.chip, joules_per_request * requests_per_s / chips, 1.0)))
