@@ -137,7 +137,7 @@ def test_only_schedules_that_the_stack_has_are_looked_at(capsys: pytest.CaptureF
 
 
 def test_llama_3_fits_in_its_published_layout(capsys: pytest.CaptureFixture[str]) -> None:
-    """430 TFLOP/s a chip in 9.7 to 10.5 s a step (attention counted or not); the cheapest recompute that fits."""
+    """430 TFLOP/s per chip in 9.7 to 10.5 s a step (attention counted or not); the cheapest recompute that fits."""
     best = answer(
         capsys,
         *("train", "llama-3.1-405b", "--on", "dgx-h100", "--chips", "8192", "--global-batch", "16Mi", "--seq", "8k"),

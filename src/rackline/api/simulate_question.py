@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rackline.api import fields as shared
 from rackline.api.draft import DraftQuestion
-from rackline.api.option import MOST_CHIPS, MOST_TOKENS, Quantity, option, tokens, whole
+from rackline.api.option import MOST_CHIPS, MOST_SECONDS, MOST_TOKENS, Quantity, option, tokens, whole
 
 if TYPE_CHECKING:
     from rackline.api.fields import Sampling
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 SPREADS = ("fixed", "uniform", "exponential", "lognormal")
 RESERVES = ("chunk", "prompt", "final")
 TIME_UNITS = ("s", "ms")
+TTL_STARTS = ("use", "write")
 _TRAFFIC, _SERVER, _CACHE, _POOLS, _LIMITS = "Traffic", "Server", "KV cache", "Prefill pool", "Limits and comparisons"
 
 
@@ -66,6 +67,8 @@ class SimulateQuestion(DraftQuestion):
         ),
     )
     mix: str | None = field(default=None, metadata=shared.within(shared.MIX, _TRAFFIC))
+    use: str | None = field(default=None, metadata=shared.within(shared.USE, _TRAFFIC))
+    cache_hit: Quantity = field(default="0", metadata=shared.within(shared.CACHE_HIT, _TRAFFIC))
     arrival_cv: Quantity = field(
         default="1",
         metadata=option(
@@ -229,6 +232,34 @@ class SimulateQuestion(DraftQuestion):
             "cache tier behind HBM, per rank: NAME=BYTES@RATE[@LATENCY], fastest first; may be repeated",
             several=True,
             repeated=True,
+            group=_CACHE,
+        ),
+    )
+    eviction: str = field(
+        default="lru",
+        metadata=option(
+            "text",
+            "which unused block leaves the prefix cache first: lru, lfu, fifo or cost-aware (by uses and time to "
+            "recompute)",
+            group=_CACHE,
+        ),
+    )
+    cache_ttl: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "seconds",
+            "time after which an unused block of the prefix cache expires, such as 5min; by default never",
+            unit="s",
+            maximum=MOST_SECONDS,
+            group=_CACHE,
+        ),
+    )
+    cache_ttl_from: str = field(
+        default="use",
+        metadata=option(
+            "text",
+            "when the time to expiry begins: at each use (sliding) or once, when the block is written (write)",
+            choices=TTL_STARTS,
             group=_CACHE,
         ),
     )

@@ -15,7 +15,7 @@ from rackline.units import parse_bytes, parse_count, parse_per_second, parse_rat
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rackline.simulation import Requests, Slo, TierSpec
+    from rackline.simulation import CacheRules, Requests, Slo, TierSpec
     from rackline.simulation.traces import TimeUnit
     from rackline.simulation.workloads import AnyLengths, Spread
 
@@ -36,8 +36,28 @@ def requests_of(question: SimulateQuestion, media_tokens: int = 0) -> Requests:
     found = _recorded(question, question.trace) if question.trace is not None else _made(question, media_tokens)
     if question.turns is None and media_tokens:
         found = replace(found, input_len=found.input_len + media_tokens)
+    if question.cache_hit:
+        found = _with_hits(question, found)
     rate_scale = si(question.rate_scale)
     return found.scaled(rate_scale) if rate_scale != 1.0 else found
+
+
+def _with_hits(question: SimulateQuestion, requests: Requests) -> Requests:
+    """The same requests with a share of each prompt in the cache when they arrive.
+
+    Raises:
+        InputError: requests that find what others left in the cache.
+    """
+    import numpy as np
+
+    for name in ("turns", "prefix_caching"):
+        value = getattr(question, name)
+        if value:
+            raise InputError(
+                what="cache_hit", given=question.cache_hit, allowed=f"only without `{name}`, which finds it"
+            )
+    cached = np.rint(requests.input_len * si(question.cache_hit)).astype(np.int64)
+    return replace(requests, computed=np.minimum(cached, requests.input_len - 1))
 
 
 def encoded_over(question: SimulateQuestion, requests: Requests, media_tokens: int) -> float:
@@ -112,7 +132,8 @@ def _lengths(question: SimulateQuestion, more_tokens: int) -> AnyLengths:
         return mixture_of_file(question.mix)
     if question.input is None or question.output is None:
         name = "input" if question.input is None else "output"
-        raise InputError(what=name, given="nothing", allowed="mean tokens per request, such as 2k")
+        allowed = "mean tokens per request, such as 2k, or those of a use, such as `use` chat"
+        raise InputError(what=name, given="nothing", allowed=allowed)
     spread: Spread = next(known for known in SPREADS if known == question.lengths)
     return Lengths(input_len=si(question.input) + more_tokens, output_len=si(question.output), spread=spread)
 
@@ -171,3 +192,19 @@ def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[TierSpec, ..
             )
         )
     return tuple(found)
+
+
+def cache_rules_of(question: SimulateQuestion) -> CacheRules:
+    """Eviction and expiry of the prefix cache.
+
+    Raises:
+        UnknownNameError: an unknown eviction policy.
+    """
+    from rackline.simulation import CacheRules
+    from rackline.simulation.evictions import eviction
+
+    return CacheRules(
+        eviction=eviction(question.eviction),
+        ttl_s=math.inf if question.cache_ttl is None else si(question.cache_ttl),
+        ttl_from_use=question.cache_ttl_from == "use",
+    )
