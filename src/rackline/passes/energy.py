@@ -5,7 +5,7 @@ Both are the line again with other numbers: joules take the place of seconds, en
 
     joules = sum of energies + power · (max t + exposed · (sum t - max t))
 
-so that whatever evaluates seconds (grids of layouts, breakdowns, compiled functions) evaluates joules as well. What the
+so that all that evaluates seconds (grids of layouts, breakdowns, compiled functions) evaluates joules as well. What the
 chip draws when nothing runs is left to the caller, who knows how long the pass takes.
 """
 
