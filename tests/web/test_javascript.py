@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import deploy, numbers
 from node import run
 
+from helpers import deploy, numbers
 from rackline.errors import InputError
 from rackline.parallel import Deployment
 from rackline.passes import PassTable

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from rackline.arch.attention import STATE_BYTES, Attention, Core
 from rackline.arch.ffn import DenseFfn, MoeFfn
 from rackline.arch.origin import Origin

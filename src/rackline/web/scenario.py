@@ -7,7 +7,10 @@ that they fill are those of `rackline.report.live_figures`.
 
 from __future__ import annotations
 
+import functools
+import importlib.resources
 import json
+import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
     from rackline.passes import PassTable, StepPolicy
 
 LONGEST_CONTEXT = 1_048_576.0  # of a model that does not say for how long contexts it was made [tokens]
-LARGEST_BATCH = 16_384
 _AT = ("batch_size", "context_len")
 
 
@@ -45,62 +47,11 @@ class Scenario:
     context: int
 
 
-SCENARIOS = (
-    Scenario(
-        name="deepseek-v3",
-        title="DeepSeek-V3 on 8 chips of a GB200 rack",
-        params={"model": "deepseek-v3", "on": "gb200-nvl72", "layout": "ep=8,attention_dp=8", "calibration": "sglang"},
-        batch=512,
-        context=4096,
-    ),
-    Scenario(
-        name="deepseek-rack",
-        title="DeepSeek-V3 on 64 chips of a GB200 rack",
-        params={
-            "model": "deepseek-v3",
-            "on": "gb200-nvl72",
-            "layout": "ep=64,attention_dp=64",
-            "calibration": "sglang",
-        },
-        batch=4096,
-        context=4096,
-    ),
-    Scenario(
-        name="frontier",
-        title="The lecture's frontier model on a GB200 rack",
-        params={"model": "lecture-frontier", "on": "gb200-nvl72", "layout": "tp=64", "calibration": "unit"},
-        batch=2400,
-        context=100_000,
-    ),
-    Scenario(
-        name="llama-70b",
-        title="Llama 3.1 70B on 8 H100",
-        params={"model": "llama-3.1-70b", "on": "dgx-h100", "layout": "tp=8", "calibration": "trtllm"},
-        batch=64,
-        context=8192,
-    ),
-    Scenario(
-        name="llama-8b",
-        title="Llama 3.1 8B on one H100",
-        params={"model": "llama-3.1-8b", "on": "dgx-h100", "layout": "tp=1", "calibration": "vllm"},
-        batch=64,
-        context=4096,
-    ),
-    Scenario(
-        name="gpt-oss",
-        title="gpt-oss-120b on one B200",
-        params={"model": "gpt-oss-120b", "on": "dgx-b200", "layout": "tp=1", "calibration": "sglang"},
-        batch=256,
-        context=8192,
-    ),
-    Scenario(
-        name="deepseek-sparse",
-        title="DeepSeek-V3.2 (sparse attention) on 8 B200",
-        params={"model": "deepseek-v3.2", "on": "dgx-b200", "layout": "ep=8,attention_dp=8", "calibration": "sglang"},
-        batch=256,
-        context=65_536,
-    ),
-)
+@functools.cache
+def scenarios() -> tuple[Scenario, ...]:
+    """The scenarios that the page offers, in order."""
+    text = importlib.resources.files("rackline.web").joinpath("scenarios.toml").read_text("utf-8")
+    return tuple(Scenario(**one) for one in tomllib.loads(text)["scenario"])
 
 
 def scenario_script(scenario: Scenario) -> str:
