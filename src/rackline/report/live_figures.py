@@ -12,7 +12,7 @@ from rackline.report.axes import Measure, hover, text_of
 from rackline.report.figure import Figure
 from rackline.report.layers import SERIES, Layer
 
-ROWS, MARKS, REGIONS = "rows", "marks", "regions"
+ROWS, MARKS, REGIONS, DIAGONAL = "rows", "marks", "regions", "diagonal"
 Scale = Literal["log", "linear"]
 
 
@@ -47,6 +47,11 @@ def live_params(channels: str = "xy", low: float = 1.0, high: float = 10.0) -> l
     return found
 
 
+def empty(*names: str) -> dict[str, list[Any]]:
+    """Data sets that wait for their rows."""
+    return {name: [] for name in names}
+
+
 def live_lines(
     title: str,
     x: Measure,
@@ -67,10 +72,9 @@ def live_lines(
     colours = {
         "field": "place",
         "type": "nominal",
-        "scale": {"domain": list(range(8)), "range": {"expr": "palette"}},
+        "scale": {"domain": list(range(8))},
         "legend": None,
     }
-    params = [*live_params(), {"name": "palette", "value": ["#000"] * 8}]
     lines: Layer = {
         "field": "style",
         "type": "nominal",
@@ -81,12 +85,12 @@ def live_lines(
     along = {"field": x.field, "type": "quantitative"}
     layers: list[Layer] = [
         {
-            "data": {"name": REGIONS, "values": []},
+            "data": {"name": REGIONS},
             "mark": {"type": "rect", "style": "band"},
             "encoding": {"x": {**across, "field": "low"}, "x2": {"field": "high"}},
         },
         {
-            "data": {"name": ROWS, "values": []},
+            "data": {"name": ROWS},
             "mark": {"type": "line", "clip": True},
             "encoding": {
                 **place,
@@ -98,25 +102,25 @@ def live_lines(
             },
         },
         {
-            "data": {"name": ROWS, "values": []},
+            "data": {"name": ROWS},
             "transform": transforms,
             "mark": {"type": "point", "opacity": 0, "size": 120, "clip": True},
             "encoding": {**place, "tooltip": tooltip},
         },
         {
-            "data": {"name": MARKS, "values": []},
+            "data": {"name": MARKS},
             "transform": [{"filter": f"isValid(datum['{x.field}']) && !isValid(datum['{y.field}'])"}],
             "mark": {"type": "rule", "style": "limit"},
             "encoding": {"x": across},
         },
         {
-            "data": {"name": MARKS, "values": []},
+            "data": {"name": MARKS},
             "transform": [{"filter": f"isValid(datum['{y.field}']) && !isValid(datum['{x.field}'])"}],
             "mark": {"type": "rule", "style": "reference"},
             "encoding": {"y": up},
         },
         {
-            "data": {"name": MARKS, "values": []},
+            "data": {"name": MARKS},
             "transform": [{"filter": f"isValid(datum['{x.field}']) && isValid(datum['{y.field}'])"}],
             "mark": {"type": "point", "style": "best"},
             "encoding": place,
@@ -125,7 +129,12 @@ def live_lines(
     return Figure(
         title=title,
         description=description or title,
-        spec={"params": params, "data": {"values": []}, "layer": layers},
+        spec={
+            "params": live_params(),
+            "datasets": empty(ROWS, MARKS, REGIONS),
+            "data": {"name": ROWS},
+            "layer": layers,
+        },
     )
 
 
@@ -138,7 +147,8 @@ def live_bars(title: str, x: Measure, y: Measure, *, colour_title: str, names: l
         description=title,
         spec={
             "params": live_params("x", 0.0, 1.0),
-            "data": {"name": ROWS, "values": []},
+            "datasets": empty(ROWS),
+            "data": {"name": ROWS},
             "transform": transforms,
             "mark": {"type": "bar", "cornerRadius": 1},
             "encoding": {
@@ -166,7 +176,8 @@ def live_matrix(title: str, measure: Measure, *, x: str, y: str) -> Figure:
         title=title,
         description=title,
         spec={
-            "data": {"name": ROWS, "values": []},
+            "datasets": empty(ROWS),
+            "data": {"name": ROWS},
             "transform": transforms,
             "mark": {"type": "rect"},
             "encoding": {
@@ -189,7 +200,7 @@ def live_points(title: str, x: Measure, y: Measure, *, names: list[str], shown: 
     transforms, tooltip = hover([*shown, x, y])
     diagonal: list[Layer] = [
         {
-            "data": {"name": "diagonal", "values": []},
+            "data": {"name": DIAGONAL},
             "mark": {"type": "line", "style": "reference", "clip": True},
             "encoding": {"x": across, "y": up, "detail": {"field": "series", "type": "nominal"}},
         }
@@ -199,11 +210,12 @@ def live_points(title: str, x: Measure, y: Measure, *, names: list[str], shown: 
         description=title,
         spec={
             "params": live_params(),
-            "data": {"values": []},
+            "datasets": empty(ROWS, DIAGONAL),
+            "data": {"name": ROWS},
             "layer": [
                 *diagonal,
                 {
-                    "data": {"name": ROWS, "values": []},
+                    "data": {"name": ROWS},
                     "transform": transforms,
                     "mark": {"type": "point", "size": 30, "opacity": 0.55, "clip": True},
                     "encoding": {

@@ -122,6 +122,7 @@ def _time(name: str, table: PassTable, policy: StepPolicy) -> dict[str, Any]:
                     "stream": one.row.stream,
                     "choice": one.row.choice,
                     "fabric": one.row.is_fabric,
+                    "readsCache": any(name.startswith("kv_") for name in one.row.features()),
                     "formula": one.row.formula,
                 }
                 for one in numbers
