@@ -9,7 +9,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Explore": ("sweep", "sweep-show"),
     "Understand": ("explain", "fit", "simulate", "encode", "infer-prices"),
     "Measure": ("validate", "calibrate"),
-    "Learn": ("lecture", "lab"),
+    "Learn": ("lecture", "lab", "web"),
     "Catalogue": ("models", "chips", "clusters", "memory", "new"),
     "Programs": ("ask", "schema"),
 }
@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, str] = {
     "calibrate": "Fit calibrations to tables of measured operations.",
     "lecture": "Check the lecture's claims, and where they stop holding.",
     "lab": "Run the lecture's mechanisms at small scale, and measure them.",
+    "web": "The page with its figures, and the HTTP API, on this machine.",
     "chips": "The chips, or one with the sources of its numbers.",
     "clusters": "The clusters, or one with the sources of its numbers.",
     "models": "The models, or one: parameters, FLOP and KV per token.",
@@ -164,6 +165,11 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
 
     rackline lab cipher --quick
     rackline lab all --quick --report lab.html
+""",
+    "web": """Examples:
+
+    rackline web
+    rackline web --port 8080 --no-browser
 """,
     "lecture": """Examples:
 

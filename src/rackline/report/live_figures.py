@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rackline.report.axes import Measure, hover, text_of
 from rackline.report.figure import Figure
-from rackline.report.layers import SERIES, Layer
+from rackline.report.layers import Layer
 
 ROWS, MARKS, REGIONS, DIAGONAL = "rows", "marks", "regions", "diagonal"
 Scale = Literal["log", "linear"]
@@ -68,7 +68,6 @@ def live_lines(
     """
     across, up = live_axis("x", x, x_scale), live_axis("y", y, y_scale)
     place: Layer = {"x": across, "y": up}
-    transforms, tooltip = hover([SERIES, x, y])
     colours = {
         "field": "place",
         "type": "nominal",
@@ -100,12 +99,6 @@ def live_lines(
                 "strokeWidth": width,
                 "order": along,
             },
-        },
-        {
-            "data": {"name": ROWS},
-            "transform": transforms,
-            "mark": {"type": "point", "opacity": 0, "size": 120, "clip": True},
-            "encoding": {**place, "tooltip": tooltip},
         },
         {
             "data": {"name": MARKS},

@@ -54,7 +54,7 @@
   /** The pass as `rackline explain` takes it. */
   function explained(/** @type {any} */ facts, /** @type {string} */ basis, /** @type {number} */ batch, /** @type {number} */ context) {
     const { model, on, ...rest } = facts.params;
-    const options = { on, batch, context, ...rest, ...(basis === "blackboard" ? { calibration: "unit", policy: "blackboard" } : {}) };
+    const options = { on, batch, context, ...rest, ...(basis === "blackboard" ? { calibration: "unit", policy: "blackboard", ...(rest.calibration !== "unit" ? { stack: rest.calibration } : {}) } : {}) };
     return parts.spelled("explain", [model], options);
   }
 
@@ -81,12 +81,14 @@
         name: "step",
         title: "Time of a decode step",
         spec: site.figures.batch_step,
+        hover: ["batch_size", "whole", "seconds", "seconds"],
         measures: [["series", "series", ""], ["batch_size", "batch size", "whole"], ["seconds", "time", "seconds"]],
       });
       const cost = new rackline.Figure({
         name: "cost",
         title: "Cost of a million output tokens",
         spec: site.figures.batch_cost,
+        hover: ["batch_size", "whole", "usd_per_mtok", "usd"],
         measures: [["batch_size", "batch size", "whole"], ["usd_per_mtok", "cost", "usd"], ["tokens_per_s_per_user", "tokens/s of each user", "number"]],
       });
       const why = parts.why();
@@ -150,9 +152,13 @@
         rackline.answer(
           `A step with ${text.whole(batch)} ${batch === 1 ? "sequence" : "sequences"} takes ${text.seconds(here.seconds)}, most of it ${binding(here.binds)}, and a million output tokens cost ${text.usd(money.usdPerMtok)}. ${turn}. ${room}${banded(time, here.seconds)}`,
         );
-        why.update(here);
         const { command, python } = explained(scenario.facts, basis, batch, context);
-        commands.update(command, python);
+        rackline.later(() => {
+          why.update(here);
+          commands.update(command, python);
+          if (place.isConnected) place.setAttribute("data-ready", "");
+        });
+        place.removeAttribute("data-ready");
         return undefined;
       }
 

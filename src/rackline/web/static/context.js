@@ -32,12 +32,14 @@
         name: "context-step",
         title: "Time of a decode step",
         spec: site.figures.context_step,
+        hover: ["context_len", "whole", "seconds", "seconds"],
         measures: [["series", "series", ""], ["context_len", "context length", "whole"], ["seconds", "time", "seconds"]],
       });
       const fits = new rackline.Figure({
         name: "context-fits",
         title: "Sequences that fit beside the weights",
         spec: site.figures.context_fits,
+        hover: ["context_len", "whole", "sequences", "whole"],
         measures: [["series", "deployment", ""], ["context_len", "context length", "whole"], ["sequences", "sequences", "whole"], ["held_bytes", "cache of a sequence on one chip", "bytes"]],
       });
       const why = parts.why();
@@ -117,9 +119,13 @@
         rackline.answer(
           `At ${text.whole(context)} tokens a step of ${text.whole(batch)} sequences takes ${text.seconds(here.seconds)}, and ${text.whole(now)} such sequences fit. ${turn}.${other ? ` With ${other.facts.title}, the same batch takes ${text.seconds(pass.seconds(other, pass.timing(other, basis), batch, Math.min(context, other.facts.longestContext)))}.` : ""}${banded(time, here.seconds)}`,
         );
-        why.update(here);
         const { command, python } = explained(scenario.facts, basis, batch, context);
-        commands.update(command, python);
+        rackline.later(() => {
+          why.update(here);
+          commands.update(command, python);
+          if (place.isConnected) place.setAttribute("data-ready", "");
+        });
+        place.removeAttribute("data-ready");
         return undefined;
       }
 

@@ -203,5 +203,13 @@
     };
   }
 
-  Object.assign(rackline, { controls: { slider, select, toggle, entry, form, frames }, frames: /** @type {number[]} */ ([]) });
+  let timer = 0;
+  /** What follows a move once the hand rests: tables and texts, which need not keep up with each frame.
+   * @param {() => void} act */
+  function later(act) {
+    clearTimeout(timer);
+    timer = window.setTimeout(act, 90);
+  }
+
+  Object.assign(rackline, { later, controls: { slider, select, toggle, entry, form, frames }, frames: /** @type {number[]} */ ([]) });
 })();

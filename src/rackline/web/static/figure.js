@@ -21,7 +21,7 @@
 
   class Figure {
     /** @param {{title: string, name: string, spec: any, height?: number, measures?: [string, string, string][],
-     *   legend?: boolean, fixed?: boolean}} options  measures: field, title and kind of the columns of its table */
+     *   hover?: [string, string, string, string], fixed?: boolean}} options  measures: field, title and kind of the columns of its table */
     constructor(options) {
       this.options = options;
       /** @type {Row} */
@@ -29,7 +29,8 @@
       /** @type {Row} */
       this.signals = {};
       this.description = options.spec.description || options.title;
-      this.place = el("div", { class: "drawing", role: "img", "aria-label": this.description });
+      this.canvas = el("div", { "aria-hidden": "true" });
+      this.place = el("div", { class: "drawing", role: "img", "aria-label": this.description }, this.canvas);
       if (!options.fixed) this.place.style.height = `${options.height || 340}px`;
       this.legend = el("div", { class: "legend", "aria-hidden": "true" });
       this.table = el("details", { class: "data" }, el("summary", { text: "Data" }));
@@ -46,6 +47,7 @@
       );
       this.repaint = () => this.embed();
       rackline.repaints.add(this.repaint);
+      rackline.drawn.set(options.name, this);
       this.watch = new ResizeObserver(() => this.resize());
       this.watch.observe(this.place);
     }
@@ -96,10 +98,10 @@
       const spec = dressed(this.options.spec, rackline.look(), width, height);
       const compiled = vegaLite.compile(spec, { logger: quiet }).spec;
       if (this.view) this.view.finalize();
-      this.place.replaceChildren();
+      this.canvas.replaceChildren();
       this.view = new vega.View(vega.parse(compiled, undefined, { ast: true }), {
         renderer: "svg",
-        container: this.place,
+        container: this.canvas,
         expr: vega.expressionInterpreter,
         hover: true,
         tooltip: tooltip,
@@ -107,7 +109,31 @@
       });
       this.width = width;
       this.push();
+      if (this.options.hover) this.listen();
       return undefined;
+    }
+
+    /** Numbers of all series beside the pointer. */
+    listen() {
+      const [x, xKind, y, yKind] = /** @type {string[]} */ (this.options.hover);
+      this.view.addEventListener("mousemove", (/** @type {MouseEvent} */ event) => {
+        const [left] = this.view.origin();
+        const at = this.view.scale("x").invert(event.clientX - this.place.getBoundingClientRect().left - left);
+        /** @type {Map<string, Row>} */
+        const nearest = new Map();
+        const far = (/** @type {Row} */ row) => Math.abs(Math.log(row[x] / at));
+        for (const row of this.all()) {
+          const best = nearest.get(row.series);
+          if (!best || far(row) < far(best)) nearest.set(row.series, row);
+        }
+        const rows = [...nearest.values()];
+        if (!rows.length || !(at > 0)) return tooltip(null, event, null, null);
+        return tooltip(null, event, null, {
+          [this.columns().find(([name]) => name === x)?.[1] || x]: text.of(xKind, rows[0][x]),
+          ...Object.fromEntries(rows.map((row) => [row.series, text.of(yKind, row[y])])),
+        });
+      });
+      this.view.addEventListener("mouseout", (/** @type {MouseEvent} */ event) => tooltip(null, event, null, null));
     }
 
     resize() {
@@ -196,6 +222,7 @@
 
     leave() {
       rackline.repaints.delete(this.repaint);
+      rackline.drawn.delete(this.options.name);
       this.watch.disconnect();
       if (this.view) this.view.finalize();
     }
@@ -236,5 +263,5 @@
     setTimeout(() => URL.revokeObjectURL(address), 10000);
   }
 
-  Object.assign(rackline, { Figure, save });
+  Object.assign(rackline, { Figure, save, drawn: /** @type {Map<string, Figure>} */ (new Map()) });
 })();
