@@ -17,6 +17,7 @@ MODULES = {
     "calibrate": "api.calibrate",
     "lecture": "api.lecture",
     "lab": "api.lab",
+    "measure": "api.measure",
     "chips": "api.chips",
     "clusters": "api.clusters",
     "models": "api.models",
