@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,15 +123,17 @@ def test_passes_of_the_engine_are_those_of_the_transformer() -> None:
     texts = [np.array(jax.random.randint(jax.random.key(7 + n), (5 + n,), 0, 64), dtype=np.int32) for n in range(2)]
     none = np.zeros(0, dtype=np.int32)
     empty = [jnp.zeros((2, 2, 2 * BLOCK, 8)) for _ in range(2)]
-    first, cache = one_pass(params, (empty, list(empty)), none, none, texts[0], 0, shape)
+    run = jax.jit(partial(one_pass, shape=shape))
+    first, cache = run(params, (empty, list(empty)), none, none, texts[0], 0)
     newest, lengths = np.array(first), np.array([5], dtype=np.int32)
-    both, cache = one_pass(params, cache, newest, lengths, texts[1], 1, shape)
+    both, cache = run(params, cache, newest, lengths, texts[1], 1)
     whole = np.concatenate([texts[0], newest])
-    wanted = [int(jnp.argmax(logits(params, text, shape)[-1])) for text in (texts[0], whole, texts[1])]
+    plain = jax.jit(partial(logits, shape=shape))
+    wanted = [int(jnp.argmax(plain(params, text)[-1])) for text in (texts[0], whole, texts[1])]
     assert [int(first[0]), *both.tolist()] == wanted
-    again, _ = one_pass(params, cache, both, np.array([6, 6], dtype=np.int32), none, 0, shape)
+    again, _ = run(params, cache, both, np.array([6, 6], dtype=np.int32), none, 0)
     texts = [np.concatenate([whole, both[:1]]), np.concatenate([texts[1], both[1:]])]
-    assert again.tolist() == [int(jnp.argmax(logits(params, text, shape)[-1])) for text in texts]
+    assert again.tolist() == [int(jnp.argmax(plain(params, text)[-1])) for text in texts]
 
 
 def test_a_machine_file_names_what_is_wrong(tmp_path: Path) -> None:
@@ -178,14 +181,15 @@ def test_a_fit_finds_the_numbers_that_made_its_passes() -> None:
     from rackline.lab.transformer import Shape
 
     assert processor().cores >= 1
-    table = deployment_of(Shape(num_layers=3, d_model=1024, num_q_heads=16, num_kv_heads=4, head_dim=64)).table()
-    rates = {"product_compute": 8e10, "product_memory": 1.5e10, "cache_memory": 4e9, "prompt_compute": 5e10}
-    true = {**{name: one.start for name, one in starts(1e-5).items()}, **rates, "token_memory": 0.9}
+    shape = Shape(num_layers=3, d_model=1024, num_q_heads=16, num_kv_heads=4, head_dim=64, d_ff=2816, vocab_size=8192)
+    table = _scaled(deployment_of(shape).table())
+    shares = {"product_compute": 0.9, "product_memory": 0.5, "cache_memory": 0.15, "prompt_compute": 0.3}
+    true = {**{name: one.start for name, one in starts(1e-5).items()}, **shares, "token_memory": 0.1}
     limits = Limits(sequences=16, context_len=1024, prompt_tokens=256)
     works, unseen = fitted_works(limits), held_out_works(limits)
     made = table.with_calibration(calibration_of(true, "made", "made"))
-    fit = fitted(_scaled(table), works, list(made.seconds(batch_of(list(works)))), 1e-5, "made")
-    found = _scaled(table).with_calibration(fit.calibration).seconds(batch_of(list(unseen)))
+    fit = fitted(table, works, list(made.seconds(batch_of(list(works)))), 1e-5, "made")
+    found = table.with_calibration(fit.calibration).seconds(batch_of(list(unseen)))
     assert np.max(np.abs(found / made.seconds(batch_of(list(unseen))) - 1.0)) < 0.25
     assert fit.determined["product_memory"] > fit.determined["context_s"]
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from scipy.optimize import least_squares
+from scipy.optimize import least_squares  # pyright: ignore[reportUnknownVariableType]
 
 from rackline.lab.measurement.engine import Work, batch_of
 from rackline.passes import Calibration, OperationCalibration, PassTable
@@ -62,7 +63,11 @@ def calibration_of(values: Mapping[str, float], name: str, engine: str) -> Calib
         name: of the calibration.
         engine: whose passes it describes.
     """
-    launch = {"overhead_s": values["launch_s"], "evidence": "measured", "origin": f"{engine}, this machine"}
+    launch: dict[str, Any] = {
+        "overhead_s": values["launch_s"],
+        "evidence": "measured",
+        "origin": f"{engine}, this machine",
+    }
     memory = min(values["token_memory"], 1.0)
     operations = {
         "gemm": OperationCalibration(

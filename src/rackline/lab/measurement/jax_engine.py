@@ -5,6 +5,7 @@ together. Each sequence attends to what it has cached, in blocks, as far as the 
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
 
 from __future__ import annotations
 

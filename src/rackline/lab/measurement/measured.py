@@ -245,7 +245,8 @@ def _device(kind: str) -> Device:
         return processor()
     import jax
 
-    found: Any = jax.devices(kind)
+    devices: Any = jax.devices  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    found = devices(kind)
     return accelerator(found[0], len(found))
 
 

@@ -1,12 +1,13 @@
 """What a device reaches without an engine: memory, products, launches, exchanges between local devices (by JAX)."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -74,7 +75,7 @@ Trial = tuple[Rate, Callable[[], float]]
 def _reached(rate: Rate, times: Repeated) -> Rate:
     """The rate at the time that was measured; until then its value is the amount of work."""
     value = times.typical_s if rate.unit == "s" else rate.value / times.typical_s
-    return Rate(**{**{name: getattr(rate, name) for name in Rate.__slots__}, "value": value, "spread": times.spread})
+    return replace(rate, value=value, spread=times.spread)
 
 
 def _timed(run: Callable[..., Any], *arguments: Any) -> float:
@@ -141,7 +142,7 @@ def _launch() -> list[Trial]:
 
 def _exchanges() -> list[Trial]:
     """All-reduce between the local devices; those of one processor stand for the way of the program, not of links."""
-    devices = jax.local_devices(backend=jax.config.jax_default_device.platform)
+    devices = jax.local_devices(backend=jnp.zeros(1).device.platform)
     if len(devices) < 2:
         return []
     mesh = Mesh(np.array(devices), ("all",))
