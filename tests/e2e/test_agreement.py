@@ -132,7 +132,7 @@ class Asked:
         """The bare cost, by `price`."""
         return rl.price(
             self.name, on=self.on, precision=self.label, layout=self.layout, margin=0, utilisation=1,
-            contexts=self.given, output=self.made, tpot=None, margin_at="longest",
+            contexts=self.given, output=self.made, tpot="1d", margin_at="longest",
         ).to_dict()  # fmt: skip
 
     @cached_property

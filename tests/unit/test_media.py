@@ -127,13 +127,13 @@ def test_conversations_bring_images_with_each_message(vl: str) -> None:
 
 def test_price_has_a_price_of_the_images(vl: str) -> None:
     found = rl.price(vl, images=2, contexts="4k,32k", layout="tp=1", **ON)
-    media = found.result.media[0]
+    media = found.result.offered.media[0]
     assert (media.until_len, media.tokens) == (4000, TOKENS)
     encoder_s = rl.encode(vl, images=2, prompt=1, layout="tp=1", **ON).result.towers[0].seconds
     assert media.encoder_chip_s == pytest.approx(encoder_s, rel=0.35)
-    tokens_usd = TOKENS * found.result.tiers[0].input_usd
+    tokens_usd = TOKENS * found.result.offered.tiers[0].input_usd
     assert media.usd > tokens_usd
-    assert rl.price(vl, contexts="4k", layout="tp=1", **ON).result.media == ()
+    assert rl.price(vl, contexts="4k", layout="tp=1", **ON).result.offered.media == ()
 
 
 def test_what_has_no_tower_is_refused(vl: str) -> None:

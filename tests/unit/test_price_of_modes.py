@@ -19,7 +19,7 @@ MARGIN = 0.4
 
 @cache
 def sold(name: str, on: str, contexts: str, **more: Any) -> Offered:
-    return rl.price(name, on=on, contexts=contexts, margin=MARGIN, **more).result
+    return rl.price(name, on=on, contexts=contexts, margin=MARGIN, **more).result.offered
 
 
 SOLD = (
@@ -144,7 +144,7 @@ def test_prices_that_coincide_say_why() -> None:
     loose = sold("llama-3.1-8b", "dgx-h100", "8k", tpot="1s", utilisation=1)
     assert any("flex costs what batch does: the cheapest batch takes" in why for why in loose.coincide)
     assert any("standard costs what flex does" in why and "no hours are left over" in why for why in loose.coincide)
-    none = sold("llama-3.1-8b", "dgx-h100", "8k", tpot=None)
+    none = sold("llama-3.1-8b", "dgx-h100", "8k", use="batch")
     assert any("there is no limit to the time per output token" in why for why in none.coincide)
     tight = sold("llama-3.1-8b", "dgx-h100", "8k", tpot="8ms")
     assert not any("flex" in why for why in tight.coincide)

@@ -10,11 +10,11 @@ from rackline.api.answer import Answer, asks
 from rackline.api.compare_question import CompareQuestion
 from rackline.api.option import texts
 from rackline.api.resolve import Lookup, lookup_of
+from rackline.api.uses import Use, use_lines
 from rackline.api.watch import Watch
 from rackline.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
-    from rackline.api.uses import Use
     from rackline.catalog import RentKind
     from rackline.hardware import Chip, Cluster
     from rackline.report.compare_report import Comparison, Side
@@ -45,7 +45,7 @@ class Compared:
 
 def _text(answer: Answer[CompareQuestion, Compared], width: int) -> Iterable[Any]:
     from rackline.report.compare_report import compare_report
-    from rackline.report.deployments_report import changes_report, deployments_report
+    from rackline.report.deployments_report import changes_report, deployments_report, fleets_report
 
     found = answer.result
     rows = [(side.name, side.deployed, side.values) for side in found.sides if side.deployed is not None]
@@ -53,11 +53,14 @@ def _text(answer: Answer[CompareQuestion, Compared], width: int) -> Iterable[Any
         yield compare_report(found.sides, what=found.kind, prices=found.prices, width=width)
         return
     yield deployments_report(rows, prices=found.prices, width=width)
+    fleets = fleets_report(rows, width=width)
+    if fleets is not None:
+        yield ""
+        yield fleets
     if found.changes:
         yield ""
         yield changes_report(found.changes, found.why, planned=found.sides[1].name)
-    if found.use is not None and found.use.text:
-        yield found.use.text
+    yield from use_lines(found.use)
 
 
 def _data(answer: Answer[CompareQuestion, Compared]) -> Comparison:
@@ -99,7 +102,7 @@ def compare(question: CompareQuestion, watch: Watch) -> Compared:
         raise InputError(what="names", given=" ".join(names), allowed=allowed)
     if deployments:
         return _deployments(question, watch)
-    for name in ("stack", "now"):
+    for name in ("stack", "now", "use", "mix", "trace", "traffic", "requests", "users"):
         if getattr(question, name) is not None:
             raise InputError(what=name, given=getattr(question, name), allowed="only with deployments, MODEL@CLUSTER")
     return _of_the_catalogue(names, question.rent, lookup_of(question, watch))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from rackline.api.option import texts
 from rackline.api.plan import searched
-from rackline.api.plan_parts import PlanInputs, plan_inputs
+from rackline.api.plan_parts import PlanInputs, plan_inputs, plan_question_of
 from rackline.api.plan_question import PlanQuestion
 from rackline.api.uses import with_use
 from rackline.api.watch import Watch
@@ -115,13 +115,9 @@ def asked_of(question: CompareQuestion, rent: str | None) -> list[Asked]:
 
 
 def _plan_question(question: CompareQuestion, model: str, on: str, rent: str | None, engine: str) -> PlanQuestion:
-    """The question of a plan, with all options that both have."""
-    both = {one.name for one in fields(PlanQuestion)} & {one.name for one in fields(question)}
-    values: dict[str, Any] = {name: getattr(question, name) for name in both if name != "ask"}
-    values |= {"model": model, "on": on, "rent": rent}
-    if engine:
-        values |= {"calibration": engine.partition("=")[0].strip(), "launch": engine}
-    return PlanQuestion(**values)
+    """The question of one plan, under an engine if one is named."""
+    of_engine = {"calibration": engine.partition("=")[0].strip(), "launch": engine} if engine else {}
+    return plan_question_of(question, model=model, on=on, rent=rent, **of_engine)
 
 
 def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[Side], Use]:
@@ -132,6 +128,7 @@ def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[Side], Use]:
     """
     from rackline.report.compare_report import deployment_side
     from rackline.report.deployments_report import Band
+    from rackline.search.fleet import plan_fleet
     from rackline.validation.intervals import of_candidate
 
     uses: list[Use] = []
@@ -149,7 +146,9 @@ def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[Side], Use]:
             of_candidate(found.best, found.model, found.cluster.chip.name, found.calibration.name) if found.best else []
         )
         bands = {each.metric: Band(low=each.low, high=each.high) for each in known}
-        sides.append(deployment_side(one.name, found, engine=engine, bands=bands, today=one.now is not None))
+        fleet = plan_fleet(given.traffic, found, given.prefill_cluster, given.users)
+        today = one.now is not None
+        sides.append(deployment_side(one.name, found, engine=engine, bands=bands, fleet=fleet, today=today))
     return sides, uses[0]
 
 

@@ -55,8 +55,8 @@ MIX = option(
 )
 USE = option(
     "text",
-    "what it is for, which gives the lengths and limits that are not asked for: chat (the default), agents, summarise "
-    "or batch (no limits), or a TOML file",
+    "what it is for, which gives the lengths and limits that are not asked for: chat, agents, summarise or batch (no "
+    "limits), or a TOML file",
     flag="--for",
 )
 THINK_TIME = option(
@@ -64,6 +64,39 @@ THINK_TIME = option(
     "think time: mean pause between an answer and the user's next request, such as 10s",
     unit="s",
     zero=True,
+)
+
+TRACE = option("text", "several lengths at once: those of recorded requests, in the formats that `simulate` reads")
+CACHE_HIT = option(
+    "fraction",
+    "prefix cache hit rate: share of prompt tokens already in the KV cache, such as 50%",
+    unit="1",
+    maximum=0.9999,
+    zero=True,
+)
+FLEET = "Fleet"
+TRAFFIC = option(
+    "per_second",
+    "output tokens to serve, such as 50M/s or 2T/day: prints the replicas, racks, watts and dollars needed",
+    unit="token/s",
+    maximum=1e15,
+    group=FLEET,
+)
+REQUESTS = option(
+    "per_second",
+    "the same for requests, such as 50/s, 3k/min or 1M/h",
+    unit="request/s",
+    maximum=1e12,
+    group=FLEET,
+)
+USERS = whole("the same for interactive users, of whom each waits for an answer or thinks", group=FLEET)
+PEAK_OVER_MEAN = option(
+    "count",
+    "peak-to-mean ratio: traffic of the busiest hour over its mean, such as 1.8",
+    unit="1",
+    minimum=1.0,
+    maximum=1e3,
+    group=FLEET,
 )
 
 

@@ -13,7 +13,7 @@ from rackline.api.plan_parts import PlanInputs, plan_inputs
 from rackline.api.plan_question import PlanQuestion
 from rackline.api.resolve import named
 from rackline.api.starting import LAUNCH_AS, Starting, write_manifests_of
-from rackline.api.uses import Use, with_use
+from rackline.api.uses import Use, use_lines, with_use
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
@@ -82,7 +82,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     report = plan_report if answer.question.full else plan_summary
     yield report(found.plan, width=width, elapsed_s=answer.elapsed_s)
     yield from _lengths_text(found.plan)
-    yield from _use_text(found.use, full=answer.question.full)
+    yield from use_lines(found.use, full=answer.question.full)
     yield from _interval_text(found.plan)
     yield from _more_text(answer.question, found)
 
@@ -95,19 +95,6 @@ def _lengths_text(plan: Plan) -> Iterable[Any]:
     if mixture is not None:
         longest = f"the longest request {mixture.longest_context:,.0f} tokens"
         yield Text(f"lengths of {mixture.name}: {mixture.num_lengths:,}, {longest}", style="dim")
-
-
-def _use_text(use: Use, *, full: bool) -> Iterable[Any]:
-    """Lengths and limits that nobody asked for."""
-    from rich.text import Text
-
-    if not use.text:
-        return
-    others = "" if use.asked else "; --for agents, summarise or batch has others"
-    yield Text(f"{use.text}{others}", style="dim")
-    if full:
-        for source in dict.fromkeys(use.sources.values()):
-            yield Text(f"  {source}", style="dim")
 
 
 def _interval_text(plan: Plan) -> Iterable[Any]:
@@ -157,7 +144,7 @@ class Banded:
 
     Args:
         found: the way.
-        intervals: in which nine of ten lay, by metric.
+        intervals: that held 90 % of measurements, by metric.
     """
 
     json_keys: ClassVar = ("*found", "intervals")
@@ -217,7 +204,7 @@ def _summary(answer: Answered) -> str:
     cost = f"{format_usd(best.usd_per_mtok_output_all_in)} per M output tokens, all-in, " if plan.priced else ""
     return (
         f"{cost}TPOT {format_seconds(best.tpot_s)}, TTFT {format_seconds(best.ttft_s)}, "
-        f"{best.output_tokens_per_s_per_chip:,.0f} output tokens/s a chip;\n  {plan.model.name} on "
+        f"{best.output_tokens_per_s_per_chip:,.0f} output tokens/s per chip;\n  {plan.model.name} on "
         f"{best.num_chips} chips of {plan.cluster.name}, {best.serving}, batch {best.batch_size} with "
         f"{best.layout.label()}, {best.precision.short()}"
     )

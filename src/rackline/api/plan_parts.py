@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rackline.api.draft import with_draft
 from rackline.api.lengths import mixture_of_file, mixture_of_trace
 from rackline.api.media import media_of, media_tokens, with_media
 from rackline.api.option import count, layout_text, si, texts
 from rackline.api.plan_question import PlanQuestion
+from rackline.api.question import Question, options
 from rackline.api.resolve import (
     Resolved,
     calibration_of,
@@ -65,6 +66,17 @@ def workload_of(question: PlanQuestion, media_tokens: int) -> Workload:
         output_len=si(question.output) or 2.0,
         cache_hit=si(question.cache_hit),
     )
+
+
+def plan_question_of(question: Question, **more: Any) -> PlanQuestion:
+    """The question of a plan with all options that another question shares with it.
+
+    Args:
+        more: options of the plan in place of those.
+    """
+    both = options(PlanQuestion).keys() & options(type(question)).keys()
+    values: dict[str, Any] = {name: getattr(question, name) for name in both}
+    return PlanQuestion(**{**values, **more})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

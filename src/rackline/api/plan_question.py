@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rackline.api import fields as shared
 from rackline.api.draft import DraftQuestion
-from rackline.api.option import Quantity, limit, option, whole
+from rackline.api.option import Quantity, limit, option
 
 if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Settings, Texts
 
 SERVING = ("both", "aggregated")
-_POOLS, _FLEET, _MORE = "Prefill pool", "Fleet", "Further output"
+_POOLS, _MORE = "Prefill pool", "Further output"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +28,7 @@ class PlanQuestion(DraftQuestion):
     input: Quantity | None = field(default=None, metadata=shared.INPUT)
     output: Quantity | None = field(default=None, metadata=shared.OUTPUT)
     mix: str | None = field(default=None, metadata=shared.MIX)
-    trace: str | None = field(
-        default=None,
-        metadata=option(
-            "text", "several lengths at once: those of recorded requests, in the formats that `simulate` reads"
-        ),
-    )
+    trace: str | None = field(default=None, metadata=shared.TRACE)
     tpot: Quantity | None = field(default=None, metadata=limit("time per output token", "30ms"))
     ttft: Quantity | None = field(default=None, metadata=limit("time to first token", "2s"))
     chips: Quantity | None = field(default=None, metadata=shared.CHIPS)
@@ -69,16 +64,7 @@ class PlanQuestion(DraftQuestion):
         default=False,
         metadata=option("switch", "allow layouts and schedulers that the serving engine does not support"),
     )
-    cache_hit: Quantity = field(
-        default="0",
-        metadata=option(
-            "fraction",
-            "prefix cache hit rate: share of prompt tokens already in the KV cache, such as 50%",
-            unit="1",
-            maximum=0.9999,
-            zero=True,
-        ),
-    )
+    cache_hit: Quantity = field(default="0", metadata=shared.CACHE_HIT)
     routing: str | None = field(default=None, metadata=shared.ROUTING)
     price: Quantity | None = field(default=None, metadata=shared.PRICE)
     rent: str | None = field(default=None, metadata=shared.RENT)
@@ -124,42 +110,11 @@ class PlanQuestion(DraftQuestion):
             group=_POOLS,
         ),
     )
-    traffic: Quantity | None = field(
-        default=None,
-        metadata=option(
-            "per_second",
-            "output tokens to serve, such as 50M/s or 2T/day: prints the replicas, racks, watts and dollars needed",
-            unit="token/s",
-            maximum=1e15,
-            group=_FLEET,
-        ),
-    )
-    requests: Quantity | None = field(
-        default=None,
-        metadata=option(
-            "per_second",
-            "the same for requests, such as 50/s, 3k/min or 1M/h",
-            unit="request/s",
-            maximum=1e12,
-            group=_FLEET,
-        ),
-    )
-    users: Quantity | None = field(
-        default=None,
-        metadata=whole("the same for interactive users, of whom each waits for an answer or thinks", group=_FLEET),
-    )
-    think_time: Quantity | None = field(default=None, metadata=shared.within(shared.THINK_TIME, _FLEET))
-    peak_over_mean: Quantity | None = field(
-        default=None,
-        metadata=option(
-            "count",
-            "peak-to-mean ratio: traffic of the busiest hour over its mean, such as 1.8",
-            unit="1",
-            minimum=1.0,
-            maximum=1e3,
-            group=_FLEET,
-        ),
-    )
+    traffic: Quantity | None = field(default=None, metadata=shared.TRAFFIC)
+    requests: Quantity | None = field(default=None, metadata=shared.REQUESTS)
+    users: Quantity | None = field(default=None, metadata=shared.USERS)
+    think_time: Quantity | None = field(default=None, metadata=shared.within(shared.THINK_TIME, shared.FLEET))
+    peak_over_mean: Quantity | None = field(default=None, metadata=shared.PEAK_OVER_MEAN)
     offline_share: Quantity | None = field(
         default=None,
         metadata=option(
@@ -167,7 +122,7 @@ class PlanQuestion(DraftQuestion):
             "offline share: traffic that may wait for off-peak hours, such as 30%",
             unit="1",
             zero=True,
-            group=_FLEET,
+            group=shared.FLEET,
         ),
     )
     provider: Quantity | None = field(
@@ -177,7 +132,7 @@ class PlanQuestion(DraftQuestion):
             "output tokens/s of a whole provider, for comparison, such as 400M",
             unit="token/s",
             maximum=1e15,
-            group=_FLEET,
+            group=shared.FLEET,
         ),
     )
     full: bool = field(

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
+from rackline.api.demand import USUAL_OUTPUT, fleet_question, requests_of, sold_to
 from rackline.api.media import MediaQuestion, media_of, with_media
 from rackline.api.option import MOST_USD, Quantity, latency, layout_text, numbers, option, si, tokens
 from rackline.api.resolve import check_context, resolve
 from rackline.api.selling import CALIBRATION, MOST_MARGIN, SearchedWays, rent_of
+from rackline.api.uses import Use, use_lines
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
@@ -52,9 +54,15 @@ class PriceQuestion(MediaQuestion):
         default="32k,128k",
         metadata=tokens("longest prompt of each context tier, such as 32k,200k,1M", several=True),
     )
-    output: Quantity = field(default="1k", metadata=tokens("output tokens that a request adds to the context"))
+    use: str | None = field(default=None, metadata=shared.USE)
+    output: Quantity | None = field(
+        default=None, metadata=tokens("output tokens that a request adds to the context; 1k by default")
+    )
+    mix: str | None = field(default=None, metadata=shared.MIX)
+    trace: str | None = field(default=None, metadata=shared.TRACE)
     tpot: Quantity | None = field(
-        default="50ms", metadata=latency("limit on time per output token in the standard mode")
+        default=None,
+        metadata=latency("limit on time per output token in the standard mode, of the mean; 50ms by default"),
     )
     fast: Quantities = field(
         default="1.5,2.5",
@@ -111,14 +119,39 @@ class PriceQuestion(MediaQuestion):
             "count", "power usage effectiveness: site power over IT power", unit="1", minimum=1.0, maximum=10.0
         ),
     )
+    traffic: Quantity | None = field(default=None, metadata=shared.TRAFFIC)
+    requests: Quantity | None = field(default=None, metadata=shared.REQUESTS)
+    users: Quantity | None = field(default=None, metadata=shared.USERS)
+    think_time: Quantity | None = field(default=None, metadata=shared.within(shared.THINK_TIME, shared.FLEET))
+    peak_over_mean: Quantity | None = field(default=None, metadata=shared.PEAK_OVER_MEAN)
     set: Settings | None = field(default=None, metadata=shared.SET)
 
 
-def _text(answer: Answer[PriceQuestion, Offered], width: int) -> Iterable[Any]:
-    from rackline.report.pricing_report import offered_report
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """A price sheet with what it is for.
 
-    yield offered_report(answer.result, width=width)
-    yield from _interval_text(answer.result)
+    Args:
+        offered: the sheet.
+        use: the lengths and limits that a use gave; None where none was named.
+    """
+
+    json_keys: ClassVar = ("*offered", "use")
+
+    offered: Offered
+    use: Use | None = None
+
+
+def _text(answer: Answer[PriceQuestion, Priced], width: int) -> Iterable[Any]:
+    from rackline.report.pricing_report import demand_report, offered_report
+
+    found = answer.result.offered
+    yield offered_report(found, width=width)
+    if found.demand is not None:
+        yield ""
+        yield demand_report(found.demand, found.terms)
+    yield from use_lines(answer.result.use)
+    yield from _interval_text(found)
 
 
 def _interval_text(found: Offered) -> Iterable[Any]:
@@ -136,10 +169,10 @@ def _interval_text(found: Offered) -> Iterable[Any]:
         yield Text(f"{sold.name}: {line}", style="dim")
 
 
-def _summary(answer: Answer[PriceQuestion, Offered]) -> str:
+def _summary(answer: Answer[PriceQuestion, Priced]) -> str:
     from rackline.units import format_usd
 
-    found = answer.result
+    found = answer.result.offered
     standard = next((tier for tier in found.tiers if tier.mode == "standard"), found.tiers[0])
     deployment = standard.deployment
     if deployment is None:
@@ -150,28 +183,28 @@ def _summary(answer: Answer[PriceQuestion, Offered]) -> str:
     )
 
 
-def _rows(answer: Answer[PriceQuestion, Offered]) -> Iterable[Any]:
-    return answer.result.tiers
+def _rows(answer: Answer[PriceQuestion, Priced]) -> Iterable[Any]:
+    return answer.result.offered.tiers
 
 
-def _figure(answer: Answer[PriceQuestion, Offered]) -> Figure:
+def _figure(answer: Answer[PriceQuestion, Priced]) -> Figure:
     from rackline.report.pricing_figures import offered_figure
 
-    return offered_figure(answer.result)
+    return offered_figure(answer.result.offered)
 
 
-def _modes(answer: Answer[PriceQuestion, Offered]) -> Figure:
+def _modes(answer: Answer[PriceQuestion, Priced]) -> Figure:
     from rackline.report.pricing_figures import modes_figure
 
-    return modes_figure(answer.result)
+    return modes_figure(answer.result.offered)
 
 
 @asks(PriceQuestion, text=_text, summary=_summary, rows=_rows, figures={"price": _figure, "modes": _modes})
-def price(question: PriceQuestion, watch: Watch) -> Offered:
+def price(question: PriceQuestion, watch: Watch) -> Priced:
     """What to charge: input, output, cached input, cache writes, batch, flex and fast modes.
 
     Each mode of each context tier is served in its own cheapest way, and the margin is earned over all prompts of the
-    tier.
+    tier. With traffic it is earned over the rent of the fleet that serves it, its idle hours included.
 
     Example:
         >>> import rackline as rl
@@ -180,34 +213,37 @@ def price(question: PriceQuestion, watch: Watch) -> Offered:
     """
     if question.purchase is not None and (question.rent is not None or question.price is not None):
         raise InputError(what="purchase", given=question.purchase, allowed="instead of `rent` or `price`")
-    resolved = resolve(question, watch)
-    resolved = replace(resolved, model=with_media(resolved.model, media_of(question, watch)))
+    asked, use, mixture = requests_of(question)
+    of_traffic = fleet_question(asked)
+    resolved = resolve(asked, watch)
+    resolved = replace(resolved, model=with_media(resolved.model, media_of(asked, watch)))
     rent = rent_of(
         resolved.cluster,
-        purchase_usd=si(question.purchase),
-        years=si(question.years),
-        usd_per_kwh=si(question.electricity_price),
-        pue=si(question.pue),
+        purchase_usd=si(asked.purchase),
+        years=si(asked.years),
+        usd_per_kwh=si(asked.electricity_price),
+        pue=si(asked.pue),
     )
     from rackline.parallel import matching_layouts
     from rackline.pricing import Terms, offer_prices
 
-    steps = numbers(question.contexts)
-    check_context(resolved.model, max(steps) + si(question.output), watch)
+    steps, output_len = numbers(asked.contexts), si(asked.output) or USUAL_OUTPUT
+    check_context(resolved.model, max(steps) + output_len, watch)
     model, cluster = resolved.model, resolved.cluster
     ways = SearchedWays(
         resolved=replace(resolved, cluster=replace(cluster, usd_per_chip_hour=rent.usd_per_chip_hour)),
-        layouts=matching_layouts(layout_text(question.layout), model, cluster.num_chips),
-        memory_fraction=si(question.memory_fraction),
+        layouts=matching_layouts(layout_text(asked.layout), model, cluster.num_chips),
+        memory_fraction=si(asked.memory_fraction),
     )
     terms = Terms(
-        margin=si(question.margin),
-        earned_at="longest" if question.margin_at == "longest" else "mean",
-        utilisation=si(question.utilisation),
-        output_len=si(question.output),
-        tpot_s=si(question.tpot),
-        fast_ratios=numbers(question.fast),
-        lifetimes_s=numbers(question.lifetimes),
+        margin=si(asked.margin),
+        earned_at="longest" if asked.margin_at == "longest" else "mean",
+        utilisation=si(asked.utilisation),
+        output_len=output_len,
+        tpot_s=si(asked.tpot),
+        fast_ratios=numbers(asked.fast),
+        lifetimes_s=numbers(asked.lifetimes),
+        mixture=mixture,
     )
     with watch.moving("searching for the cheapest deployment of each mode and context tier"):
         found = offer_prices(ways, rent, terms, steps=list(steps))
@@ -217,4 +253,7 @@ def price(question: PriceQuestion, watch: Watch) -> Offered:
             given=f"{model.name} on {cluster.name}",
             allowed=f"one that fits: {found.tiers[0].reason}",
         )
-    return found
+    if of_traffic is not None:
+        one = replace(of_traffic, price=rent.usd_per_chip_hour, rent=None)
+        found = sold_to(one, found, ways, list(steps), watch)
+    return Priced(offered=found, use=use)

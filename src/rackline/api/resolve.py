@@ -339,7 +339,7 @@ def resolve_on(
 
 
 def _labels(given: str | tuple[str, ...]) -> tuple[str, ...]:
-    """The precisions that are looked at; none for "any", which stands for all."""
+    """The precisions to consider; none for "any", which stands for all."""
     found = (given,) if isinstance(given, str) else given
     return () if ANY_PRECISION in found else found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rackline.api.option import option
@@ -117,11 +117,13 @@ class SearchedWays:
         resolved: model, kernels and precision; its cluster at the price of a chip-hour that counts.
         layouts: that are left free; None for all.
         memory_fraction: share of the memory that the server may use.
+        found: what was searched before, by tier and limit.
     """
 
     resolved: Resolved
     layouts: Sequence[Layout] | None
     memory_fraction: float
+    found: dict[tuple[float, float, float, float | None], Way | str] = field(default_factory=dict, compare=False)
 
     def cheapest(self, lengths: PromptLengths, output_len: float, tpot_s: float | None) -> Way | str:
         """The cheapest that holds the longest prompt of the tier and, at the mean of its lengths, meets the limit [s].
@@ -129,6 +131,12 @@ class SearchedWays:
         Returns:
             The way, or why there is none.
         """
+        key = (lengths.from_len, lengths.until_len, output_len, tpot_s)
+        if key not in self.found:
+            self.found[key] = self._searched(lengths, output_len, tpot_s)
+        return self.found[key]
+
+    def _searched(self, lengths: PromptLengths, output_len: float, tpot_s: float | None) -> Way | str:
         from rackline.search import Constraints, SearchSpace, plan
         from rackline.serving.workload import Workload
 
@@ -141,7 +149,9 @@ class SearchedWays:
         answer = plan(
             self.resolved.model,
             self.resolved.cluster,
-            Workload(input_len=lengths.mean, output_len=max(output_len, 2.0)),
+            Workload(input_len=lengths.mean, output_len=max(output_len, 2.0))
+            if lengths.known is None
+            else Workload.of_mixture(lengths.known),
             calibration=self.resolved.calibration,
             constraints=Constraints(tpot_s=tpot_s, memory_fraction=self.memory_fraction),
             prefill=None,
@@ -182,7 +192,9 @@ class SearchedWays:
 
         costs = TokenCosts.of(self.resolved.deployment(found.layout), found.mode, self.memory_fraction)
         per_mtok = price_per_chip_s(self.resolved.cluster)[0] * 1e6
-        spread = mean_prefill_chip_s(costs, lengths) / float(prefill_chip_s(costs, lengths.mean)[0])
+        spread = 1.0  # of a mixture a plan counts the prompts as they are
+        if lengths.known is None:
+            spread = mean_prefill_chip_s(costs, lengths) / float(prefill_chip_s(costs, lengths.mean)[0])
         return Way(
             costs=costs,
             lengths=lengths,

@@ -16,6 +16,7 @@ from rackline.api.resolve import check_context, named
 from rackline.api.server import Server, other_server, server_of
 from rackline.api.simulate_question import SimulateQuestion
 from rackline.api.traffic import encoded_over, limits_of, requests_of
+from rackline.api.uses import Use, use_lines, with_use
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import write_text
@@ -60,10 +61,12 @@ class Simulated:
     Args:
         requests: that were served.
         runs: by name: the server that was asked for, then those it is compared with.
+        use: what it is for, with the lengths and limits that this gave; None where none was named.
     """
 
     requests: Requests
     runs: Mapping[str, Run]
+    use: Use | None = None
 
     @property
     def run(self) -> Run:
@@ -101,6 +104,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
         return
     data = {name: run.summary for name, run in found.runs.items()}
     yield run_report(data[ASKED], found.run.server.title(found.requests), elapsed_s=answer.elapsed_s)
+    yield from use_lines(found.use)
     yield from _interval_text(found.run.server, data[ASKED])
     if len(data) > 1 or answer.question.compare:
         yield comparison_report(data)
@@ -133,13 +137,15 @@ class RunsShown:
 
     Args:
         elapsed_s: how long they took [s].
+        use: what they are for; None where no use was named.
     """
 
-    json_keys: ClassVar = ("*run", "deployment=run.server", "elapsed_s", "compared")
+    json_keys: ClassVar = ("*run", "deployment=run.server", "elapsed_s", "compared", "use")
 
     run: Run
     elapsed_s: float
     compared: dict[str, RunShown] | None
+    use: Use | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +162,8 @@ def _data(answer: Answered) -> RunsShown | CapacityShown:
     if isinstance(found, Sustained):
         return CapacityShown(found=found)
     others = {name: RunShown(run=run) for name, run in found.runs.items() if name != ASKED}
-    return RunsShown(run=found.run, elapsed_s=answer.elapsed_s, compared=others if answer.question.compare else None)
+    compared = others if answer.question.compare else None
+    return RunsShown(run=found.run, elapsed_s=answer.elapsed_s, compared=compared, use=found.use)
 
 
 def _summary(answer: Answered) -> str:
@@ -268,6 +275,9 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
         >>> found.to_dict()["finished"]
         200
     """
+    use: Use | None = None
+    if question.use is not None:
+        question, use = with_use(question)
     limits = limits_of(question.slo, "slo") if question.slo is not None else None
     asked = limits_of(question.capacity, "capacity") if question.capacity is not None else None
     model, cluster = named(question, watch)
@@ -297,7 +307,7 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
         runs[name] = Run(server=server, result=result, slo=limits)
         if result.interrupted:
             break
-    return Simulated(requests=traffic, runs=runs)
+    return Simulated(requests=traffic, runs=runs, use=use)
 
 
 def _sustained(server: Server, traffic: Requests, asked: Slo, skip_bad: bool, watch: Watch) -> Sustained:

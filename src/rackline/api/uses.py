@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rackline.api.option import si
-from rackline.units import Quantity, format_seconds
+from rackline.api.question import Question, options
+from rackline.units import format_seconds
 
 if TYPE_CHECKING:
     from rackline.catalog import UseRecord
@@ -14,26 +16,7 @@ if TYPE_CHECKING:
 USUAL = "chat"
 
 
-class _Question(Protocol):
-    @property
-    def use(self) -> str | None: ...
-    @property
-    def input(self) -> Quantity | None: ...
-    @property
-    def output(self) -> Quantity | None: ...
-    @property
-    def tpot(self) -> Quantity | None: ...
-    @property
-    def ttft(self) -> Quantity | None: ...
-    @property
-    def cache_hit(self) -> Quantity | None: ...
-    @property
-    def mix(self) -> str | None: ...
-    @property
-    def trace(self) -> str | None: ...
-
-
-Q = TypeVar("Q", bound=_Question)
+Q = TypeVar("Q", bound=Question)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,39 +47,72 @@ class Use:
         return f"for {self.name}{how}: {values}"
 
 
+def use_lines(use: Use | None, *, full: bool = False) -> Iterable[Any]:
+    """What a terminal shows of lengths and limits that nobody asked for; with their sources in full."""
+    from rich.text import Text
+
+    if use is None or not use.text:
+        return
+    others = "" if use.asked else "; --for agents, summarise or batch has others"
+    yield Text(f"{use.text}{others}", style="dim")
+    if full:
+        for source in dict.fromkeys(use.sources.values()):
+            yield Text(f"  {source}", style="dim")
+
+
+def record_of(use: str | None) -> UseRecord:
+    """A use of the catalogue or of a file; chat for None.
+
+    Raises:
+        UnknownNameError: neither.
+    """
+    from rackline.catalog import use_record
+
+    return use_record(use or USUAL)
+
+
 def with_use(question: Q) -> tuple[Q, Use]:
-    """The question with the lengths and limits of its use where it has none.
+    """The question with the lengths and limits of its use where it has none; of chat where it names no use.
+
+    A question gets what it has an option for: `simulate` its limits as `slo`, `price` no prompts.
 
     Raises:
         UnknownNameError: neither a use of the catalogue nor a file.
     """
-    from rackline.catalog import use_record
-
-    record = use_record(question.use or USUAL)
+    asked: str | None = getattr(question, "use")  # noqa: B009 - every such question has one
+    record = record_of(asked)
+    known = options(type(question))
+    given = {name: getattr(question, name) for name in known}
     place = "" if record.percentile is None else f"@p{record.percentile:g}"
     lengths: dict[str, float | None] = {}
-    if question.mix is None and question.trace is None:
+    if given["mix"] is None and given["trace"] is None:
         lengths = {"input": record.input_len, "output": record.output_len}
-    if lengths and question.input is None:
+    if lengths and given.get("input") is None:
         lengths["cache_hit"] = record.cache_hit or None
     limits: dict[str, float | None] = {"tpot": record.tpot_s, "ttft": record.ttft_s}
     values: dict[str, float | str] = {}
     shown: dict[str, str] = {}
     for name, value in lengths.items():
-        if value is not None and not si(getattr(question, name)):
+        if name in known and value is not None and not si(given[name]):
             values[name] = value
             shown[name] = f"{value:.0%}" if name == "cache_hit" else f"{value:,.0f}"
+    if "slo" in known:
+        if given["slo"] is None and any(limits.values()):
+            values["slo"] = ",".join(f"{name}={value!r}s" for name, value in limits.items() if value) + place
+            shown |= {name: f"{format_seconds(value)}{place}" for name, value in limits.items() if value}
+        limits = {}
     for name, value in limits.items():
-        if value is not None and getattr(question, name) is None:
-            values[name] = f"{value!r}s{place}"
-            shown[name] = f"{format_seconds(value)}{place}"
+        if name in known and value is not None and given[name] is None:
+            of_mean = known[name].kind != "limit"  # an option that takes no percentile
+            values[name] = value if of_mean else f"{value!r}s{place}"
+            shown[name] = f"{format_seconds(value)}{'' if of_mean else place}"
     use = Use(
         name=record.name,
-        asked=question.use is not None,
+        asked=asked is not None,
         filled=shown,
         sources={name: _source(record, name) for name in shown},
     )
-    return replace(question, **values), use  # pyright: ignore[reportArgumentType, reportCallIssue, reportUnknownVariableType]
+    return replace(question, **values), use
 
 
 def _source(record: UseRecord, name: str) -> str:

@@ -308,7 +308,7 @@ def ends_rows(
             dtype="bf16",
             hbm={f.TOKENS: small_bytes},
             launches={f.ONE: small_kernels(model)},
-            formula=f"{model.num_layers} × (12·{model.d_model} B + queries) a token, "
+            formula=f"{model.num_layers} × (12·{model.d_model} B + queries) per token, "
             f"{small_kernels(model) / model.num_layers:.3g} launches per layer",
         ),
         gemm_row(head, count=1, tp=tp, weights=weights, chip=chip, group="ends", token_feature=f.LOGIT_ROWS),

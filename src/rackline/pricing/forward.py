@@ -2,8 +2,9 @@
 
     price = cost · (1 + margin) / utilisation
 
-The margin is earned over all prompts of a tier, whose lengths are log-uniform; or at the longest, and then no prompt of
-the tier is sold below its cost (lecture C98). A prompt's own first output token is sold as output.
+The margin is earned over all prompts of a tier, whose lengths are those of a mixture or log-uniform; or at the
+longest, and then no prompt of the tier is sold below its cost (lecture C98). A prompt's own first output token is sold
+as output.
 """
 
 from __future__ import annotations
@@ -87,8 +88,7 @@ def offer_prices(
         raise InputError(
             what="context tiers", given=", ".join(f"{s:g}" for s in steps), allowed="rising lengths above 0"
         )
-    priced = [_modes_of(PromptLengths(from_len=low, until_len=high, earned_at=terms.earned_at), ways, rent, terms)
-              for low, high in itertools.pairwise(bounds)]  # fmt: skip
+    priced = [_modes_of(terms.prompts(low, high), ways, rent, terms) for low, high in itertools.pairwise(bounds)]
     standard = [modes[0] for modes in priced]
     caches, storage, hits = _caches(rent, terms, standard, tiers)
     found = [
@@ -141,17 +141,18 @@ def _cached(tier: SoldTier, hit_usd: float | None, terms: Terms) -> float:
 
 def _modes_of(lengths: PromptLengths, ways: Ways, rent: Rent, terms: Terms) -> list[SoldTier]:
     """All modes of one context tier: standard, batch, flex, then the faster ones."""
-    standard = ways.cheapest(lengths, terms.output_len, terms.tpot_s)
+    output_len = lengths.output_len(terms.output_len)
+    standard = ways.cheapest(lengths, output_len, terms.tpot_s)
     asked: list[tuple[str, Mode, Way | str]] = [
         ("standard", "standard", standard),
-        ("batch", "batch", ways.cheapest(lengths, terms.output_len, None)),
+        ("batch", "batch", ways.cheapest(lengths, output_len, None)),
         ("flex", "flex", standard),
     ]
     for ratio in sorted(terms.fast_ratios):
         mode: Mode = "priority" if ratio < LEAST_FAST else "fast"
         way: Way | str = standard
         if isinstance(standard, Way):
-            way = ways.cheapest(lengths, terms.output_len, standard.tpot_s / ratio)
+            way = ways.cheapest(lengths, output_len, standard.tpot_s / ratio)
             if isinstance(way, str):
                 way = f"no way is {ratio:g} times as fast: the latency floor"
         asked.append((f"{mode} {ratio:g}x", mode, way))
@@ -219,7 +220,11 @@ def _sold(
     """One mode of one tier, at its prices."""
     label = name if lengths.from_len == 0.0 else f"{name} above {lengths.from_len:,.0f}"
     empty = SoldTier(
-        name=label, mode=mode, from_len=lengths.from_len, until_len=lengths.until_len, output_len=terms.output_len
+        name=label,
+        mode=mode,
+        from_len=lengths.from_len,
+        until_len=lengths.until_len,
+        output_len=lengths.output_len(terms.output_len),
     )
     if isinstance(way, str) or split is None:
         return replace(empty, reason=str(way))
@@ -246,10 +251,10 @@ def _sold(
 def _caches(
     rent: Rent, terms: Terms, standard: Sequence[SoldTier], tiers: Sequence[MemoryTier] | None
 ) -> tuple[tuple[SoldCache, ...], float | None, dict[float, float]]:
-    """Prices of writes by lifetime, of storage, and of a hit by the longest prompt of a context tier [USD a token].
+    """Prices of writes by lifetime, of storage, and of a hit by the longest prompt of a context tier [USD per token].
 
-    A hit pays for the device that is read in the dearest of the lifetimes' tiers and, to be safe, for the chips while
-    the entry crosses their host links, as if nothing else ran. It never costs more than computing again.
+    A hit pays for the device that is read, in the most expensive tier of the lifetimes, and, to be safe, for the chips
+    while the entry crosses their host links, as if nothing else ran. It never costs more than recomputing.
     """
     sold = [(tier, tier.way.costs) for tier in standard if tier.way is not None]
     if not sold or not terms.lifetimes_s:

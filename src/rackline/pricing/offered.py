@@ -12,6 +12,8 @@ from rackline.parallel import Deployment, Layout, Precision
 from rackline.pricing.costs import Rent
 from rackline.pricing.sheet import CacheWrite, PriceSheet, PriceTier
 from rackline.pricing.ways import EarnedAt, PromptLengths, Way
+from rackline.serving.fleet import Fleet
+from rackline.serving.mixture import Mixture
 
 LIFETIMES_S = (300.0, 3600.0, 86400.0)
 
@@ -32,6 +34,7 @@ class Terms:
         fast_ratios: speeds of the faster modes over the standard one [ratio].
         lifetimes_s: of cache writes [s].
         fetch_s: longest wait for a cached prompt, None for no limit [s].
+        mixture: lengths of the requests; None for as many prompts in each doubling of a tier.
     """
 
     margin: float = 0.3
@@ -42,6 +45,7 @@ class Terms:
     lifetimes_s: tuple[float, ...] = LIFETIMES_S
     fetch_s: float | None = None
     earned_at: EarnedAt = "mean"
+    mixture: Mixture | None = None
 
     def __post_init__(self) -> None:
         _check("margin", self.margin, 0.0, "at least 0")
@@ -58,6 +62,23 @@ class Terms:
     def price_over_cost(self) -> float:
         """(1 + margin) / utilisation."""
         return (1.0 + self.margin) / self.utilisation
+
+    def prompts(self, from_len: float, until_len: float) -> PromptLengths:
+        """Lengths of the prompts of a context tier."""
+        inside = self.mixture.between(from_len, until_len) if self.mixture is not None else None
+        return PromptLengths(from_len=from_len, until_len=until_len, earned_at=self.earned_at, mixture=inside)
+
+    @property
+    def lengths(self) -> str:
+        """Of which prompts the margin is earned, in words."""
+        if self.earned_at == "longest":
+            return "the longest prompt of each tier"
+        all_alike = "prompts of all lengths of the tier, as many in each doubling"
+        return (
+            all_alike
+            if self.mixture is None
+            else f"the prompts of {self.mixture.name}; where a tier has none, {all_alike}"
+        )
 
     def used(self, mode: Mode) -> float:
         """Share of its chip-hours that a mode fills: left-over hours have been paid [fraction]."""
@@ -229,6 +250,40 @@ class SoldMedia:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """Traffic that is sold at the standard prices, and the fleet that serves it.
+
+    Args:
+        fleet: whose rent the prices bring in with the margin.
+        engine: layout, data types and scheduler of a replica, in words.
+        input_len, cached_len, output_len: of the mean request [tokens].
+        request_usd: what it pays [USD].
+    """
+
+    json_keys: ClassVar = (
+        "*fleet",
+        "engine",
+        "input_len",
+        "cached_len",
+        "output_len",
+        "request_usd",
+        "sales_usd_per_hour",
+    )
+
+    fleet: Fleet
+    engine: str
+    input_len: float
+    cached_len: float
+    output_len: float
+    request_usd: float
+
+    @property
+    def sales_usd_per_hour(self) -> float:
+        """What all requests pay [USD/hour]."""
+        return self.request_usd * self.fleet.traffic.tokens_per_s / self.output_len * 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
     """A price sheet made from ways to serve.
 
@@ -237,15 +292,16 @@ class Offered:
         caches: by lifetime.
         storage_usd_per_mtok_hour: price of keeping a million tokens for an hour in the tier of the longest lifetime.
         terms, rent: as given.
-        coincide: why prices of two modes or two tiers are the same, a sentence each.
+        coincide: why prices of two modes or two tiers are the same, one sentence each.
         media: images and sound of a request in each context tier; empty for text alone.
+        demand: traffic at these prices; None where none was asked for.
     """
 
     json_keys: ClassVar = (
         "deployment",
         "terms.margin=terms.margin",
         "terms.earned_at=terms.earned_at",
-        "terms.lengths=lengths",
+        "terms.lengths=terms.lengths",
         "terms.utilisation=terms.utilisation",
         "terms.price_over_cost=terms.price_over_cost",
         "terms.output_len=terms.output_len",
@@ -261,6 +317,7 @@ class Offered:
         "usd_per_mtok_hour_storage=storage_usd_per_mtok_hour",
         "coincide",
         "media_prices=media",
+        "demand",
     )
 
     tiers: tuple[SoldTier, ...]
@@ -270,16 +327,12 @@ class Offered:
     rent: Rent
     coincide: tuple[str, ...] = ()
     media: tuple[SoldMedia, ...] = ()
+    demand: Demand | None = None
 
     @property
     def deployment(self) -> Deployment | None:
-        """Of the first tier that can be sold, None where none can."""
+        """Way to serve the first tier that can be sold; None where none can."""
         return next((tier.deployment for tier in self.tiers if tier.deployment), None)
-
-    @property
-    def lengths(self) -> str:
-        """Of which prompts the margin is earned, in words."""
-        return PromptLengths(from_len=0.0, until_len=1.0, earned_at=self.terms.earned_at).label()
 
     def tier_of(self, prompt_len: float, mode: str = "standard") -> SoldTier | None:
         """The tier that a prompt pays, None where none is sold."""
@@ -287,6 +340,26 @@ class Offered:
             if tier.mode == mode and tier.from_len < prompt_len <= tier.until_len and not tier.reason:
                 return tier
         return None
+
+    def request_usd(self, mixture: Mixture, cache_hit: float) -> float | None:
+        """What the mean request pays at the standard prices; None where some of them are not sold [USD].
+
+        Args:
+            cache_hit: share of each prompt that is found in the cache [1].
+        """
+        whole = 0.0
+        for tier in (tier for tier in self.tiers if tier.mode == "standard"):
+            inside = mixture.between(tier.from_len, tier.until_len)
+            if inside is None:
+                continue
+            if tier.reason:
+                return None
+            cached = tier.cached_input_usd if np.isfinite(tier.cached_input_usd) else tier.input_usd
+            prompt = cache_hit * cached + (1.0 - cache_hit) * tier.input_usd
+            each = inside.mean(inside.input_len) * prompt + inside.mean(inside.output_len) * tier.output_usd
+            whole += mixture.share_between(tier.from_len, tier.until_len) * each
+        longest = max(tier.until_len for tier in self.tiers)
+        return whole if float(mixture.input_len.max()) <= longest else None
 
     def as_sheet(self, name: str = "offered") -> PriceSheet:
         """The same as a price sheet that can be read; tiers that cannot be sold are left out."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.pricing.costs import TokenCosts
+from rackline.serving.mixture import Mixture
 
 SHORTEST = 128.0  # prompt of the first tier [tokens]
 _POINTS = 64
@@ -19,11 +20,12 @@ EarnedAt = Literal["mean", "longest"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptLengths:
-    """Lengths of the prompts of a tier: as many in each doubling (log-uniform), or all of them the longest.
+    """Lengths of the prompts of a tier: those of a mixture, as many in each doubling, or all of them the longest.
 
     Args:
         from_len, until_len: longer than the first, which is at least 128, and up to the second [tokens].
         earned_at: whether all of them count or the longest.
+        mixture: the requests of the tier; None for as many in each doubling (log-uniform).
 
     Example:
         >>> round(PromptLengths(from_len=32e3, until_len=128e3).mean)
@@ -33,6 +35,7 @@ class PromptLengths:
     from_len: float
     until_len: float
     earned_at: EarnedAt = "mean"
+    mixture: Mixture | None = None
 
     @property
     def shortest(self) -> float:
@@ -40,21 +43,33 @@ class PromptLengths:
         return self.until_len if self.earned_at == "longest" else max(self.from_len, min(SHORTEST, self.until_len))
 
     @property
+    def known(self) -> Mixture | None:
+        """The mixture, where the margin is earned over its prompts."""
+        return None if self.earned_at == "longest" else self.mixture
+
+    @property
     def mean(self) -> float:
-        """(b - a) / ln(b / a) [tokens]."""
+        """(b - a) / ln(b / a), or the mixture's [tokens]."""
+        if self.known is not None:
+            return self.known.mean(self.known.input_len)
         a, b = self.shortest, self.until_len
         return b if b <= a * (1.0 + 1e-9) else (b - a) / float(np.log(b / a))
 
-    def points(self) -> Array:
-        """Lengths that stand for equal shares of the prompts, shape (64,) [tokens]."""
-        a, b = self.shortest, self.until_len
-        return a * (b / a) ** ((np.arange(_POINTS) + 0.5) / _POINTS)
+    def output_len(self, usual: float) -> float:
+        """Tokens of an answer, on average [tokens].
 
-    def label(self) -> str:
-        """In words."""
-        if self.earned_at == "longest":
-            return "the longest prompt of each tier"
-        return "prompts of all lengths of the tier, as many in each doubling"
+        Args:
+            usual: where the tier has no requests of its own [tokens].
+        """
+        return usual if self.known is None else self.known.mean(self.known.output_len)
+
+    @property
+    def points(self) -> tuple[Array, Array]:
+        """(lengths [tokens], shares of the prompts [1]): of a mixture all, else 64 with equal shares."""
+        if self.known is not None:
+            return self.known.input_len, self.known.shares
+        a, b = self.shortest, self.until_len
+        return a * (b / a) ** ((np.arange(_POINTS) + 0.5) / _POINTS), np.full(_POINTS, 1.0 / _POINTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +80,7 @@ class Way:
         costs: of the deployment by length, for other lengths than the mean.
         lengths: of the prompts.
         output_len: tokens of an answer [tokens].
-        tpot_limit_s: that it keeps, None for none [s].
+        tpot_limit_s: that it meets, None for none [s].
         scheduler: in words.
         batch_size: sequences on one replica [sequences].
         tpot_s: mean time per output token [s].
@@ -128,7 +143,7 @@ class OneDeployment:
         mean = lengths.mean + output_len
         batch, step = costs.decode_batch(mean, tpot_s)
         if batch[0] == 0.0:
-            return f"no batch keeps {tpot_s or 0:.3g} s per token at {mean:,.0f} tokens"
+            return f"no batch meets {tpot_s or 0:.3g} s per token at {mean:,.0f} tokens"
         return Way(
             costs=costs,
             lengths=lengths,
@@ -147,13 +162,13 @@ def mean_prefill_chip_s(costs: TokenCosts, lengths: PromptLengths) -> float:
 
     sum of length · cost(length) over the sum of lengths
     """
-    points = lengths.points()
-    return float(np.sum(points * prefill_chip_s(costs, points)) / np.sum(points))
+    points, shares = lengths.points
+    return float(np.sum(shares * points * prefill_chip_s(costs, points)) / np.sum(shares * points))
 
 
 def prefill_chip_s(costs: TokenCosts, prompt_len: FloatLike) -> Array:
     """Chip-seconds of a prompt token of prompts of one length [s], shape of the lengths.
 
-    A prompt shorter than a pass costs no more a token than one that fills it; its logits are sold as output.
+    A prompt shorter than a pass costs no more per token than one that fills it; its logits are sold as output.
     """
     return costs.prefill_chip_s(np.maximum(np.atleast_1d(as_array(prompt_len)), float(costs.mode.max_batched_tokens)))

@@ -16,6 +16,7 @@ from rackline.hardware import Chip, Cluster
 from rackline.report.breakdown import plain_table
 from rackline.report.deployments_report import Band, Change, Deployed, power_w
 from rackline.search.plan import Plan
+from rackline.serving.fleet import Fleet
 from rackline.units import format_bytes, format_count, format_rate, format_seconds, format_usd
 
 LONG_CONTEXT = 128_000
@@ -100,12 +101,21 @@ def model_side(model: AnyModel) -> Side:
     return Side(name=model.name, values=values)
 
 
-def deployment_side(name: str, plan: Plan, *, engine: str, bands: dict[str, Band], today: bool = False) -> Side:
+def deployment_side(
+    name: str,
+    plan: Plan,
+    *,
+    engine: str,
+    bands: dict[str, Band],
+    fleet: Fleet | None = None,
+    today: bool = False,
+) -> Side:
     """The cheapest way of a plan; all None where nothing meets the limits.
 
     Args:
         engine: whose kernels and launch rules it has.
-        bands: in which nine of ten measured servers lay, by metric.
+        bands: the interval that held 90 % of measured servers, by metric.
+        fleet: of it for the traffic; None where none was asked for.
         today: whether it is what runs today, not a plan.
     """
     best = plan.best
@@ -126,6 +136,7 @@ def deployment_side(name: str, plan: Plan, *, engine: str, bands: dict[str, Band
         today=today,
         priced=plan.priced,
         bands=bands,
+        fleet=fleet,
         reason="" if best else plan.reason,
     )
     return Side(name=name, values=values, deployed=deployed)
@@ -163,7 +174,7 @@ _LABELS: dict[str, tuple[str, Callable[[float], str]]] = {
     "batch_size": ("batch", lambda v: f"{v:.0f}"),
     "tpot_s": ("time per output token", format_seconds),
     "ttft_s": ("time to first token", format_seconds),
-    "output_tokens_per_s_per_chip": ("output tokens/s a chip", lambda v: f"{v:.4g}"),
+    "output_tokens_per_s_per_chip": ("output tokens/s per chip", lambda v: f"{v:.4g}"),
     "output_tokens_per_s": ("output tokens/s", lambda v: f"{v:.4g}"),
     "requests_per_s": ("requests/s", lambda v: f"{v:.4g}"),
     "usd_per_mtok_input": ("$ per M input tokens", format_usd),

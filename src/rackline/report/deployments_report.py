@@ -11,8 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from rackline.report.breakdown import plain_table
-from rackline.report.wording import money, money_name
+from rackline.report.fleet_report import asked_of_fleet, users_of_fleet
+from rackline.report.wording import money, money_name, percent
 from rackline.search.choice import Choice
+from rackline.serving.fleet import Fleet
 from rackline.units import format_seconds
 
 _NAMES = {
@@ -43,7 +45,8 @@ class Deployed:
         engine: whose kernels and launch rules it has.
         today: whether it is what runs today, not a plan.
         priced: False where costs are chip-hours.
-        bands: in which nine of ten measured servers lay, by metric.
+        bands: the interval that held 90 % of measured servers, by metric.
+        fleet: for the traffic; None where none was asked for or nothing serves.
         reason: why there is none; empty when there is one.
     """
 
@@ -57,6 +60,7 @@ class Deployed:
         "scheduler",
         "prefill_layout",
         "intervals=bands",
+        "fleet",
         "reason",
     )
 
@@ -65,6 +69,7 @@ class Deployed:
     today: bool
     priced: bool
     bands: dict[str, Band]
+    fleet: Fleet | None = None
     reason: str = ""
 
     @property
@@ -132,7 +137,7 @@ def power_w(choice: Choice, power_w_per_chip: float | None) -> float | None:
 def deployments_report(
     rows: Sequence[tuple[str, Deployed, dict[str, float | None]]], *, prices: str, width: int
 ) -> Group:
-    """One line a deployment where the screen is wide enough, else what it is above its numbers.
+    """One line per deployment where the screen is wide enough, else what it is above its numbers.
 
     Where the numbers do not fit either, watts go first, then the chips, then the band.
 
@@ -208,6 +213,44 @@ def _line(one: Deployed, values: dict[str, float | None], first: dict[str, float
     return dict(zip(names, cells, strict=True))
 
 
+def fleets_report(rows: Sequence[tuple[str, Deployed, dict[str, float | None]]], *, width: int) -> Table | None:
+    """The fleet of each deployment for the same traffic, None without traffic; by numbers where names do not fit."""
+    tables = [_fleets(rows, names=names) for names in (True, False)]
+    return next((table for table in tables if table is None or _fits(table, width)), tables[-1])
+
+
+def _fleets(rows: Sequence[tuple[str, Deployed, dict[str, float | None]]], *, names: bool) -> Table | None:
+    first = rows[0][1].fleet
+    fleets = [one.fleet for _, one, _ in rows]
+    some = next((fleet for fleet in fleets if fleet is not None), None)
+    if some is None:
+        return None
+    users = some.interactive  # whose requests/s follow from the deployment
+    table = plain_table(f"fleets for {asked_of_fleet(some) if users is None else users_of_fleet(users)}")
+    columns = ("", "copies", "chips paid", "racks", "kW", "$ an hour", "in use", "$ per M", "×")
+    for column in columns:
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+    before = first.usd_per_hour if first is not None else None
+    for number, ((name, _, _), fleet) in enumerate(zip(rows, fleets, strict=True), start=1):
+        label = name if names else str(number)
+        if fleet is None:
+            table.add_row(label, *["-"] * (len(columns) - 1))
+            continue
+        hour, each = fleet.usd_per_hour, fleet.usd_per_mtok_output_all_in
+        table.add_row(
+            label,
+            f"{fleet.copies:,}",
+            f"{fleet.billed_chips:,}",
+            f"{fleet.num_racks:,}",
+            "-" if fleet.power_w is None else f"{fleet.power_w / 1e3:,.4g}",
+            "-" if hour is None else f"{hour:,.2f}",
+            percent(fleet.utilisation),
+            "-" if each is None else money(each),
+            f"{hour / before:.2f}" if hour is not None and before else "",
+        )
+    return table
+
+
 def changes(today: Deployed, planned: Deployed) -> tuple[Change, ...]:
     """What would change from today's deployment to a plan: what it is, what it gives, what it costs."""
     now, then = today.choice, planned.choice
@@ -266,7 +309,7 @@ def why(today: Deployed, planned: Deployed) -> tuple[str, ...]:
     each = tuple(one.engine.batch_size / replace(one.layout, dp=1).num_chips for one in (now, then))
     if found and abs(each[1] / each[0] - 1.0) > 0.01:
         found.append(
-            f"a step reads the weights for {each[0]:.3g} sequences a chip today, for {each[1]:.3g} in the plan"
+            f"a step reads the weights for {each[0]:.3g} sequences per chip today, for {each[1]:.3g} in the plan"
         )
     idle = [one.billed_chips - one.num_chips for one in (now, then)]
     if idle[0] != idle[1]:

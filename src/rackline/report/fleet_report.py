@@ -6,14 +6,14 @@ from rich.table import Table
 
 from rackline.report.breakdown import plain_table
 from rackline.report.wording import money, percent
-from rackline.serving.fleet import Fleet
+from rackline.serving.fleet import Fleet, Interactive
 from rackline.units import format_count, format_seconds
 
 
 def fleet_report(fleet: Fleet) -> Table:
     """One row a quantity."""
     traffic = fleet.traffic
-    table = plain_table(f"fleet for {_asked(fleet)}")
+    table = plain_table(f"fleet for {asked_of_fleet(fleet)}")
     table.add_column("", no_wrap=True)
     table.add_column("", justify="right", no_wrap=True)
     rows = [
@@ -40,16 +40,20 @@ def fleet_report(fleet: Fleet) -> Table:
     return table
 
 
-def _asked(fleet: Fleet) -> str:
+def asked_of_fleet(fleet: Fleet) -> str:
     """What the traffic was given as, and what it is in tokens."""
     tokens = f"{format_count(fleet.traffic.tokens_per_s)} output tokens/s"
     if fleet.requests_per_s is None:
         return tokens
     requests = f"{fleet.requests_per_s:,.3g} requests/s, {tokens}"
-    if fleet.interactive is None:
-        return requests
-    users = fleet.interactive.population
-    return f"{users.users:,.0f} users who think {format_seconds(users.think_s)}: {requests}"
+    return requests if fleet.interactive is None else f"{users_of_fleet(fleet.interactive)}: {requests}"
+
+
+def users_of_fleet(users: Interactive) -> str:
+    """How many there are, and their think time."""
+    think_s = users.population.think_s
+    pause = f"{format_seconds(think_s)} think time" if think_s else "no think time"
+    return f"{users.population.users:,.0f} users, {pause}"
 
 
 def _chips(fleet: Fleet) -> str:

@@ -124,7 +124,7 @@ def offered_figure(offered: Offered) -> Figure:
         title=f"{d.model.name} on {d.cluster.name}: price and cost over context" if d else "nothing can be sold",
         subtitle=f"${offered.rent.usd_per_chip_hour:.3g} per chip-hour, {percent(terms.utilisation)} used, "
         f"margin {percent(terms.margin)}",
-        description=f"The margin is earned over {offered.lengths}; cost rises with the prompt. "
+        description=f"The margin is earned over {offered.terms.lengths}; cost rises with the prompt. "
         f"{words or 'Nothing can be sold.'}",
         spec={
             "data": {"values": rows},

@@ -11,8 +11,20 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rackline.pricing import CheapestSpan, Compared, Inference, KeepingCost, Offered, Reading, SoldMedia, tier_by_drain
+from rackline.pricing import (
+    CheapestSpan,
+    Compared,
+    Inference,
+    KeepingCost,
+    Offered,
+    Reading,
+    SoldMedia,
+    Terms,
+    tier_by_drain,
+)
+from rackline.pricing.offered import Demand
 from rackline.report.breakdown import plain_table
+from rackline.report.fleet_report import asked_of_fleet
 from rackline.report.wording import percent, short_count
 from rackline.units import format_bytes, format_count, format_percent, format_seconds, format_usd
 
@@ -60,8 +72,23 @@ def offered_report(offered: Offered, *, width: int) -> Group:
         for tier in offered.tiers
         if tier.mode == "standard" and tier.mean_input_len is not None
     )
-    parts.append(Text(f"the margin is earned over {offered.lengths}; on average {means} tokens", style="dim"))
+    parts.append(Text(f"the margin is earned over {offered.terms.lengths}; on average {means} tokens", style="dim"))
     return Group(*parts)
+
+
+def demand_report(demand: Demand, terms: Terms) -> Text:
+    """The fleet of some traffic, and what its requests bring in."""
+    fleet = demand.fleet
+    cached = f", {short_count(demand.cached_len)} of them cached" if demand.cached_len >= 1.0 else ""
+    rent = fleet.usd_per_hour or 0.0
+    return Text(
+        f"{asked_of_fleet(fleet)}: {fleet.copies:,} × {demand.engine}, {fleet.billed_chips:,} chips paid, "
+        f"{format_usd(rent)} an hour; utilisation {percent(terms.utilisation)} follows\n"
+        f"a mean request of {short_count(demand.input_len)} prompt tokens{cached} and "
+        f"{short_count(demand.output_len)} output tokens pays {format_usd(demand.request_usd)}: sales of "
+        f"{format_usd(demand.sales_usd_per_hour)} an hour, {percent(demand.sales_usd_per_hour / rent - 1.0)} above the "
+        "rent"
+    )
 
 
 def _layouts_table(offered: Offered) -> Table:
@@ -91,7 +118,7 @@ def _energy(offered: Offered) -> str:
     rent = offered.rent
     if rent.power_w_per_chip is None:
         return "energy: the cluster states no power"
-    text = f"energy: {rent.power_w_per_chip:,.0f} W a chip with host, network and cooling, PUE {rent.pue:.3g}"
+    text = f"energy: {rent.power_w_per_chip:,.0f} W per chip with host, network and cooling, PUE {rent.pue:.3g}"
     sold = next((tier for tier in offered.tiers if not tier.reason), None)
     if sold is None or sold.kwh_per_mtok_input is None or sold.kwh_per_mtok_output is None:
         return text

@@ -47,7 +47,7 @@ def best_free_bytes(
     """Most bytes left on the fullest chip with one request a rank, over all layouts.
 
     Args:
-        precisions: that are looked at; the default ones of the model and the chip without.
+        precisions: to consider; by default those of the model on the chip.
 
     Returns:
         (bytes, "layout · precision"); -inf when no layout is possible.
@@ -87,7 +87,7 @@ def nearest_cluster(
     those with the least memory first.
 
     Args:
-        precisions: that are looked at, of `on`; other chips take the types of the same labels.
+        precisions: to consider on `on`; other chips take the types of the same labels.
     """
     narrower = "" if precisions is None else _narrower(model, on, workload, memory_fraction)
     labels = None if precisions is None else [one.label for one in precisions]

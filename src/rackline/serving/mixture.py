@@ -63,6 +63,17 @@ class Mixture:
         """Over requests."""
         return float(self.shares @ values)
 
+    def between(self, from_len: float, until_len: float) -> Mixture | None:
+        """The requests with prompts longer than the first and up to the second; None where there are none."""
+        inside = (self.input_len > from_len) & (self.input_len <= until_len)
+        if not np.any(inside):
+            return None
+        return Mixture.of(self.shares[inside], self.input_len[inside], self.output_len[inside], self.name)
+
+    def share_between(self, from_len: float, until_len: float) -> float:
+        """Of all requests [1]."""
+        return float(self.shares[(self.input_len > from_len) & (self.input_len <= until_len)].sum())
+
     def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
         """(input_len, output_len) of requests at random, (count,) each [tokens]."""
         return self._spread(rng, count, self.shares)

@@ -146,7 +146,7 @@ def interval_line(found: Sequence[Interval], what: str = "servers") -> str:
     if not parts:
         return ""
     first = found[0]
-    head = f"nine of ten measured {what} ({first.group}, {first.num_cases} cases) lay within"
+    head = f"90 % of measured {what} ({first.group}, {first.num_cases} cases) lay within"
     return f"{head}: {'; '.join(parts)}"
 
 

@@ -142,8 +142,8 @@ def fitted(table: PassTable, works: Sequence[Work], seconds: Sequence[float], la
         return np.concatenate([np.log(predicted(logs) / wanted) / _NOISE, (logs - start) / known])
 
     bound = math.log(_FACTOR)
-    found = least_squares(residuals, start, bounds=(start - bound, start + bound), x_scale=known)
-    precision = np.linalg.inv(found.jac.T @ found.jac)
+    found: Any = least_squares(residuals, start, bounds=(start - bound, start + bound), x_scale=known)
+    precision: Array = np.linalg.inv(found.jac.T @ found.jac)
     after = np.sqrt(np.diag(precision))
     calibration = calibration_of(values_of(found.x), name, name)
     errors = predicted(found.x) / wanted - 1.0

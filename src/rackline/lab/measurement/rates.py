@@ -142,7 +142,8 @@ def _launch() -> list[Trial]:
 
 def _exchanges() -> list[Trial]:
     """All-reduce between the local devices; those of one processor stand for the way of the program, not of links."""
-    devices = jax.local_devices(backend=jnp.zeros(1).device.platform)
+    placed: Any = jnp.zeros(1).devices()
+    devices = jax.local_devices(backend=next(iter(placed)).platform)
     if len(devices) < 2:
         return []
     mesh = Mesh(np.array(devices), ("all",))
@@ -152,7 +153,7 @@ def _exchanges() -> list[Trial]:
     )
     found: list[Trial] = []
     for size in _MESSAGES:
-        placed = jax.device_put(jnp.ones((len(devices), size // 4)), jax.NamedSharding(mesh, split))
+        spread = jax.device_put(jnp.ones((len(devices), size // 4)), jax.NamedSharding(mesh, split))
         rate = Rate(
             name=f"all-reduce of {len(devices)}",
             dtype="fp32",
@@ -161,5 +162,5 @@ def _exchanges() -> list[Trial]:
             spread=0.0,
             footprint_bytes=float(size * len(devices)),
         )
-        found.append((rate, partial(_timed, run, placed)))
+        found.append((rate, partial(_timed, run, spread)))
     return found

@@ -1,0 +1,141 @@
+"""Requests and traffic that a price sheet is made for: their lengths, and the fleet that serves them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isnan
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rackline.api.lengths import mixture_of_file, mixture_of_trace
+from rackline.api.option import numbers, si
+from rackline.api.plan import searched
+from rackline.api.plan_parts import plan_inputs, plan_question_of, traffic_of
+from rackline.api.question import defaults
+from rackline.api.uses import Use, record_of, with_use
+from rackline.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rackline.api.plan_question import PlanQuestion
+    from rackline.api.price import PriceQuestion
+    from rackline.api.selling import SearchedWays
+    from rackline.api.watch import Watch
+    from rackline.pricing import Offered
+    from rackline.serving.mixture import Mixture
+
+USUAL_OUTPUT, USUAL_TPOT_S = 1000.0, 0.05
+_TRAFFIC = ("traffic", "requests", "users")
+
+
+def requests_of(question: PriceQuestion) -> tuple[PriceQuestion, Use | None, Mixture | None]:
+    """The question with its answers' length and its limit, what a use gave, and the lengths of the requests.
+
+    Raises:
+        InputError: lengths that are given in two ways, prompts beyond the last context tier.
+    """
+    from rackline.serving.mixture import Mixture
+
+    files = [name for name in ("mix", "trace") if getattr(question, name) is not None]
+    given = [*files, *(("output",) if question.output is not None else ())]
+    if files and len(given) > 1:
+        raise InputError(what=given[1], given=getattr(question, given[1]), allowed=f"only without `{given[0]}`")
+    use, mixture = None, None
+    if files:
+        mixture = mixture_of_file(question.mix) if question.mix is not None else mixture_of_trace(question.trace or "")
+        question = replace(question, output=mixture.mean(mixture.output_len))
+    if question.use is not None:
+        question, use = with_use(question)
+        output_len = si(question.output) or USUAL_OUTPUT
+        prompts = np.array([record_of(question.use).input_len])
+        mixture = mixture or Mixture.of(1.0, prompts, np.array([output_len]), name=use.name)
+    elif question.tpot is None:
+        question = replace(question, tpot=USUAL_TPOT_S)
+    if question.output is None:
+        question = replace(question, output=USUAL_OUTPUT)
+    longest = float(mixture.input_len.max()) if mixture is not None else 0.0
+    last = max(numbers(question.contexts))
+    if longest > last:
+        tiers = ",".join(f"{step:.0f}" for step in (*numbers(question.contexts), longest))
+        allowed = f"tiers that hold every prompt, up to {longest:,.0f} tokens"
+        raise InputError(what="contexts", given=f"{last:.0f}", allowed=allowed, nearest=tiers)
+    return question, use, mixture
+
+
+def fleet_question(question: PriceQuestion) -> PlanQuestion | None:
+    """The plan whose fleet serves the traffic of a question; None without traffic.
+
+    Raises:
+        InputError: two kinds of traffic, an option of traffic without it, a utilisation beside it.
+    """
+    files = question.mix is not None or question.trace is not None
+    first = min(numbers(question.contexts))
+    plain = question.use is None and not files
+    one = plan_question_of(
+        question,
+        serving="aggregated",
+        output=None if files else question.output,
+        **({"input": _mean_prompt(first)} if plain else {}),
+    )
+    from rackline.serving.workload import Workload
+
+    traffic, _ = traffic_of(one, Workload(input_len=1.0, output_len=max(si(question.output) or 2.0, 2.0)))
+    if traffic is None:
+        return None
+    if question.utilisation != defaults(type(question))["utilisation"]:
+        name = next(name for name in _TRAFFIC if getattr(question, name) is not None)
+        allowed = f"either a utilisation or `{name}`, from which it follows"
+        raise InputError(what="utilisation", given=question.utilisation, allowed=allowed)
+    return one
+
+
+def _mean_prompt(until_len: float) -> float:
+    from rackline.pricing.ways import PromptLengths
+
+    return PromptLengths(from_len=0.0, until_len=until_len).mean
+
+
+def sold_to(one: PlanQuestion, sheet: Offered, ways: SearchedWays, steps: Sequence[float], watch: Watch) -> Offered:
+    """The sheet at the utilisation that traffic leaves: its requests pay the rent of their fleet with the margin.
+
+    Args:
+        one: the plan of the fleet.
+        ways: to which the sheet's prices belong, at any utilisation.
+        steps: longest prompt of each context tier [tokens].
+    """
+    from rackline.pricing import offer_prices
+    from rackline.pricing.offered import Demand
+    from rackline.search.fleet import plan_fleet
+    from rackline.serving.mixture import Mixture
+
+    full, _ = with_use(one)
+    asked = plan_inputs(full, watch)
+    with watch.moving("planning the fleet that serves the traffic"):
+        found = searched(asked)
+    fleet, work, best = plan_fleet(asked.traffic, found, None, asked.users), asked.workload, found.best
+    if fleet is None or fleet.usd_per_hour is None or best is None:
+        watch.warn(f"no fleet serves this traffic, utilisation is assumed: {found.reason}")
+        return sheet
+    of_one = Mixture.of(1.0, np.array([work.input_len]), np.array([work.output_len]))
+    mixture = work.mixture or of_one
+    paid = sheet.request_usd(mixture, work.cache_hit)
+    if paid is None or isnan(paid):
+        watch.warn("some of these requests are not sold, utilisation is assumed")
+        return sheet
+    terms, rate = sheet.terms, fleet.traffic.tokens_per_s / work.output_len
+    needed = fleet.usd_per_hour / 3600.0 * (1.0 + terms.margin)
+    used = min(terms.utilisation * paid * rate / needed, 1.0)
+    again = offer_prices(ways, sheet.rent, replace(terms, utilisation=used), steps=steps)
+    return replace(
+        again,
+        demand=Demand(
+            fleet=fleet,
+            engine=f"{replace(best.layout, dp=1).label()} · {best.precision.short()} · {best.mode.label()}",
+            input_len=work.input_len,
+            cached_len=work.cached_tokens,
+            output_len=work.output_len,
+            request_usd=again.request_usd(mixture, work.cache_hit) or paid,
+        ),
+    )
