@@ -26,12 +26,18 @@ def web(
         list[str] | None,
         Parameter(help="name under which others reach it, such as that of a proxy; may be repeated", negative=()),
     ] = None,
+    export: Annotated[
+        str | None, Parameter(help="write the page to a folder that works without a server, and end")
+    ] = None,
 ) -> None:
-    """Serve the page and the HTTP API on this machine until Ctrl-C."""
+    """Serve the page and the HTTP API on this machine, until Ctrl-C; or write the page to a folder."""
     from rackline.processes import usable_cores
     from rackline.units import parse_whole
 
     try:
+        if export is not None:
+            _export(export)
+            return
         from rackline.web.serve import serve
         from rackline.web.settings import Settings
     except ModuleNotFoundError as error:
@@ -54,3 +60,13 @@ def web(
             file=sys.stderr,
         )
     serve(settings, browser=browser)
+
+
+def _export(folder: str) -> None:
+    """Write the page, with a bar for its data files."""
+    from rackline.cli.screen import counting, screen
+    from rackline.web.export import export
+
+    with counting("writing the page", "written") as tell:
+        files = export(folder, tell)
+    screen().print(f"{len(files)} files written; open {files[-1]}")
