@@ -137,6 +137,11 @@ FORMS: dict[str, Form] = {
             "fabric": "text",
             "activation_offload": "flag",
             "flops_kind": "text",
+            "task": "text",
+            "lora_rank": "count",
+            "lora_targets": "text",
+            "frozen": "text",
+            "packed_len": "length",
         },
         measured={
             "step_s": _DAY,
