@@ -206,7 +206,8 @@ class ObservedRun:
 
         data: dict[str, Any] = {"id": self.run_id, "kind": KIND, **self.deployment}
         for name in ("started", "url", "endpoint", "served_name", "source", "hash_tokens"):
-            data[name] = getattr(self, name)
+            if getattr(self, name):
+                data[name] = getattr(self, name)
         data["interrupted"] = self.interrupted
         data["load"] = dict(self.load)
         if self.generator is not None:

@@ -207,8 +207,10 @@ class _Runs:
 def with_numbers(run: ServedRun, values: Array) -> ServedRun:
     """A run whose server has these numbers, in the order of PARAMETERS."""
     memory, compute, launches, slowdown, step_s, each_s, first_s = values.tolist()
+    equal_s = run.stack.first_token_equal_s
     stack = replace(
         run.stack,
+        first_token_equal_s=None if equal_s is None else max(equal_s + first_s - run.stack.first_token_s, 0.0),
         prefill_slowdown=max(slowdown, 1.0),
         host_s_per_sequence=max(each_s, 0.0),
         first_token_s=max(first_s, 0.0),
@@ -261,16 +263,16 @@ def fit_observed(cases: Sequence[Case], calibration: str = "auto", done: Done | 
     """
     own = [case for case in cases if case.kind in (KIND, "requests")]
     if not own:
-        raise InputError(what="from", given="no observed run", allowed="runs that observe wrote, or a runs.json")
+        raise InputError(what="observed", given="no observed run", allowed="runs that observe wrote, or a runs.json")
     servers = list(dict.fromkeys((case.chip, case.stack, case.stack_version) for case in own))
     if len(servers) > 1:
         shown = "; ".join(" ".join(part for part in server if part) for server in servers)
-        raise InputError(what="from", given=shown, allowed="runs of one chip and one stack")
+        raise InputError(what="observed", given=shown, allowed="runs of one chip and one stack")
     resolver = Resolver(calibration_name=calibration)
     runs = tuple(served_run(resolver, case) for case in own)
     total = sum(len(run.requests) for run in runs)
     if total < _FEWEST:
-        raise InputError(what="from", given=f"{total} finished requests", allowed=f"at least {_FEWEST}")
+        raise InputError(what="observed", given=f"{total} finished requests", allowed=f"at least {_FEWEST}")
     first = runs[0]
     chip = first.deployment.cluster.chip
     has_table = best_stack(chip) != "generic"
@@ -282,7 +284,7 @@ def fit_observed(cases: Sequence[Case], calibration: str = "auto", done: Done | 
     ready = _Runs(runs=runs, shipped=shipped, widths=widths)
     folds = _folds(ready.lengths)
     everything = [np.ones(count, dtype=bool) for count in ready.lengths]
-    told = done or (lambda what, finished, total: None)
+    told = done or _ignore
     coded = _fitted(ready, everything)
     told("everything", 1, len(folds) + 1)
     held = [np.full((len(METRICS), count), np.nan) for count in ready.lengths]
@@ -313,6 +315,10 @@ def fit_observed(cases: Sequence[Case], calibration: str = "auto", done: Done | 
         folds=len(folds),
         clipped=clipped,
     )
+
+
+def _ignore(what: str, finished: int, total: int) -> None:
+    pass
 
 
 def _folds(lengths: Sequence[int]) -> list[list[Array]]:
