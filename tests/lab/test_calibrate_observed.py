@@ -85,7 +85,7 @@ def test_numbers_that_were_put_in_are_found(tmp_path: Path, monkeypatch: pytest.
     assert mine["tpot_s"].median_abs_error < 0.3 * shipped["tpot_s"].median_abs_error
     assert mine["tpot_s"].median_abs_error < 0.03
     # by name, wherever a calibration is asked for
-    asked = {"on": "dgx-h100", "chips": 1, "precision": "bf16", "calibration": "mine"}
+    asked = {"on": "dgx-h100", "layout": "tp=1", "precision": "bf16", "calibration": "mine"}
     explained = rl.explain("llama-3.1-8b", batch=8, context="1k", **asked).to_dict()
     usual = rl.explain("llama-3.1-8b", batch=8, context="1k", **{**asked, "calibration": "vllm"}).to_dict()
     assert explained["seconds"] > usual["seconds"] + 1e-3
