@@ -24,7 +24,7 @@ from rackline.web.worker import Progress, Reply, Task, run
 Tell = Callable[[Progress], None]
 """Takes how far an answer is."""
 
-_FIRST_WAIT_S = 30.0  # longest wait while no worker has started yet
+_FIRST_WAIT_S = 90.0  # longest wait while no worker has started yet
 _RECYCLED = 0.5  # share of the memory limit above which a worker is replaced
 _MOST_FAILURES = 5  # processes that end one after another before any was ready
 _FORKED = sys.platform == "linux"
