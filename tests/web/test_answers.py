@@ -29,6 +29,8 @@ EXPLAIN = {"model": "llama-3.1-8b", "on": "dgx-h100", "batch": 8, "context": "2k
 
 def here(name: str, body: Mapping[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The answer in this process, with the files of the body in the current folder."""
+    folder = folder / "uploads"
+    folder.mkdir()
     monkeypatch.chdir(folder)
     for file, text in body.get("uploads", {}).items():
         Path(file).write_text(text)
