@@ -195,6 +195,7 @@ var rackline = (() => {
   }
 
   function start() {
+    for (const [id, view] of Object.entries((data.get("site") || { views: {} }).views)) if (view.verb) rackline.asked.add(id, view);
     const list = /** @type {HTMLElement} */ (document.querySelector("nav ul"));
     if (!list.children.length)
       for (const view of views.values()) list.append(el("li", {}, el("a", { href: `#${view.id}`, text: view.title })));
