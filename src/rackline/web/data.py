@@ -78,7 +78,8 @@ def stored_answer(view: Mapping[str, Any], stop: str) -> dict[str, Any]:
 
     fields = {name: value for name, value in view["fields"].items() if value}
     question = find_verb(view["verb"]).question.from_params({**fields, view["stop"]: stop})
-    return view_of(answer(question), view["figures"])
+    found = view_of(answer(question), view["figures"])
+    return {name: value for name, value in found.items() if name != "answer"}  # the page shows the rest
 
 
 def figures() -> dict[str, Any]:

@@ -99,8 +99,7 @@
         const commands = parts.commands();
         place.append(
           el("div", { class: "bench" }, form, figures),
-          parts.section("Row by row", data),
-          el("section", { class: "text" }, el("details", {}, el("summary", { text: "As the command prints it" }), printed)),
+          el("section", { class: "text" }, el("h2", { text: "Why: as the command prints it" }), printed, el("details", { class: "rows" }, el("summary", { text: "All rows" }), data)),
           ...(view.claims.length ? [parts.claims(view.claims)] : []),
           commands.element,
         );
