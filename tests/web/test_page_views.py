@@ -74,7 +74,7 @@ def test_the_walk_leads_through_chapters_and_to_views(watched: Watched) -> None:
     page.wait_for_function("location.hash.includes('n=2')")
     page.locator("#claim-C43 summary").click()
     page.locator("#claim-C43").get_by_role("link", name="See it move").click()
-    page.wait_for_function("location.hash.startsWith('#rack')")
+    page.wait_for_function("location.hash.startsWith('#/rack')")
     page.wait_for_selector("[data-figure=exchange] svg")
     assert watched.marks("exchange")[0]["domain_size"] == 64
     page.go_back()
@@ -88,7 +88,7 @@ def test_every_link_of_a_claim_leads_to_a_state_of_a_view() -> None:
     claims = {one.claim.id for one in ledger()}
     for claim, link in found["links"].items():
         assert claim in claims
-        assert link.removeprefix("#").partition("?")[0] in found["views"]
+        assert link.removeprefix("#/").partition("?")[0] in found["views"]
     for view in found["views"].values():
         assert set(view["claims"]) <= claims
 
