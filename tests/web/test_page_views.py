@@ -37,14 +37,14 @@ def test_a_pipeline_waits_as_its_schedule_does(watched: Watched, name: str, pp: 
 
 def test_controls_of_the_pipeline_move_it(watched: Watched) -> None:
     page = watched.open("pipeline")
-    page.get_by_label("Schedule").select_option("zb-h2")
+    page.get_by_label("Schedule", exact=True).select_option("zb-h2")
     page.wait_for_function("location.hash.includes('x=zb-h2')")
     page.locator("[data-key=m] label", has_text="32").click()
     page.wait_for_function("rackline.drawn.get('bubble').rows.marks[0].micro_batches === 32")
     page.reload()
     page.wait_for_selector(".body[data-ready]")
     assert watched.marks("bubble")[0]["micro_batches"] == 32
-    assert page.get_by_label("Schedule").input_value() == "zb-h2"
+    assert page.get_by_label("Schedule", exact=True).input_value() == "zb-h2"
 
 
 @pytest.mark.parametrize("size", [1, 8, 64])
@@ -103,7 +103,7 @@ def test_bands_are_those_that_ship(watched: Watched) -> None:
         (band.of.text(), band.low, band.high) for band in wanted
     }
     assert drawn[0]["cases"] == max(band.num_cases for band in wanted)
-    page.get_by_label("Stack").select_option("vllm")
+    page.get_by_label("Stack", exact=True).select_option("vllm")
     page.wait_for_function("rackline.drawn.get('bands').all().every(row => row.group.startsWith('vllm'))")
 
 
