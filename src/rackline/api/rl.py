@@ -118,7 +118,7 @@ class RlQuestion(ModelQuestion):
     train_precision: str = field(
         default="bf16", metadata=option("text", "training precision: bf16, fp8, fp8-block, mxfp8 or nvfp4")
     )
-    calibration: CalibrationLike = field(default="vllm", metadata=shared.CALIBRATION)
+    calibration: CalibrationLike = field(default="auto", metadata=shared.CALIBRATION)
     train_stack: str | None = field(
         default=None,
         metadata=option("text", "training stack or TOML file; the newest of megatron-bridge by default"),

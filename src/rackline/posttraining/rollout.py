@@ -1,6 +1,6 @@
 """Rollouts: a batch of answers that starts together and empties towards the longest.
 
-All sequences of a rank gain one token a step, so the number that still run is a step function of the clock in tokens:
+All sequences of a rank gain one token per step, so the number that still run is a step function of the clock in tokens:
 it falls where an answer ends, and is filled up from those that wait while there are any. Between two ends the time of a
 step follows from the number of sequences and their mean context, so the time of a batch is one sum:
 
@@ -21,7 +21,7 @@ from rackline.errors import InputError
 from rackline.parallel import Deployment
 from rackline.parallel.memory import fitting_sequences
 from rackline.passes import Batch
-from rackline.passes.features import Array
+from rackline.passes.features import Array, as_array
 from rackline.posttraining.job import RlJob
 from rackline.posttraining.lengths import AnswerLengths
 from rackline.serving.closed_loop import engine_of
@@ -138,7 +138,7 @@ class RolloutEngine:
         batch = Batch(prefill_sequences=np.array([full]), chunk_tokens=self.prompt_len)
         device = self.engine.seconds(batch, self.engine.time_table(False), two_batch_overlap=False)
         one = self.engine.with_prompts_s(0.0, device, tokens=full * self.prompt_len)
-        return float(one[0]) * tokens / (full * self.prompt_len)
+        return float(as_array(one)[0]) * tokens / (full * self.prompt_len)
 
     def batch(self, answers: int, lengths: AnswerLengths) -> Rollout:
         """A batch that starts together; the fullest rank has the longest answer of all."""
@@ -207,7 +207,9 @@ def emptying(lengths: Array, slots: int) -> tuple[Array, Array, Array]:
     heap = [(queue[i], 0.0) for i in range(slots)]
     heapq.heapify(heap)
     waiting, started = slots, 0.0
-    clock, running, age = [0.0], [], []
+    clock: list[float] = [0.0]
+    running: list[float] = []
+    age: list[float] = []
     while heap:
         running.append(float(len(heap)))
         age.append(started / len(heap))

@@ -159,8 +159,7 @@ def rl_step(
     transfer = [("weights to engines", moved)]
     if schedule.mode == "sync":
         order = [*transfer, *generating, ("host", host), ("states to host and back", kept), *learning]
-        side = dict.fromkeys(("rollouts",), "rollout")
-        parts = _in_a_row(order, side)
+        parts = _in_a_row(order, {"rollouts": "rollout"})
         seconds = sum(part.seconds for part in parts)
         idle = {} if colocated else {"rollout": seconds - generate - moved, "training": generate}
         longest = max(parts, key=lambda part: part.seconds)

@@ -192,6 +192,7 @@ FORMS: dict[str, Form] = {
             "mode": "text",
             "staleness": "count",
             "in_flight": "flag",
+            "engine": "text",
             "gen_chips": "count",
             "trained": "count",
             "train_batch": "count",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from rackline.arch import Model
 from rackline.errors import InputError, RacklineError
@@ -14,6 +14,7 @@ from rackline.posttraining.job import ALGORITHMS, MODES, RlJob, RlOverheads
 from rackline.posttraining.lengths import AnswerLengths
 from rackline.posttraining.plan import given_step
 from rackline.posttraining.step import RlStep, Schedule
+from rackline.search.stacks import usual_stack
 from rackline.serving.stack import stack_named
 from rackline.training.precision import train_precision
 from rackline.training.runs import TrainLayout
@@ -22,8 +23,6 @@ from rackline.validation.cases import Case, Unsupported
 from rackline.validation.resolve import Resolver
 
 Name = TypeVar("Name", bound=str)
-ENGINE = "vllm"
-"""Stack of the generating side of the frameworks in reach."""
 
 
 def predict_rl(resolver: Resolver, cases: Sequence[Case]) -> Iterator[tuple[Case, dict[str, float] | Unsupported]]:
@@ -48,14 +47,16 @@ def rl_step_of(resolver: Resolver, case: Case, overheads: RlOverheads | None = N
     if not isinstance(model, Model):
         raise InputError(what="model", given=case.model, allowed="a model whose layers are known")
     chip = resolver.chip(case.chip)
-    numbers = calibration(ENGINE, chip)
-    engine, stack = stack_named(ENGINE, numbers, chip.hbm_bytes), training_stack(default_training_stack())
+    rack = resolver.cluster(chip, case.num_chips)
+    name = case.text("engine") or usual_stack(model, rack).name
+    numbers = calibration(name, chip)
+    engine, stack = stack_named(name, numbers, chip.hbm_bytes), training_stack(default_training_stack())
     gen_chips = int(case.number("gen_chips")) if case.values.get("gen_chips") else None
     learners = case.num_chips - (gen_chips or 0)
     lag = int(case.number("staleness")) if case.values.get("staleness") else 0
     job = RlJob(
         model=model,
-        cluster=resolver.cluster(chip, case.num_chips),
+        cluster=rack,
         prompts=int(case.number("prompts")),
         generations=int(case.number("generations")),
         prompt_len=case.number("input_len"),
@@ -123,5 +124,5 @@ def _train_layout(case: Case, model: Model, chips: int) -> TrainLayout:
 
 
 def _counts(case: Case, key: str) -> dict[str, int]:
-    given = case.values.get(key)
-    return {str(name): int(value) for name, value in given.items()} if isinstance(given, dict) else {}
+    given = cast("Mapping[str, int]", case.values.get(key) or {})
+    return {name: int(value) for name, value in given.items()}

@@ -67,6 +67,7 @@ def _data(row: dict[str, str], case_id: str) -> dict[str, object]:
         "stack": re.sub(r" v[\d.]+", "", row["framework"]).lower().replace(" ", "-"),
         "stack_version": ".".join(map(str, _version(row))),
         "precision": "fp8" if "FP8" in row["precision"] else "bf16",
+        "engine": "vllm",
         "algorithm": row["algorithm"].lower(),
         "mode": ("one-step-off" if lag.group(1) == "1" else "async") if lag else "sync",
         "in_flight": row["in_flight_weight_update"] == "True",
