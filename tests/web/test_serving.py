@@ -240,7 +240,7 @@ def test_without_the_extra_one_line_says_how_to_get_it() -> None:
 
 def test_another_host_is_warned_of() -> None:
     done = command("web", "--host", "0.0.0.0", "--port", "0", "--no-browser", before=_NO_RUN)
-    assert done.stderr.startswith("warning: whoever reaches 0.0.0.0")
+    assert done.stderr.startswith("warning: anyone who reaches 0.0.0.0")
 
 
 _NO_RUN = "import rackline.web.serve as s; s.serve = lambda settings, browser: None"

@@ -55,7 +55,7 @@ def web(
     )
     if not settings.is_local:
         print(
-            f"warning: whoever reaches {host} can ask this server: it has no log-in and no encryption; put a proxy "
+            f"warning: anyone who reaches {host} can ask this server: it has no log-in and no encryption; put a proxy "
             "with both in front of it",
             file=sys.stderr,
         )

@@ -5,26 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from rackline.web.worker import Progress
 from rackline.web.workers import Tell, Workers
 
 
-@dataclass(slots=True, kw_only=True)
 class Job:
-    """An answer that is being found.
+    """An answer that is being found: who is told how far it is, and how far it was when they were last told."""
 
-    Args:
-        task: finds it.
-        listeners: are told how far it is.
-        last: how far it was when they were last told.
-    """
-
-    task: asyncio.Task[bytes] | None = None
-    listeners: list[Tell] = field(default_factory=list[Tell])
-    last: Progress | None = None
+    def __init__(self) -> None:
+        self.task: asyncio.Task[bytes] | None = None
+        self.listeners: list[Tell] = []
+        self.last: Progress | None = None
 
     def tell(self, progress: Progress) -> None:
         """Tell all who wait."""

@@ -85,7 +85,7 @@ def asked_by_body(name: str, form: str, data: Mapping[str, Any], limits: Limits)
     """The request of an object: options of the question, `uploads`, and `figures` of a view.
 
     Raises:
-        ProblemError: bad input, in whatever way.
+        ProblemError: bad input.
     """
     given = dict(data)
     uploads = _uploads(given.pop("uploads", None), limits)
@@ -102,7 +102,7 @@ def asked_by_params(name: str, form: str, params: Sequence[tuple[str, str]]) -> 
     """The request of the query of an address.
 
     Raises:
-        ProblemError: bad input, in whatever way.
+        ProblemError: bad input.
     """
     verb = offered(name)
     texts = dict(params)

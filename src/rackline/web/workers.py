@@ -12,7 +12,6 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -163,21 +162,19 @@ def _lost() -> Exception:
     return problem("worker-lost", "it was killed, or ran out of memory; ask again", {"Retry-After": "1"}, retry=True)
 
 
-@dataclass(slots=True, kw_only=True)
 class Lane:
-    """Requests of a kind.
+    """Requests of a kind: how many run, and those that wait, first come first served.
 
     Args:
         most: of them that may run at a time [count].
         wait_s: longest wait for a worker [s].
-        running: of them that run [count].
-        waiting: those that wait, first come first served.
     """
 
-    most: int
-    wait_s: float
-    running: int = 0
-    waiting: deque[asyncio.Future[Process]] = field(default_factory=deque[asyncio.Future["Process"]])
+    def __init__(self, most: int, wait_s: float) -> None:
+        self.most = most
+        self.wait_s = wait_s
+        self.running = 0
+        self.waiting: deque[asyncio.Future[Process]] = deque()
 
 
 class Workers:
