@@ -119,6 +119,7 @@ class TrainQuestion(ModelQuestion):
     lora: Quantity | None = field(
         default=None, metadata=whole("LoRA: train adapters of this rank and freeze the weights, such as 16")
     )
+    power_cap: Quantity | None = field(default=None, metadata=shared.POWER_CAP)
     price: Quantity | None = field(default=None, metadata=shared.PRICE)
     set: Settings | None = field(default=None, metadata=shared.SET)
 
