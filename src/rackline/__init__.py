@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rackline.api.memory import memory as memory
     from rackline.api.models import models as models
     from rackline.api.new import new as new
+    from rackline.api.observe import observe as observe
     from rackline.api.plan import plan as plan
     from rackline.api.price import price as price
     from rackline.api.schema import schema as schema
@@ -92,6 +93,7 @@ _WHERE = {
     "memory_tier": "rackline.hardware",
     "model": "rackline.arch",
     "models": "rackline.api.models",
+    "observe": "rackline.api.observe",
     "offer_prices": "rackline.pricing",
     "parse_layout": "rackline.parallel",
     "plan": "rackline.api.plan",

@@ -15,6 +15,7 @@ MODULES = {
     "budget": "api.budget",
     "validate": "api.validate",
     "calibrate": "api.calibrate",
+    "observe": "api.observe",
     "lecture": "api.lecture",
     "lab": "api.lab",
     "chips": "api.chips",

@@ -50,11 +50,12 @@ def score_cases(
     scores: list[Score] = []
     unsupported = list(found.unsupported)
     for case in found.cases:
-        if case.kind == "requests":
+        if case.kind in ("requests", "observed"):
+            from rackline.validation.observed import score_observed
             from rackline.validation.requests import score_run
 
             try:
-                scores += score_run(predictor.resolver, case)
+                scores += (score_run if case.kind == "requests" else score_observed)(predictor.resolver, case)
             except RacklineError as error:
                 unsupported.append(Unsupported.of(case, str(error), bad_input=True))
     for case, values in _predicted(predictor, found.cases):
@@ -89,7 +90,7 @@ def _predicted(predictor: Predictor, cases: Sequence[Case]) -> Iterable[tuple[Ca
         from rackline.validation.train import predict_training
 
         yield from predict_training(predictor.resolver, training)
-    others = [case for case in cases if case.kind not in ("op", "train", "requests")]
+    others = [case for case in cases if case.kind not in ("op", "train", "requests", "observed")]
     for case, values in zip(others, predictor.predict_all(others), strict=True):
         if isinstance(values, RacklineError):
             yield case, Unsupported.of(case, str(values), bad_input=True)
