@@ -324,5 +324,5 @@ def _kwh_per_mtok_chip_s(way: Way, rent: Rent, used: float) -> float | None:
     waiting = power_of(cluster, float(drawn_w(cluster.chip, 0.0, 1.0)))
     if power is None or waiting is None:
         return None
-    watts = power.wall_w + waiting.wall_w * (1.0 / used - 1.0)
-    return watts * (1.0 if power.basis == "nameplate" else rent.pue) / 3.6e6 * 1e6 * way.used_share
+    watts = power.site_w(rent.pue) + waiting.site_w(rent.pue) * (1.0 / used - 1.0)
+    return watts / 3.6e6 * 1e6 * way.used_share

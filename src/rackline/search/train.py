@@ -129,6 +129,7 @@ def train_plan(
     job: TrainJob,
     *,
     tokens: float | None = None,
+    pue: float = 1.0,
     fixed: Mapping[str, int] | None = None,
     schedules: Sequence[str] | None = None,
     recompute: Sequence[str] = CHEAPEST_FIRST,
@@ -139,6 +140,7 @@ def train_plan(
 
     Args:
         tokens: of the whole run, for days and dollars [tokens].
+        pue: power of the site over that of the machines [1].
         fixed: parts of the layout that are given.
         schedules: which to look at; those of the stack by default.
         recompute: which to look at; a reversible stack is another model, so it is considered only when asked.
@@ -189,7 +191,7 @@ def train_plan(
         tokens=tokens,
         candidates_evaluated=len(runs),
         candidates_timed=found.timed,
-        best=candidates(job, runs.take(kept), tokens, reliable),
+        best=candidates(job, runs.take(kept), tokens, reliable, pue),
         reliability=reliable,
         asked_batch_tokens=asked_batch_tokens,
         schedules=tuple(schedules),
@@ -211,12 +213,15 @@ def _unlike(found: Evaluated, order: np.ndarray[Any, Any], most: int) -> np.ndar
     return np.array(kept)
 
 
-def candidates(job: TrainJob, runs: Runs, tokens: float | None, reliable: Reliability) -> tuple[TrainCandidate, ...]:
+def candidates(
+    job: TrainJob, runs: Runs, tokens: float | None, reliable: Reliability, pue: float = 1.0
+) -> tuple[TrainCandidate, ...]:
     """Explain some runs.
 
     Args:
         tokens: of the whole run [tokens].
         reliable: what failures cost.
+        pue: power of the site over that of the machines; power by the nameplate has it already [1].
     """
     step, memory = job.step(runs), job.memory(runs)
     watts = job.chip_w(runs, step)
@@ -233,7 +238,7 @@ def candidates(job: TrainJob, runs: Runs, tokens: float | None, reliable: Reliab
             chip_hours = hours * job.cluster.num_chips
             price = job.cluster.usd_per_chip_hour
             usd = chip_hours * price if price is not None else None
-            kwh = chip_hours * power.wall_w / 1000.0 if power is not None else None
+            kwh = chip_hours * power.site_w(pue) / 1000.0 if power is not None else None
         found.append(
             TrainCandidate(
                 layout=runs.layout(index),

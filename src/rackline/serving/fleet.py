@@ -215,7 +215,7 @@ def fleet(
         bill = rack_bill(part.cluster, copies * part.num_chips)
         _, replicas = held.setdefault(part.cluster.name, (bill.chips_per_rack, []))
         replicas.append((part.replica_chips, copies * part.replicas))
-        whole_w = bill.power_w if part.power is None else _site_w(part.power, bill.num_chips, pue)
+        whole_w = bill.power_w if part.power is None else part.power.site_w(pue) * bill.num_chips
         basis[part.power.basis if part.power else "nameplate"] = None
         known_power &= whole_w is not None
         known_price &= bill.usd_per_hour is not None
@@ -237,11 +237,6 @@ def fleet(
         fleet_share=None if provider is None else traffic.tokens_per_s / provider,
         billed_chips=sum(chips for _, chips in billed),
     )
-
-
-def _site_w(power: Power, chips: int, pue: float) -> float:
-    """Power of a site for some chips [W]."""
-    return power.wall_w * chips * (1.0 if power.basis == "nameplate" else pue)
 
 
 def _billed(parts: tuple[Part, ...], copies: int) -> list[tuple[Cluster, int]]:
