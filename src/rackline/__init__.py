@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rackline.api.infer_prices import infer_prices as infer_prices
     from rackline.api.lab import experiment as experiment
     from rackline.api.lecture import lecture as lecture
+    from rackline.api.measure import measure as measure
     from rackline.api.memory import memory as memory
     from rackline.api.models import models as models
     from rackline.api.new import new as new
@@ -88,6 +89,7 @@ _WHERE = {
     "fit": "rackline.api.fit",
     "infer_prices": "rackline.api.infer_prices",
     "lecture": "rackline.api.lecture",
+    "measure": "rackline.api.measure",
     "memory": "rackline.api.memory",
     "new": "rackline.api.new",
     "memory_tier": "rackline.hardware",

@@ -18,6 +18,7 @@ MODULES = {
     "observe": "api.observe",
     "lecture": "api.lecture",
     "lab": "api.lab",
+    "measure": "api.measure",
     "chips": "api.chips",
     "clusters": "api.clusters",
     "models": "api.models",

@@ -204,6 +204,7 @@ class ClusterRecord(SourcedRecord):
             said [count].
         rented_chips: Chips of the smallest unit that one rents: a host, a tray, a slice; those of a host where nothing
             else is said [count].
+        calibration: Calibration of what runs there, by name or as a file beside this one, which `auto` takes.
     """
 
     chip: Text
@@ -216,6 +217,7 @@ class ClusterRecord(SourcedRecord):
     chips_per_rack: Count | None = None
     chips_per_host: Count | None = None
     rented_chips: Count | None = None
+    calibration: Text | None = None
 
     @model_validator(mode="after")
     def _levels_are_ordered(self) -> Self:

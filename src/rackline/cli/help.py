@@ -8,7 +8,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Decide": ("plan", "compare", "price", "tiers", "train", "budget"),
     "Explore": ("sweep", "sweep-show"),
     "Understand": ("explain", "fit", "simulate", "encode", "infer-prices"),
-    "Measure": ("observe", "validate", "calibrate"),
+    "Measure": ("measure", "observe", "validate", "calibrate"),
     "Learn": ("lecture", "lab", "web"),
     "Catalogue": ("models", "chips", "clusters", "memory", "new"),
     "Programs": ("ask", "schema"),
@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, str] = {
     "observe": "Send a load to a live server and record each token.",
     "lecture": "Check the lecture's claims, and where they stop holding.",
     "lab": "Run the lecture's mechanisms at small scale, and measure them.",
+    "measure": "Measure this machine and an engine; a file for --on.",
     "web": "The page with its figures, and the HTTP API, on this machine.",
     "chips": "The chips, or one with the sources of its numbers.",
     "clusters": "The clusters, or one with the sources of its numbers.",
@@ -170,6 +171,12 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
     rackline calibrate gemm.csv moe.csv collective.csv -o calibration.toml
     rackline plan llama-3.1-70b --on dgx-h100 \\
       --input 1k --output 500 --calibration ./calibration.toml
+""",
+    "measure": """Examples:
+
+    rackline measure
+    rackline measure --engine llama.cpp --dtype bf16 -o laptop.toml
+    rackline explain qwen3-0.6b --on my-machine.toml --batch 4 --context 1k
 """,
     "lab": """Examples:
 

@@ -66,6 +66,7 @@ class Cluster:
         host_chips: Chips that one operating system holds [count].
         rented_chips: Chips of the smallest unit that one rents [count].
         rent: Kind and date of the price in words; empty where it was given.
+        calibration: Calibration that `auto` takes there, by name or file; empty where the chip decides.
         sources: Where the numbers come from.
     """
 
@@ -82,6 +83,7 @@ class Cluster:
     host_chips: int = 8
     rented_chips: int = 1
     rent: str = ""
+    calibration: str = ""
     sources: tuple[Source, ...] = field(default=(), repr=False, hash=False)
 
     @property
@@ -162,6 +164,7 @@ def cluster_from_record(record: ClusterRecord, of: Chip) -> Cluster:
         chips_per_rack=record.chips_per_rack,
         host_chips=host,
         rented_chips=record.rented_chips or host,
+        calibration=record.calibration or "",
         sources=record.sources + of.sources,
     )
 
@@ -208,4 +211,5 @@ def cluster(name: str, overrides: Mapping[str, object] | None = None) -> Cluster
                 nearest=near[0] if near else None,
             )
     made_of = chip_record(chip_name, overrides=of_chip) if of_chip else bare_chip
-    return cluster_from_record(record, chip_from_record(made_of))
+    found = cluster_from_record(record, chip_from_record(made_of))
+    return dataclasses.replace(found, calibration=resolve_beside(found.calibration, name))
