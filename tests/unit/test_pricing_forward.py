@@ -78,7 +78,7 @@ def test_a_context_that_does_not_fit_is_an_answer_with_its_reason(costs: TokenCo
     assert "does not fit" in long.reason
     assert np.isnan(long.input_usd)
     slow = offer_prices(OneDeployment(costs=costs), RENT, Terms(tpot_s=1e-5), steps=(32e3,))
-    assert all("no batch keeps" in t.reason for t in slow.tiers if t.mode == "standard")
+    assert all("no batch meets" in t.reason for t in slow.tiers if t.mode == "standard")
     assert slow.caches == ()
     floor = offer_prices(OneDeployment(costs=costs), RENT, Terms(fast_ratios=(1000.0,)), steps=(32e3,)).tiers[-1]
     assert "latency floor" in floor.reason
