@@ -9,7 +9,6 @@ together. Each sequence attends to what it has cached, in blocks, as far as the 
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -20,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rackline.lab.measurement.engine import Dtype, Limits, Scheduler, ServedTimes, Work
+from rackline.lab.measurement.workers.worker import Clock
 from rackline.lab.transformer import Params, Shape, causal_attention, ffn_block, init, norm, project
 from rackline.simulation import Requests
 
@@ -116,15 +116,20 @@ class JaxEngine:
         dtype: of weights and cache.
         limits: largest passes.
         scheduler: how it serves.
+        clock: that times passes.
         seed: of the weights.
+        name: of the engine.
+        context_block: cached tokens that attention reads at once [tokens].
     """
 
     shape: Shape
     dtype: Dtype
     limits: Limits
     scheduler: Scheduler
+    clock: Clock
     seed: int = 0
     name: str = "jax"
+    context_block: int = BLOCK
     _params: Params = field(init=False)
     _cache: tuple[Layers, Layers] = field(init=False)
     _passes: dict[tuple[int, int], Any] = field(init=False, default_factory=dict[tuple[int, int], Any])
@@ -162,24 +167,24 @@ class JaxEngine:
         lengths = np.zeros(self.limits.sequences, dtype=np.int32)
         running: list[int] = []  # request of each slot in use, the first slots
         came = done = 0
-        began = time.perf_counter()
+        began = self.clock.now()
         while done < count:
-            now = time.perf_counter() - began
+            now = self.clock.now() - began
             while came < count and arrival[came] <= now and came - done < self.scheduler.max_num_seqs:
                 prompt = np.zeros(int(requests.input_len[came]), dtype=np.int32)
                 self._timed(lengths[:0], lengths[:0], prompt, len(running))
                 lengths[len(running)] = prompt.size
                 running.append(came)
                 left[came] -= 1
-                first[came] = time.perf_counter() - began
+                first[came] = self.clock.now() - began
                 came += 1
                 now = first[came - 1]
             if not running:
-                _wait_until(began + arrival[came])
+                self.clock.wait_until(began + arrival[came])
                 continue
             self._timed(np.zeros(len(running), dtype=np.int32), lengths[: len(running)], lengths[:0], 0)
             lengths[: len(running)] += 1
-            now = time.perf_counter() - began
+            now = self.clock.now() - began
             for place in reversed(range(len(running))):
                 left[running[place]] -= 1
                 if left[running[place]] <= 0:
@@ -202,10 +207,10 @@ class JaxEngine:
     def _timed(self, newest: Any, lengths: Any, prompt: Any, slot: int) -> float:
         run = self._pass(len(newest), len(prompt))
         slot = min(slot, self.limits.sequences - 1)
-        began = time.perf_counter()
+        began = self.clock.now()
         found, self._cache = run(self._params, self._cache, newest, lengths, prompt, slot)
         jax.block_until_ready((found, self._cache))
-        return time.perf_counter() - began
+        return self.clock.now() - began
 
     def _pass(self, sequences: int, tokens: int) -> Any:
         if (sequences, tokens) not in self._passes:
@@ -229,12 +234,7 @@ def _move(cache: tuple[Layers, Layers], source: Any, target: Any) -> tuple[Layer
     return jax.tree.map(moved, cache)
 
 
-def _wait_until(moment: float) -> None:
-    while (left := moment - time.perf_counter()) > 0.0:
-        time.sleep(left if left < 0.002 else left - 0.001)
-
-
-def jax_engine(dtype: Dtype, seed: int, *, quick: bool) -> JaxEngine:
+def jax_engine(dtype: Dtype, seed: int, *, quick: bool, clock: Clock | None = None) -> JaxEngine:
     """The engine with a model whose weights do not fit a usual cache; a small one if `quick`."""
     if quick:
         shape = Shape(num_layers=1, d_model=128, num_q_heads=4, num_kv_heads=2, head_dim=32, d_ff=256, vocab_size=512)
@@ -251,4 +251,6 @@ def jax_engine(dtype: Dtype, seed: int, *, quick: bool) -> JaxEngine:
         max_batched_tokens=limits.prompt_tokens,
         prompt_tokens=prompt,
     )
-    return JaxEngine(shape=shape, dtype=dtype, limits=limits, scheduler=scheduler, seed=seed)
+    return JaxEngine(
+        shape=shape, dtype=dtype, limits=limits, scheduler=scheduler, clock=clock or Clock(cpu=False), seed=seed
+    )
