@@ -64,6 +64,7 @@ _LENGTHS: dict[str, Shape] = {"input_len": "length", "output_len": "length"}
 LARGEST = 1e30
 _MOST = 1e9  # tokens, chips, requests
 _DAY = 86400.0
+_MOST_WATTS = 1e5  # of one chip; a wafer draws 23 kW
 _SLOWEST_TOKEN = 10.0  # s; a mean time per token above it is taken to be in another unit
 
 # Columns of the operation tables; a text column is listed in OP_WORDS.
@@ -99,7 +100,13 @@ FORMS: dict[str, Form] = {
             "async_scheduling": "flag",
             "assumed": "words",
         },
-        measured={"tpot_s": _SLOWEST_TOKEN, "ttft_s": 3600.0, "output_tokens_per_s": math.inf},
+        measured={
+            "tpot_s": _SLOWEST_TOKEN,
+            "ttft_s": 3600.0,
+            "output_tokens_per_s": math.inf,
+            "power_w_per_chip": _MOST_WATTS,
+            "joules_per_output_token": math.inf,
+        },
     ),
     "serve-disaggregated": Form(
         required={**_DEPLOYED, **_LENGTHS, "concurrency": "count", "prefill": "pool", "decode": "pool"},
