@@ -111,7 +111,7 @@ class ProcessEngine:
         return ServedTimes(ttft_s=np.array(found["ttft_s"]), e2e_s=np.array(found["e2e_s"]))
 
     def close(self) -> None:
-        """End the process, whatever it is doing."""
+        """End the process at once."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
