@@ -54,7 +54,7 @@ class Vllm:
         self.limits = config["limits"]
         self.clock = Clock(cpu=bool(config["cpu_clock"]))
         self.vocab = int(config["shape"]["vocab_size"])
-        self.versions = {"vllm": str(vllm.__version__)}
+        self.versions = {vllm.__name__: str(vllm.__version__)}
         self.number = 0
         context_len = int(self.limits["context_len"])
         with tempfile.TemporaryDirectory() as folder:
