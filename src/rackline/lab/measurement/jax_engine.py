@@ -176,6 +176,7 @@ class JaxEngine:
 
     def serve(self, requests: Requests) -> ServedTimes:
         """Serve requests in real time: a waiting prompt by itself first, then one token of all sequences."""
+        self._compile(requests)
         count = len(requests)
         arrival = requests.arrival_s.tolist()
         first, last = np.full(count, np.nan), np.full(count, np.nan)
@@ -208,6 +209,16 @@ class JaxEngine:
                     done += 1
                     self._free(place, running, lengths)
         return ServedTimes(ttft_s=first - requests.arrival_s, e2e_s=last - requests.arrival_s)
+
+    def _compile(self, requests: Requests) -> None:
+        """All passes that these requests may need, before the first arrives."""
+        most = min(self.scheduler.max_num_seqs, len(requests))
+        works = [Work(sequences=number + 1, context_len=1) for number in range(most)]
+        works += [Work(prompt_tokens=tokens) for tokens in sorted({int(n) for n in requests.input_len})]
+        for work in works:
+            if (work.sequences, work.prompt_tokens) not in self._passes:
+                self.prepare(work)
+        self._cache = _move(self._cache, 0, 0)
 
     def close(self) -> None:
         """Nothing was started."""
