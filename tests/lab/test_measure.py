@@ -115,7 +115,7 @@ def test_passes_of_the_engine_are_those_of_the_transformer() -> None:
     import jax
     import jax.numpy as jnp
 
-    from rackline.lab.measurement.jax_engine import BLOCK, one_pass
+    from rackline.lab.measurement.jax_engine import BLOCK, one_pass, turned
     from rackline.lab.transformer import Shape, init, logits
 
     shape = Shape(num_layers=2, d_model=32, num_q_heads=4, num_kv_heads=2, head_dim=8, d_ff=64, vocab_size=64)
@@ -124,14 +124,14 @@ def test_passes_of_the_engine_are_those_of_the_transformer() -> None:
     none = np.zeros(0, dtype=np.int32)
     empty = [jnp.zeros((2, 2, 2 * BLOCK, 8)) for _ in range(2)]
     run = jax.jit(partial(one_pass, shape=shape))
-    first, cache = run(params, (empty, list(empty)), none, none, texts[0], 0)
+    first, cache = run(turned(params), (empty, list(empty)), none, none, texts[0], 0)
     newest, lengths = np.array(first), np.array([5], dtype=np.int32)
-    both, cache = run(params, cache, newest, lengths, texts[1], 1)
+    both, cache = run(turned(params), cache, newest, lengths, texts[1], 1)
     whole = np.concatenate([texts[0], newest])
     plain = jax.jit(partial(logits, shape=shape))
     wanted = [int(jnp.argmax(plain(params, text)[-1])) for text in (texts[0], whole, texts[1])]
     assert [int(first[0]), *both.tolist()] == wanted
-    again, _ = run(params, cache, both, np.array([6, 6], dtype=np.int32), none, 0)
+    again, _ = run(turned(params), cache, both, np.array([6, 6], dtype=np.int32), none, 0)
     texts = [np.concatenate([whole, both[:1]]), np.concatenate([texts[1], both[1:]])]
     assert again.tolist() == [int(jnp.argmax(plain(params, text)[-1])) for text in texts]
 
