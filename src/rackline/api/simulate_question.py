@@ -90,32 +90,16 @@ class SimulateQuestion(DraftQuestion):
             group=_TRAFFIC,
         ),
     )
-    turns: Quantity | None = field(
-        default=None,
-        metadata=option(
-            "count",
-            "mean turns per conversation; each prompt repeats all earlier messages and answers",
-            unit="count",
-            minimum=1.0,
-            maximum=1e4,
-            group=_TRAFFIC,
-        ),
-    )
+    turns: Quantity | None = field(default=None, metadata=shared.within(shared.TURNS, _TRAFFIC))
     think_time: Quantity = field(
         default="0s",
         metadata=shared.within(shared.THINK_TIME, _TRAFFIC),
     )
-    system_prompt: Quantity = field(
-        default="0",
-        metadata=option(
-            "count",
-            "system prompt tokens, shared by all conversations",
-            unit="token",
-            zero=True,
-            maximum=1e7,
-            group=_TRAFFIC,
-        ),
-    )
+    system_prompt: Quantity = field(default="0", metadata=shared.within(shared.SYSTEM_PROMPT, _TRAFFIC))
+    tool_calls: Quantity | None = field(default=None, metadata=shared.within(shared.TOOL_CALLS, _TRAFFIC))
+    tool_time: Quantity = field(default="0s", metadata=shared.within(shared.TOOL_TIME, _TRAFFIC))
+    tool_output: Quantity | None = field(default=None, metadata=shared.within(shared.TOOL_OUTPUT, _TRAFFIC))
+    session_lengths: str = field(default="geometric", metadata=shared.within(shared.SESSION_LENGTHS, _TRAFFIC))
     high_priority_share: Quantity = field(
         default="0",
         metadata=option(

@@ -15,7 +15,8 @@ from rackline.units import parse_bytes, parse_count, parse_per_second, parse_rat
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rackline.simulation import CacheRules, Requests, Slo, TierSpec
+    from rackline.api.tiers import TiersQuestion
+    from rackline.simulation import CacheRules, Requests, Sessions, Slo, TierSpec
     from rackline.simulation.traces import TimeUnit
     from rackline.simulation.workloads import AnyLengths, Spread
 
@@ -87,7 +88,7 @@ def _recorded(question: SimulateQuestion, trace: str) -> Requests:
 def _made(question: SimulateQuestion, media_tokens: int) -> Requests:
     import numpy as np
 
-    from rackline.simulation import closed_loop_of, conversations, open_arrivals
+    from rackline.simulation import closed_loop_of, open_arrivals
 
     if (question.rate is None) == (question.users is None):
         given = "neither" if question.rate is None else "both"
@@ -99,16 +100,8 @@ def _made(question: SimulateQuestion, media_tokens: int) -> Requests:
     if question.users is not None:
         return closed_loop_of(rng, number, count(question.users), lengths, think_s=think_s)
     rate = _rate(str(question.rate))
-    if question.turns is not None:
-        return conversations(
-            rng,
-            number,
-            rate,
-            lengths,
-            turns=si(question.turns),
-            think_s=think_s,
-            system_tokens=int(si(question.system_prompt)),
-        )
+    if question.turns is not None or question.tool_calls is not None or question.tool_output is not None:
+        return sessions_of(question).draw(rng, number, rate, lengths)
     return open_arrivals(
         rng,
         number,
@@ -117,6 +110,31 @@ def _made(question: SimulateQuestion, media_tokens: int) -> Requests:
         arrival_cv=si(question.arrival_cv),
         diurnal_amplitude=si(question.diurnal_amplitude),
         high_priority_share=si(question.high_priority_share),
+    )
+
+
+def sessions_of(question: SimulateQuestion | TiersQuestion) -> Sessions:
+    """How conversations and agents go on.
+
+    Raises:
+        InputError: results of tools without calls, or calls without results.
+    """
+    from rackline.simulation import Sessions
+
+    if question.turns is None:
+        name = "tool_calls" if question.tool_calls is not None else "tool_output"
+        raise InputError(what=name, given=getattr(question, name), allowed="only with `turns`")
+    if (question.tool_calls is None) != (question.tool_output is None):
+        missing = "tool_calls" if question.tool_calls is None else "tool_output"
+        raise InputError(what=missing, given="nothing", allowed="both `tool_calls` and `tool_output`, or neither")
+    return Sessions(
+        turns=si(question.turns) or 1.0,
+        tool_calls=si(question.tool_calls) or 0.0,
+        think_s=si(question.think_time),
+        tool_s=si(question.tool_time),
+        tool_tokens=si(question.tool_output) or 0.0,
+        system_tokens=int(si(question.system_prompt)),
+        same_length=question.session_lengths == "fixed",
     )
 
 
