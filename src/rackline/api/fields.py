@@ -17,11 +17,13 @@ MODEL = option(
 )
 ON = option("object", "cluster: catalogue name or TOML file")
 CHIPS = whole("number of chips; the whole cluster by default", maximum=MOST_CHIPS)
-PRECISION = option("text", "data types: native, bf16, fp8, fp4, mxfp4, int8, int4, or by part such as fp8,kv=bf16")
+PRECISION = option(
+    "text", "data types: native, fp32, bf16, fp8, fp4, mxfp4, int8, int4, or by part such as fp8,kv=bf16"
+)
 CALIBRATION = option(
     "object",
     "calibration of kernel efficiency: auto (the stack with the most measurements on the chip), trtllm, vllm, sglang, "
-    "generic (all stacks), unit (ideal roofline) or a TOML file",
+    "generic (all stacks), unit (ideal roofline) or a TOML file; a cluster from `rackline measure` comes with its own",
 )
 ROUTING = option(
     "text",
@@ -63,35 +65,6 @@ THINK_TIME = option(
     unit="s",
     zero=True,
 )
-TURNS = option(
-    "count",
-    "mean turns per conversation; each prompt repeats all earlier messages and answers",
-    unit="count",
-    minimum=1.0,
-    maximum=1e4,
-)
-SYSTEM_PROMPT = option(
-    "count",
-    "system prompt tokens, shared by all conversations",
-    unit="token",
-    zero=True,
-    maximum=1e7,
-)
-TOOL_CALLS = option(
-    "count",
-    "agents: mean tool calls per turn, each followed by a request with its result",
-    unit="count",
-    zero=True,
-    maximum=1e4,
-)
-TOOL_TIME = option("seconds", "agents: mean time that a tool takes, such as 3s", unit="s", zero=True)
-TOOL_OUTPUT = tokens("agents: mean tokens of a tool's result")
-SESSION_LENGTHS = option(
-    "text",
-    "numbers of turns and tool calls: geometric around their means, or fixed for all conversations",
-    choices=("geometric", "fixed"),
-)
-
 TRACE = option("text", "several lengths at once: those of recorded requests, in the formats that `simulate` reads")
 CACHE_HIT = option(
     "fraction",

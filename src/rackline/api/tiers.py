@@ -8,6 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api import fields as shared
+from rackline.api import traffic_fields as traffic
 from rackline.api.answer import Answer, asks
 from rackline.api.model_question import ModelQuestion
 from rackline.api.option import MOST_SECONDS, Quantity, layout_text, numbers, option, si, tokens
@@ -80,7 +81,7 @@ class TiersQuestion(ModelQuestion):
             "text", "recorded requests with hashes of their prefixes, such as Mooncake's traces", group=_TRAFFIC
         ),
     )
-    turns: Quantity | None = field(default=None, metadata=shared.within(shared.TURNS, _TRAFFIC))
+    turns: Quantity | None = field(default=None, metadata=shared.within(traffic.TURNS, _TRAFFIC))
     rate: Quantity | None = field(
         default=None,
         metadata=option("text", "with `turns`: conversations started per second", unit="1/s", group=_TRAFFIC),
@@ -92,11 +93,11 @@ class TiersQuestion(ModelQuestion):
         default=None, metadata=tokens("with `turns`: mean tokens of an answer", group=_TRAFFIC)
     )
     think_time: Quantity = field(default="1min", metadata=shared.within(shared.THINK_TIME, _TRAFFIC))
-    system_prompt: Quantity = field(default="0", metadata=shared.within(shared.SYSTEM_PROMPT, _TRAFFIC))
-    tool_calls: Quantity | None = field(default=None, metadata=shared.within(shared.TOOL_CALLS, _TRAFFIC))
-    tool_time: Quantity = field(default="0s", metadata=shared.within(shared.TOOL_TIME, _TRAFFIC))
-    tool_output: Quantity | None = field(default=None, metadata=shared.within(shared.TOOL_OUTPUT, _TRAFFIC))
-    session_lengths: str = field(default="geometric", metadata=shared.within(shared.SESSION_LENGTHS, _TRAFFIC))
+    system_prompt: Quantity = field(default="0", metadata=shared.within(traffic.SYSTEM_PROMPT, _TRAFFIC))
+    tool_calls: Quantity | None = field(default=None, metadata=shared.within(traffic.TOOL_CALLS, _TRAFFIC))
+    tool_time: Quantity = field(default="0s", metadata=shared.within(traffic.TOOL_TIME, _TRAFFIC))
+    tool_output: Quantity | None = field(default=None, metadata=shared.within(traffic.TOOL_OUTPUT, _TRAFFIC))
+    session_lengths: str = field(default="geometric", metadata=shared.within(traffic.SESSION_LENGTHS, _TRAFFIC))
     sheet: str | None = field(
         default=None,
         metadata=option(

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rackline.api.lengths import mixture_of_file
 from rackline.api.option import count, si
-from rackline.api.simulate_question import SPREADS, TIME_UNITS, SimulateQuestion
+from rackline.api.traffic_fields import SPREADS, TIME_UNITS
 from rackline.errors import InputError, nearest_names
 from rackline.units import parse_bytes, parse_count, parse_per_second, parse_rate, parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rackline.api.tiers import TiersQuestion
+    from rackline.api.option import Quantity
+    from rackline.api.simulate_question import SimulateQuestion
     from rackline.simulation import CacheRules, Requests, Sessions, Slo, TierSpec
     from rackline.simulation.traces import TimeUnit
     from rackline.simulation.workloads import AnyLengths, Spread
@@ -24,7 +25,65 @@ _LIMITS = ("ttft", "tpot", "e2e")
 _USUAL_REQUESTS = 1000
 
 
-def requests_of(question: SimulateQuestion, media_tokens: int = 0) -> Requests:
+class Talks(Protocol):
+    """The options of a question on conversations and agents."""
+
+    @property
+    def turns(self) -> Quantity | None: ...
+    @property
+    def think_time(self) -> Quantity: ...
+    @property
+    def system_prompt(self) -> Quantity: ...
+    @property
+    def tool_calls(self) -> Quantity | None: ...
+    @property
+    def tool_time(self) -> Quantity: ...
+    @property
+    def tool_output(self) -> Quantity | None: ...
+    @property
+    def session_lengths(self) -> str: ...
+
+
+class Traffic(Talks, Protocol):
+    """The options of traffic, in a question that has them."""
+
+    @property
+    def trace(self) -> str | None: ...
+    @property
+    def rate(self) -> Quantity | None: ...
+    @property
+    def users(self) -> Quantity | None: ...
+    @property
+    def requests(self) -> Quantity | None: ...
+    @property
+    def input(self) -> Quantity | None: ...
+    @property
+    def output(self) -> Quantity | None: ...
+    @property
+    def lengths(self) -> str: ...
+    @property
+    def mix(self) -> str | None: ...
+    @property
+    def arrival_cv(self) -> Quantity: ...
+    @property
+    def rate_scale(self) -> Quantity: ...
+    @property
+    def seed(self) -> Quantity: ...
+    @property
+    def time_unit(self) -> str | None: ...
+    @property
+    def skip_bad(self) -> bool: ...
+    @property
+    def diurnal_amplitude(self) -> Quantity: ...
+    @property
+    def high_priority_share(self) -> Quantity: ...
+    @property
+    def cache_hit(self) -> Quantity: ...
+    @property
+    def prefix_caching(self) -> bool: ...
+
+
+def requests_of(question: Traffic, media_tokens: int = 0) -> Requests:
     """The requests of a question.
 
     Args:
@@ -43,7 +102,7 @@ def requests_of(question: SimulateQuestion, media_tokens: int = 0) -> Requests:
     return found.scaled(rate_scale) if rate_scale != 1.0 else found
 
 
-def _with_hits(question: SimulateQuestion, requests: Requests) -> Requests:
+def _with_hits(question: Traffic, requests: Requests) -> Requests:
     """The same requests with a share of each prompt in the cache when they arrive.
 
     Raises:
@@ -61,7 +120,7 @@ def _with_hits(question: SimulateQuestion, requests: Requests) -> Requests:
     return replace(requests, computed=np.minimum(cached, requests.input_len - 1))
 
 
-def encoded_over(question: SimulateQuestion, requests: Requests, media_tokens: int) -> float:
+def encoded_over(question: Traffic, requests: Requests, media_tokens: int) -> float:
     """Tokens of a prompt over which the encoding of images and sound is spread: those of the mean prompt or message.
 
     Args:
@@ -73,7 +132,7 @@ def encoded_over(question: SimulateQuestion, requests: Requests, media_tokens: i
     return float(requests.input_len.mean())
 
 
-def _recorded(question: SimulateQuestion, trace: str) -> Requests:
+def _recorded(question: Traffic, trace: str) -> Requests:
     from rackline.simulation import read_trace
 
     for name in ("rate", "users", "input", "output", "mix", "turns"):
@@ -85,7 +144,7 @@ def _recorded(question: SimulateQuestion, trace: str) -> Requests:
     return found if question.requests is None else found.first(count(question.requests))
 
 
-def _made(question: SimulateQuestion, media_tokens: int) -> Requests:
+def _made(question: Traffic, media_tokens: int) -> Requests:
     import numpy as np
 
     from rackline.simulation import closed_loop_of, open_arrivals
@@ -113,7 +172,7 @@ def _made(question: SimulateQuestion, media_tokens: int) -> Requests:
     )
 
 
-def sessions_of(question: SimulateQuestion | TiersQuestion) -> Sessions:
+def sessions_of(question: Talks) -> Sessions:
     """How conversations and agents go on.
 
     Raises:
@@ -138,7 +197,7 @@ def sessions_of(question: SimulateQuestion | TiersQuestion) -> Sessions:
     )
 
 
-def _lengths(question: SimulateQuestion, more_tokens: int) -> AnyLengths:
+def _lengths(question: Traffic, more_tokens: int) -> AnyLengths:
     """What prompts, with some tokens more, and answers are drawn from."""
     from rackline.simulation import Lengths
 

@@ -14,9 +14,15 @@ def web(
     host: Annotated[str, Parameter(help="address to listen on")] = "127.0.0.1",
     port: Annotated[int, Parameter(help="port; 0 for any that is free")] = 8321,
     browser: Annotated[bool, Parameter(help="open the page in the browser")] = True,
+    export: Annotated[
+        str | None, Parameter(help="write the page to a folder that works without a server, and end")
+    ] = None,
 ) -> None:
-    """Serve the page and the HTTP API on this machine, until Ctrl-C."""
+    """Serve the page and the HTTP API on this machine, until Ctrl-C; or write the page to a folder."""
     try:
+        if export is not None:
+            _export(export)
+            return
         from rackline.web.serve import serve
     except ModuleNotFoundError as error:
         raise InputError(
@@ -27,3 +33,13 @@ def web(
     from rackline.web.settings import Settings
 
     serve(Settings(host=host, port=port), browser=browser)
+
+
+def _export(folder: str) -> None:
+    """Write the page, with a bar for its data files."""
+    from rackline.cli.screen import counting, screen
+    from rackline.web.export import export
+
+    with counting("writing the page", "written") as tell:
+        files = export(folder, tell)
+    screen().print(f"{len(files)} files written; open {files[-1]}")

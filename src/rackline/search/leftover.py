@@ -38,7 +38,7 @@ def with_leftover(choices: Sequence[Choice], space: Space, limits: Constraints, 
     """Each choice with the cheapest engine on the chips that it leaves free; cheapest first, both together.
 
     Args:
-        space: of the plan; layouts that its engine launches are looked at, in the precision of the choice.
+        space: of the plan; layouts that its engine launches are searched, in the precision of the choice.
         open_loop: by which estimate, as of the choices.
     """
     found: list[Choice] = []

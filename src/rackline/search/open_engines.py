@@ -361,7 +361,7 @@ class OpenSearch:
 
 @np.errstate(invalid="ignore", over="ignore")  # beyond saturation
 def _in_turn(state: SteadyState, alone_s: Array, replicas: Array) -> Array:
-    """Time to first token if replicas receive the arrivals in turn, so that they are nearly regular [s].
+    """Time to first token if arrivals go to the replicas round-robin, which makes them nearly regular [s].
 
         ttft = alone + (ttft of random arrivals - alone) / k · exp(-2 (1 - rho) (1 - 1/k)² / (3 rho))
 

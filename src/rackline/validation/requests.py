@@ -200,7 +200,15 @@ def score_run(resolver: Resolver, case: Case) -> list[Score]:
     Raises:
         RacklineError: see `serve_run`.
     """
-    result, measured = serve_run(resolver, case)
+    return request_scores(case, *serve_run(resolver, case))
+
+
+def request_scores(case: Case, result: Result, measured: Mapping[str, Array]) -> list[Score]:
+    """Scores for each request and metric, and for percentiles of each metric.
+
+    Args:
+        measured: seconds by metric, in the order of the simulated requests.
+    """
     groups = group_of(case)
     scores: list[Score] = []
 
