@@ -26,7 +26,7 @@ COMMANDS: Mapping[str, str] = {
     "infer-prices": "What public prices reveal: parameters, KV bytes, batches.",
     "budget": "How large a model to train, on how many tokens.",
     "validate": "Compare predictions with measured cases.",
-    "calibrate": "Fit calibrations to tables of measured operations.",
+    "calibrate": "Fit calibrations to measured operations or observed runs.",
     "observe": "Send a load to a live server and record each token.",
     "lecture": "Check the lecture's claims, and where they stop holding.",
     "lab": "Run the lecture's mechanisms at small scale, and measure them.",
@@ -171,6 +171,8 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
     rackline calibrate gemm.csv moe.csv collective.csv -o calibration.toml
     rackline plan llama-3.1-70b --on dgx-h100 \\
       --input 1k --output 500 --calibration ./calibration.toml
+    rackline calibrate --from observed.jsonl -o mine.toml
+    rackline validate observed-later.jsonl --calibration mine
 """,
     "measure": """Examples:
 

@@ -51,11 +51,11 @@ def score_cases(
     unsupported = list(found.unsupported)
     for case in found.cases:
         if case.kind in ("requests", "observed"):
-            from rackline.validation.observed import score_observed
+            from rackline.validation.observed import served_run
             from rackline.validation.requests import score_run
 
             try:
-                scores += (score_run if case.kind == "requests" else score_observed)(predictor.resolver, case)
+                scores += score_run(case, served_run(predictor.resolver, case))
             except RacklineError as error:
                 unsupported.append(Unsupported.of(case, str(error), bad_input=True))
     for case, values in _predicted(predictor, found.cases):
