@@ -1,4 +1,4 @@
-"""Observing live servers on loopback: every request has a record, whatever the server does; no timing is judged."""
+"""Observing live servers on loopback: every request has a record, however the server behaves; no timing is judged."""
 
 from __future__ import annotations
 

@@ -51,6 +51,9 @@ def calibration(name: str, chip: Chip | None = None) -> Calibration:
         found = _fill(found, _resolve(calibration_record(GENERIC), chip))
     if chip is None:
         return found
+    if record.operation and not found.operations:
+        known = ", ".join(dict.fromkeys(entry.chip for entry in record.operation))
+        raise UnknownNameError(what="calibration", given=f"{record.name} on {chip.name}", allowed=f"chips: {known}")
     tables = [entry for stack in measured_stacks() for entry in calibration_record(stack).operation]
     return replace(found, operations=adapted(found.operations, chip, tables, calibration_record(GENERIC)))
 

@@ -335,7 +335,8 @@ class OpenSearch:
         if self.limits.ttft_s is not None:
             # waits are nearly exponential: the wait at a percentile of the requests
             place = self.limits.ttft_percentile or 0.0
-            waits = np.where(points.serves, np.maximum(points.ttft_s - points.ttft_alone_s, 0.0), 0.0)
+            with np.errstate(invalid="ignore"):  # both times are infinite where a point cannot serve
+                waits = np.where(points.serves, np.maximum(points.ttft_s - points.ttft_alone_s, 0.0), 0.0)
             ttft_s = points.ttft_s + waits * max(-np.log1p(-place / 100.0) - 1.0, 0.0)
             found &= ttft_s <= self.limits.ttft_s * (1.0 if strict else _TTFT_ERROR)
         return found

@@ -51,11 +51,11 @@ def score_cases(
     unsupported = list(found.unsupported)
     for case in found.cases:
         if case.kind in ("requests", "observed"):
-            from rackline.validation.observed import score_observed
+            from rackline.validation.observed import served_run
             from rackline.validation.requests import score_run
 
             try:
-                scores += (score_run if case.kind == "requests" else score_observed)(predictor.resolver, case)
+                scores += score_run(case, served_run(predictor.resolver, case))
             except RacklineError as error:
                 unsupported.append(Unsupported.of(case, str(error), bad_input=True))
     for case, values in _predicted(predictor, found.cases):
@@ -90,7 +90,12 @@ def _predicted(predictor: Predictor, cases: Sequence[Case]) -> Iterable[tuple[Ca
         from rackline.validation.train import predict_training
 
         yield from predict_training(predictor.resolver, training)
-    others = [case for case in cases if case.kind not in ("op", "train", "requests", "observed")]
+    steps = [case for case in cases if case.kind == "rl-step"]
+    if steps:
+        from rackline.validation.rl import predict_rl
+
+        yield from predict_rl(predictor.resolver, steps)
+    others = [case for case in cases if case.kind not in ("op", "train", "rl-step", "requests", "observed")]
     for case, values in zip(others, predictor.predict_all(others), strict=True):
         if isinstance(values, RacklineError):
             yield case, Unsupported.of(case, str(values), bad_input=True)
