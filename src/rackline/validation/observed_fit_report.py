@@ -9,7 +9,7 @@ from rich.text import Text
 
 from rackline.report.breakdown import plain_table
 from rackline.report.wording import percent, written
-from rackline.units import format_seconds
+from rackline.units import format_percent, format_seconds
 from rackline.validation.observed_fit import DETERMINED, Estimate, ObservedFit
 
 _METRICS = {"ttft_s": "time to first token", "tpot_s": "time per output token"}
@@ -36,7 +36,7 @@ def observed_fit_report(fit: ObservedFit, files: Sequence[str]) -> Group:
     for one in fit.errors:
         errors.add_row(
             _METRICS[one.metric], f"{one.n:,}",
-            *(f"{a:.1%} / {b:.1%}" for a, b in (
+            *(f"{format_percent(a)} / {format_percent(b)}" for a, b in (
                 (one.shipped_median, one.shipped_p90), (one.fitted_median, one.fitted_p90),
                 (one.held_out_median, one.held_out_p90),
             )),
