@@ -12,7 +12,12 @@ from rackline.serving.population import Population, Response
 
 
 def plan_fleet(
-    traffic: Traffic | None, answer: Plan, prefill_on: Cluster | None = None, users: Population | None = None
+    traffic: Traffic | None,
+    answer: Plan,
+    prefill_on: Cluster | None = None,
+    users: Population | None = None,
+    *,
+    pue: float = 1.0,
 ) -> Fleet | None:
     """Copies of the cheapest deployment: one replica of an aggregated plan, or a pair of pools; None without an answer.
 
@@ -20,6 +25,7 @@ def plan_fleet(
         traffic: of the fleet; None where it was not asked for.
         prefill_on: cluster of the prefill pool where it has its own.
         users: where the traffic follows from them; then only its peak counts.
+        pue: power of the site over that of the machines [1].
     """
     best = answer.best
     if best is None or traffic is None:
@@ -27,21 +33,30 @@ def plan_fleet(
     parts, copies = _parts(best, answer.cluster, prefill_on)
     output_len = best.workload.output_len
     if users is not None:
-        return fleet_of_users(users, traffic, output_len, _response(best, copies), parts)
+        return fleet_of_users(users, traffic, output_len, _response(best, copies), parts, pue=pue)
     rate = best.requests_per_s / copies * output_len
-    return replace(fleet(traffic, rate, parts), requests_per_s=traffic.tokens_per_s / output_len)
+    return replace(fleet(traffic, rate, parts, pue=pue), requests_per_s=traffic.tokens_per_s / output_len)
 
 
 def _parts(best: Choice, cluster: Cluster, prefill_on: Cluster | None) -> tuple[tuple[Part, ...], int]:
     """Chips of one copy, and copies in the plan."""
-    first, then = best.prefill_pool, best.decode_pool
+    first, then, energy = best.prefill_pool, best.decode_pool, best.energy
     if first is not None and then is not None:
-        decode = Part(cluster=cluster, replica_chips=then.layout.chips_per_replica, replicas=then.layout.dp)
+        decode = Part(
+            cluster=cluster,
+            replica_chips=then.layout.chips_per_replica,
+            replicas=then.layout.dp,
+            power=energy and energy.power,
+        )
         prefill = Part(
-            cluster=prefill_on or cluster, replica_chips=first.layout.chips_per_replica, replicas=first.layout.dp
+            cluster=prefill_on or cluster,
+            replica_chips=first.layout.chips_per_replica,
+            replicas=first.layout.dp,
+            power=energy and energy.prefill_power,
         )
         return (decode, prefill), 1
-    return (Part(cluster=cluster, replica_chips=best.layout.chips_per_replica),), best.layout.dp
+    engine = Part(cluster=cluster, replica_chips=best.layout.chips_per_replica, power=energy and energy.power)
+    return (engine,), best.layout.dp
 
 
 def _response(best: Choice, copies: int) -> Response:
