@@ -65,11 +65,13 @@ class Part:
     Args:
         replica_chips: chips of one replica, which must be in one rack if they fit [count].
         replicas: replicas in one copy [count].
+        beside: whether they are on chips that other parts of the copy take and leave free.
     """
 
     cluster: Cluster
     replica_chips: int
     replicas: int = 1
+    beside: bool = False
 
     @property
     def num_chips(self) -> int:
@@ -79,6 +81,8 @@ class Part:
     @property
     def taken_chips(self) -> float:
         """Chips of hosts that one copy takes from others, with those that hold no further replica [count]."""
+        if self.beside:
+            return 0.0
         return self.replicas * float(taken_chips(self.cluster, self.replica_chips))
 
 
