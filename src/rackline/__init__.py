@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from rackline.api.infer_prices import infer_prices as infer_prices
     from rackline.api.lab import experiment as experiment
     from rackline.api.lecture import lecture as lecture
+    from rackline.api.measure import measure as measure
     from rackline.api.memory import memory as memory
     from rackline.api.models import models as models
     from rackline.api.new import new as new
+    from rackline.api.observe import observe as observe
     from rackline.api.plan import plan as plan
     from rackline.api.price import price as price
     from rackline.api.schema import schema as schema
@@ -87,11 +89,13 @@ _WHERE = {
     "fit": "rackline.api.fit",
     "infer_prices": "rackline.api.infer_prices",
     "lecture": "rackline.api.lecture",
+    "measure": "rackline.api.measure",
     "memory": "rackline.api.memory",
     "new": "rackline.api.new",
     "memory_tier": "rackline.hardware",
     "model": "rackline.arch",
     "models": "rackline.api.models",
+    "observe": "rackline.api.observe",
     "offer_prices": "rackline.pricing",
     "parse_layout": "rackline.parallel",
     "plan": "rackline.api.plan",

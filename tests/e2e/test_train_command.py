@@ -105,7 +105,9 @@ def test_adapters_train_a_fraction_of_the_states_in_two_thirds_of_the_work(
 ) -> None:
     fixed = ["--layout", "tp=4,pp=4,virtual_pp=5,cp=2,micro_batch=1,zero=1", "--recompute", "none"]
     whole, adapters = (answer(capsys, *TRAIN, *fixed, *more)["best"] for more in ([], ["--lora", "16"]))
-    assert 0.6 < adapters["step_s"] / whole["step_s"] < 0.85
+    assert 0.75 < adapters["step_s"] / whole["step_s"] < 0.9  # 0.89 was measured on a Llama of 3B (torchtune, A100)
+    few = answer(capsys, *TRAIN, *fixed, "--lora", "16", "--lora-targets", "qkv")["best"]
+    assert 0.6 < few["step_s"] / whole["step_s"] < 0.8
     for name in ("gradients_bytes", "optimizer_bytes"):
         assert adapters["memory"][name] < 0.02 * whole["memory"][name]
     assert adapters["memory"]["weights_bytes"] == pytest.approx(whole["memory"]["weights_bytes"], rel=0.01)
@@ -137,7 +139,7 @@ def test_only_schedules_that_the_stack_has_are_looked_at(capsys: pytest.CaptureF
 
 
 def test_llama_3_fits_in_its_published_layout(capsys: pytest.CaptureFixture[str]) -> None:
-    """430 TFLOP/s a chip in 9.7 to 10.5 s a step (attention counted or not); the cheapest recompute that fits."""
+    """430 TFLOP/s per chip in 9.7 to 10.5 s a step (attention counted or not); the cheapest recompute that fits."""
     best = answer(
         capsys,
         *("train", "llama-3.1-405b", "--on", "dgx-h100", "--chips", "8192", "--global-batch", "16Mi", "--seq", "8k"),

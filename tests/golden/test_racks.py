@@ -185,7 +185,7 @@ class TestExpertsAcrossRacks:
         assert np.all(links["scale_out_out"] < straight["scale_out_out"])
 
     def test_published_bounds_of_the_exchange(self) -> None:
-        """ISCA 2025: 120.96 us and 6.72 us per layer, 14.76 ms and 0.82 ms a token."""
+        """ISCA 2025: 120.96 us and 6.72 us per layer, 14.76 ms and 0.82 ms per token."""
         infiniband = bb.exchange_step_s(32.0, 9.0, 7000.0, 50e9, 61.0)
         assert infiniband == pytest.approx(14.76e-3, rel=1e-3)
         assert infiniband / 61 / 2 == pytest.approx(120.96e-6)

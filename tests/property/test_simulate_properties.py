@@ -26,6 +26,8 @@ from rackline.simulation import (
     simulate,
 )
 from rackline.simulation.clock import Chunk, Line
+from rackline.simulation.evictions import eviction, eviction_names
+from rackline.simulation.prefix_cache import CacheRules
 from rackline.simulation.rank import Rank
 from rackline.simulation.replica import Replica
 
@@ -86,13 +88,21 @@ def workloads(draw: st.DrawFn) -> tuple[Requests, Pool, dict[str, Any]]:
         tuple(int(which) * 100 + block for block in range(min(int(tokens) // 32, 8 if which % 2 else 3)))
         for which, tokens in zip(prefixes, inputs, strict=True)
     ]
+    outputs = rng.integers(1, 120, count)
+    answers = [  # every second answer to a group of prompts is the same
+        tuple(int(which) * 100 + 50 + block for block in range(int(given + made) // 32 - int(given) // 32))
+        if index % 2
+        else ()
+        for index, (which, given, made) in enumerate(zip(prefixes, inputs, outputs, strict=True))
+    ]
     requests = Requests(
         arrival_s=times,
         input_len=inputs,
-        output_len=rng.integers(1, 120, count),
+        output_len=outputs,
         priority=rng.integers(0, 3, count) if draw(st.booleans()) else None,
         after=after,
         hashes=hashes if draw(st.booleans()) else None,
+        answer_hashes=answers if draw(st.booleans()) else None,
         hash_tokens=32,
     )
     tokens_per_step = draw(st.sampled_from([1.0, 1.0, 1.7]))
@@ -141,6 +151,12 @@ def _specs(draw: st.DrawFn) -> RankSpec:
         prefix_caching=caching,
         hash_tokens=32,
         tiers=draw(st.sampled_from([(), (host,), (host, flash)])) if caching else (),
+        cache_rules=CacheRules(
+            eviction=eviction(draw(st.sampled_from(eviction_names()))),
+            ttl_s=draw(st.sampled_from([np.inf, 0.05, 0.4, 3.0])),
+            ttl_from_use=draw(st.booleans()),
+            recompute_s=(0.01, 0.001),
+        ),
     )
 
 
@@ -174,6 +190,8 @@ def check(rank: Rank) -> None:
         assert set(shared) == set(users)
         assert not set(shared) & set(rank.cache.idle)
         assert all(len(tier.blocks) <= tier.room for tier in rank.cache.tiers)
+        known = {*shared, *rank.cache.idle, *(block for tier in rank.cache.tiers for block in tier.blocks)}
+        assert set(rank.cache.stamps) <= known
     if rank.blocks.freed is not None:
         assert sum(part[1] for part in rank.blocks.freed.queue) == rank.blocks.free
 

@@ -124,7 +124,7 @@ def test_what_would_change_against_today() -> None:
     assert cheaper is not None
     assert cheaper < 1.0, "the plan may choose today's deployment"
     assert found.why
-    assert any("sequences a chip today" in reason for reason in found.why)
+    assert any("sequences per chip today" in reason for reason in found.why)
 
 
 def test_today_is_what_its_closed_loop_serves() -> None:

@@ -54,6 +54,6 @@ def test_the_ideal_roofline_has_no_interval() -> None:
 def test_a_line_says_which_measurements() -> None:
     step = of_training(model("llama-3.1-8b"), "h100-sxm", "nemo", 2.0)
     line = interval_line(step, "runs")
-    assert line.startswith("nine of ten measured runs (")
+    assert line.startswith("90 % of measured runs (")
     assert "lay within: step " in line
     assert interval_line([]) == ""

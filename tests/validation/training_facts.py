@@ -238,7 +238,7 @@ def gpipe() -> Iterator[tuple[int, int, float, float]]:
 
 
 def llama3() -> Iterator[tuple[str, float, float]]:
-    """(run, published TFLOP/s a chip, predicted) of Llama 3 405B; attention counted causal."""
+    """(run, published TFLOP/s per chip, predicted) of Llama 3 405B; attention counted causal."""
     model = named("llama-3.1-405b")
     for row in rows("llama3_table4.csv"):
         chips, tp, cp, pp, dp, seq, per = (
@@ -267,7 +267,7 @@ def deepseek() -> Iterator[tuple[str, float, float]]:
     flop = {causal: float(model_flop(job.model, 4096, 15360.0, causal=causal)) for causal in (False, True)}
     for causal, name in ((False, "non-causal"), (True, "causal")):
         rate = flop[causal] / step_s / job.cluster.num_chips / 1e12
-        yield f"TFLOP/s a chip, {name}", published[f"V3 training (2048 H800) TFLOPS {name} MPFT"], rate
+        yield f"TFLOP/s per chip, {name}", published[f"V3 training (2048 H800) TFLOPS {name} MPFT"], rate
 
 
 def deepseek_run() -> tuple[TrainJob, TrainLayout]:
@@ -291,7 +291,7 @@ def megascale() -> Iterator[tuple[str, float, float]]:
 
 
 def torchtitan() -> Iterator[tuple[str, float, float]]:
-    """(run, published tokens/s a chip, predicted) on H100 with 2.4 TB/s; stack llm-foundry, the nearest fitted."""
+    """(run, published tokens/s per chip, predicted) on H100 with 2.4 TB/s; stack llm-foundry, the nearest fitted."""
     for row in rows("torchtitan_benchmarks.csv"):
         text = f"{row['caption']} {row['label']}"
         rate = row["tokens_per_s_per_gpu"] or row["vanilla_tp_tokens_per_s"]
@@ -580,7 +580,7 @@ def markdown() -> str:
     pipes = [(f"{n} partitions, {m} micro-batches", a, b) for n, m, a, b in gpipe()]
     lines += compared("Speed-up of torchgpipe (AmoebaNet-D on P40)", "run", pipes, 2)
     lines += compared(
-        "Llama 3 405B, TFLOP/s a chip",
+        "Llama 3 405B, TFLOP/s per chip",
         "run",
         list(llama3()),
         note="Stack llama-3, its own layouts, modules recomputed; attention counted causal. ",
@@ -593,7 +593,7 @@ def markdown() -> str:
         note="Stack hai-llm: 2,048 H800, pp 16, ep 64, ZeRO-1, DualPipe, norms and up-projections recomputed. ",
     )
     lines += compared("MegaScale 175B, seconds of a step", "run", list(megascale()), 2, note="Stack megatron-lm. ")
-    lines += compared("torchtitan, tokens/s a chip", "run", list(torchtitan()), 0, note="Stack llm-foundry. ")
+    lines += compared("torchtitan, tokens/s per chip", "run", list(torchtitan()), 0, note="Stack llm-foundry. ")
     vendor = list(vendor_layouts())
     near = [v for v in vendor if v[1] <= 1.05]
     lines += [

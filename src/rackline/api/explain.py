@@ -84,7 +84,7 @@ class Explained:
 
     Args:
         explanation: of the pass.
-        interval: in which nine of ten measured passes lay; None where none were measured.
+        interval: that held 90 % of measured passes; None where none were measured.
         server: memory that the stack reserves beside weights and cache.
     """
 
@@ -110,7 +110,7 @@ def _text(answer: Answer[ExplainQuestion, Explained], width: int) -> Iterable[An
     one = answer.result.interval
     if one is not None:
         within = interval_text(one.metric, one.low, one.high)
-        line = f"nine of ten measured passes ({one.group}, {one.num_cases} cases) lay within {within}"
+        line = f"90 % of measured passes ({one.group}, {one.num_cases} cases) lay within {within}"
         yield Text(line, style="dim")
 
 
@@ -280,7 +280,7 @@ def _with_layout(start: Deployment, layout: Layout) -> Deployment:
 
 
 def _interval(found: Explanation, asked: _Pass) -> Interval | None:
-    """In which nine of ten measured passes of this kind lay; None for ideal ones."""
+    """The interval that held 90 % of measured passes of this kind; None for ideal ones."""
     from rackline.validation.intervals import of_deployment
 
     deployment = found.deployment

@@ -17,11 +17,13 @@ MODEL = option(
 )
 ON = option("object", "cluster: catalogue name or TOML file")
 CHIPS = whole("number of chips; the whole cluster by default", maximum=MOST_CHIPS)
-PRECISION = option("text", "data types: native, bf16, fp8, fp4, mxfp4, int8, int4, or by part such as fp8,kv=bf16")
+PRECISION = option(
+    "text", "data types: native, fp32, bf16, fp8, fp4, mxfp4, int8, int4, or by part such as fp8,kv=bf16"
+)
 CALIBRATION = option(
     "object",
     "calibration of kernel efficiency: auto (the stack with the most measurements on the chip), trtllm, vllm, sglang, "
-    "generic (all stacks), unit (ideal roofline) or a TOML file",
+    "generic (all stacks), unit (ideal roofline) or a TOML file; a cluster from `rackline measure` comes with its own",
 )
 ROUTING = option(
     "text",

@@ -143,7 +143,7 @@ class Banded:
 
     Args:
         found: the way.
-        intervals: in which nine of ten lay, by metric.
+        intervals: that held 90 % of measurements, by metric.
     """
 
     json_keys: ClassVar = ("*found", "intervals")
@@ -203,7 +203,7 @@ def _summary(answer: Answered) -> str:
     cost = f"{format_usd(best.usd_per_mtok_output_all_in)} per M output tokens, all-in, " if plan.priced else ""
     return (
         f"{cost}TPOT {format_seconds(best.tpot_s)}, TTFT {format_seconds(best.ttft_s)}, "
-        f"{best.output_tokens_per_s_per_chip:,.0f} output tokens/s a chip;\n  {plan.model.name} on "
+        f"{best.output_tokens_per_s_per_chip:,.0f} output tokens/s per chip;\n  {plan.model.name} on "
         f"{best.num_chips} chips of {plan.cluster.name}, {best.serving}, batch {best.batch_size} with "
         f"{best.layout.label()}, {best.precision.short()}"
     )

@@ -339,7 +339,7 @@ def resolve_on(
 
 
 def _labels(given: str | tuple[str, ...]) -> tuple[str, ...]:
-    """The precisions that are looked at; none for "any", which stands for all."""
+    """The precisions to consider; none for "any", which stands for all."""
     found = (given,) if isinstance(given, str) else given
     return () if ANY_PRECISION in found else found
 
@@ -348,6 +348,9 @@ def numbers_of(given: CalibrationLike, model: AnyModel, cluster: Cluster, watch:
     """The numbers of a name or file on a chip; for "auto" those of the stack that serves the model best there."""
     if given != "auto":
         return calibration_of(given, cluster.chip)
+    if cluster.calibration:
+        watch.takes(f"calibration {cluster.calibration}, which comes with {cluster.name} (--calibration)")
+        return calibration_of(cluster.calibration, cluster.chip)
     from rackline.search.stacks import usual_stack
 
     choice = usual_stack(model, cluster)

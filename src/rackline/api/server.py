@@ -10,7 +10,7 @@ from rackline.api.option import MOST_CHIPS, count, layout_text, si, texts
 from rackline.api.question import options
 from rackline.api.resolve import Resolved, cluster_of, resolve_on
 from rackline.api.simulate_question import RESERVES, SimulateQuestion
-from rackline.api.traffic import tiers_of
+from rackline.api.traffic import cache_rules_of, tiers_of
 from rackline.errors import InputError, nearest_names
 from rackline.units import parse_count, parse_whole
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 COMPARED = (
     "on", "chips", "policy", "layout", "replicas", "router", "max_batched_tokens", "max_num_seqs", "kv_tokens",
-    "precision", "calibration", "stack", "prefix_caching", "reserve", "speculate", "prefill_replicas",
+    "precision", "calibration", "stack", "prefix_caching", "eviction", "cache_ttl", "cache_ttl_from", "reserve",
+    "speculate", "prefill_replicas",
 )  # fmt: skip
 
 
@@ -238,9 +239,10 @@ def _cache(question: SimulateQuestion, deployment: Deployment, hash_tokens: int,
         block_size=block_size,
         longest=longest,
         reserve=next((known for known in RESERVES if known == question.reserve), None),
-        prefix_caching=question.prefix_caching or bool(tiers),
+        prefix_caching=question.prefix_caching or bool(tiers) or question.cache_ttl is not None,
         hash_tokens=hash_tokens,
         tiers=tiers_of(tiers, float(size.in_tokens(block_size)[0])),
+        cache_rules=cache_rules_of(question),
         swap_bytes_per_s=si(question.swap_bandwidth) or 0.0,
     )
 

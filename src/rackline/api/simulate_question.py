@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from rackline.api import fields as shared
+from rackline.api import traffic_fields as traffic
 from rackline.api.draft import DraftQuestion
-from rackline.api.option import MOST_CHIPS, MOST_TOKENS, Quantity, option, tokens, whole
+from rackline.api.option import MOST_CHIPS, MOST_SECONDS, MOST_TOKENS, Quantity, option, whole
 
 if TYPE_CHECKING:
     from rackline.api.fields import Sampling
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Settings, Texts
 
-SPREADS = ("fixed", "uniform", "exponential", "lognormal")
 RESERVES = ("chunk", "prompt", "final")
-TIME_UNITS = ("s", "ms")
+TTL_STARTS = ("use", "write")
 _TRAFFIC, _SERVER, _CACHE, _POOLS, _LIMITS = "Traffic", "Server", "KV cache", "Prefill pool", "Limits and comparisons"
 
 
@@ -27,130 +27,26 @@ class SimulateQuestion(DraftQuestion):
 
     model: ModelLike = field(kw_only=False, metadata=shared.MODEL)
     on: ClusterLike = field(metadata=shared.ON)
-    trace: str | None = field(
-        default=None,
-        metadata=option(
-            "text",
-            "recorded requests: Azure 2023, Mooncake, vLLM's benchmark, or CSV with arrival_s, input_len, output_len",
-            group=_TRAFFIC,
-        ),
-    )
-    rate: Quantity | None = field(
-        default=None,
-        metadata=option(
-            "text",
-            "mean request rate per second, or inf for all at once; with `turns`, conversations started per second",
-            unit="request/s",
-            group=_TRAFFIC,
-        ),
-    )
-    users: Quantity | None = field(
-        default=None,
-        metadata=whole("closed loop: number of users, each with one request in flight", group=_TRAFFIC),
-    )
-    requests: Quantity | None = field(
-        default=None,
-        metadata=whole("number of requests; by default 1000, or the whole trace", maximum=1e8, group=_TRAFFIC),
-    )
-    input: Quantity | None = field(
-        default=None, metadata=tokens("mean prompt tokens; with `turns`, of each message", group=_TRAFFIC)
-    )
-    output: Quantity | None = field(default=None, metadata=tokens("mean output tokens", group=_TRAFFIC))
-    lengths: str = field(
-        default="fixed",
-        metadata=option(
-            "text",
-            "length distribution: fixed, uniform (0.8 to 1.2 × the mean), exponential or lognormal",
-            choices=SPREADS,
-            group=_TRAFFIC,
-        ),
-    )
-    mix: str | None = field(default=None, metadata=shared.within(shared.MIX, _TRAFFIC))
+    trace: str | None = field(default=None, metadata=traffic.TRACE)
+    rate: Quantity | None = field(default=None, metadata=traffic.RATE)
+    users: Quantity | None = field(default=None, metadata=traffic.USERS)
+    requests: Quantity | None = field(default=None, metadata=traffic.REQUESTS)
+    input: Quantity | None = field(default=None, metadata=traffic.INPUT)
+    output: Quantity | None = field(default=None, metadata=traffic.OUTPUT)
+    lengths: str = field(default="fixed", metadata=traffic.LENGTHS)
+    mix: str | None = field(default=None, metadata=traffic.MIX)
     use: str | None = field(default=None, metadata=shared.within(shared.USE, _TRAFFIC))
     cache_hit: Quantity = field(default="0", metadata=shared.within(shared.CACHE_HIT, _TRAFFIC))
-    arrival_cv: Quantity = field(
-        default="1",
-        metadata=option(
-            "count",
-            "coefficient of variation of inter-arrival times (standard deviation / mean); 1 is Poisson",
-            unit="1",
-            maximum=100.0,
-            zero=True,
-            group=_TRAFFIC,
-        ),
-    )
-    diurnal_amplitude: Quantity = field(
-        default="0",
-        metadata=option(
-            "fraction",
-            "relative amplitude of the daily cycle of the request rate, 0 to 1",
-            unit="1",
-            zero=True,
-            group=_TRAFFIC,
-        ),
-    )
-    turns: Quantity | None = field(
-        default=None,
-        metadata=option(
-            "count",
-            "mean turns per conversation; each prompt repeats all earlier messages and answers",
-            unit="count",
-            minimum=1.0,
-            maximum=1e4,
-            group=_TRAFFIC,
-        ),
-    )
-    think_time: Quantity = field(
-        default="0s",
-        metadata=shared.within(shared.THINK_TIME, _TRAFFIC),
-    )
-    system_prompt: Quantity = field(
-        default="0",
-        metadata=option(
-            "count",
-            "system prompt tokens, shared by all conversations",
-            unit="token",
-            zero=True,
-            maximum=1e7,
-            group=_TRAFFIC,
-        ),
-    )
-    high_priority_share: Quantity = field(
-        default="0",
-        metadata=option(
-            "fraction",
-            "fraction of high-priority requests, for the policy priority",
-            unit="1",
-            zero=True,
-            group=_TRAFFIC,
-        ),
-    )
-    rate_scale: Quantity = field(
-        default="1",
-        metadata=option(
-            "count",
-            "replay speed-up: a factor on the arrival rate of the traffic",
-            unit="1",
-            maximum=1e6,
-            group=_TRAFFIC,
-        ),
-    )
-    seed: Quantity = field(default="0", metadata=whole("random seed", minimum=0, group=_TRAFFIC))
-    time_unit: str | None = field(
-        default=None,
-        metadata=option(
-            "text",
-            "time unit of a trace whose column does not state it: s or ms",
-            choices=TIME_UNITS,
-            group=_TRAFFIC,
-        ),
-    )
-    skip_bad: bool = field(
-        default=False,
-        metadata=option(
-            "switch", "skip malformed lines and requests that can never fit, and count them", group=_TRAFFIC
-        ),
-    )
+    arrival_cv: Quantity = field(default="1", metadata=traffic.ARRIVAL_CV)
+    diurnal_amplitude: Quantity = field(default="0", metadata=traffic.DIURNAL_AMPLITUDE)
+    turns: Quantity | None = field(default=None, metadata=traffic.TURNS)
+    think_time: Quantity = field(default="0s", metadata=traffic.THINK_TIME)
+    system_prompt: Quantity = field(default="0", metadata=traffic.SYSTEM_PROMPT)
+    high_priority_share: Quantity = field(default="0", metadata=traffic.HIGH_PRIORITY_SHARE)
+    rate_scale: Quantity = field(default="1", metadata=traffic.RATE_SCALE)
+    seed: Quantity = field(default="0", metadata=traffic.SEED)
+    time_unit: str | None = field(default=None, metadata=traffic.TIME_UNIT)
+    skip_bad: bool = field(default=False, metadata=traffic.SKIP_BAD)
     slo: str | None = field(
         default=None,
         metadata=option("text", "latency limits that define goodput, such as ttft=2s,tpot=50ms@p99", group=_LIMITS),
@@ -231,6 +127,34 @@ class SimulateQuestion(DraftQuestion):
             "cache tier behind HBM, per rank: NAME=BYTES@RATE[@LATENCY], fastest first; may be repeated",
             several=True,
             repeated=True,
+            group=_CACHE,
+        ),
+    )
+    eviction: str = field(
+        default="lru",
+        metadata=option(
+            "text",
+            "which unused block leaves the prefix cache first: lru, lfu, fifo or cost-aware (by uses and time to "
+            "recompute)",
+            group=_CACHE,
+        ),
+    )
+    cache_ttl: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "seconds",
+            "time after which an unused block of the prefix cache expires, such as 5min; by default never",
+            unit="s",
+            maximum=MOST_SECONDS,
+            group=_CACHE,
+        ),
+    )
+    cache_ttl_from: str = field(
+        default="use",
+        metadata=option(
+            "text",
+            "when the time to expiry begins: at each use (sliding) or once, when the block is written (write)",
+            choices=TTL_STARTS,
             group=_CACHE,
         ),
     )

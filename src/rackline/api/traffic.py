@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rackline.api.lengths import mixture_of_file
 from rackline.api.option import count, si
-from rackline.api.simulate_question import SPREADS, TIME_UNITS, SimulateQuestion
+from rackline.api.traffic_fields import SPREADS, TIME_UNITS
 from rackline.errors import InputError, nearest_names
 from rackline.units import parse_bytes, parse_count, parse_per_second, parse_rate, parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rackline.simulation import Requests, Slo, TierSpec
+    from rackline.api.option import Quantity
+    from rackline.api.simulate_question import SimulateQuestion
+    from rackline.simulation import CacheRules, Requests, Slo, TierSpec
     from rackline.simulation.traces import TimeUnit
     from rackline.simulation.workloads import AnyLengths, Spread
 
@@ -23,7 +25,52 @@ _LIMITS = ("ttft", "tpot", "e2e")
 _USUAL_REQUESTS = 1000
 
 
-def requests_of(question: SimulateQuestion, media_tokens: int = 0) -> Requests:
+class Traffic(Protocol):
+    """The options of traffic, in a question that has them."""
+
+    @property
+    def trace(self) -> str | None: ...
+    @property
+    def rate(self) -> Quantity | None: ...
+    @property
+    def users(self) -> Quantity | None: ...
+    @property
+    def requests(self) -> Quantity | None: ...
+    @property
+    def input(self) -> Quantity | None: ...
+    @property
+    def output(self) -> Quantity | None: ...
+    @property
+    def lengths(self) -> str: ...
+    @property
+    def mix(self) -> str | None: ...
+    @property
+    def arrival_cv(self) -> Quantity: ...
+    @property
+    def turns(self) -> Quantity | None: ...
+    @property
+    def think_time(self) -> Quantity: ...
+    @property
+    def system_prompt(self) -> Quantity: ...
+    @property
+    def rate_scale(self) -> Quantity: ...
+    @property
+    def seed(self) -> Quantity: ...
+    @property
+    def time_unit(self) -> str | None: ...
+    @property
+    def skip_bad(self) -> bool: ...
+    @property
+    def diurnal_amplitude(self) -> Quantity: ...
+    @property
+    def high_priority_share(self) -> Quantity: ...
+    @property
+    def cache_hit(self) -> Quantity: ...
+    @property
+    def prefix_caching(self) -> bool: ...
+
+
+def requests_of(question: Traffic, media_tokens: int = 0) -> Requests:
     """The requests of a question.
 
     Args:
@@ -42,7 +89,7 @@ def requests_of(question: SimulateQuestion, media_tokens: int = 0) -> Requests:
     return found.scaled(rate_scale) if rate_scale != 1.0 else found
 
 
-def _with_hits(question: SimulateQuestion, requests: Requests) -> Requests:
+def _with_hits(question: Traffic, requests: Requests) -> Requests:
     """The same requests with a share of each prompt in the cache when they arrive.
 
     Raises:
@@ -60,7 +107,7 @@ def _with_hits(question: SimulateQuestion, requests: Requests) -> Requests:
     return replace(requests, computed=np.minimum(cached, requests.input_len - 1))
 
 
-def encoded_over(question: SimulateQuestion, requests: Requests, media_tokens: int) -> float:
+def encoded_over(question: Traffic, requests: Requests, media_tokens: int) -> float:
     """Tokens of a prompt over which the encoding of images and sound is spread: those of the mean prompt or message.
 
     Args:
@@ -72,7 +119,7 @@ def encoded_over(question: SimulateQuestion, requests: Requests, media_tokens: i
     return float(requests.input_len.mean())
 
 
-def _recorded(question: SimulateQuestion, trace: str) -> Requests:
+def _recorded(question: Traffic, trace: str) -> Requests:
     from rackline.simulation import read_trace
 
     for name in ("rate", "users", "input", "output", "mix", "turns"):
@@ -84,7 +131,7 @@ def _recorded(question: SimulateQuestion, trace: str) -> Requests:
     return found if question.requests is None else found.first(count(question.requests))
 
 
-def _made(question: SimulateQuestion, media_tokens: int) -> Requests:
+def _made(question: Traffic, media_tokens: int) -> Requests:
     import numpy as np
 
     from rackline.simulation import closed_loop_of, conversations, open_arrivals
@@ -120,7 +167,7 @@ def _made(question: SimulateQuestion, media_tokens: int) -> Requests:
     )
 
 
-def _lengths(question: SimulateQuestion, more_tokens: int) -> AnyLengths:
+def _lengths(question: Traffic, more_tokens: int) -> AnyLengths:
     """What prompts, with some tokens more, and answers are drawn from."""
     from rackline.simulation import Lengths
 
@@ -192,3 +239,19 @@ def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[TierSpec, ..
             )
         )
     return tuple(found)
+
+
+def cache_rules_of(question: SimulateQuestion) -> CacheRules:
+    """Eviction and expiry of the prefix cache.
+
+    Raises:
+        UnknownNameError: an unknown eviction policy.
+    """
+    from rackline.simulation import CacheRules
+    from rackline.simulation.evictions import eviction
+
+    return CacheRules(
+        eviction=eviction(question.eviction),
+        ttl_s=math.inf if question.cache_ttl is None else si(question.cache_ttl),
+        ttl_from_use=question.cache_ttl_from == "use",
+    )

@@ -51,6 +51,13 @@ class Watch:
         if text not in self.defaults:
             self.defaults.append(text)
 
+    def agrees(self, what: str) -> bool:
+        """Ask whether something that costs may be done; nobody is asked here, so it may not."""
+        return False
+
+    def announces(self, what: str) -> None:
+        """Say what is about to be done."""
+
     def moving(self, what: str) -> AbstractContextManager[None]:
         """Work of unknown length."""
         return nullcontext()

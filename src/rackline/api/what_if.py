@@ -131,7 +131,7 @@ def _experts(model: Model) -> Callable[[float], str]:
 
 
 def _kv(model: Model) -> Callable[[float], str]:
-    """What sets a number of bytes a token in a bf16 cache."""
+    """What sets a number of bytes per token in a bf16 cache."""
     kinds = list(model.attention_kinds().values())
     if len(kinds) != 1:
         raise InputError(what="--what-if", given="kv_bytes_per_token", allowed="a model with one kind of attention")

@@ -90,7 +90,7 @@ class AppliedAdapter:
         rank = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
         return (
             f"adapter {self.name}: {rank} on {len(self.modules)} kinds of modules, {self.total_params:,} parameters, "
-            f"{size:,.1f} MB in bf16, {flop:,.1f} MFLOP a token"
+            f"{size:,.1f} MB in bf16, {flop:,.1f} MFLOP per token"
         )
 
     @property

@@ -1,4 +1,4 @@
-"""Towers of Hugging Face configurations: vision_config and audio_config, a row a family.
+"""Towers of Hugging Face configurations: vision_config and audio_config, one row per family.
 
 Sources: the classes ``*VisionConfig`` and modules of src/transformers/models/* in huggingface/transformers 5.23, to
 whose parameters tests/unit/test_towers.py holds each; sizes of images by the image processors of the same models.

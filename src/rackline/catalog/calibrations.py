@@ -118,6 +118,8 @@ class CalibrationRecord(SourcedRecord):
 
     Args:
         stack: Serving or training software it stands for; "any" when it is generic.
+        serving: Serving stack around these kernels, by name or as a file beside this one, where it does not have the
+            calibration's own name.
         description: What it is and when to use it.
         evidence: The weakest kind of evidence behind it.
         step_policy: How the rows of a pass combine: serial, overlap or blackboard.
@@ -128,6 +130,7 @@ class CalibrationRecord(SourcedRecord):
     """
 
     stack: Text
+    serving: Text | None = None
     description: Text
     evidence: Annotated[Evidence, Field(strict=False)]
     step_policy: Literal["serial", "overlap", "blackboard"]

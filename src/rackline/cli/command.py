@@ -20,6 +20,7 @@ from rackline.api.watch import Computed, Counted, Served, Watch
 from rackline.cli.help import USUAL
 from rackline.cli.screen import (
     FailedCheckError,
+    asked,
     counting,
     points_done,
     print_json,
@@ -48,6 +49,14 @@ _LONGEST_NAME = 4096  # characters of a path
 
 class ScreenWatch(Watch):
     """Draws bars on standard error, if that is a terminal."""
+
+    def agrees(self, what: str) -> bool:
+        """Ask on the terminal; where there is none, nobody agrees."""
+        return asked(what)
+
+    def announces(self, what: str) -> None:
+        """A line on standard error."""
+        print(what, file=sys.stderr)
 
     def moving(self, what: str) -> AbstractContextManager[None]:
         """A moving bar."""

@@ -8,8 +8,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Decide": ("plan", "compare", "price", "tiers", "train", "budget"),
     "Explore": ("sweep", "sweep-show"),
     "Understand": ("explain", "fit", "simulate", "encode", "infer-prices"),
-    "Measure": ("validate", "calibrate"),
-    "Learn": ("lecture", "lab"),
+    "Measure": ("measure", "observe", "validate", "calibrate"),
+    "Learn": ("lecture", "lab", "web"),
     "Catalogue": ("models", "chips", "clusters", "memory", "new"),
     "Programs": ("ask", "schema"),
 }
@@ -26,9 +26,12 @@ COMMANDS: Mapping[str, str] = {
     "infer-prices": "What public prices reveal: parameters, KV bytes, batches.",
     "budget": "How large a model to train, on how many tokens.",
     "validate": "Compare predictions with measured cases.",
-    "calibrate": "Fit calibrations to tables of measured operations.",
+    "calibrate": "Fit calibrations to measured operations or observed runs.",
+    "observe": "Send a load to a live server and record each token.",
     "lecture": "Check the lecture's claims, and where they stop holding.",
     "lab": "Run the lecture's mechanisms at small scale, and measure them.",
+    "measure": "Measure this machine and an engine; a file for --on.",
+    "web": "The page with its figures, and the HTTP API, on this machine.",
     "chips": "The chips, or one with the sources of its numbers.",
     "clusters": "The clusters, or one with the sources of its numbers.",
     "models": "The models, or one: parameters, FLOP and KV per token.",
@@ -54,6 +57,8 @@ USUAL: Mapping[str, tuple[str, ...]] = {
     "price": ("layout", "precision", "contexts", "output", "margin", "utilisation", "tpot", "rent"),
     "budget": ("quality_of", "loss", "traffic", "months", "rl", "moe", "unique_tokens", "on", "runs"),
     "compare": ("stack", "now", "for", "input", "output", "tpot", "ttft", "precision", "layout", "set"),
+    "observe": ("rate", "users", "trace", "requests", "input", "output", "save", "yes", "key_env", "model", "on",
+                "stack", "max_time"),
     "validate": ("calibration", "stored", "import_format", "output"),
 }  # fmt: skip
 """Options that `--help` shows beside the required ones, by command; the others are shown by `--help-all`. A command
@@ -154,16 +159,36 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
     rackline validate --import vllm result.json --chip h100-sxm \\
       --num-chips 4 --layout tp=4 --precision fp8 -o cases.jsonl
 """,
+    "observe": """Examples:
+
+    rackline observe http://localhost:8000 --rate 2 --requests 200 \\
+      --input 512 --output 128 --model llama-3.1-8b --on dgx-h100 --chips 1 \\
+      --stack vllm -o observed.jsonl
+    rackline validate observed.jsonl
+""",
     "calibrate": """Examples:
 
     rackline calibrate gemm.csv moe.csv collective.csv -o calibration.toml
     rackline plan llama-3.1-70b --on dgx-h100 \\
       --input 1k --output 500 --calibration ./calibration.toml
+    rackline calibrate --from observed.jsonl -o mine.toml
+    rackline validate observed-later.jsonl --calibration mine
+""",
+    "measure": """Examples:
+
+    rackline measure
+    rackline measure --engine llama.cpp --dtype bf16 -o laptop.toml
+    rackline explain qwen3-0.6b --on my-machine.toml --batch 4 --context 1k
 """,
     "lab": """Examples:
 
     rackline lab cipher --quick
     rackline lab all --quick --report lab.html
+""",
+    "web": """Examples:
+
+    rackline web
+    rackline web --port 8080 --no-browser
 """,
     "lecture": """Examples:
 

@@ -10,7 +10,7 @@ from cyclopts import App, CycloptsError, Group
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 
 from rackline.api.verbs import MODULES, function_name
-from rackline.cli.commands import ALL_OPTIONS
+from rackline.cli.commands import ALL_OPTIONS, DOORS
 from rackline.cli.help import COMMANDS, EXAMPLES, GLOSSARY, GROUPS, USUAL, first_examples
 from rackline.cli.screen import FailedCheckError, drop_output, screen
 from rackline.errors import RacklineError, nearest_names
@@ -110,9 +110,10 @@ def _words(error: CycloptsError, given: list[str]) -> str:
     command = " ".join(error.command_chain or ())
     if isinstance(error, UnknownCommandError):
         word = next((part for part in given if not part.startswith("-")), given[0] if given else "")
-        near = nearest_names(word, MODULES, 1)
+        known = (*MODULES, *DOORS)
+        near = nearest_names(word, known, 1)
         nearest = f"; nearest: {near[0]}" if near else ""
-        return f"command: got {word!r}, allowed: {', '.join(MODULES)}{nearest}"
+        return f"command: got {word!r}, allowed: {', '.join(known)}{nearest}"
     if isinstance(error, UnknownOptionError):
         word = error.token.keyword or error.token.value
         names = [name for argument in error.argument_collection for name in argument.names if name.startswith("--")]

@@ -106,6 +106,15 @@ def _plain(value: Any) -> Any:
     return number if math.isfinite(number) else None
 
 
+def asked(what: str) -> bool:
+    """Whether the reader agrees to what is about to be done; False where nobody can be asked."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    print(what, file=sys.stderr)
+    print("Go on? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 @contextmanager
 def progress(what: str) -> Generator[None]:
     """Show a moving bar and the time passed on standard error, if that is a terminal and it takes long."""

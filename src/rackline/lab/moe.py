@@ -317,7 +317,7 @@ def _costs(setup: Setup) -> tuple[list[Reading], tuple[Curve, ...]]:
             source="2 FLOP a parameter and token; XLA also counts activation functions and sums",
         ),
         Reading(
-            quantity="work, 64 experts over 8 with two a token",
+            quantity="work: 64 experts over 8, two per token",
             predicted=1.0,
             measured=(work[-1] - 2.0 * tokens * all_sizes[0].d_model * numbers[-1]) / (work[0] - routers),
             tolerance=0.15,
@@ -329,7 +329,7 @@ def _costs(setup: Setup) -> tuple[list[Reading], tuple[Curve, ...]]:
             measured=x[-1] / x[0],
         ),
         Reading(
-            quantity="time, 64 experts over 8 with two a token",
+            quantity="time: 64 experts over 8, two per token",
             predicted=x[-1] / x[0] / 2.0,
             measured=seconds[-1] / seconds[0],
             check="at_most",

@@ -19,6 +19,8 @@ _HEAD = """<!doctype html>
 <title>rackline lab</title>
 <style>
 :root { color-scheme: light dark }
+h1 { font-size: clamp(1.5rem, 5vw, 2.1rem); line-height: 1.2 }
+td:first-child { min-width: 11rem }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 1.5rem auto; max-width: 62rem; padding: 0 1rem }
 .table { overflow-x: auto }
 table { border-collapse: collapse; width: 100%; font-size: 0.9rem }
@@ -49,7 +51,7 @@ def report_page(found: Sequence[Experiment]) -> str:
             f'<p><strong class="{one.verdict}">{one.verdict}</strong> (claims {", ".join(one.claims)}; '
             f"{one.seconds:.0f} s on {escape(one.device)}, random seed {one.seed}{', quick' if one.quick else ''})</p>"
         )
-        parts += [f"<p>{escape(text)}</p>" for text in one.findings]
+        parts += [f"<p>{escape(text[0].upper() + text[1:])}.</p>" for text in one.findings]
         if one.curves:
             parts.append(f"<figure>{experiment_figure(one).svg()}</figure>")
         parts.append('<div class="table"><table><thead><tr><th>quantity</th><th>predicted</th><th>measured</th>')

@@ -10,7 +10,7 @@ arithmetic the gradients are the same; in floating point the rebuilt activations
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import cast
@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rackline.lab.compared import largest_difference
+from rackline.lab.compared import largest_difference, shortest_s
 from rackline.lab.compiled import compiled_cost
 from rackline.lab.experiment import Curve, Experiment, Reading, Setup
 from rackline.lab.texts import Tokens, prose_tokens, windows
@@ -28,7 +28,7 @@ from rackline.lab.transformer import Layer, Params, Shape, attention_block, ffn_
 
 Halves = tuple[jax.Array, jax.Array]
 DEPTHS = (2, 4, 8, 16)
-TOKENS = 128
+TOKENS, BATCH_SIZE = 128, 16
 SHAPE = Shape(num_layers=4, d_model=64, num_q_heads=4, num_kv_heads=2, head_dim=16, d_ff=128, vocab_size=128)
 
 
@@ -153,20 +153,35 @@ def deep(shape: Shape, num_layers: int) -> Shape:
     return replace(shape, num_layers=num_layers)
 
 
-def train(stack: Stack, shape: Shape, seed: int, steps: int, batch_size: int = 16) -> float:
+def batch_loss(params: Params, tokens: jax.Array, shape: Shape, stack: Stack) -> jax.Array:
+    """Mean loss of a batch of sequences, (batch, tokens + 1) [nats per token]."""
+    return jnp.mean(jax.vmap(partial(loss_of, shape=shape, stack=stack), (None, 0))(params, tokens))
+
+
+def train(stack: Stack, shape: Shape, seed: int, steps: int, batch_size: int = BATCH_SIZE) -> float:
     """Loss on text that was not seen, after some steps of Adam on the project's prose [nats per token]."""
     text, held_out = prose_tokens()
     random = np.random.default_rng(seed)
-
-    def batch_loss(params: Params, tokens: jax.Array) -> jax.Array:
-        return jnp.mean(jax.vmap(partial(loss_of, shape=shape, stack=stack), (None, 0))(params, tokens))
+    loss = partial(batch_loss, shape=shape, stack=stack)
 
     def batch(number: int) -> tuple[Tokens]:
         return (windows(text, random, batch_size, TOKENS + 1),)
 
-    params = fit(init(jax.random.key(seed), shape), batch_loss, batch, steps)
+    params = fit(init(jax.random.key(seed), shape), loss, batch, steps)
     unseen = windows(held_out, np.random.default_rng(0), 64, TOKENS + 1)
-    return float(jax.jit(batch_loss)(params, jnp.asarray(unseen)))
+    return float(jax.jit(loss)(params, jnp.asarray(unseen)))
+
+
+def gradients_s(stacks: Sequence[Stack], shape: Shape, repeats: int = 4) -> list[float]:
+    """Shortest time of the gradient of a batch under each stack, measured in turns [s]."""
+    params = init(jax.random.key(0), shape)
+    tokens = jnp.zeros((BATCH_SIZE, TOKENS + 1), dtype=jnp.int32)
+    calls = [
+        partial(jax.jit(jax.grad(partial(batch_loss, shape=shape, stack=stack))), params, tokens) for stack in stacks
+    ]
+    return [
+        min(times) for times in zip(*([shortest_s(call, 3) for call in calls] for _ in range(repeats)), strict=True)
+    ]
 
 
 def run(setup: Setup) -> Experiment:
@@ -191,22 +206,7 @@ def run(setup: Setup) -> Experiment:
     costs, curves = _costs()
     rows += costs
     setup.progress("training")
-    steps = 100 if setup.quick else 500
-    gaps = [
-        train(reversible_stack, SHAPE, seed, steps) - train(standard_stack, SHAPE, seed, steps)
-        for seed in setup.seeds(2, 4)
-    ]
-    rows.append(
-        Reading.of_runs(
-            gaps,
-            quantity=f"loss less that of a standard transformer of equal size, {steps} steps",
-            unit="nats",
-            predicted=0.0,
-            tolerance=0.05,
-            check="equal",
-            source="any layer can be made reversible (C131)",
-        )
-    )
+    rows += _losses(setup, 100 if setup.quick else 500)
     work = next(row.measured for row in rows if row.quantity.startswith("work of reversible"))
     return Experiment(
         name="reversible",
@@ -217,6 +217,36 @@ def run(setup: Setup) -> Experiment:
         axes=("layers", "temporaries of loss and gradient, bytes"),
         log_axes=(True, True),
     )
+
+
+def _losses(setup: Setup, steps: int) -> list[Reading]:
+    """Loss less that of a standard transformer of equal size, over as many tokens and over as much time."""
+    reversible_s, standard_s = gradients_s((reversible_stack, standard_stack), SHAPE)
+    slower = reversible_s / standard_s
+    affordable = round(steps / slower)
+    equal_tokens: list[float] = []
+    equal_time: list[float] = []
+    for seed in setup.seeds(2, 4):
+        standard = train(standard_stack, SHAPE, seed, steps)
+        equal_tokens.append(train(reversible_stack, SHAPE, seed, steps) - standard)
+        equal_time.append(train(reversible_stack, SHAPE, seed, affordable) - standard)
+    return [
+        Reading.of_runs(
+            equal_tokens,
+            quantity=f"loss less that of a standard transformer of equal size, {steps} steps each",
+            unit="nats",
+            predicted=0.0,
+            tolerance=0.05,
+            check="equal",
+            source="any layer can be made reversible (C131)",
+        ),
+        Reading(quantity="time of a step over that of a standard transformer", measured=slower, statistical=True),
+        Reading.of_runs(
+            equal_time,
+            quantity=f"loss less that of a standard transformer, equal time ({affordable} steps for {steps})",
+            unit="nats",
+        ),
+    ]
 
 
 def _rounding(key: jax.Array) -> list[Reading]:

@@ -85,7 +85,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What clients saw, a value a request [s].
+    """What clients saw, one value per request [s].
 
     Args:
         ttft_s: arrival to first token.

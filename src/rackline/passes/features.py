@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rackline.passes.trace import is_traced
+
 Array = NDArray[Any]  # float64 unless said otherwise
 FloatLike = float | Array
 
@@ -102,7 +104,7 @@ class Batch:
     @property
     def is_decode_only(self) -> bool:
         """Whether no prompt token is in the pass."""
-        return not np.any(np.asarray(self.prefill_tokens))
+        return not np.any(self.prefill_tokens)
 
     def features(self, kinds: Mapping[str, ReadLaw], experts: ExpertLaw | None = None) -> dict[str, FloatLike]:
         """Compute every feature that is not zero.
@@ -120,8 +122,8 @@ class Batch:
         found[LOGIT_ROWS] = decoded + self.prefill_sequences
         found[DECODE_SEQUENCES] = self.decode_sequences
         found[DECODE_TOKENS] = decoded
-        if np.any(np.asarray(self.decode_sequences)):
-            found[HAS_DECODE] = np.minimum(np.asarray(self.decode_sequences, dtype=float), 1.0)
+        if np.any(self.decode_sequences):
+            found[HAS_DECODE] = np.minimum(self.decode_sequences, 1.0)
             for label, kind in kinds.items():
                 read = kind.kv_read_tokens(self.context_len)
                 found[kv_tokens(label)] = self.decode_sequences * read
@@ -130,7 +132,7 @@ class Batch:
             if not kinds:
                 found[kv_tokens("all")] = self.decode_sequences * self.context_len
         if not self.is_decode_only:
-            found[HAS_PREFILL] = np.minimum(np.asarray(self.prefill_tokens, dtype=float), 1.0)
+            found[HAS_PREFILL] = np.minimum(self.prefill_tokens, 1.0)
             found[CHUNK_TOKENS] = found[HAS_PREFILL] * self.chunk_tokens
             found[PREFILL_TOKENS] = self.prefill_tokens
             found[CHUNK_PREFIX_TOKENS] = self.prefill_sequences * self.prefix_tokens
@@ -146,5 +148,5 @@ class Batch:
 
 
 def as_array(value: FloatLike) -> Array:
-    """Float array view of a feature."""
-    return np.asarray(value, dtype=np.float64)
+    """Float array view of a feature; a traced one (see `rackline.passes.trace`) as it is."""
+    return value if is_traced(value) else np.asarray(value, dtype=np.float64)

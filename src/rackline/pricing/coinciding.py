@@ -27,7 +27,7 @@ def coinciding_modes(tiers: Sequence[SoldTier], terms: Terms) -> list[str]:
         fast = [tier for tier in (standard, *_faster(tiers, length)) if tier]
         found += [
             f"prompts to {length:,.0f}: {_plain(second)} costs what {_plain(first)} does: the way that serves it costs "
-            "no more a token"
+            "no more per token"
             for first, second in pairwise(fast)
             if _same(first, second)
         ]
@@ -52,8 +52,10 @@ def _why_flex(batch: SoldTier, terms: Terms) -> str:
     if terms.tpot_s is None:
         return "there is no limit to the time per output token"
     if batch.tpot_s <= terms.tpot_s:
-        return f"the cheapest batch takes {format_seconds(batch.tpot_s)} a token, within {format_seconds(terms.tpot_s)}"
-    return f"without the limit of {format_seconds(terms.tpot_s)} no way costs less a token"
+        return (
+            f"the cheapest batch takes {format_seconds(batch.tpot_s)} per token, within {format_seconds(terms.tpot_s)}"
+        )
+    return f"without the limit of {format_seconds(terms.tpot_s)} no way costs less per token"
 
 
 def _faster(tiers: Sequence[SoldTier], length: float) -> list[SoldTier]:

@@ -84,7 +84,7 @@ def purchase_usd_per_hour(
 class TokenCosts:
     """Chip-seconds per token of a deployment at full utilisation of its chips.
 
-    Decode takes, among the batches that fit and keep the time limit, the one with the least chip-seconds per token. For
+    Decode takes, among the batches that fit and meet the time limit, the one with the least chip-seconds per token. For
     each batch the step does not get shorter as the context grows and fewer batches fit, so the cost of a token never
     falls with context.
 

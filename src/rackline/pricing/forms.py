@@ -1,6 +1,6 @@
 """Price from architecture and back on the ideal roofline: closed forms of the price per token.
 
-A chip rented at q dollars a second, sold at X = (1 + margin) / utilisation times its bare cost, does
+A chip rented at q dollars per second, sold at X = (1 + margin) / utilisation times its bare cost, does
 
     input token:   p_in  = X · q · 2 N_active / (mfu · flop_per_s)
     output token:  p_out = X · q · max(2 N_active / (mfu · flop_per_s), bytes / (share · hbm_bytes_per_s))

@@ -251,10 +251,10 @@ def _sold(
 def _caches(
     rent: Rent, terms: Terms, standard: Sequence[SoldTier], tiers: Sequence[MemoryTier] | None
 ) -> tuple[tuple[SoldCache, ...], float | None, dict[float, float]]:
-    """Prices of writes by lifetime, of storage, and of a hit by the longest prompt of a context tier [USD a token].
+    """Prices of writes by lifetime, of storage, and of a hit by the longest prompt of a context tier [USD per token].
 
-    A hit pays for the device that is read in the dearest of the lifetimes' tiers and, to be safe, for the chips while
-    the entry crosses their host links, as if nothing else ran. It never costs more than computing again.
+    A hit pays for the device that is read, in the most expensive tier of the lifetimes, and, to be safe, for the chips
+    while the entry crosses their host links, as if nothing else ran. It never costs more than recomputing.
     """
     sold = [(tier, tier.way.costs) for tier in standard if tier.way is not None]
     if not sold or not terms.lifetimes_s:

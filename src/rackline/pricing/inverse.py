@@ -35,7 +35,7 @@ def read_prices(
     units: Sequence[MemoryTier] | None = None,
     draws: Draws | None = None,
 ) -> Reading:
-    """Read everything from one sheet that it allows.
+    """Read everything that one sheet allows.
 
     Args:
         unknowns: ranges; the defaults on all rentable chips when not given.
@@ -103,7 +103,7 @@ def _ratio(reader: Reader, standard: PriceTier) -> None:
         return
     ratio = made / given
     if ratio < 1.0:
-        reader.miss("decode_mfu", f"output costs {ratio:.2g} times input: no memory time to be read from it")
+        reader.miss("decode_mfu", f"output costs {ratio:.2g} times input: it says nothing of memory time")
         return
     if ratio == 1.0:
         reader.miss("decode_mfu", "output costs as much as input: one price for both hides the ratio")
@@ -169,7 +169,7 @@ def _output_bytes(reader: Reader, standard: PriceTier) -> None:
 def _context_step(reader: Reader, standard: PriceTier) -> None:
     step = reader.sheet.step
     if step is None:
-        reader.miss("crossover_context", "one price for all contexts: no crossover to be seen")
+        reader.miss("crossover_context", "one price for all contexts: no crossover shows")
         return
     rises = [
         later / earlier

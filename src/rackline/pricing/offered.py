@@ -292,7 +292,7 @@ class Offered:
         caches: by lifetime.
         storage_usd_per_mtok_hour: price of keeping a million tokens for an hour in the tier of the longest lifetime.
         terms, rent: as given.
-        coincide: why prices of two modes or two tiers are the same, a sentence each.
+        coincide: why prices of two modes or two tiers are the same, one sentence each.
         media: images and sound of a request in each context tier; empty for text alone.
         demand: traffic at these prices; None where none was asked for.
     """
@@ -331,7 +331,7 @@ class Offered:
 
     @property
     def deployment(self) -> Deployment | None:
-        """Of the first tier that can be sold, None where none can."""
+        """Way to serve the first tier that can be sold; None where none can."""
         return next((tier.deployment for tier in self.tiers if tier.deployment), None)
 
     def tier_of(self, prompt_len: float, mode: str = "standard") -> SoldTier | None:

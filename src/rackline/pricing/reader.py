@@ -82,7 +82,7 @@ class Reader:
 
     @property
     def rents(self) -> tuple[Array, Array]:
-        """Cheapest and dearest rent of each point [USD/s]."""
+        """Lowest and highest rent of each point [USD/s]."""
         rent = self.unknowns.usd_per_chip_s
         return rent * self.unknowns.rent_factor.low, rent * self.unknowns.rent_factor.high
 

@@ -146,5 +146,5 @@ class Reading:
     problems: tuple[str, ...]
 
     def find(self, quantity: str, method: str = "") -> Inference | None:
-        """The first inference of a quantity whose method begins so."""
+        """The first inference of a quantity whose method begins with a text."""
         return next((i for i in self.inferences if i.quantity == quantity and i.method.startswith(method)), None)

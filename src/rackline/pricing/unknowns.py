@@ -37,7 +37,7 @@ class Range:
         return self.low <= other.high and other.low <= self.high
 
     def holds(self, value: float, slack: float = 1e-9) -> bool:
-        """Whether a value lies inside, rounding forgiven."""
+        """Whether a value lies inside, up to rounding."""
         return self.low * (1 - slack) <= value <= self.high * (1 + slack)
 
 

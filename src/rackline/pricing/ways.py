@@ -80,7 +80,7 @@ class Way:
         costs: of the deployment by length, for other lengths than the mean.
         lengths: of the prompts.
         output_len: tokens of an answer [tokens].
-        tpot_limit_s: that it keeps, None for none [s].
+        tpot_limit_s: that it meets, None for none [s].
         scheduler: in words.
         batch_size: sequences on one replica [sequences].
         tpot_s: mean time per output token [s].
@@ -143,7 +143,7 @@ class OneDeployment:
         mean = lengths.mean + output_len
         batch, step = costs.decode_batch(mean, tpot_s)
         if batch[0] == 0.0:
-            return f"no batch keeps {tpot_s or 0:.3g} s per token at {mean:,.0f} tokens"
+            return f"no batch meets {tpot_s or 0:.3g} s per token at {mean:,.0f} tokens"
         return Way(
             costs=costs,
             lengths=lengths,
@@ -169,6 +169,6 @@ def mean_prefill_chip_s(costs: TokenCosts, lengths: PromptLengths) -> float:
 def prefill_chip_s(costs: TokenCosts, prompt_len: FloatLike) -> Array:
     """Chip-seconds of a prompt token of prompts of one length [s], shape of the lengths.
 
-    A prompt shorter than a pass costs no more a token than one that fills it; its logits are sold as output.
+    A prompt shorter than a pass costs no more per token than one that fills it; its logits are sold as output.
     """
     return costs.prefill_chip_s(np.maximum(np.atleast_1d(as_array(prompt_len)), float(costs.mode.max_batched_tokens)))

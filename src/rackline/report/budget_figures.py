@@ -119,7 +119,7 @@ def quality_figure(budget: Budget, *, asked: str) -> Figure:
 
 
 def _curve(budget: Budget) -> tuple[np.ndarray, np.ndarray]:
-    """Sizes that reach the loss, not far dearer than the best, and their cost."""
+    """Sizes that reach the loss and cost little more than the best, and their cost."""
     shown = np.isfinite(budget.curve_flop)
     if budget.feasible:
         shown &= budget.curve_flop < _MOST_OVER_LEAST * float(budget.optimum.lifetime_flop)

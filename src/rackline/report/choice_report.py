@@ -172,7 +172,7 @@ def served_table(choice: Choice) -> RenderableType:
     found = sustained.simulated
     table = plain_table(
         f"served: {found.requests:,} requests that arrive at random, {written(sustained.requests_per_s)} a second",
-        caption="± of p99: nine of ten other runs of this length lie between",
+        caption="± of p99: 90 % of other runs of this length lie between",
     )
     for name in ("", "mean", "p50", "p90", "p99", "± of p99"):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)

@@ -114,7 +114,7 @@ def deployment_side(
 
     Args:
         engine: whose kernels and launch rules it has.
-        bands: in which nine of ten measured servers lay, by metric.
+        bands: the interval that held 90 % of measured servers, by metric.
         fleet: of it for the traffic; None where none was asked for.
         today: whether it is what runs today, not a plan.
     """
@@ -182,7 +182,7 @@ _LABELS: dict[str, tuple[str, Callable[[float], str]]] = {
     "batch_size": ("batch", lambda v: f"{v:.0f}"),
     "tpot_s": ("time per output token", format_seconds),
     "ttft_s": ("time to first token", format_seconds),
-    "output_tokens_per_s_per_chip": ("output tokens/s a chip", lambda v: f"{v:.4g}"),
+    "output_tokens_per_s_per_chip": ("output tokens/s per chip", lambda v: f"{v:.4g}"),
     "output_tokens_per_s": ("output tokens/s", lambda v: f"{v:.4g}"),
     "requests_per_s": ("requests/s", lambda v: f"{v:.4g}"),
     "usd_per_mtok_input": ("$ per M input tokens", format_usd),

@@ -45,7 +45,7 @@ class Deployed:
         engine: whose kernels and launch rules it has.
         today: whether it is what runs today, not a plan.
         priced: False where costs are chip-hours.
-        bands: in which nine of ten measured servers lay, by metric.
+        bands: the interval that held 90 % of measured servers, by metric.
         fleet: for the traffic; None where none was asked for or nothing serves.
         reason: why there is none; empty when there is one.
     """
@@ -145,7 +145,7 @@ def power_w(choice: Choice, power_w_per_chip: float | None) -> float | None:
 def deployments_report(
     rows: Sequence[tuple[str, Deployed, dict[str, float | None]]], *, prices: str, width: int
 ) -> Group:
-    """One line a deployment where the screen is wide enough, else what it is above its numbers.
+    """One line per deployment where the screen is wide enough, else what it is above its numbers.
 
     Where the numbers do not fit either, watts go first, then the chips, then the band.
 
@@ -319,7 +319,7 @@ def why(today: Deployed, planned: Deployed) -> tuple[str, ...]:
     each = tuple(one.engine.batch_size / replace(one.layout, dp=1).num_chips for one in (now, then))
     if found and abs(each[1] / each[0] - 1.0) > 0.01:
         found.append(
-            f"a step reads the weights for {each[0]:.3g} sequences a chip today, for {each[1]:.3g} in the plan"
+            f"a step reads the weights for {each[0]:.3g} sequences per chip today, for {each[1]:.3g} in the plan"
         )
     idle = [one.billed_chips - one.num_chips for one in (now, then)]
     if idle[0] != idle[1]:

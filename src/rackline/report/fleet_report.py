@@ -50,8 +50,10 @@ def asked_of_fleet(fleet: Fleet) -> str:
 
 
 def users_of_fleet(users: Interactive) -> str:
-    """Who they are."""
-    return f"{users.population.users:,.0f} users who think {format_seconds(users.population.think_s)}"
+    """How many there are, and their think time."""
+    think_s = users.population.think_s
+    pause = f"{format_seconds(think_s)} think time" if think_s else "no think time"
+    return f"{users.population.users:,.0f} users, {pause}"
 
 
 def _chips(fleet: Fleet) -> str:

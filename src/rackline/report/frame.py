@@ -12,7 +12,7 @@ from rackline.plain import plain
 
 
 def frame(rows: Iterable[Any] | Mapping[str, Any]) -> Any:
-    """One row an object; parts of parts are columns with a dot, such as `layout.tp`.
+    """One row per object; parts of parts are columns with a dot, such as `layout.tp`.
 
     Args:
         rows: objects, or columns by name.

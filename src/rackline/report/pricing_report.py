@@ -118,7 +118,7 @@ def _energy(offered: Offered) -> str:
     rent = offered.rent
     if rent.power_w_per_chip is None:
         return "energy: the cluster states no power"
-    text = f"energy: {rent.power_w_per_chip:,.0f} W a chip with host, network and cooling, PUE {rent.pue:.3g}"
+    text = f"energy: {rent.power_w_per_chip:,.0f} W per chip with host, network and cooling, PUE {rent.pue:.3g}"
     sold = next((tier for tier in offered.tiers if not tier.reason), None)
     if sold is None or sold.kwh_per_mtok_input is None or sold.kwh_per_mtok_output is None:
         return text

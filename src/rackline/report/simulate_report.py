@@ -132,6 +132,8 @@ def _occupancy(data: Mapping[str, Any]) -> Text:
     if data["cache_hit_share"]:
         tiers = ", ".join(percent(share) for share in data["cache_hit_share_by_tier"])
         text.append(f"\n{percent(data['cache_hit_share'])} of prompt tokens came from the cache (by tier: {tiers})")
+        if data["cache_hit_share_unlimited"] is not None:
+            text.append(f"; earlier prompts and answers hold {percent(data['cache_hit_share_unlimited'])}")
     return text
 
 

@@ -66,6 +66,7 @@ class Theme:
             },
             "header": {"labelColor": self.ink, "labelFontSize": 12, "titleColor": self.ink},
             "legend": {
+                "columnPadding": 24,  # fonts of readers may be wider than the one that labels were measured with
                 "direction": "horizontal",
                 "labelColor": self.ink,
                 "labelFontSize": 12,

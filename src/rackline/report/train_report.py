@@ -65,7 +65,7 @@ def _headline(plan: TrainPlan) -> Panel:
     body.append(layout_text(best), style="bold green")
     body.append(f"\n{format_seconds(best.step_s)} a step", style="bold")
     body.append(f" · MFU {percent(best.mfu)} · HFU {percent(best.hfu)}")
-    body.append(f" · {best.tokens_per_s_per_chip:,.0f} tokens/s a chip · {best.binds} takes most")
+    body.append(f" · {best.tokens_per_s_per_chip:,.0f} tokens/s per chip · {best.binds} takes most")
     if best.days is not None:
         body.append(f"\n{best.days:,.1f} days", style="bold")
         if best.usd is not None:

@@ -194,7 +194,7 @@ def implied_lifetime_flop_per_param(law: LossLaw, params: Num, tokens: Num) -> N
     Raises:
         InputError: a value that is not positive and finite.
 
-    Assumes: as in `optimal_allocation`; whoever trained it believed in this law.
+    Assumes: as in `optimal_allocation`; those who trained it chose its size by this law.
 
     Sources: ledger check G09.
 

@@ -11,7 +11,7 @@ from rackline.arch import AnyModel
 from rackline.catalog import names
 from rackline.hardware import Cluster, cluster
 from rackline.parallel import LayoutGrid, Precision, enumerate_layouts, memory_use, precision
-from rackline.passes import calibration
+from rackline.passes import calibration_on
 from rackline.passes.features import as_array
 from rackline.search.space import default_precisions
 from rackline.serving.stack import stack_of
@@ -47,7 +47,7 @@ def best_free_bytes(
     """Most bytes left on the fullest chip with one request a rank, over all layouts.
 
     Args:
-        precisions: that are looked at; the default ones of the model and the chip without.
+        precisions: to consider; by default those of the model on the chip.
 
     Returns:
         (bytes, "layout · precision"); -inf when no layout is possible.
@@ -63,7 +63,7 @@ def best_free_bytes(
             grid,
             types,
             on.chip,
-            stack_of(calibration("auto", on.chip), on.chip.hbm_bytes).memory(memory_fraction=memory_fraction),
+            stack_of(calibration_on(on), on.chip.hbm_bytes).memory(memory_fraction=memory_fraction),
             sequences_per_rank=as_array(grid.pp),
             context_len=workload.final_context,
         )
@@ -87,7 +87,7 @@ def nearest_cluster(
     those with the least memory first.
 
     Args:
-        precisions: that are looked at, of `on`; other chips take the types of the same labels.
+        precisions: to consider on `on`; other chips take the types of the same labels.
     """
     narrower = "" if precisions is None else _narrower(model, on, workload, memory_fraction)
     labels = None if precisions is None else [one.label for one in precisions]

@@ -135,7 +135,7 @@ def better_refused_pair(
         space: with the rules, before `launchable`.
         options: its layouts.
         prefill: what the prefill pool may be.
-        choices: the cheapest of each kind that is launched; the precision of the pair among them is looked at, all
+        choices: the cheapest of each kind that is launched; only the precision of the pair among them is searched, all
             without it.
     """
     rules = space.rules

@@ -37,7 +37,7 @@ def with_leftover(choices: Sequence[Choice], space: Space, limits: Constraints, 
     """Each choice with the cheapest engine on the chips that it leaves free; the cheapest with both, cheapest first.
 
     Args:
-        space: of the plan; layouts that its engine launches are looked at, in the precision of the choice.
+        space: of the plan; layouts that its engine launches are searched, in the precision of the choice.
         open_loop: by which estimate, as of the choices.
     """
     engines: dict[tuple[int, str], Choice | None] = {}  # by chips and precision

@@ -370,7 +370,8 @@ class OpenSearch:
         if self.limits.ttft_s is not None:
             # waits are nearly exponential: the wait at a percentile of the requests
             place = self.limits.ttft_percentile or 0.0
-            waits = np.where(points.serves, np.maximum(points.ttft_s - points.ttft_alone_s, 0.0), 0.0)
+            with np.errstate(invalid="ignore"):  # both times are infinite where a point cannot serve
+                waits = np.where(points.serves, np.maximum(points.ttft_s - points.ttft_alone_s, 0.0), 0.0)
             ttft_s = points.ttft_s + waits * max(-np.log1p(-place / 100.0) - 1.0, 0.0)
             found &= ttft_s <= self.limits.ttft_s * (1.0 if strict else _TTFT_ERROR)
         return found
@@ -396,7 +397,7 @@ class OpenSearch:
 
 @np.errstate(invalid="ignore", over="ignore")  # beyond saturation
 def _in_turn(state: SteadyState, alone_s: Array, replicas: Array) -> Array:
-    """Time to first token if replicas receive the arrivals in turn, so that they are nearly regular [s].
+    """Time to first token if arrivals go to the replicas round-robin, which makes them nearly regular [s].
 
         ttft = alone + (ttft of random arrivals - alone) / k · exp(-2 (1 - rho) (1 - 1/k)² / (3 rho))
 

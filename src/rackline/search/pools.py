@@ -317,7 +317,7 @@ def _load(
 
     Args:
         transfer_s: of the cache [s]; broadcasts with the index.
-        in_turn: replicas of the pool, which get the arrivals in turn [count].
+        in_turn: replicas of the pool, which get the arrivals round-robin [count].
     """
     if slack_s is None:
         return np.full(np.broadcast_shapes(index.shape, transfer_s.shape), MOST_LOAD)
@@ -390,7 +390,7 @@ def pair(prefill: PoolPoints, decode: PoolPoints, budget: Budget, slack_s: float
 
     A request costs (n a + m c) / min(n f, m r): least where m / n is nearest to f / r, from below or from above, so
     that these two are all that is considered, however many replicas there are; see `nearest_ratios`. Under a limit to
-    the first token f grows with n, since arrivals in turn are more regular: partners are found with the f of
+    the first token f grows with n, since round-robin arrivals are more regular: partners are found with the f of
     one replica and of four, ratios with the f of several numbers, and the cheapest at its own f counts.
 
     Args:

@@ -47,12 +47,12 @@ class Standard:
     Args:
         front: of those that fit and can be kept full, by -tokens/s/user.
         broken: by limit, of those that break it alone, by how much.
-        dearest: cost of the last that is ranked.
+        last_ranked_cost: cost of the last that is ranked.
     """
 
     front: Stairs
     broken: dict[str, Stairs]
-    dearest: float
+    last_ranked_cost: float
 
     @classmethod
     def of(cls, points: Points, limits: Constraints, near: float) -> Standard | None:
@@ -69,7 +69,7 @@ class Standard:
         return cls(
             front=Stairs.of(-1.0 / points.tpot_s[serves], near * points.cost[serves]),
             broken={name: Stairs.of(excess, points.cost[where]) for name, (where, excess) in broken.items()},
-            dearest=float(costs[MOST_RANKED - 1]) if costs.size >= MOST_RANKED else np.inf,
+            last_ranked_cost=float(costs[MOST_RANKED - 1]) if costs.size >= MOST_RANKED else np.inf,
         )
 
 
@@ -99,7 +99,7 @@ class Shortlist:
         over = excesses(bounds, self.limits)
         broken = {name: excess > 0 for name, excess in over.items()}
         count = np.add.reduce(list(broken.values()), dtype=np.int8)
-        found = (count == 0) & (bounds.cost <= standard.dearest)
+        found = (count == 0) & (bounds.cost <= standard.last_ranked_cost)
         tests = [(bounds.serves, standard.front, -1.0 / bounds.tpot_s)]
         tests += [(count == mask, standard.broken[name], over[name]) for name, mask in broken.items()]
         for possible, stairs, key in tests:

@@ -1,8 +1,8 @@
 """Which serving stack is taken where none is named: of those measured on the chip, the cheapest for the model.
 
 A short search, the same for every command: one machine (or as many as hold the weights), the checkpoint's own data
-types, a dozen layouts that the stack launches, 2k tokens in and 512 out at 50 ms a token, with every slot taken. What a
-question asks for beside model and chip has no part in it, so that commands agree.
+types, a dozen layouts that the stack launches, 2k tokens in and 512 out at 50 ms per token, with every slot taken. What
+a question asks for beside model and chip has no part in it, so that commands agree.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class PrefillPasses:
 
         Args:
             load: rho, rate over that of full passes, below 1 [1].
-            in_turn: k, replicas that receive the arrivals in turn [count].
+            in_turn: k, replicas that receive the arrivals round-robin [count].
 
         >>> one = PrefillPasses(alone_s=1.0, full_s=1.0, together=1.0, peers=1.0)
         >>> [round(float(one.prompt_s(load)), 2) for load in (0.01, 0.5, 0.9)]

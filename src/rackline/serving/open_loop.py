@@ -225,7 +225,7 @@ def _passes(
         if sizes is None:
             return extra_s(first, group)
         mean_s = np.zeros_like(first)
-        for share, tokens in zip(sizes.shares, sizes.tokens, strict=True):  # a short prompt costs more a token
+        for share, tokens in zip(sizes.shares, sizes.tokens, strict=True):  # a short prompt costs more per token
             chunk = np.minimum(tokens, room)
             cached = tokens / new * workload.cached_tokens
             mean_s = mean_s + share * extra_s(chunk, group, chunk, cached + np.maximum(tokens - chunk, 0.0) / 2.0)

@@ -60,7 +60,7 @@ def prompt_time_s(pass_s: Array, prompts_per_s: float, in_turn: int = 1) -> floa
     Args:
         pass_s: time of passes with 1, 2, ..., m prompts [s], (m,).
         prompts_per_s: lambda, arrival rate at this replica [requests/s].
-        in_turn: k, replicas that receive the arrivals in turn [count].
+        in_turn: k, replicas that receive the arrivals round-robin [count].
 
     Returns:
         Seconds; infinite if the load is above 98 %.

@@ -309,7 +309,7 @@ class _Tail:
 
 
 def first_tokens(new_tokens: FloatLike, room: Array, sizes: PromptSizes | None) -> Array:
-    """Tokens of the first pass of a prompt, in the mean [tokens]."""
+    """Mean number of tokens in the first pass of a prompt [tokens]."""
     if sizes is None:
         return np.minimum(new_tokens, room)
     found = np.zeros(np.shape(room))
@@ -319,7 +319,7 @@ def first_tokens(new_tokens: FloatLike, room: Array, sizes: PromptSizes | None) 
 
 
 def _mean_pieces(sizes: PromptSizes, room: Array) -> Array:
-    """Passes that a prompt needs, in the mean [count]."""
+    """Mean number of passes that a prompt needs [count]."""
     found = np.zeros(np.shape(room))
     for share, tokens in zip(sizes.shares, sizes.tokens, strict=True):
         found = found + share * np.ceil(tokens / room - 1e-9)

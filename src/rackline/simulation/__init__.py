@@ -4,7 +4,7 @@ from rackline.simulation.arrivals import diurnal, gamma, poisson
 from rackline.simulation.clock import Clock, PlainClock, TableClock
 from rackline.simulation.metrics import Result, Slo, percentiles
 from rackline.simulation.policies import Policy, policy, policy_names
-from rackline.simulation.prefix_cache import TierSpec
+from rackline.simulation.prefix_cache import CacheRules, TierSpec
 from rackline.simulation.rank_spec import RankSpec
 from rackline.simulation.requests import Requests
 from rackline.simulation.router import ROUTERS
@@ -16,6 +16,7 @@ from rackline.simulation.workloads import Lengths, closed_loop_of, conversations
 __all__ = [
     "ROUTERS",
     "CacheConfig",
+    "CacheRules",
     "Clock",
     "Handover",
     "Lengths",

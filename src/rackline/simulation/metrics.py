@@ -14,6 +14,7 @@ from rackline.simulation.replica import Replica
 from rackline.simulation.replica_statistics import GAPS_PER_E, PassRecord
 from rackline.simulation.request_log import RequestLog
 from rackline.simulation.requests import Requests
+from rackline.simulation.reuse import unlimited_hit_share
 
 PERCENTILES = (50.0, 90.0, 99.0)
 
@@ -105,6 +106,7 @@ class RunData(TypedDict):
     steps: int
     cache_hit_share: float
     cache_hit_share_by_tier: list[float]
+    cache_hit_share_unlimited: float | None
     slo: NotRequired[Limits]
     meets_slo: NotRequired[bool]
     slo_attainment: NotRequired[float]
@@ -389,6 +391,7 @@ class Result:
             "steps": self.steps,
             "cache_hit_share": _per(float(self.cached_tokens.sum()), prompt_tokens),
             "cache_hit_share_by_tier": [_per(float(tokens), prompt_tokens) for tokens in self.tier_tokens],
+            "cache_hit_share_unlimited": unlimited_hit_share(self.requests),
         }
         if slo is not None and slo.limits():
             good = self.good(slo)

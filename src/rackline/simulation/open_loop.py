@@ -76,7 +76,7 @@ class OpenLoop:
         lengths: drawn for each request, of which input_len and output_len are then the means; None for one length.
         measured: requests in the measurement window [requests].
         warm_up: requests before the window [requests].
-        servers: servers that receive the arrivals in turn; one of them is simulated [count].
+        servers: servers that receive the arrivals round-robin; one of them is simulated [count].
         seed: random seed. The same seed gives the same inter-arrival times, scaled by the rate.
     """
 

@@ -1,15 +1,19 @@
-"""Prefix cache: prompt blocks kept by hash for later requests with the same prefix, evicted least recently used first.
+"""Prefix cache: blocks of prompts and answers kept by hash for later requests that begin with them.
 
-Blocks that running requests share are counted once. Unused blocks stay until their memory is needed; then the oldest
-moves to the next tier (host memory, flash), if there is one.
+Blocks that running requests share are counted once. Unused blocks stay until their memory is needed or they expire;
+the one that is evicted moves to the next tier (host memory, flash), if there is one.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 
 from rackline.errors import InputError
+from rackline.simulation.block_stores import BlockStore, KeyStore, RecencyStore
+from rackline.simulation.evictions import BlockUse, Eviction, eviction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +41,76 @@ class TierSpec:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheRules:
+    """What is kept and for how long.
+
+    Args:
+        eviction: which block goes when memory is needed, in each tier.
+        ttl_s: time after which a block expires; infinite if it never does [s].
+        ttl_from_use: whether the time begins anew with each use (a sliding expiry), or once, when it is written.
+        recompute_s: time to recompute a block at the start of a prompt, and the increase with each block before it
+            [s].
+        ends_first: whether blocks of one request are marked as used from its end to its start, so that the end is
+            evicted first.
+    """
+
+    eviction: Eviction = field(default_factory=lambda: eviction("lru"))
+    ttl_s: float = inf
+    ttl_from_use: bool = True
+    recompute_s: tuple[float, float] = (1.0, 0.0)
+    ends_first: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.ttl_s > 0:
+            raise InputError(what="cache_ttl", given=self.ttl_s, allowed="above 0 s", nearest="300")
+
+
+class _Past:
+    """What keys of blocks depend on: uses, order of writing, place in the prompt."""
+
+    __slots__ = ("depth", "parents", "rules", "serial", "uses", "written")
+
+    def __init__(self, rules: CacheRules) -> None:
+        self.rules = rules
+        self.uses: dict[int, int] = {}
+        self.written: dict[int, int] = {}
+        self.depth: dict[int, int] = {}
+        self.parents: dict[int, int] = {}
+        self.serial = 0
+
+    def key(self, block: int, floor: float) -> float:
+        """Present key of a block, where the key evicted last was `floor`."""
+        first_s, more_s = self.rules.recompute_s
+        recompute_s = first_s + more_s * self.depth[block]
+        use = BlockUse(self.uses[block], self.written[block], recompute_s, floor)
+        key = self.rules.eviction.key
+        return 0.0 if key is None else key(use)
+
+    def use(self, block: int, depth: int, parent: int | None) -> None:
+        """A request uses a block, which may be new."""
+        if block not in self.uses:
+            self.serial += 1
+            self.written[block], self.depth[block], self.uses[block] = self.serial, depth, 0
+            if parent is not None:
+                self.parents[block] = parent
+        self.uses[block] += 1
+
+    def forget(self, block: int) -> None:
+        """A block has left the last tier."""
+        for column in (self.uses, self.written, self.depth, self.parents):
+            column.pop(block, None)
+
+
 class Tier:
-    """Blocks in a tier, oldest first."""
+    """Blocks of a tier behind HBM."""
 
     __slots__ = ("blocks", "room", "spec")
 
-    def __init__(self, spec: TierSpec, unit_tokens: int) -> None:
+    def __init__(self, spec: TierSpec, unit_tokens: int, blocks: BlockStore) -> None:
         self.spec = spec
         self.room = int(spec.tokens // unit_tokens)
-        self.blocks: dict[int, None] = {}
+        self.blocks = blocks
 
 
 class PrefixCache:
@@ -55,23 +120,39 @@ class PrefixCache:
         unit_tokens: tokens of a hashed block [tokens].
         unit_blocks: KV blocks that it takes [count].
         tiers: tiers behind HBM, fastest first.
+        rules: eviction and expiry.
     """
 
-    __slots__ = ("idle", "refs", "tiers", "unit_blocks", "unit_tokens")
+    __slots__ = ("_expires", "_past", "_stamped", "idle", "refs", "rules", "stamps", "tiers", "unit_blocks",
+                 "unit_tokens")  # fmt: skip
 
-    def __init__(self, unit_tokens: int, unit_blocks: int, tiers: Sequence[TierSpec] = ()) -> None:
+    def __init__(
+        self, unit_tokens: int, unit_blocks: int, tiers: Sequence[TierSpec] = (), rules: CacheRules | None = None
+    ) -> None:
         self.unit_tokens = unit_tokens
         self.unit_blocks = unit_blocks
+        self.rules = rules or CacheRules()
+        self._past = None if self.rules.eviction.key is None else _Past(self.rules)
+        self._expires = self.rules.ttl_s < inf
         self.refs: dict[int, int] = {}
-        self.idle: dict[int, None] = {}  # oldest first
-        self.tiers = [Tier(spec, unit_tokens) for spec in tiers]
+        self.idle = self._store()
+        self.tiers = [Tier(spec, unit_tokens, self._store()) for spec in tiers]
+        self.stamps: dict[int, float] = {}  # block → when its time began [s], where blocks expire
+        self._stamped: deque[tuple[float, int]] = deque()
 
-    def match(self, hashes: Sequence[int], most: int) -> tuple[int, int, list[int]]:
+    def _store(self) -> BlockStore:
+        past = self._past
+        return RecencyStore() if past is None else KeyStore(past.key, past.parents)
+
+    # looking up
+
+    def match(self, hashes: Sequence[int], most: int, now: float = 0.0) -> tuple[int, int, list[int]]:
         """Longest cached prefix.
 
         Args:
             hashes: hashes of the prompt's blocks, in order.
             most: blocks to take at most [count].
+            now: time, for blocks that expire [s].
 
         Returns:
             (blocks in HBM, how many of them are unused, further blocks by tier).
@@ -80,8 +161,9 @@ class PrefixCache:
         found = resting = 0
         for block in hashes[:most]:
             if block in refs:
-                pass
-            elif block in idle:
+                if self._expires and not self.rules.ttl_from_use and not self._is_alive(block, now):
+                    break
+            elif block in idle and self._is_alive(block, now):
                 resting += 1
             else:
                 break
@@ -89,6 +171,8 @@ class PrefixCache:
         behind = [0] * len(self.tiers)
         if self.tiers:
             for block in hashes[found:most]:
+                if not self._is_alive(block, now):
+                    break
                 for index, tier in enumerate(self.tiers):
                     if block in tier.blocks:
                         behind[index] += 1
@@ -97,67 +181,120 @@ class PrefixCache:
                     break
         return found, resting, behind
 
+    def _is_alive(self, block: int, now: float) -> bool:
+        return not self._expires or now < self.stamps.get(block, -inf) + self.rules.ttl_s
+
     def touch(self, hashes: Sequence[int]) -> None:
         """Mark these blocks of lower tiers as most recently used."""
         for block in hashes:
             for tier in self.tiers:
                 if block in tier.blocks:
-                    del tier.blocks[block]
-                    tier.blocks[block] = None
+                    tier.blocks.add(block)
                     break
+
+    # use
 
     def acquire(self, hashes: Sequence[int]) -> None:
         """Mark these blocks, which are in HBM, as in use by one more request."""
-        refs, idle = self.refs, self.idle
+        refs, past = self.refs, self._past
         for block in hashes:
             count = refs.get(block)
             if count is None:
-                del idle[block]
+                self.idle.discard(block)
                 refs[block] = 1
             else:
                 refs[block] = count + 1
+            if past is not None:
+                past.use(block, 0, None)
 
-    def insert(self, block: int) -> bool:
-        """Add a block that a request has computed; whether it is new to the cache."""
-        if block in self.refs:
-            self.refs[block] += 1
-            return False
-        if block in self.idle:
-            del self.idle[block]
-            self.refs[block] = 1
-            return True  # replaces the idle copy, which was not counted as used
-        self.refs[block] = 1
-        return True
+    def insert(self, blocks: Sequence[int], depth: int, parent: int | None, now: float = 0.0) -> int:
+        """Add consecutive blocks that a request has computed or loaded.
 
-    def release(self, hashes: Sequence[int]) -> int:
-        """A request releases these blocks; returns how many become unused. The end of a prompt is evicted first."""
-        refs, idle = self.refs, self.idle
+        Args:
+            blocks: their hashes.
+            depth: blocks of the request before them [count].
+            parent: the one before them; None at the start of a prompt.
+            now: when [s].
+
+        Returns:
+            How many of them another running request has computed already: they are not needed twice.
+        """
+        refs, past = self.refs, self._past
+        double = 0
+        for place, block in enumerate(blocks, start=depth):
+            if past is not None:
+                past.use(block, place, parent)
+                parent = block
+            if self._expires and not self.rules.ttl_from_use and not self._is_alive(block, now):
+                self._stamp(block, now)
+            if block in refs:
+                refs[block] += 1
+                double += 1
+                continue
+            self.idle.discard(block)  # a copy that was not counted as used
+            refs[block] = 1
+        return double
+
+    def release(self, hashes: Sequence[int], now: float = 0.0) -> int:
+        """A request releases these blocks; returns how many become unused."""
+        refs = self.refs
         freed = 0
-        for block in reversed(hashes):
+        for block in reversed(hashes) if self.rules.ends_first else hashes:
             count = refs[block]
-            if count == 1:
-                del refs[block]
-                idle[block] = None
-                freed += 1
-            else:
+            if count > 1:
                 refs[block] = count - 1
+                continue
+            del refs[block]
+            freed += 1
+            if self._expires:
+                if self.rules.ttl_from_use:
+                    self._stamp(block, now)
+                elif not self._is_alive(block, now):
+                    self._drop(block)
+                    continue
+            self.idle.add(block)
         return freed
 
+    # expiry and eviction
+
+    @property
+    def next_expiry_s(self) -> float:
+        """When the next block may expire [s]; infinite if none does."""
+        return self._stamped[0][0] + self.rules.ttl_s if self._stamped else inf
+
+    def _stamp(self, block: int, now: float) -> None:
+        self.stamps[block] = now
+        self._stamped.append((now, block))
+
+    def expire(self, now: float) -> None:
+        """Drop unused blocks whose time is over, from every tier."""
+        stamped = self._stamped
+        while stamped and stamped[0][0] + self.rules.ttl_s <= now:
+            time_s, block = stamped.popleft()
+            if self.stamps.get(block) == time_s and block not in self.refs:
+                self._drop(block)
+
+    def _drop(self, block: int) -> None:
+        self.idle.discard(block)
+        for tier in self.tiers:
+            tier.blocks.discard(block)
+        self._forget(block)
+
+    def _forget(self, block: int) -> None:
+        self.stamps.pop(block, None)
+        if self._past is not None:
+            self._past.forget(block)
+
     def trim(self, room_blocks: int) -> None:
-        """Evict the least recently used blocks until the rest fit into `room_blocks` KV blocks."""
+        """Evict unused blocks until the rest fit into `room_blocks` KV blocks."""
         keep = max(room_blocks, 0) // self.unit_blocks
         while len(self.idle) > keep:
-            block = next(iter(self.idle))
-            del self.idle[block]
-            self._store(0, block)
-
-    def _store(self, index: int, block: int) -> None:
-        if index >= len(self.tiers):
-            return
-        tier = self.tiers[index]
-        tier.blocks.pop(block, None)
-        tier.blocks[block] = None
-        if len(tier.blocks) > tier.room:
-            oldest = next(iter(tier.blocks))
-            del tier.blocks[oldest]
-            self._store(index + 1, oldest)
+            block = self.idle.pop_first()
+            for tier in self.tiers:
+                tier.blocks.add(block)
+                if len(tier.blocks) <= tier.room:
+                    break
+                block = tier.blocks.pop_first()
+            else:
+                if block not in self.idle and not any(block in tier.blocks for tier in self.tiers):
+                    self._forget(block)

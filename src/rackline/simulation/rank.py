@@ -65,7 +65,7 @@ class Rank:
         self.yields = False  # a prompt did not fit: decode before another is admitted
         self.swap_s = self.tier_s = 0.0
         self.cache = (
-            PrefixCache(spec.hash_tokens, spec.hash_tokens // spec.block_size, spec.tiers)
+            PrefixCache(spec.hash_tokens, spec.hash_tokens // spec.block_size, spec.tiers, spec.cache_rules)
             if spec.prefix_caching and log.hashes is not None
             else None
         )
@@ -92,7 +92,7 @@ class Rank:
         found = self.spec.blocks_of(tokens)
         return found if shared is None or self.cache is None else found - len(shared) * self.cache.unit_blocks
 
-    def free(self, request: int, owner: int = -1) -> None:
+    def free(self, request: int, now: float, owner: int = -1) -> None:
         """Free all blocks of a running request; request `owner` may find their content again (-1: no request)."""
         if request in self.decoding.base:
             context = self.decoding.remove(request)
@@ -104,7 +104,7 @@ class Rank:
         del self.running[request]
         shared = self.shared.pop(request, None)
         if shared is not None and self.cache is not None:
-            self.blocks.used -= self.cache.release(shared) * self.cache.unit_blocks
+            self.blocks.used -= self.cache.release(shared, now) * self.cache.unit_blocks
 
     def preempt(self, now: float) -> int:
         """Preempt the request that was admitted last (or that is last in the policy's order); returns which one."""
@@ -120,7 +120,7 @@ class Rank:
             log.last_s[victim] = now
             if self.spec.swap_tokens_per_s:
                 self.swap_s += context / self.spec.swap_tokens_per_s
-        self.free(victim, victim)
+        self.free(victim, now, victim)
         log.preempted[victim] = log.preempted.get(victim, 0) + 1
         self.preemptions += 1
         self.waiting.put_back(victim, log.engine_s[victim] or 0.0)
@@ -138,6 +138,9 @@ class Rank:
 
     def take_prompts(self, budget: int, now: float, admit: bool) -> list[tuple[int, int, int]]:
         """Chunks of prompts for a pass: (request, new tokens, tokens before them)."""
+        if self.cache is not None and self.cache.next_expiry_s <= now:
+            self.cache.trim(self.blocks.free)
+            self.cache.expire(now)
         chunks: list[tuple[int, int, int]] = []
         for request in list(self.prefilling):
             if budget <= 0:
@@ -164,7 +167,7 @@ class Rank:
         if admit and self.waiting:
             self._admit(chunks, budget, now)
         if self.cache is not None:
-            self._hash(chunks)
+            self._hash(chunks, now)
             self.cache.trim(self.blocks.free)
         return chunks
 
@@ -177,13 +180,13 @@ class Rank:
         ready = self.log.ready
         while self.waiting and len(self.running) < self.spec.max_num_seqs and self.waiting.first() in ready:
             request = self.waiting.first()
-            entry = self._entry(request, self.spec.max_batched_tokens)
+            entry = self._entry(request, self.spec.max_batched_tokens, now)
             if entry.need > self.blocks.free:
                 return
             self._start(request, entry, now)
-            self.prompt_done(request)
+            self.prompt_done(request, now)
 
-    def _entry(self, request: int, budget: int) -> _Entry:
+    def _entry(self, request: int, budget: int, now: float) -> _Entry:
         """What a waiting request needs to start."""
         log, cache = self.log, self.cache
         target = self.target(request)
@@ -197,7 +200,7 @@ class Rank:
             hashes = log.hashes[request]
             # at least one token must be computed, to predict the next from
             most = min(len(hashes), (target - 1) // cache.unit_tokens)
-            found, resting, tiers = cache.match(hashes, most)
+            found, resting, tiers = cache.match(hashes, most, now)
             done = (found + sum(tiers)) * cache.unit_tokens
         elif log.computed is not None and log.computed[request]:
             done = min(log.computed[request], target - 1)
@@ -215,7 +218,7 @@ class Rank:
         most = self.spec.max_batched_tokens
         while self.waiting and budget > 0 and len(self.running) < self.spec.max_num_seqs:
             request = self.waiting.first()
-            entry = self._entry(request, budget)
+            entry = self._entry(request, budget, now)
             # a whole prompt that is longer than the token budget gets a pass of its own
             if entry.take > budget and (chunks or self.target(request) <= most):
                 return
@@ -261,7 +264,7 @@ class Rank:
                 self.log.tier_tokens[1 + index] += tokens if count else 0
                 self.tier_s += spec.latency_s + tokens / spec.tokens_per_s
 
-    def _hash(self, chunks: list[tuple[int, int, int]]) -> None:
+    def _hash(self, chunks: list[tuple[int, int, int]], now: float) -> None:
         """Make the blocks that this pass completes available by hash."""
         cache, log = self.cache, self.log
         if cache is None or log.hashes is None:
@@ -269,34 +272,50 @@ class Rank:
         for request, take, done in chunks:
             hashes = log.hashes[request]
             full = min((done + take) // cache.unit_tokens, len(hashes))
-            mine = self.shared[request]
-            if full <= len(mine):
-                continue
-            for block in hashes[len(mine) : full]:
-                if not cache.insert(block):
-                    self.blocks.used -= cache.unit_blocks
-                self.held[request] -= cache.unit_blocks
-            self.shared[request] = hashes[:full]
+            self._share(request, hashes[len(self.shared[request]) : full], now)
+
+    def _share(self, request: int, blocks: Sequence[int], now: float) -> None:
+        """Make further blocks of a request available by hash."""
+        cache, mine = self.cache, self.shared[request]
+        if cache is None or not blocks:
+            return
+        double = cache.insert(blocks, len(mine), mine[-1] if mine else None, now)
+        self.blocks.used -= double * cache.unit_blocks
+        if request in self.held:
+            self.held[request] -= len(blocks) * cache.unit_blocks
+        self.shared[request] = [*mine, *blocks]
+
+    def _share_answer(self, request: int, now: float) -> None:
+        """Keep the blocks that the answer has filled: the next turn of a conversation begins with them."""
+        log = self.log
+        mine = self.shared.get(request)
+        if self.cache is None or log.answer_hashes is None or mine is None:
+            return
+        unit = self.cache.unit_tokens
+        if len(mine) == log.input_len[request] // unit:  # not where another pool has computed the prompt
+            full = (log.input_len[request] + log.output_len[request] - 1) // unit
+            self._share(request, log.answer_hashes[request][: full - len(mine)], now)
 
     # the end of a pass
 
-    def advance(self, tokens: int, steps: int) -> list[int]:
+    def advance(self, tokens: int, steps: int, now: float) -> list[int]:
         """Advance decoding by `tokens` (their blocks are counted already); returns the finished requests."""
         self.decoding.advance(tokens, steps)
         finished: list[int] = []
         while (request := self.decoding.next_ended()) is not None:
-            self.free(request)
+            self._share_answer(request, now)
+            self.free(request, now)
             finished.append(request)
         return finished
 
-    def prompt_done(self, request: int) -> bool:
+    def prompt_done(self, request: int, now: float) -> bool:
         """The prompt is cached and a token was generated; whether that was the last one."""
         log = self.log
         generated = log.generated.pop(request, 0) + 1
         target = log.input_len[request] + generated - 1
         log.ready.discard(request)
         if generated >= log.output_len[request]:
-            self.free(request)
+            self.free(request, now)
             return True
         del self.prefilling[request]
         self.decoding.add(request, target, log.output_len[request] - generated)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import floor
 
 from rackline.errors import InputError
 from rackline.simulation.policies import Reserve
-from rackline.simulation.prefix_cache import TierSpec
+from rackline.simulation.prefix_cache import CacheRules, TierSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,7 @@ class RankSpec:
         prefix_caching: whether prompt blocks are kept by hash.
         hash_tokens: tokens per hashed block [tokens].
         tiers: tiers behind HBM for hashed blocks.
+        cache_rules: eviction and expiry of hashed blocks.
     """
 
     pool_tokens: int
@@ -40,6 +41,7 @@ class RankSpec:
     prefix_caching: bool = False
     hash_tokens: int = 512
     tiers: tuple[TierSpec, ...] = ()
+    cache_rules: CacheRules = field(default_factory=CacheRules)
 
     def __post_init__(self) -> None:
         for name in ("pool_tokens", "block_size", "max_num_seqs", "max_batched_tokens", "hash_tokens"):

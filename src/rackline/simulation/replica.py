@@ -87,7 +87,9 @@ class Replica:
         if hashes is None:
             return 0
         mine = hashes[request]
-        return max((rank.cache.match(mine, len(mine))[0] for rank in self.ranks if rank.cache is not None), default=0)
+        return max(
+            (rank.cache.match(mine, len(mine), self.now)[0] for rank in self.ranks if rank.cache is not None), default=0
+        )
 
     def _take_arrivals(self) -> None:
         while (arrival := self.arrivals.pop_until(self.now)) is not None:
@@ -269,7 +271,7 @@ class Replica:
             if decodes and rank.decoding.count:
                 grown = rank.decoding.tokens_of(1, self.per_step)
                 rank.blocks.take(rank.needed(grown))
-                for request in rank.advance(grown, 1):
+                for request in rank.advance(grown, 1, end):
                     self._finish(request, end)
             for request, take, done in chunks:
                 if request not in rank.prefilling:
@@ -284,9 +286,9 @@ class Replica:
                     if last is not None:
                         self.statistics.gap_of(end - last, 1)
                 if self.hands_over:
-                    rank.free(request)
+                    rank.free(request, end)
                     self.done.append((request, end))
-                elif rank.prompt_done(request):
+                elif rank.prompt_done(request, end):
                     self._finish(request, end)
                 else:
                     joined += 1
@@ -319,6 +321,9 @@ class Replica:
         # requests that join the end of a blocked queue do not change it
         if not (blocked and len(self.ranks) == 1 and self.policy.order is None):
             until = min(until, self.arrivals.next_s())
+        for rank in self.ranks:  # what a waiting request finds in the cache changes when blocks expire
+            if rank.waiting and rank.cache is not None:
+                until = min(until, rank.cache.next_expiry_s)
         interval = self.policy.interval_s
         line = None if per_step != 1.0 or interval else common_line(self.clock, self.groups, most)
         if line is not None:
@@ -367,7 +372,7 @@ class Replica:
                 grown = rank.decoding.tokens_of(steps, per_step)
                 if rank.cache is not None:
                     rank.cache.trim(rank.blocks.free)
-                for request in rank.advance(grown, steps):
+                for request in rank.advance(grown, steps, end):
                     self._finish(request, end)
 
     def _finish(self, request: int, end: float) -> None:

@@ -14,6 +14,7 @@ class RequestLog:
 
     __slots__ = (
         "admitted_s",
+        "answer_hashes",
         "arrival_s",
         "cached",
         "computed",
@@ -37,6 +38,7 @@ class RequestLog:
         self.output_len: list[int] = requests.output_len.tolist()
         self.priority: list[int] | None = None if requests.priority is None else requests.priority.tolist()
         self.hashes: Sequence[Sequence[int]] | None = requests.hashes
+        self.answer_hashes: Sequence[Sequence[int]] | None = requests.answer_hashes
         self.arrival_s: list[float | None] = [None] * count
         self.engine_s: list[float | None] = [None] * count  # when the scheduler sees it
         self.admitted_s: list[float | None] = [None] * count

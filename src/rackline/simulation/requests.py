@@ -22,6 +22,8 @@ class Requests:
         priority: priority tier, a lower number being more urgent, (n,); None when all are equal.
         after: index of the request that must finish first, -1 for none, (n,); None when none follows another.
         hashes: for each request, hashes of the full blocks of its prompt from the start; None when nothing is shared.
+        answer_hashes: for each request, hashes of the further full blocks of prompt and answer, which its answer fills;
+            None when no request begins with an answer.
         hash_tokens: tokens per hashed block [tokens].
         computed: prompt tokens that are cached when the request arrives; all of them to start with decoding [tokens],
             (n,). None when none are.
@@ -39,6 +41,7 @@ class Requests:
     priority: Array | None = None
     after: Array | None = None
     hashes: Sequence[Sequence[int]] | None = None
+    answer_hashes: Sequence[Sequence[int]] | None = None
     hash_tokens: int = 512
     computed: Array | None = None
     name: str = ""
@@ -49,7 +52,7 @@ class Requests:
         count = len(self.arrival_s)
         if not count:
             raise InputError(what=self.name or "requests", given="none", allowed="at least one request")
-        for name in ("input_len", "output_len", "priority", "after", "hashes", "computed", "lines"):
+        for name in ("input_len", "output_len", "priority", "after", "hashes", "answer_hashes", "computed", "lines"):
             column = getattr(self, name)
             if column is not None and len(column) != count:
                 raise InputError(what=name, given=f"{len(column)} values", allowed=f"{count}, one per request")
@@ -126,6 +129,7 @@ class Requests:
             priority=cut(self.priority),
             after=None if after is None else np.where(after < 0, -1, place[after]),
             hashes=_picked(self.hashes, keep),
+            answer_hashes=_picked(self.answer_hashes, keep),
             computed=cut(self.computed),
             lines=cut(self.lines),
         )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from rackline.errors import InputError
 from rackline.parallel import Deployment
 from rackline.parallel.memory import kv_room_bytes, kv_size
 from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import IDEAL, Stack
-from rackline.simulation.clock import TableClock
+from rackline.simulation.clock import Chunk, TableClock
 from rackline.simulation.policies import Reserve, policy
-from rackline.simulation.prefix_cache import TierSpec
+from rackline.simulation.prefix_cache import CacheRules, TierSpec
 from rackline.simulation.rank_spec import RankSpec
 from rackline.simulation.run import Pool
 
@@ -29,6 +29,7 @@ class CacheConfig:
         reserve: cache that must be free for admission; the policy's own by default.
         prefix_caching, hash_tokens, tiers: whether prompt blocks are kept by hash, tokens per hashed block [tokens],
             and the tiers behind HBM.
+        cache_rules: eviction and expiry of hashed blocks; the cost of recomputing them is that of the deployment.
         swap_bytes_per_s: bandwidth for swapping preempted sequences to the host; 0 recomputes them [bytes/s].
     """
 
@@ -39,6 +40,7 @@ class CacheConfig:
     prefix_caching: bool = False
     hash_tokens: int = 512
     tiers: Sequence[TierSpec] = ()
+    cache_rules: CacheRules = field(default_factory=CacheRules)
     swap_bytes_per_s: float = 0.0
 
 
@@ -85,8 +87,9 @@ def pool_of(
             )
         pool_tokens = max(int(room / layout.pp / (unit * block_size)), 1) * block_size
     grows = float(size.bytes_per_token) > 0.0
+    clock = TableClock.of(deployment, stack, speculation, two_batch_overlap=two_batch_overlap)
     return Pool(
-        clock=TableClock.of(deployment, stack, speculation, two_batch_overlap=two_batch_overlap),
+        clock=clock,
         spec=RankSpec(
             pool_tokens=pool_tokens,
             block_size=block_size,
@@ -99,9 +102,19 @@ def pool_of(
             prefix_caching=cache.prefix_caching,
             hash_tokens=cache.hash_tokens,
             tiers=tuple(cache.tiers),
+            cache_rules=_with_cost(cache, clock),
         ),
         policy=policy(policy_name or stack.admission),
         ranks=layout.attention_dp,
         micro_batches=layout.pp,
         replicas=replicas or layout.dp,
     )
+
+
+def _with_cost(cache: CacheConfig, clock: TableClock) -> CacheRules:
+    """The rules of the cache with the time to recompute a block, where they depend on it."""
+    if cache.cache_rules.eviction.key is None:
+        return cache.cache_rules
+    tokens, far = cache.hash_tokens, 64  # attention is linear in the tokens before a block
+    first_s, last_s = (clock.prompts(0, 0, 0, [Chunk(tokens, done)], tokens, 0.0) for done in (0, far * tokens))
+    return replace(cache.cache_rules, recompute_s=(first_s, max(last_s - first_s, 0.0) / far))

@@ -156,6 +156,7 @@ def conversations(
     pauses = rng.exponential(think_s, count) if think_s > 0 else np.zeros(count)
     columns: list[tuple[float, int, int, int]] = []
     hashes: list[tuple[int, ...]] = []
+    answered: list[tuple[int, ...]] = []
     starts = gamma(rng, count, rate_per_s, 1.0)
     shared = system_tokens // hash_tokens
     fresh = shared
@@ -168,13 +169,15 @@ def conversations(
             prompt = context + int(new[index])
             if before >= 0 and prompt + int(answers[index]) > max_tokens:
                 break
-            full = prompt // hash_tokens
-            if full > len(known):
-                known = (*known, *range(fresh, fresh + full - len(known)))
+            full, kept = prompt // hash_tokens, (prompt + int(answers[index])) // hash_tokens
+            if kept > len(known):
+                known = (*known, *range(fresh, fresh + kept - len(known)))
                 fresh = known[-1] + 1
             time_s = float(starts[talk]) if before < 0 else float(pauses[index])
             columns.append((time_s, prompt, int(answers[index]), before))
-            hashes.append(known)
+            hashes.append(known[:full])
+            # the last token of an answer is not in the cache yet
+            answered.append(known[full : (prompt + int(answers[index]) - 1) // hash_tokens])
             context = prompt + int(answers[index])
             before = index
             if not goes_on[index]:
@@ -187,6 +190,7 @@ def conversations(
         output_len=table[:, 2].astype(np.int64),
         after=table[:, 3].astype(np.int64),
         hashes=hashes,
+        answer_hashes=answered,
         hash_tokens=hash_tokens,
         name=f"conversations of {turns:g} turns",
     )

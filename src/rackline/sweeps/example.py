@@ -10,8 +10,8 @@ EXAMPLE = """\
 
 title = "Llama 3.1 70B on three clusters: what does a token cost at which speed?"
 
-# The question that is asked at every point. `explain` (one pass) is compiled: millions of points a second.
-# plan, train, simulate, price, fit, tiers, budget and encode are asked once a combination.
+# The question that is asked at every point. `explain` (one pass) is compiled: millions of points per second.
+# plan, train, simulate, price, fit, tiers, budget and encode are asked once per combination.
 ask = "explain"
 
 # Options of that question, as on the command line. One value, or a range:

@@ -22,13 +22,13 @@ from rackline.sweeps.space import DRAW, LEVELS, Level, Part
 if TYPE_CHECKING:
     from polars import DataFrame
 
-USUAL = 100_000  # points that are looked at, at most, where they are arithmetic
+USUAL = 100_000  # most points evaluated where they are arithmetic
 USUAL_QUESTIONS = 200  # where each is a question of its own
 _SHARE = 0.5  # of them by differential evolution, the rest one quantity after another
 _POPULATION = 12  # points for each quantity
 _LEAST, _MOST_AT_ONCE = 24, 4096
 _STARTS = 6  # points that are improved one quantity after another
-_STEPS = 65  # values of a continuous quantity that are looked at each time
+_STEPS = 65  # values of a continuous quantity tried each time
 _BROKEN = 1e30  # what breaks one constraint is worse than anything that breaks none
 
 How = Literal["all points", "search"]
@@ -43,7 +43,7 @@ class Optimum:
         sense: whether less or more is better.
         best: the row, as column → value; None where no point is feasible.
         value: of the objective there.
-        evaluations: points that were looked at [count].
+        evaluations: points evaluated [count].
         points: of the space; 0 where quantities are continuous [count].
         how: by looking at all points, or by searching.
     """
@@ -84,7 +84,7 @@ class _Dimension:
 
 
 class _Looked:
-    """Points that were looked at, and the best of them."""
+    """The points evaluated, and the best of them."""
 
     def __init__(self, job: Job, objective: str, sense: Sense, most: int, watch: Any) -> None:
         self.job, self.objective, self.most, self.tell = job, objective, most, watch
@@ -97,7 +97,7 @@ class _Looked:
 
     @property
     def left(self) -> int:
-        """Points that may still be looked at [count]."""
+        """Points that may still be evaluated [count]."""
         return self.most - len(self.scores)
 
     def look(self, places: Array) -> Array:
@@ -153,12 +153,12 @@ class _Looked:
 def optimum(given: str | Path | Mapping[str, Any], evaluations: int | None, watch: Watch) -> Optimum:
     """The best feasible point of the first objective of a sweep.
 
-    Spaces of no more points than may be looked at are looked at whole. In others differential evolution (Storn and
+    Spaces with no more points than that are evaluated whole. In others differential evolution (Storn and
     Price, J. Global Optim. 11, 341, 1997) looks for good points, and each of the best is improved one quantity after
     another until none helps: exact for one quantity at a time, no proof for all of them.
 
     Args:
-        evaluations: points that are looked at, at most [count].
+        evaluations: most points to evaluate [count].
 
     Raises:
         InputError: no objective, or all layouts instead of one.

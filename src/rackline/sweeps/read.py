@@ -22,7 +22,7 @@ from rackline.sweeps.store import ENDING, SHARDS, Store, store_of
 if TYPE_CHECKING:
     from polars import DataFrame, Expr, LazyFrame
 
-_AHEAD = 3  # shards that are read while one is looked at
+_AHEAD = 3  # shards read ahead while one is evaluated
 _FIRST_LOOK = 4096  # rows whose front thins out the first shard
 _MOST_ON_FRONT = 100_000
 MEMORY = "memory and others"

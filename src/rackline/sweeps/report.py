@@ -29,8 +29,8 @@ def sweep_line(found: Any) -> str:
             return f"{found.new_rows:,} new points in {shards} in {found.out}{ending}"
         case Optimum():
             if found.best is None:
-                return f"nothing feasible among {found.evaluations:,} points that were looked at"
-            return f"{found.objective} {value_text(found.value)}, the best of {found.evaluations:,} points looked at"
+                return f"nothing feasible among {found.evaluations:,} points evaluated"
+            return f"{found.objective} {value_text(found.value)}, the best of {found.evaluations:,} points evaluated"
         case Example():
             return f"{found.file}: run it with rackline sweep {found.file}"
         case _:
@@ -96,9 +96,9 @@ def _ran(found: Ran) -> RenderableType:
 def _optimum(found: Optimum) -> RenderableType:
     space = f"{found.points:,} points" if found.points else "a continuous space"
     if found.how == "all points":
-        how = "all of them were looked at"
+        how = "all of them were evaluated"
     else:
-        how = f"{found.evaluations:,} of them were looked at; no proof that none is better"
+        how = f"{found.evaluations:,} of them were evaluated; a better one may exist"
     head = Text(f"{sweep_line(found)}\n{space}, {how}")
     if found.best is None:
         return head

@@ -114,7 +114,7 @@ def _status(answer: Answer[SweepQuestion, Any]) -> int:
 def sweep(question: SweepQuestion, watch: Watch) -> Forecast | Ran | Example | Optimum:
     """Ask a question over a design space: ranges in place of values, results as Parquet shards.
 
-    Passes are compiled to grids, millions of points a second; other questions are asked once a combination. Shards
+    Passes are compiled to grids, millions of points per second; other questions are asked once per combination. Shards
     that are there are not run again: after an interruption, or with values added to the file, the same command goes on.
 
     Example:

@@ -1,4 +1,4 @@
-"""Error bands: deviation of measured from predicted values in nine of ten cases of models that no fit has seen.
+"""Error bands: deviation of measured from predicted values in 90 % of the cases of models that no fit has seen.
 
 A band is an interval of measured / predicted of a group of cases: the same metric, stack, kind of model, chip and class
 of layout, or fewer of these. It is made from predictions with whole models left out. A group's own 5 % and 95 %
@@ -7,7 +7,7 @@ quantiles, in which each model counts the same, are mixed with those of the wide
     m / (m + 2) own + 2 / (m + 2) wider            for m models in the group
 
 since a few models say little about the next one. All bands of a metric are then widened (or narrowed) around their
-middle by one factor, at which nine of ten cases lie inside bands made without their model.
+middle by one factor, at which 90 % of cases lie inside bands made without their model.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ def find_band(bands: Mapping[Key, Band], metric: str, of: Evidence) -> Band:
 
 
 def band(metric: str, of: Evidence | None = None) -> tuple[float, float]:
-    """(low, high): nine of ten measured values lay between low and high times the prediction.
+    """(low, high): 90 % of measured values lay between low and high times the prediction.
 
     Args:
         metric: as in `measured` of a case, such as tpot_s, ttft_s, request_s or output_tokens_per_s.

@@ -11,7 +11,19 @@ from typing import Literal, assert_never, cast
 from rackline.errors import nearest_names
 
 Shape = Literal[
-    "text", "version", "count", "length", "number", "share", "words", "table", "counts", "detail", "flag", "pool"
+    "text",
+    "version",
+    "count",
+    "length",
+    "number",
+    "share",
+    "words",
+    "table",
+    "tables",
+    "counts",
+    "detail",
+    "flag",
+    "pool",
 ]
 
 
@@ -52,6 +64,7 @@ _LENGTHS: dict[str, Shape] = {"input_len": "length", "output_len": "length"}
 LARGEST = 1e30
 _MOST = 1e9  # tokens, chips, requests
 _DAY = 86400.0
+_MOST_WATTS = 1e5  # of one chip; a wafer draws 23 kW
 _SLOWEST_TOKEN = 10.0  # s; a mean time per token above it is taken to be in another unit
 
 # Columns of the operation tables; a text column is listed in OP_WORDS.
@@ -87,7 +100,13 @@ FORMS: dict[str, Form] = {
             "async_scheduling": "flag",
             "assumed": "words",
         },
-        measured={"tpot_s": _SLOWEST_TOKEN, "ttft_s": 3600.0, "output_tokens_per_s": math.inf},
+        measured={
+            "tpot_s": _SLOWEST_TOKEN,
+            "ttft_s": 3600.0,
+            "output_tokens_per_s": math.inf,
+            "power_w_per_chip": _MOST_WATTS,
+            "joules_per_output_token": math.inf,
+        },
     ),
     "serve-disaggregated": Form(
         required={**_DEPLOYED, **_LENGTHS, "concurrency": "count", "prefill": "pool", "decode": "pool"},
@@ -125,6 +144,11 @@ FORMS: dict[str, Form] = {
             "fabric": "text",
             "activation_offload": "flag",
             "flops_kind": "text",
+            "task": "text",
+            "lora_rank": "count",
+            "lora_targets": "text",
+            "frozen": "text",
+            "packed_len": "length",
         },
         measured={
             "step_s": _DAY,
@@ -132,6 +156,27 @@ FORMS: dict[str, Form] = {
             "model_flop_per_s_per_chip": math.inf,
             "hardware_flop_per_s_per_chip": math.inf,
         },
+    ),
+    "observed": Form(
+        required={"requests": "tables"},
+        optional={
+            "hash_tokens": "count",
+            "started": "text",
+            "url": "text",
+            "endpoint": "text",
+            "served_name": "text",
+            "interrupted": "flag",
+            "load": "table",
+            "generator": "table",
+            "records": "table",
+            "drafts": "count",
+            "kv_tokens": "count",
+            "prefix_caching": "flag",
+            "max_num_seqs": "count",
+            "max_num_batched_tokens": "count",
+            "memory_fraction": "share",
+        },
+        measured={},
     ),
     "requests": Form(
         required={}, optional={}, measured={}, unsupported="is read from a runs.json with a requests.csv beside it"
@@ -147,6 +192,7 @@ _SHAPES = {
     "share": "a number above 0 and at most 1",
     "words": "a list of texts",
     "table": "an object",
+    "tables": "a list of objects",
     "counts": "an object of whole numbers of at least 1",
     "detail": "an object or a text such as kv=bf16",
     "flag": "true or false",
@@ -202,6 +248,8 @@ def fits(value: object, shape: Shape) -> bool:
             return isinstance(value, str | dict)
         case "table":
             return isinstance(value, dict)
+        case "tables":
+            return isinstance(value, list) and all(isinstance(one, dict) for one in cast("list[object]", value))
         case "pool":
             pool = cast("dict[str, object]", value) if isinstance(value, dict) else {}
             return (
@@ -234,7 +282,7 @@ def find_problem(data: Mapping[str, object]) -> Problem | None:
     for key, value in data.items():
         if key in shapes and value is not None and not fits(value, shapes[key]):
             return Problem(what=key, given=value, allowed=_SHAPES[shapes[key]])
-    if kind not in ("op", "requests") and not any(data.get(k) for k in ("model", "config", "architecture")):
+    if kind not in ("op", "requests", "observed") and not any(data.get(k) for k in ("model", "config", "architecture")):
         return Problem(what="model", given="nothing", allowed="a name, or config, or architecture")
     return _measured_problem(data, form) or _kind_problem(kind, data)
 

@@ -11,6 +11,8 @@ from typing import Any, cast
 from rackline import arch
 from rackline.arch import AnyModel, GroupedQueryAttention, Model
 from rackline.catalog import (
+    ChipRecord,
+    ClusterRecord,
     ModelRecord,
     canonical_name,
     chip_record,
@@ -21,7 +23,7 @@ from rackline.catalog import (
 )
 from rackline.catalog.load import record_from_mapping
 from rackline.errors import InputError, LayoutError, nearest_names
-from rackline.hardware import Chip, Cluster, FabricLevel, chip_from_record, cluster
+from rackline.hardware import Chip, Cluster, FabricLevel, chip_from_record, cluster, cluster_from_record
 from rackline.parallel import Deployment, Layout, Precision, precision
 from rackline.parallel.layout import problem as layout_problem
 from rackline.passes import Calibration, calibration
@@ -86,7 +88,7 @@ class Resolver:
         Raises:
             RacklineError: the name is unknown, or the config or architecture cannot be read.
         """
-        inline = case.config if case.config is not None else case.architecture
+        inline = inline_of(case)
         key = case.model if inline is None else json.dumps(inline, sort_keys=True)
         if key not in self._models:
             self._models[key] = self._build_model(case)
@@ -98,6 +100,8 @@ class Resolver:
             return arch.build_model(arch.record_from_hf(case.config, name, case.where))
         if case.architecture is not None:
             return arch.build_model(architecture_record(case.architecture, name, case.where))
+        if "model" in records_of(case):
+            return arch.build_model(record_from_mapping(ModelRecord, records_of(case)["model"], where=case.where))
         if case.model.endswith((".json", ".toml")):
             raise InputError(what="model", given=case.model, allowed="a catalogue name or Hugging Face id")
         return arch.model(case.model, offline=True)  # cases do not depend on the network
@@ -109,6 +113,24 @@ class Resolver:
                 raise InputError(what="chip", given=name, allowed="a catalogue name")
             self._chips[name] = chip_from_record(chip_record(name))
         return self._chips[name]
+
+    def chip_of(self, case: Case) -> Chip:
+        """The chip of a case: described in the case itself, or by name."""
+        given = records_of(case).get("chip")
+        if given is None:
+            return self.chip(case.chip)
+        key = json.dumps(given, sort_keys=True)
+        if key not in self._chips:
+            self._chips[key] = chip_from_record(record_from_mapping(ChipRecord, given, where=case.where))
+        return self._chips[key]
+
+    def cluster_of(self, case: Case) -> Cluster:
+        """The cluster of a case: described in the case itself, or the smallest that has enough of its chips."""
+        given = records_of(case).get("cluster")
+        if given is None:
+            return self.cluster(self.chip_of(case), case.num_chips)
+        found = cluster_from_record(record_from_mapping(ClusterRecord, given, where=case.where), self.chip_of(case))
+        return found.with_num_chips(case.num_chips)
 
     def cluster(self, chip: Chip, num_chips: int) -> Cluster:
         """The smallest cluster of the catalogue with at least this number of these chips.
@@ -164,13 +186,16 @@ class Resolver:
         Engine settings in the case replace the defaults of its version and chip.
         """
         name = stack_name(case.stack)
-        if name not in self.stacks:
+        serving = self._own_stack(case)
+        if serving is not None:
+            found = serving
+        elif name not in self.stacks:
             # Dynamo images carry its own release numbers, not those of the engine inside
             version = "" if "ai-dynamo" in case.text("image") else case.stack_version
             known = name if name in names("stacks") else "generic"
             if case.kind == "static-batch" and not version:
                 version = stack_record(known).static_batch_version  # one batch, driven step by step
-            key = (known, version, self.chip(case.chip).hbm_bytes)
+            key = (known, version, self.chip_of(case).hbm_bytes)
             if key not in self._stacks:
                 self._stacks[key] = self.change(stack(key[0], version=version, hbm_bytes=key[2]))
             found = self._stacks[key]
@@ -181,6 +206,14 @@ class Resolver:
             return found
         scheduler = {"admission": found.admission, "max_batched_tokens": found.max_batched_tokens}
         return replace(IDEAL, **scheduler, max_num_seqs=found.max_num_seqs, memory_fraction=found.memory_fraction)
+
+    def _own_stack(self, case: Case) -> Stack | None:
+        """The stack that comes with the calibration that was asked for."""
+        if self.calibration_name in ("auto", "unit"):
+            return None
+        chip = self.chip_of(case)
+        numbers = self.calibration(case, chip)
+        return self.change(stack(numbers.serving, hbm_bytes=chip.hbm_bytes)) if numbers.serving else None
 
     def _around(self, case: Case) -> tuple[object, ...]:
         """The part of the stack that belongs to a deployment: kernels and routing; the rest belongs to the engine."""
@@ -227,7 +260,7 @@ class Resolver:
         Raises:
             RacklineError: names in the case are unknown or contradict each other.
         """
-        inline = case.config if case.config is not None else case.architecture
+        inline = inline_of(case)
         key = (
             case.kind == "max-throughput",  # the only kind with unstated layouts
             case.model if inline is None else json.dumps(inline, sort_keys=True),
@@ -246,9 +279,9 @@ class Resolver:
         return self._known[key]
 
     def _build_deployments(self, case: Case, within: Cluster | None) -> tuple[Deployment, ...]:
-        chip = self.chip(case.chip)
+        chip = self.chip_of(case)
         model = self.model(case)
-        on = self.cluster(chip, case.num_chips) if within is None else within.with_num_chips(case.num_chips)
+        on = self.cluster_of(case) if within is None else within.with_num_chips(case.num_chips)
         types = self.precision(case, model, chip)
         around = self.stack(case)
         numbers = around.calibrated(self.calibration(case, chip), chip.generation)
@@ -279,6 +312,18 @@ class Resolver:
                 )
             found.append(self._deployments[key])
         return tuple(found)
+
+
+def records_of(case: Case) -> Mapping[str, Mapping[str, Any]]:
+    """Records of the model, chip and cluster that a case itself describes, as files of the catalogue do."""
+    return cast("Mapping[str, Mapping[str, Any]]", case.values.get("records") or {})
+
+
+def inline_of(case: Case) -> Mapping[str, object] | None:
+    """What a case itself describes of its model or its machine; None where all are names."""
+    if case.config is not None or case.architecture is not None:
+        return case.config if case.config is not None else case.architecture
+    return records_of(case) or None
 
 
 def _as_started(found: Stack, case: Case) -> Stack:

@@ -10,7 +10,7 @@ from rackline.training.schedules.schedule import Schedule, in_turn
 
 
 def ordered(pp: int, micro_batches: int, ahead: tuple[int, ...], later: tuple[int, ...]) -> Table:
-    """One table from two numbers a device: forwards before the first backward, backwards before the first weight.
+    """One table from two numbers per device: forwards before the first backward, backwards before the first weight.
 
     Args:
         ahead: forwards that a device begins with [count].

@@ -1,0 +1,337 @@
+"""`observe`: a stated load on a live server, recorded request by request and token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from rackline.api.answer import Answer, asks
+from rackline.api.observe_question import ObserveQuestion
+from rackline.api.option import count, layout_text, si
+from rackline.api.resolve import lookup_of
+from rackline.api.traffic import requests_of
+from rackline.api.watch import Watch
+from rackline.errors import InputError
+from rackline.files import check_outputs, write_text
+
+if TYPE_CHECKING:
+    from rackline.arch import AnyModel
+    from rackline.lab.observation import Prompts, Target
+    from rackline.report.figure import Figure
+    from rackline.simulation import Requests
+    from rackline.validation.observed import ObservedRun
+    from rackline.validation.observed_report import ObservedSummary
+
+_TELLING = 0.05  # prompts that the server counts so much longer or shorter are worth a word
+_SMALLEST_VOCABULARY = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """What a load comes to at most, before it is sent.
+
+    Args:
+        requests: that are sent [requests].
+        input_tokens, output_tokens: of all of them [tokens].
+        seconds: until the last arrival, without think times and the server's own time [s].
+        usd: cost at the given prices; None where they are not given [USD].
+    """
+
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    seconds: float
+    usd: float | None = None
+
+    @property
+    def text(self) -> str:
+        """One line."""
+        from rackline.units import format_seconds, format_usd
+
+        over = f" over {format_seconds(self.seconds)}" if self.seconds > 0 else ""
+        cost = "cost not known (no prices given)" if self.usd is None else f"at most {format_usd(self.usd)}"
+        return (
+            f"{self.requests:,} requests{over}, {self.input_tokens:,} prompt tokens and at most "
+            f"{self.output_tokens:,} output tokens, {cost}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What was observed.
+
+    Args:
+        run: every request.
+        ahead: what was announced.
+        file: where it was written, if it was.
+        unwritten: why it was not; empty where it was.
+    """
+
+    json_keys: ClassVar = ("*summary", "generator=run.generator", "run_id=run.run_id", "started=run.started",
+                           "served_name=run.served_name", "interrupted=run.interrupted", "ahead", "file",
+                           "unwritten")  # fmt: skip
+
+    run: ObservedRun
+    ahead: Ahead
+    file: str | None = None
+    unwritten: str = ""
+
+    @property
+    def summary(self) -> ObservedSummary:
+        """Counts, rates and percentiles in SI units."""
+        from rackline.validation.observed_report import summary_of_run
+
+        return summary_of_run(self.run)
+
+
+if TYPE_CHECKING:
+    Answered = Answer[ObserveQuestion, Observation]
+
+
+def _text(answer: Answered, width: int) -> Iterable[Any]:
+    from rich.text import Text
+
+    from rackline.validation.observed_report import observed_report
+
+    found = answer.result
+    yield observed_report(found.run)
+    if found.file is not None:
+        yield Text(f"written to {found.file}", style="dim")
+
+
+def _summary(answer: Answered) -> str:
+    from rackline.units import format_seconds
+
+    data = answer.result.summary
+    first, each = data["ttft_s"]["p50"], data["tpot_s"]["p50"]
+    times = "" if first is None else f", TTFT p50 {format_seconds(first)}"
+    times += "" if each is None else f", TPOT p50 {format_seconds(each)}"
+    return f"{data['finished']:,} of {data['requests']:,} requests{times}"
+
+
+def _rows(answer: Answered) -> Iterable[Any]:
+    return [
+        {
+            "arrival_s": one.arrival_s, "sent_s": one.sent_s, "outcome": one.outcome, "prompt_tokens": one.prompt_len,
+            "output_tokens": one.tokens, "ttft_s": one.ttft_s, "tpot_s": one.tpot_s, "e2e_s": one.e2e_s,
+            "end_s": one.end_s, "status": one.status, "retries": one.retries, "error": one.error,
+        }
+        for one in answer.result.run.requests
+    ]  # fmt: skip
+
+
+def _figure(answer: Answered) -> Figure:
+    from rackline.validation.observed_report import observed_figure
+
+    return observed_figure(answer.result.run)
+
+
+def _notes(answer: Answered) -> Iterable[str]:
+    if answer.result.unwritten:
+        yield f"error: {answer.result.unwritten}"
+
+
+def _status(answer: Answered) -> int:
+    return 2 if answer.result.unwritten else 0
+
+
+@asks(
+    ObserveQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    notes=_notes,
+    status=_status,
+    figures={"latency": _figure},
+)
+def observe(question: ObserveQuestion, watch: Watch) -> Observation:
+    """Send a stated load to a live OpenAI-compatible server and record what comes back, token by token.
+
+    Tokens and cost are printed and asked for before anything is sent. Traffic is one of a trace, a rate and a number of
+    users, as in simulate. Every request has a record, however it ends; an interruption gives what was recorded so
+    far. The run is a case: validate predicts it and calibrate fits to it.
+
+    Example:
+        >>> import rackline as rl
+        >>> rl.observe("http://localhost:8000", rate=5, input=512, output=64, yes=True)  # doctest: +SKIP
+        <observe: 100 of 100 requests, TTFT p50 41.2 ms, TPOT p50 9.87 ms>
+    """
+    from rackline.lab.observation import Bounds, Prompts, target
+
+    check_outputs({"save": question.save})
+    traffic = requests_of(question).first(count(question.requests))
+    deployment, vocabulary = _deployment(question, watch)
+    ahead = _ahead(question, traffic)
+    to = target(
+        question.url,
+        endpoint="chat" if question.endpoint == "chat" else "completions",
+        served_name=question.served_name,
+        key_env=question.key_env,
+    )
+    announced = f"{ahead.text}, to {to.served_name} at {to.base_url}"
+    if not (question.yes or watch.agrees(announced)):
+        raise InputError(what="yes", given="nothing", allowed=f"`yes`, to send {announced}")
+    prompts = Prompts(
+        target=to,
+        form="words" if question.prompts == "words" else "tokens",
+        vocab_size=count(question.vocabulary) or vocabulary,
+        natural_ends=question.natural_ends,
+        seed=count(question.seed),
+    )
+    bounds = Bounds(
+        max_s=si(question.max_time),
+        timeout_s=si(question.timeout),
+        stall_s=si(question.stall),
+        retries=count(question.retries),
+    )
+    if question.yes:
+        watch.announces(announced)
+    with watch.serving("observing") as progress:
+        run = _run(question, traffic, prompts, bounds, deployment, progress)
+    _remark(run, watch)
+    if question.save is None:
+        return Observation(run=run, ahead=ahead)
+    try:
+        write_text(Path(question.save), run.line(), what="save")
+    except InputError as error:  # what was observed is not lost with its file
+        return Observation(run=run, ahead=ahead, unwritten=str(error))
+    return Observation(run=run, ahead=ahead, file=question.save)
+
+
+def _run(
+    question: ObserveQuestion,
+    traffic: Requests,
+    prompts: Prompts,
+    bounds: Any,
+    deployment: dict[str, Any],
+    progress: Any,
+) -> ObservedRun:
+    from datetime import UTC, datetime
+
+    from rackline.lab.observation import observe_load
+    from rackline.validation.observed import ObservedRun
+
+    started = datetime.now(UTC).replace(microsecond=0).isoformat()
+    found = observe_load(traffic, prompts, bounds, progress)
+    to: Target = prompts.target
+    return ObservedRun(
+        run_id=f"{to.served_name} {started}",
+        requests=found.requests,
+        deployment=deployment,
+        load={name: value for name, value in question.to_data().items() if name in _LOAD},
+        url=to.base_url,
+        endpoint=to.endpoint,
+        served_name=to.served_name,
+        started=started,
+        generator=found.generator,
+        hash_tokens=traffic.hash_tokens,
+        interrupted=found.interrupted,
+    )
+
+
+_LOAD = (
+    "trace", "rate", "users", "requests", "input", "output", "lengths", "mix", "arrival_cv", "diurnal_amplitude",
+    "turns", "think_time", "system_prompt", "rate_scale", "seed", "natural_ends", "prompts", "max_time", "timeout",
+    "stall", "retries",
+)  # fmt: skip
+
+
+def _ahead(question: ObserveQuestion, traffic: Requests) -> Ahead:
+    inputs, outputs = int(traffic.input_len.sum()), int(traffic.output_len.sum())
+    free = traffic.arrival_s if traffic.after is None else traffic.arrival_s[traffic.after < 0]
+    usd_input, usd_output = si(question.usd_per_mtok_input), si(question.usd_per_mtok_output)
+    known = usd_input is not None or usd_output is not None
+    usd = (inputs * (usd_input or 0.0) + outputs * (usd_output or 0.0)) / 1e6
+    return Ahead(
+        requests=len(traffic),
+        input_tokens=inputs,
+        output_tokens=outputs,
+        seconds=float(free.max()),
+        usd=usd if known else None,
+    )
+
+
+def _deployment(question: ObserveQuestion, watch: Watch) -> tuple[dict[str, Any], int]:
+    """The keys of a case that say what is served, as far as it is known, and the size of the vocabulary."""
+    found: dict[str, Any] = {}
+    records: dict[str, Any] = {}
+    vocabulary = _SMALLEST_VOCABULARY
+    if question.model is not None:
+        model = _model(question, watch)
+        found["model"] = model.name
+        if isinstance(question.model, str) and Path(question.model).exists():
+            record = lookup_of(question, watch).find(question.model).record
+            records["model"] = record.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        vocabulary = int(getattr(model, "vocab_size", 0)) or vocabulary
+    if question.on is not None:
+        found |= _cluster(question, records)
+    elif question.chips is not None or question.layout is not None:
+        raise InputError(what="chips" if question.chips is not None else "layout", given="without a cluster",
+                         allowed="together with `on`")  # fmt: skip
+    if question.layout is not None:
+        from rackline.parallel import parse_layout
+
+        layout = parse_layout(cast("str", layout_text(question.layout)))
+        parts = {name: getattr(layout, name) for name in ("tp", "pp", "ep", "moe_tp", "attention_dp", "cp")}
+        found["layout"] = {name: size for name, size in parts.items() if size > 1}
+    if question.stack is not None:
+        from rackline.catalog import stack_record
+
+        name, _, version = question.stack.partition("=")
+        found["stack"] = stack_record(name).name
+        found |= {"stack_version": version} if version else {}
+    found["precision"] = question.precision
+    given = {"max_num_seqs": question.max_num_seqs, "max_num_batched_tokens": question.max_batched_tokens,
+             "kv_tokens": question.kv_tokens}  # fmt: skip
+    found |= {name: count(value) for name, value in given.items() if value is not None}
+    if records:
+        found["records"] = records
+    return found, vocabulary
+
+
+def _model(question: ObserveQuestion, watch: Watch) -> AnyModel:
+    if isinstance(question.model, str):
+        return lookup_of(question, watch).model(question.model)
+    return cast("AnyModel", question.model)
+
+
+def _cluster(question: ObserveQuestion, records: dict[str, Any]) -> dict[str, Any]:
+    """Chip and number of chips; the records of a cluster and a chip that are not in the catalogue."""
+    from rackline.catalog import chip_record, cluster_record, names, resolve_beside
+    from rackline.hardware import Cluster, cluster
+
+    on = cluster(question.on) if isinstance(question.on, str) else cast("Cluster", question.on)
+    if isinstance(question.on, str) and (on.name not in names("clusters") or on.chip.name not in names("chips")):
+        plain = cluster_record(question.on)
+        chip = chip_record(resolve_beside(plain.chip, question.on))
+        records["chip"] = chip.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        records["cluster"] = {**plain.model_dump(mode="json", by_alias=True, exclude_unset=True), "chip": chip.name}
+    return {"chip": on.chip.name, "num_chips": count(question.chips) or on.num_chips}
+
+
+def _remark(run: ObservedRun, watch: Watch) -> None:
+    """Say what the reader must know of a run."""
+    from rackline.units import format_seconds
+
+    limits = run.generator
+    if limits is not None and limits.binds:
+        watch.warn(
+            f"the load generator itself binds: at p99 it sent {format_seconds(limits.late_p99_s)} late and read "
+            f"{format_seconds(limits.lag_p99_s)} late; times of this run are those of the generator, not of the server"
+        )
+    if run.interrupted:
+        watch.warn("interrupted: what follows is what was recorded so far")
+    done = [one for one in run.requests if one.outcome == "finished"]
+    silent = sum(one.output_tokens is None for one in done)
+    if silent:
+        watch.warn(f"{silent:,} answers came without usage: their pieces are counted as tokens")
+    counted = [one for one in done if one.prompt_tokens is not None]
+    if counted:
+        ratio = sum(one.prompt_len for one in counted) / sum(one.input_len for one in counted)
+        if abs(ratio - 1.0) > _TELLING:
+            watch.warn(f"the server counts {ratio:.2f} times the prompt tokens that were asked for")
+    short = sum(one.tokens < one.output_len for one in done)
+    if short:
+        watch.warn(f"{short:,} answers ended before the length that was asked for")

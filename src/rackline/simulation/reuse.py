@@ -1,0 +1,206 @@
+"""How far back prompts find their prefixes: hit rates of every cache size and expiry from one look at the requests.
+
+For any C, a least recently used cache of C blocks holds the C blocks used last, so a block is found in it exactly
+if fewer than C others were used since (its stack distance; Mattson, Gecsei, Slutz and Traiger 1970), and with a sliding
+expiry if that was not too long ago. A prefix ends at the first block that is not found: of its blocks the largest
+distance and the longest time count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from rackline.passes.features import Array, FloatLike, as_array
+from rackline.simulation.prefix_cache import CacheRules, PrefixCache
+from rackline.simulation.requests import Requests
+
+_BUCKET = 512  # uses that are counted together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reuse:
+    """Prefix blocks that requests share with earlier ones.
+
+    Args:
+        distance: least capacity with which a block and all before it in its prompt are found [blocks], (n,).
+        idle_s: longest time since the last use of the block and all before it [s], (n,).
+        tokens: prompt tokens that are found with it [tokens], (n,).
+        prompt_tokens: tokens of all prompts [tokens].
+        num_blocks: different blocks [count].
+        block_tokens: tokens of a block [tokens].
+    """
+
+    distance: Array
+    idle_s: Array
+    tokens: Array
+    prompt_tokens: int
+    num_blocks: int
+    block_tokens: int
+
+    def hit_share(self, capacity_blocks: FloatLike = inf, ttl_s: FloatLike = inf) -> Array:
+        """Share of prompt tokens that a least recently used cache holds [1].
+
+        Args:
+            capacity_blocks: its capacity [blocks].
+            ttl_s: sliding expiry [s]; broadcast with the capacities.
+        """
+        capacities, times = np.broadcast_arrays(as_array(capacity_blocks), as_array(ttl_s))
+        found = [
+            float(self.tokens[(self.distance <= most) & (self.idle_s < ttl)].sum())
+            for most, ttl in zip(capacities.ravel().tolist(), times.ravel().tolist(), strict=True)
+        ]
+        return np.reshape(np.array(found) / self.prompt_tokens, capacities.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What a cache held of prompts that came one after another.
+
+    Args:
+        hit_tokens: of each prompt [tokens], (n,).
+        prompt_tokens: of all prompts [tokens].
+    """
+
+    hit_tokens: Array
+    prompt_tokens: int
+
+    @property
+    def hit_share(self) -> float:
+        """Share of prompt tokens that the cache held [1]."""
+        return float(self.hit_tokens.sum()) / self.prompt_tokens
+
+
+def arrivals(requests: Requests) -> tuple[Array, Array]:
+    """(requests in the order of arrival, their times [s]), (n,) each, where answers take no time."""
+    times = requests.arrival_s.astype(float)
+    if requests.after is not None:
+        for index, before in enumerate(requests.after.tolist()):
+            if before >= 0:
+                times[index] += times[before]
+    order = np.argsort(times, kind="stable")
+    return order, times[order]
+
+
+def reuse_of(requests: Requests, *, ends_first: bool = False) -> Reuse | None:
+    """Measure how far back each prompt finds its prefix; None where no request has hashes.
+
+    Each prompt is looked up, then its blocks and those of its answer are used in their order.
+
+    Args:
+        requests: with hashes; a last block of a prompt that is not full counts with the tokens that it has.
+        ends_first: whether blocks of a request are used from its end to its start, so that a full cache evicts the
+            end of a prefix first, as engines do.
+    """
+    if requests.hashes is None:
+        return None
+    order, times = arrivals(requests)
+    unit = requests.hash_tokens
+    rows = [requests.hashes[index] for index in order.tolist()]
+    more = requests.answer_hashes
+    whole = rows if more is None else [[*row, *more[i]] for row, i in zip(rows, order.tolist(), strict=True)]
+    num_uses = sum(map(len, whole))
+    flags = np.zeros(-(-max(num_uses, 1) // _BUCKET) * _BUCKET, dtype=bool)  # uses that are the last of their block
+    table = flags.reshape(-1, _BUCKET)
+    counts = np.zeros(len(table), dtype=np.int64)
+    last: dict[int, int] = {}
+    when = np.zeros(num_uses)
+    distances, ages, tokens = (list[Array]() for _ in range(3))
+    used = 0
+    lengths = requests.input_len[order].tolist()
+    for row, blocks, length, now in zip(rows, whole, lengths, times.tolist(), strict=True):
+        places = np.array(_known(row, last), dtype=np.int64)
+        if len(places):
+            after = counts.sum() - np.cumsum(counts)
+            bucket, inside = places // _BUCKET, places % _BUCKET
+            within = np.cumsum(table[bucket][:, ::-1], axis=1)[np.arange(len(places)), _BUCKET - 1 - inside]
+            distances.append(np.maximum.accumulate(after[bucket] + within))
+            ages.append(np.maximum.accumulate(now - when[places]))
+            begin = np.arange(len(places)) * unit
+            tokens.append(np.clip(length - begin, 0, unit))
+        again = [last[block] for block in blocks if block in last]
+        _unset(flags, counts, again)
+        ordered = list(dict.fromkeys(reversed(blocks) if ends_first else blocks))
+        new = np.arange(used, used + len(ordered))
+        last.update(zip(ordered, new.tolist(), strict=True))
+        flags[new] = True
+        np.add.at(counts, new // _BUCKET, 1)
+        when[new] = now
+        used += len(ordered)
+    return Reuse(
+        distance=_joined(distances),
+        idle_s=_joined(ages),
+        tokens=_joined(tokens),
+        prompt_tokens=int(requests.input_len.sum()),
+        num_blocks=len(last),
+        block_tokens=unit,
+    )
+
+
+def _known(row: Sequence[int], last: dict[int, int]) -> list[int]:
+    """Last uses of the blocks of a prompt, up to the first that is new."""
+    found: list[int] = []
+    for block in row:
+        place = last.get(block)
+        if place is None:
+            break
+        found.append(place)
+    return found
+
+
+def _unset(flags: Array, counts: Array, uses: Sequence[int]) -> None:
+    places = np.unique(np.array(uses, dtype=np.int64))
+    flags[places] = False
+    np.subtract.at(counts, places // _BUCKET, 1)
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def unlimited_hit_share(requests: Requests) -> float | None:
+    """Share of prompt tokens that an earlier prompt or answer begins with [1]; None where no request has hashes."""
+    if requests.hashes is None:
+        return None
+    order, _ = arrivals(requests)
+    unit, more = requests.hash_tokens, requests.answer_hashes
+    seen: set[int] = set()
+    found = 0
+    lengths = requests.input_len.tolist()
+    for index in order.tolist():
+        row = requests.hashes[index]
+        hit = next((place for place, block in enumerate(row) if block not in seen), len(row))
+        found += min(hit * unit, lengths[index])
+        seen.update(row if more is None else (*row, *more[index]))
+    return found / int(requests.input_len.sum())
+
+
+def replay(requests: Requests, capacity_blocks: float = inf, rules: CacheRules | None = None) -> Replayed:
+    """What a cache of any rules holds of prompts that come one after another; the cache of the simulator runs it.
+
+    Args:
+        requests: with hashes.
+        capacity_blocks: capacity of the cache [blocks].
+        rules: eviction and expiry.
+    """
+    order, times = arrivals(requests)
+    unit, rules = requests.hash_tokens, rules or CacheRules()
+    cache = PrefixCache(unit, 1, rules=rules)
+    found = np.zeros(len(requests), dtype=np.int64)
+    hashes, more = requests.hashes or (), requests.answer_hashes
+    lengths = requests.input_len.tolist()
+    for index, now in zip(order.tolist() if len(hashes) else (), times.tolist(), strict=False):
+        prompt = list(dict.fromkeys(hashes[index]))
+        cache.expire(now)
+        hit = cache.match(prompt, len(prompt), now)[0]
+        found[index] = min(hit * unit, lengths[index])
+        blocks = prompt if more is None else [*prompt, *more[index]]
+        cache.acquire(blocks[:hit])
+        cache.insert(blocks[hit:], hit, blocks[hit - 1] if hit else None, now)
+        cache.release(blocks, now)
+        if capacity_blocks < inf:
+            cache.trim(int(capacity_blocks))
+    return Replayed(hit_tokens=found, prompt_tokens=int(requests.input_len.sum()))

@@ -1,0 +1,294 @@
+"""Observing live servers on loopback: every request has a record, however the server behaves; no timing is judged."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import math
+import os
+import signal
+import threading
+from collections.abc import Generator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rackline as rl
+from hostile_server import BEHAVIOURS, EXPECTED, Server, hostile_server
+from rackline.cli.main import run
+from rackline.errors import InputError
+from rackline.lab.observation import Bounds, Prompts, observe_load, target
+from rackline.lab.observation.target import base_url_of
+from rackline.simulation import Lengths, Requests, closed_loop_of, conversations
+from rackline.validation import read_cases
+from rackline.validation.observed import ObservedRun, request_from, requests_from
+
+SHORT = Bounds(max_s=20.0, timeout_s=2.0, stall_s=0.7, connect_s=2.0, retries=2, longest_wait_s=5.0)
+WELL = next(length for length, what in BEHAVIOURS.items() if what == "well")
+KEY = "sk-very-secret-1234"
+
+
+@pytest.fixture
+def hostile() -> Generator[Server]:
+    with hostile_server() as server:
+        yield server
+
+
+def prompts_to(server: Server, **more: object) -> Prompts:
+    return Prompts(target=target(server.url, endpoint="completions"), **more)  # type: ignore[arg-type]
+
+
+def requests_of(lengths: list[int], output_len: int = 4, gap_s: float = 0.0) -> Requests:
+    count = len(lengths)
+    return Requests(
+        arrival_s=np.arange(count) * gap_s,
+        input_len=np.array(lengths),
+        output_len=np.full(count, output_len),
+        name="test",
+    )
+
+
+def test_a_hostile_server_loses_no_record_and_leaves_nothing_behind(hostile: Server) -> None:
+    threads = threading.active_count()
+    lengths = list(BEHAVIOURS) * 3
+    found = observe_load(requests_of(lengths, gap_s=0.002), prompts_to(hostile), SHORT)
+    assert len(found.requests) == len(lengths)
+    seen = [(BEHAVIOURS[one.input_len], one.outcome) for one in found.requests]
+    assert seen == [(BEHAVIOURS[length], EXPECTED[BEHAVIOURS[length]]) for length in lengths]
+    for one in found.requests:
+        what = BEHAVIOURS[one.input_len]
+        assert one.sent_s is not None
+        assert one.end_s is not None
+        assert one.end_s >= one.sent_s >= one.arrival_s
+        assert list(one.token_s) == sorted(one.token_s)
+        assert bool(one.error) == (one.outcome != "finished"), what
+        assert one.retries == {"429 once": 1, "503 with a date": 1, "429 always": 2}.get(what, 0), what
+        assert (one.output_tokens is None) == (what in ("no usage",) or one.outcome != "finished"), what
+        assert one.tokens == 4 or one.outcome != "finished"
+    assert hostile.seen["429 always"] == 3 * 3
+    gc.collect()  # what is left behind would warn here, and warnings are errors
+    assert not [one for one in threading.enumerate() if "asyncio" in one.name]
+    assert threading.active_count() <= threads + len(lengths)  # the server's own threads may still sleep
+
+
+def test_the_end_of_the_time_is_the_end(hostile: Server) -> None:
+    slow = next(length for length, what in BEHAVIOURS.items() if what == "never answers")
+    bounds = Bounds(max_s=1.5, timeout_s=5.0, stall_s=5.0)
+    load = Requests(
+        arrival_s=np.array([0.0, 0.0, 30.0]), input_len=np.array([WELL, slow, WELL]), output_len=np.full(3, 4), name="t"
+    )
+    found = observe_load(load, prompts_to(hostile), bounds)
+    assert [one.outcome for one in found.requests] == ["finished", "unfinished", "not_sent"]
+    assert found.requests[2].sent_s is None
+    assert not found.interrupted
+
+
+def test_an_interruption_keeps_what_was_recorded(hostile: Server) -> None:
+    slow = next(length for length, what in BEHAVIOURS.items() if what == "never answers")
+
+    def press(done: int, total: int, seconds: float) -> None:
+        if done == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    found = observe_load(requests_of([WELL, slow]), prompts_to(hostile), Bounds(stall_s=30.0), press)
+    assert found.interrupted
+    assert [one.outcome for one in found.requests] == ["finished", "unfinished"]
+
+
+def test_inside_a_running_loop(hostile: Server) -> None:
+    """Notebooks have one."""
+
+    async def notebook() -> int:
+        return len(observe_load(requests_of([WELL] * 3), prompts_to(hostile), SHORT).requests)
+
+    assert asyncio.run(notebook()) == 3
+
+
+def test_nothing_listens() -> None:
+    with pytest.raises(InputError, match="a server that answers"):
+        target("http://127.0.0.1:1", endpoint="completions")
+
+
+def test_users_wait_for_their_answers(hostile: Server) -> None:
+    load = closed_loop_of(np.random.default_rng(0), 12, 3, Lengths(input_len=WELL, output_len=3), think_s=0.02)
+    found = observe_load(load, prompts_to(hostile), SHORT)
+    assert {one.outcome for one in found.requests} == {"finished"}
+    assert found.generator.in_flight <= 3
+    for one in found.requests:
+        if one.after >= 0:
+            before = found.requests[one.after]
+            assert before.end_s is not None
+            assert one.sent_s is not None
+            assert one.sent_s >= before.end_s
+
+
+def test_conversations_repeat_their_prefix(hostile: Server) -> None:
+    load = conversations(
+        np.random.default_rng(1), 12, 10.0, Lengths(input_len=200, output_len=50), system_tokens=128, hash_tokens=64
+    )
+    to = prompts_to(hostile)
+    after = load.after
+    assert after is not None
+    every = [to.prompt(load, index) for index in range(len(load))]
+    assert [len(one) for one in every] == load.input_len.tolist()
+    assert len({tuple(one[:128]) for one in every}) == 1  # the system prompt
+    for index, before in enumerate(after.tolist()):
+        if before >= 0:
+            full = int(load.input_len[before]) // 64 * 64
+            assert every[index][:full] == every[before][:full]
+    firsts = [tuple(every[index][128:192]) for index in np.flatnonzero(after < 0)]
+    assert len(set(firsts)) == len(firsts)
+
+
+def test_bodies() -> None:
+    from rackline.lab.observation.target import Target
+
+    load = requests_of([5])
+    plain = Prompts(target=Target(base_url="http://h/v1", served_name="m", endpoint="completions"), vocab_size=300)
+    data = json.loads(plain.body(load, 0))
+    assert data["ignore_eos"] is True
+    assert data["min_tokens"] == data["max_tokens"] == 4
+    assert len(data["prompt"]) == 5
+    assert 100 <= min(data["prompt"]) <= max(data["prompt"]) < 300
+    assert plain.body(load, 0) == plain.body(load, 0)
+    chat = Prompts(target=Target(base_url="http://h/v1", served_name="m", endpoint="chat"), natural_ends=True)
+    data = json.loads(chat.body(load, 0))
+    assert "ignore_eos" not in data
+    assert len(data["messages"][0]["content"].split()) == 5
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("ftp://host", "such as"),
+        ("localhost:8000", "such as"),
+        ("http://user:secret@host", "key_env"),
+        ("http://host/v1?key=secret", "a query"),
+        ("http://[::1", "such as"),
+        ("http://host:99999", "such as"),
+    ],
+)
+def test_addresses_that_are_refused(url: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        base_url_of(url)
+    assert said in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_keys_are_sent_and_never_stored(
+    hostile: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("A_KEY", KEY)
+    echoing = next(length for length, what in BEHAVIOURS.items() if what == "echoes the key")
+    saved = tmp_path / "observed.jsonl"
+    command = f"observe {hostile.url} --rate inf --requests 2 --input {echoing} --output 4 --key-env A_KEY --yes --json"
+    assert run([*command.split(), "-o", str(saved)]) == 0
+    told = capfd.readouterr()
+    data = json.loads(told.out)
+    assert data["outcomes"] == {"finished": 0, "refused": 2}
+    assert "wrong key Bearer ***" in saved.read_text()
+    assert KEY not in told.out + told.err + saved.read_text()
+    assert "key_env" in data["question"]
+    monkeypatch.delenv("A_KEY")
+    assert run(command.split()) == 2
+    assert "A_KEY" in capfd.readouterr().err
+
+
+def test_nothing_is_sent_without_consent(hostile: Server, capfd: pytest.CaptureFixture[str]) -> None:
+    prices = "--usd-per-mtok-input 1 --usd-per-mtok-output 10"
+    assert run(f"observe {hostile.url} --rate inf --requests 1000 --input 1 --output 100 {prices}".split()) == 2
+    told = capfd.readouterr().err
+    assert "1,000 requests" in told
+    assert "100,000 output tokens" in told
+    assert "$1" in told
+    assert len(told.strip().splitlines()) == 1
+    assert not hostile.seen
+    with pytest.raises(InputError, match="yes"):
+        rl.observe(hostile.url, rate=1, requests=1, input=1, output=1)
+
+
+def test_a_run_is_a_case(hostile: Server, tmp_path: Path) -> None:
+    saved = tmp_path / "observed.jsonl"
+    found = rl.observe(
+        hostile.url, users=2, requests=9, input=WELL, output=5, yes=True, save=str(saved),
+        model="llama-3.1-8b", on="dgx-h100", chips=1, stack="vllm=0.11.1", precision="fp8",
+    )  # fmt: skip
+    assert found.to_dict()["finished"] == 9
+    assert len(found.to_frame()) == 9
+    cases = read_cases([saved])
+    assert not cases.unsupported
+    assert not cases.unknown_keys
+    (case,) = cases.cases
+    assert (case.kind, case.model, case.chip, case.stack, case.stack_version) == (
+        "observed", "llama-3.1-8b", "h100-sxm", "vllm", "0.11.1",
+    )  # fmt: skip
+    for one, other in zip(requests_from(case), found.result.run.requests, strict=True):
+        assert one.outcome == other.outcome
+        assert one.token_s == pytest.approx(other.token_s, abs=1e-6)
+    board = rl.validate(str(saved)).result.board
+    assert {score.metric for score in board.scores} >= {"ttft_s", "tpot_s", "e2e_s", "ttft_p99_s"}
+    assert len([score for score in board.scores if score.metric == "e2e_s"]) == 9
+
+
+def test_a_run_without_a_machine_is_counted_and_named(hostile: Server, tmp_path: Path) -> None:
+    saved = tmp_path / "observed.jsonl"
+    rl.observe(hostile.url, rate="inf", requests=2, input=WELL, output=2, yes=True, save=str(saved))
+    board = rl.validate(str(saved)).result.board
+    assert len(board.unsupported) == 1
+    assert "model" in board.unsupported[0].reason or "chip" in board.unsupported[0].reason
+
+
+def test_what_a_run_cannot_be() -> None:
+    good = {
+        "arrival_s": 0.0,
+        "outcome": "finished",
+        "input_len": 3,
+        "output_len": 2,
+        "sent_s": 0.1,
+        "token_s": [0.2, 0.3],
+    }
+    found = request_from(good, "here")
+    assert found.ttft_s == pytest.approx(0.1)
+    assert found.tpot_s == pytest.approx(0.1)
+    assert found.late_s == pytest.approx(0.1)
+    for change in (
+        {"outcome": "fine"}, {"input_len": 0}, {"input_len": True}, {"token_s": [0.3, 0.2]}, {"token_s": "x"},
+        {"sent_s": 5.0}, {"arrival_s": math.nan}, {"more": 1}, {"output_tokens": -1}, {"blocks": [0.5]},
+    ):  # fmt: skip
+        with pytest.raises(InputError, match="here"):
+            request_from({**good, **change}, "here")
+
+
+def test_a_generator_that_binds_says_so() -> None:
+    from rackline.validation.observed import GeneratorLimits
+
+    assert GeneratorLimits(late_p99_s=0.002, lag_p99_s=0.02).binds
+    assert not GeneratorLimits(late_p99_s=0.002, lag_p99_s=0.003).binds
+    assert not GeneratorLimits().binds
+
+
+def test_a_blocked_generator_measures_its_own_lag(hostile: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    from rackline.lab.observation import generator
+
+    usual = generator._Run._saw
+
+    def slow(self: generator._Run) -> None:
+        time.sleep(0.03)
+        usual(self)
+
+    monkeypatch.setattr(generator._Run, "_saw", slow)
+    found = observe_load(requests_of([WELL] * 20), prompts_to(hostile), SHORT)
+    assert found.generator.binds
+    assert found.generator.lag_p99_s >= 0.03
+    run = ObservedRun(run_id="x", requests=found.requests, generator=found.generator)
+    assert json.loads(run.line())["generator"]["binds"] is True
+
+
+def test_a_server_of_several_models(hostile: Server) -> None:
+    assert target(hostile.url, endpoint="chat").served_name == "hostile"
+    with pytest.raises(InputError, match="hostile"):
+        target(hostile.url, endpoint="chat", served_name="hostil")
