@@ -1,4 +1,4 @@
-"""What tests of the page share: the exported page, and a browser that only loopback and the disk answer."""
+"""What tests share: a server, the exported page, and a browser that only loopback and the disk answer."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from rackline.web.export import export
+from web_server import Server, running
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -85,3 +87,16 @@ def watched(desk: Watched) -> Iterator[Watched]:
     yield found
     assert found.faults == []
     assert all(url.startswith(("file://", "data:", "blob:")) for url in found.requests)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """A server as `rackline web` starts it."""
+    with running("--workers", "2") as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def client(server: Server) -> httpx.Client:
+    """Asks the usual server."""
+    return server.client

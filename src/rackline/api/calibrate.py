@@ -55,7 +55,9 @@ class CalibrateQuestion(Question):
     )
     output: str | None = field(
         default=None,
-        metadata=option("text", "TOML file to write; a folder gets one file per stack and generic.toml", short="o"),
+        metadata=option(
+            "text", "TOML file to write; a folder gets one file per stack and generic.toml", short="o", output=True
+        ),
     )
     processes: Quantity = field(default="2", metadata=whole("number of processes", maximum=256))
 

@@ -86,6 +86,7 @@ class Option:
         binary: whether k means 1024 in its texts, as lengths of sequences are written.
         hidden: whether `--help` leaves it out.
         before_file: whether its value, one of the choices, stands before the name of a file.
+        output: whether it names a file or folder that is written.
     """
 
     kind: Kind
@@ -104,6 +105,7 @@ class Option:
     binary: bool = False
     hidden: bool = False
     before_file: bool = False
+    output: bool = False
 
     @property
     def is_quantity(self) -> bool:

@@ -68,7 +68,9 @@ class ValidateQuestion(Question):
     write_stacks: str | None = field(
         default=None,
         metadata=option(
-            "text", "fit the training parameters to the training cases and write the training stacks to FOLDER"
+            "text",
+            "fit the training parameters to the training cases and write the training stacks to FOLDER",
+            output=True,
         ),
     )
     import_format: Format | None = field(
@@ -82,7 +84,9 @@ class ValidateQuestion(Question):
     )
     output: str | None = field(
         default=None,
-        metadata=option("text", "file for the imported cases; standard output by default", short="o", group=_IMPORT),
+        metadata=option(
+            "text", "file for the imported cases; standard output by default", short="o", group=_IMPORT, output=True
+        ),
     )
     model: str | None = field(
         default=None,

@@ -16,6 +16,7 @@ from cyclopts import Group, Parameter
 from rackline.api.answer import Answer, SideFile, Verb, Verbatim, answer_of, find_verb
 from rackline.api.option import Option
 from rackline.api.question import Question, options, written_defaults
+from rackline.api.spelling import flag_of
 from rackline.api.watch import Computed, Counted, Served, Watch
 from rackline.cli.help import USUAL
 from rackline.cli.screen import (
@@ -180,11 +181,6 @@ def show(found: Answer[Any, Any], *, json: bool) -> None:
             sys.stdout.write(part.text)
         else:
             out.print(part)
-
-
-def flag_of(name: str, option: Option) -> str:
-    """The long flag of an option; an argument has none."""
-    return "" if option.positional else option.flag or f"--{name.replace('_', '-')}"
 
 
 def spoken(error: InputError, verb: Verb[Any, Any]) -> InputError:

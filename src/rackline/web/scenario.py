@@ -141,7 +141,7 @@ def _written(time: dict[str, Any]) -> str:
 
 
 def _band(found: Explained) -> dict[str, Any] | None:
-    """What nine of ten measured passes were, over the predicted ones."""
+    """What 90 % of measured passes were, over the predicted ones."""
     one = found.interval
     if one is None:
         return None
