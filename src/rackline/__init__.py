@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from rackline.api.observe import observe as observe
     from rackline.api.plan import plan as plan
     from rackline.api.price import price as price
+    from rackline.api.rl import rl as rl
     from rackline.api.schema import schema as schema
     from rackline.api.simulate import simulate as simulate
     from rackline.api.tiers import tiers as tiers
@@ -108,6 +109,7 @@ _WHERE = {
     "sweep": "rackline.sweeps.sweep",
     "sweep_show": "rackline.sweeps.show",
     "tiers": "rackline.api.tiers",
+    "rl": "rackline.api.rl",
     "train": "rackline.api.train",
     "validate": "rackline.api.validate",
 }

@@ -75,6 +75,7 @@ class ExplainQuestion(AdapterQuestion):
     )
     sampling: Sampling = field(default="greedy", metadata=shared.SAMPLING)
     memory_fraction: Quantity = field(default="0.9", metadata=shared.MEMORY_FRACTION)
+    power_cap: Quantity | None = field(default=None, metadata=shared.POWER_CAP)
     set: Settings | None = field(default=None, metadata=shared.SET)
 
 

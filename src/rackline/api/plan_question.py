@@ -60,6 +60,16 @@ class PlanQuestion(DraftQuestion):
     )
     calibration: CalibrationLike = field(default="auto", metadata=shared.CALIBRATION)
     memory_fraction: Quantity = field(default="0.9", metadata=shared.MEMORY_FRACTION)
+    power_cap: Quantity | None = field(default=None, metadata=shared.POWER_CAP)
+    objective: str = field(
+        default="dollars",
+        metadata=option(
+            "text",
+            "what is least within the limits: dollars, or joules of an output token, for which power caps and layouts "
+            "are compared by energy",
+            choices=("dollars", "joules"),
+        ),
+    )
     any_layout: bool = field(
         default=False,
         metadata=option("switch", "allow layouts and schedulers that the serving engine does not support"),
@@ -114,6 +124,7 @@ class PlanQuestion(DraftQuestion):
     requests: Quantity | None = field(default=None, metadata=shared.REQUESTS)
     users: Quantity | None = field(default=None, metadata=shared.USERS)
     think_time: Quantity | None = field(default=None, metadata=shared.within(shared.THINK_TIME, shared.FLEET))
+    pue: Quantity = field(default="1", metadata=shared.within(shared.PUE, shared.FLEET))
     peak_over_mean: Quantity | None = field(default=None, metadata=shared.PEAK_OVER_MEAN)
     offline_share: Quantity | None = field(
         default=None,

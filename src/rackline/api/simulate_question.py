@@ -216,6 +216,7 @@ class SimulateQuestion(DraftQuestion):
     )
     routing: str | None = field(default=None, metadata=shared.ROUTING)
     sampling: Sampling = field(default="greedy", metadata=shared.SAMPLING)
+    power_cap: Quantity | None = field(default=None, metadata=shared.POWER_CAP)
     price: Quantity | None = field(default=None, metadata=shared.PRICE)
     set: Settings | None = field(default=None, metadata=shared.SET)
     keep_passes: bool = field(

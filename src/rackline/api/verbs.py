@@ -6,6 +6,7 @@ from __future__ import annotations
 MODULES = {
     "plan": "api.plan",
     "train": "api.train",
+    "rl": "api.rl",
     "simulate": "api.simulate",
     "explain": "api.explain",
     "fit": "api.fit",

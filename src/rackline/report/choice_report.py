@@ -14,6 +14,8 @@ from rackline.report.breakdown import plain_table
 from rackline.report.prose import Prose
 from rackline.report.wording import money, money_name, percent, share, short_count, written
 from rackline.search import Basis, Choice, Plan, Pool
+from rackline.search.choice import Energy
+from rackline.search.energy import RunEnergy
 from rackline.search.fits import ClusterNeed
 from rackline.units import format_count, format_seconds
 
@@ -41,6 +43,22 @@ def request_text(plan: Plan) -> str:
         of = "mean of " if percentile is None else f"p{percentile:g} of "
         text += f", {of}{name.removesuffix('_s')} ≤ {format_seconds(limit)}"
     return text
+
+
+def energy_text(energy: Energy | RunEnergy) -> str:
+    """Watts of a chip and of all machines, and joules, in a sentence."""
+    power, prefill = energy.power, getattr(energy, "prefill_power", None)
+    if power.basis == "nameplate":
+        return f"{format_count(energy.power_w)} W by the nameplate: nothing is known of what the chip draws"
+    chip = f"{power.chip_w:,.0f} W a chip"
+    if prefill is not None:
+        chip = f"{power.chip_w:,.0f} W a decode chip, {prefill.chip_w:,.0f} W a prefill chip"
+    cap = "" if power.cap_w is None else f" (capped at {power.cap_w:g} W)"
+    borrowed = "; power of other generations" if power.basis != "kernels" else ""
+    return (
+        f"{chip}{cap}, {energy.power_w / 1e3:,.3g} kW with machines; {energy.joules_per_output_token:.3g} J an output "
+        f"token, all-in{borrowed}"
+    )
 
 
 def title(plan: Plan) -> str:

@@ -137,11 +137,6 @@ class Change:
     ratio: float | None = None
 
 
-def power_w(choice: Choice, power_w_per_chip: float | None) -> float | None:
-    """Nameplate power of the chips that are paid for, with host and network [W]."""
-    return None if power_w_per_chip is None else power_w_per_chip * choice.billed_chips
-
-
 def deployments_report(
     rows: Sequence[tuple[str, Deployed, dict[str, float | None]]], *, prices: str, width: int
 ) -> Group:

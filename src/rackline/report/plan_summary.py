@@ -13,7 +13,15 @@ from rackline.arch import Model
 from rackline.passes import PassTime
 from rackline.passes.features import PREFILL_TOKENS
 from rackline.report.breakdown import plain_table
-from rackline.report.choice_report import BASIS, against, chips_text, choice_panel, nothing_panel, other_kind
+from rackline.report.choice_report import (
+    BASIS,
+    against,
+    chips_text,
+    choice_panel,
+    energy_text,
+    nothing_panel,
+    other_kind,
+)
 from rackline.report.prose import Prose
 from rackline.report.wording import money, money_name, percent, share, trust, written
 from rackline.search import Candidate, Choice, Plan
@@ -81,6 +89,8 @@ def _numbers(plan: Plan, best: Choice, width: int) -> Table:
     paid.add_column(style="dim")
     paid.add_column()
     paid.add_row("paid", Prose(_paid(plan, best)))
+    if best.energy is not None:
+        paid.add_row("power", energy_text(best.energy))
     whole = Table.grid()
     whole.add_row(table)
     whole.add_row(paid)

@@ -13,7 +13,12 @@ from rackline.serving.population import Population, Response
 
 
 def plan_fleet(
-    traffic: Traffic | None, answer: Plan, prefill_on: Cluster | None = None, users: Population | None = None
+    traffic: Traffic | None,
+    answer: Plan,
+    prefill_on: Cluster | None = None,
+    users: Population | None = None,
+    *,
+    pue: float = 1.0,
 ) -> Fleet | None:
     """Copies of the cheapest deployment: one replica of an aggregated plan, or a pair of pools; None without an answer.
 
@@ -23,6 +28,7 @@ def plan_fleet(
         traffic: of the fleet; None where it was not asked for.
         prefill_on: cluster of the prefill pool where it has its own.
         users: where the traffic follows from them; then only its peak counts.
+        pue: power of the site over that of the machines [1].
     """
     best = answer.best
     if best is None or traffic is None:
@@ -30,31 +36,42 @@ def plan_fleet(
     parts, copies = _parts(best, answer.cluster, prefill_on)
     output_len = best.workload.output_len
     if users is not None:
-        return fleet_of_users(users, traffic, output_len, _response(best, copies), parts)
+        return fleet_of_users(users, traffic, output_len, _response(best, copies), parts, pue=pue)
     rate = best.requests_per_s_with_leftover / copies * output_len
-    return replace(fleet(traffic, rate, parts), requests_per_s=traffic.tokens_per_s / output_len)
+    return replace(fleet(traffic, rate, parts, pue=pue), requests_per_s=traffic.tokens_per_s / output_len)
 
 
 def _parts(best: Choice, cluster: Cluster, prefill_on: Cluster | None) -> tuple[tuple[Part, ...], int]:
     """Chips of one copy, and copies in the plan."""
-    first, then, left = best.prefill_pool, best.decode_pool, best.leftover
+    first, then, left, energy = best.prefill_pool, best.decode_pool, best.leftover, best.energy
     beside: Part | None = None
     if left is not None:
         layout = left.choice.layout
         count = layout.dp * left.places
-        beside = Part(cluster=cluster, replica_chips=layout.chips_per_replica, replicas=count, beside=True)
+        power = left.choice.energy and left.choice.energy.power
+        size = layout.chips_per_replica
+        beside = Part(cluster=cluster, replica_chips=size, replicas=count, beside=True, power=power)
     if first is not None and then is not None:
-        decode = Part(cluster=cluster, replica_chips=then.layout.chips_per_replica, replicas=then.layout.dp)
+        decode = Part(
+            cluster=cluster,
+            replica_chips=then.layout.chips_per_replica,
+            replicas=then.layout.dp,
+            power=energy and energy.power,
+        )
         prefill = Part(
-            cluster=prefill_on or cluster, replica_chips=first.layout.chips_per_replica, replicas=first.layout.dp
+            cluster=prefill_on or cluster,
+            replica_chips=first.layout.chips_per_replica,
+            replicas=first.layout.dp,
+            power=energy and energy.prefill_power,
         )
         return (decode, prefill, *(() if beside is None else (beside,))), 1
     size, copies = best.layout.chips_per_replica, best.layout.dp
     if beside is None:
-        return (Part(cluster=cluster, replica_chips=size),), copies
+        return (Part(cluster=cluster, replica_chips=size, power=energy and energy.power),), copies
     together = gcd(copies, beside.replicas)
     shared = replace(beside, replicas=beside.replicas // together)
-    return (Part(cluster=cluster, replica_chips=size, replicas=copies // together), shared), together
+    engine = Part(cluster=cluster, replica_chips=size, replicas=copies // together, power=energy and energy.power)
+    return (engine, shared), together
 
 
 def _response(best: Choice, copies: int) -> Response:

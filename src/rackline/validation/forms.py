@@ -178,6 +178,32 @@ FORMS: dict[str, Form] = {
         },
         measured={},
     ),
+    "rl-step": Form(
+        required={
+            **_DEPLOYED,
+            **_LENGTHS,
+            "prompts": "count",
+            "generations": "count",
+            "longest": "length",
+            "gen_layout": "counts",
+        },
+        optional={
+            "algorithm": "text",
+            "mode": "text",
+            "staleness": "count",
+            "in_flight": "flag",
+            "engine": "text",
+            "gen_chips": "count",
+            "trained": "count",
+            "train_batch": "count",
+            "output_spread": "number",
+            "memory_fraction": "share",
+            "micro_batch": "count",
+            "log_prob_batch": "count",
+            "recompute": "text",
+        },
+        measured={"rl_step_s": _DAY},
+    ),
     "requests": Form(
         required={}, optional={}, measured={}, unsupported="is read from a runs.json with a requests.csv beside it"
     ),

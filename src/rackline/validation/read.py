@@ -9,6 +9,7 @@ from rackline.errors import InputError
 from rackline.files import parse_json, read_text
 from rackline.validation.cases import Case, CaseSet, Unsupported, read_line
 from rackline.validation.op_table import read_op_table
+from rackline.validation.rl_table import is_rl_table, read_rl_table
 from rackline.validation.tuning_table import is_tuning_table, read_tuning_table
 
 
@@ -38,6 +39,8 @@ def read_cases(paths: Iterable[str | Path]) -> CaseSet:
             continue
         if path.suffix == ".csv" and is_tuning_table(text):
             found = read_tuning_table(path, text, unknown)
+        elif path.suffix == ".csv" and is_rl_table(text):
+            found = read_rl_table(path, text, unknown)
         elif path.suffix == ".csv":
             found = read_op_table(path, text, unknown)
         else:

@@ -90,7 +90,12 @@ def _predicted(predictor: Predictor, cases: Sequence[Case]) -> Iterable[tuple[Ca
         from rackline.validation.train import predict_training
 
         yield from predict_training(predictor.resolver, training)
-    others = [case for case in cases if case.kind not in ("op", "train", "requests", "observed")]
+    steps = [case for case in cases if case.kind == "rl-step"]
+    if steps:
+        from rackline.validation.rl import predict_rl
+
+        yield from predict_rl(predictor.resolver, steps)
+    others = [case for case in cases if case.kind not in ("op", "train", "rl-step", "requests", "observed")]
     for case, values in zip(others, predictor.predict_all(others), strict=True):
         if isinstance(values, RacklineError):
             yield case, Unsupported.of(case, str(values), bad_input=True)
