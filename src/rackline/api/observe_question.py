@@ -105,7 +105,7 @@ class ObserveQuestion(ModelQuestion):
     )
     save: str | None = field(
         default=None,
-        metadata=option("text", "file for the observed run, such as observed.jsonl, which `validate` reads", short="o"),
+        metadata=option("text", "file for the observed run, such as observed.jsonl, which validate reads", short="o"),
     )
     usd_per_mtok_input: Quantity | None = field(
         default=None,
@@ -143,8 +143,8 @@ class ObserveQuestion(ModelQuestion):
         default=None,
         metadata=option(
             "object",
-            "the model as rackline knows it: catalogue name, Hugging Face id, TOML file or config.json; `validate` and "
-            "`calibrate` need it",
+            "the model as rackline knows it: catalogue name, Hugging Face id, TOML file or config.json; validate and "
+            "calibrate need it",
             group=_SERVER,
         ),
     )
