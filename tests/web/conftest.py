@@ -59,7 +59,7 @@ class Watched:
 
     def open(self, address: str) -> Page:
         """Show a view, such as "batch?b=64", and wait until it is drawn."""
-        self.page.goto(f"{self.root}#{address}")
+        self.page.goto(f"{self.root}#/{address}")
         self.page.wait_for_selector("#view[data-shown]")
         self.page.wait_for_selector(".body[data-ready]")
         return self.page

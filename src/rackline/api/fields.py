@@ -44,6 +44,13 @@ RENT = option(
     "none is published",
     choices=("on-demand", "reserved-1y", "reserved-3y", "contract", "owned"),
 )
+POWER_CAP = option(
+    "watts",
+    "power that each chip is set to keep below, such as 500W; its rated power by default",
+    unit="W",
+    maximum=1e5,
+)
+PUE = option("count", "power usage effectiveness: site power over IT power", unit="1", minimum=1.0, maximum=10.0)
 SET = option(
     "settings",
     "KEY=VALUE overrides a number of the model, cluster or chip, such as hbm_bytes_per_s=20TB/s; may be repeated",
@@ -65,7 +72,6 @@ THINK_TIME = option(
     unit="s",
     zero=True,
 )
-
 TRACE = option("text", "several lengths at once: those of recorded requests, in the formats that `simulate` reads")
 CACHE_HIT = option(
     "fraction",

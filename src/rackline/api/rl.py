@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Settings
     from rackline.arch import Model
     from rackline.posttraining.plan import RlPlan
+    from rackline.posttraining.step import Schedule
     from rackline.report.figure import Figure
 
 Algorithm = Literal["grpo", "dapo", "ppo"]
@@ -227,17 +228,21 @@ def rl(question: RlQuestion, watch: Watch) -> RlPlan:
         )
 
 
-def _schedule(question: RlQuestion, gen_chips: int | None) -> Any:
+_LAGS: dict[Mode, int] = {"sync": 0, "one-step-off": 1, "async": 2}
+"""Steps by which answers lag behind the weights, where nothing is asked for; with async it may be more."""
+
+
+def _schedule(question: RlQuestion, gen_chips: int | None) -> Schedule:
     from rackline.posttraining.step import Schedule
 
     lag = count(question.staleness)
     if lag is not None and question.mode != "async":
         raise InputError(what="--staleness", given=lag, allowed="only with --mode async", nearest="--mode async")
-    alone = question.separate or question.mode != "sync" or gen_chips is not None
+    usual = _LAGS[question.mode]
     return Schedule(
         mode=question.mode,
-        colocated=not alone,
-        staleness={"sync": 0, "one-step-off": 1, "async": lag or 2}[question.mode],
+        colocated=not (question.separate or usual > 0 or gen_chips is not None),
+        staleness=lag or usual,
         in_flight=question.in_flight,
         partial=question.partial,
     )

@@ -145,6 +145,8 @@ class TrainQuestion(ModelQuestion):
             maximum=MOST_TOKENS,
         ),
     )
+    power_cap: Quantity | None = field(default=None, metadata=shared.POWER_CAP)
+    pue: Quantity = field(default="1", metadata=shared.PUE)
     price: Quantity | None = field(default=None, metadata=shared.PRICE)
     set: Settings | None = field(default=None, metadata=shared.SET)
 
@@ -305,6 +307,7 @@ def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
         return train_plan(
             job,
             tokens=si(question.tokens),
+            pue=si(question.pue),
             asked_batch_tokens=asked,
             fixed=parse_train_layout(layout) if layout else {},
             schedules=read_schedules(texts(question.schedule), stack),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rackline.api.option import LayoutLike, Texts
 
 LeftOut = Literal["model", "chip", "stack", "laboratory", "half", "source"]
-Format = Literal["vllm", "genai-perf", "aiperf", "inferencex"]
+Format = Literal["vllm", "genai-perf", "aiperf", "inferencex", "inference-perf", "guidellm"]
 _IMPORT = "Only with --import"
 
 
@@ -77,7 +77,8 @@ class ValidateQuestion(Question):
         default=None,
         metadata=option(
             "text",
-            f"import results of vllm bench serve, genai-perf, aiperf or InferenceX: {', '.join(get_args(Format))}",
+            f"import results of a load generator: {', '.join(get_args(Format))}; those that hold each request become "
+            "observed runs",
             flag="--import",
             choices=get_args(Format),
         ),

@@ -21,7 +21,7 @@ from rackline.errors import InputError
 from rackline.parallel import Deployment
 from rackline.parallel.memory import fitting_sequences
 from rackline.passes import Batch
-from rackline.passes.features import Array, as_array
+from rackline.passes.features import Array
 from rackline.posttraining.job import RlJob
 from rackline.posttraining.lengths import AnswerLengths
 from rackline.serving.closed_loop import engine_of
@@ -138,7 +138,7 @@ class RolloutEngine:
         batch = Batch(prefill_sequences=np.array([full]), chunk_tokens=self.prompt_len)
         device = self.engine.seconds(batch, self.engine.time_table(False), two_batch_overlap=False)
         one = self.engine.with_prompts_s(0.0, device, tokens=full * self.prompt_len)
-        return float(as_array(one)[0]) * tokens / (full * self.prompt_len)
+        return float(np.ravel(one)[0]) * tokens / (full * self.prompt_len)
 
     def batch(self, answers: int, lengths: AnswerLengths) -> Rollout:
         """A batch that starts together; the fullest rank has the longest answer of all."""
@@ -151,7 +151,8 @@ class RolloutEngine:
         steps = self.step_s(running, self.prompt_len + middle - age)
         passed = np.concatenate([[0.0], np.cumsum(np.diff(clock) * steps)])
         prefill = self.prefill_s(per_rank)
-        half = prefill + float(np.interp(np.sort(clock)[(clock.size - 1) // 2], clock, passed))
+        middle_end = float(np.sort(clock)[(clock.size - 1) // 2])
+        half = prefill + float(np.interp(middle_end, clock, passed))
         return Rollout(
             seconds=prefill + float(passed[-1]),
             prefill_s=prefill,
@@ -199,9 +200,8 @@ def emptying(lengths: Array, slots: int) -> tuple[Array, Array, Array]:
     """
     count = lengths.size
     if slots >= count:
-        ends = np.sort(lengths)
-        clock = np.concatenate([[0.0], ends])
-        return clock, np.arange(count, 0, -1).astype(float), np.zeros(count)
+        ends = np.concatenate([[0.0], np.sort(lengths)])
+        return ends, np.arange(count, 0, -1).astype(float), np.zeros(count)
     order = np.random.default_rng(_SEED).permutation(count)
     queue = [float(lengths[i]) for i in order]
     heap = [(queue[i], 0.0) for i in range(slots)]

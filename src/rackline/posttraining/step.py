@@ -38,7 +38,7 @@ class Schedule:
     partial: bool = False
 
     def __post_init__(self) -> None:
-        if self.colocated and self.mode != "sync":
+        if self.colocated and self.staleness:
             raise InputError(
                 what="--mode", given=f"{self.mode} on shared chips", allowed="separate pools", nearest="--gen-chips N"
             )

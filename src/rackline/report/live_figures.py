@@ -6,6 +6,7 @@ specification (`x_range`, `x_ticks`, ...), so that whoever fills it changes data
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from rackline.report.axes import Measure, hover, text_of
@@ -131,10 +132,17 @@ def live_lines(
     )
 
 
-def live_bars(title: str, x: Measure, y: Measure, *, colour_title: str, names: list[str]) -> Figure:
-    """Bars from `x` to `x2` on rows of `y`, coloured by `kind`, such as the slots of a pipeline."""
+def live_bars(title: str, x: Measure, y: Measure, *, colour_title: str = "", names: Sequence[str] = ()) -> Figure:
+    """Bars from `x` to `x2` on rows of `y` in their order, coloured by `kind` where there are names of kinds.
+
+    Args:
+        colour_title: what the kinds are.
+        names: of the kinds.
+    """
     across = live_axis("x", x, "linear")
-    transforms, tooltip = hover([y, Measure(field="kind", title=colour_title), Measure(field="text", title="what"), x])
+    kinds = [Measure(field="kind", title=colour_title)] if names else []
+    transforms, tooltip = hover([y, *kinds, Measure(field="text", title="what"), x])
+    colours: Layer = {"field": "kind", "type": "nominal", "scale": {"domain": list(names)}, "legend": {"title": None}}
     return Figure(
         title=title,
         description=title,
@@ -150,11 +158,12 @@ def live_bars(title: str, x: Measure, y: Measure, *, colour_title: str, names: l
                 "y": {
                     "field": y.field,
                     "type": "ordinal",
-                    "title": y.title,
-                    "axis": {"domain": False, "ticks": False, "labelOverlap": True},
+                    "title": y.title or None,
+                    "sort": None,
+                    "axis": {"labelLimit": 260, "domain": False, "ticks": False, "labelOverlap": True},
                     "scale": {"paddingInner": 0.15},
                 },
-                "color": {"field": "kind", "type": "nominal", "scale": {"domain": names}, "legend": {"title": None}},
+                **({"color": colours} if names else {}),
                 "tooltip": tooltip,
             },
         },

@@ -13,6 +13,7 @@ from rackline.parallel.exchange import make_group
 from rackline.passes import Calibration
 from rackline.passes.features import Array, as_array
 from rackline.training.adapters import LoraTargets
+from rackline.training.energy import training_w
 from rackline.training.flop import hardware_share, mfu, model_flop
 from rackline.training.memory import TrainMemory, train_memory
 from rackline.training.precision import TrainPrecision
@@ -90,6 +91,15 @@ class TrainJob:
             global_batch_sequences=self.global_batch_sequences,
         )
         return step_time(parts, self.stack)
+
+    def chip_w(self, runs: Runs, step: StepTime) -> Array:
+        """Mean power of a chip over a step, one value per run [W]."""
+        return training_w(
+            self.micro_batch(runs),
+            step,
+            calibration=self.calibration,
+            global_batch_sequences=self.global_batch_sequences,
+        )
 
     def utilisation(self, runs: Runs, step_s: Array) -> tuple[Array, Array]:
         """(MFU, HFU) of steps of this time."""

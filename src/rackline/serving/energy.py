@@ -36,6 +36,14 @@ class Power:
     basis: str
     cap_w: float | None = None
 
+    def site_w(self, pue: float) -> float:
+        """Power of the site, per chip [W]; that of the nameplate has its cooling already.
+
+        Args:
+            pue: power of the site over that of the machines [1].
+        """
+        return self.wall_w * (1.0 if self.basis == "nameplate" else pue)
+
     def joules_per_request(self, chips: float, requests_per_s: float) -> float:
         """Energy at the plug of a request of what `chips` chips serve [J]."""
         return self.wall_w * chips / requests_per_s

@@ -20,6 +20,11 @@ SCRIPTS = (
     "parts.js",
     "batch.js",
     "context.js",
+    "rack.js",
+    "pipeline.js",
+    "lecture.js",
+    "accuracy.js",
+    "asked.js",
 )
 
 
@@ -34,7 +39,7 @@ def page(mode: Literal["server", "static"]) -> str:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=select_autoescape(), trim_blocks=True, lstrip_blocks=True
     )
-    known = [{"id": name, **view} for name, view in views().items() if name != "links"]
+    known = [{"id": name, **view} for name, view in views().items()]
     return environment.get_template("index.html").render(
         mode=mode,
         static="static",

@@ -31,6 +31,7 @@
       this.description = options.spec.description || options.title;
       this.canvas = el("div", { "aria-hidden": "true" });
       this.place = el("div", { class: "drawing", role: "img", "aria-label": this.description }, this.canvas);
+      if (options.fixed) this.place.classList.add("across");
       if (!options.fixed) this.place.style.height = `${options.height || 340}px`;
       this.legend = el("div", { class: "legend", "aria-hidden": "true" });
       this.table = el("details", { class: "data" }, el("summary", { text: "Data" }));

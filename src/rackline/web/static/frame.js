@@ -84,7 +84,7 @@ var rackline = (() => {
       .replace(/%3D/g, "=")
       .replace(/%3A/g, ":")
       .replace(/%2F/g, "/");
-    return `#${id}${query ? `?${query}` : ""}`;
+    return `#/${id}${query ? `?${query}` : ""}`;
   }
 
   /** Put a state into the address. @param {State} state @param {boolean} keep  whether Back returns to the old one */
@@ -161,7 +161,7 @@ var rackline = (() => {
       shown = null;
       document.title = `${view.title} · rackline`;
       document.querySelectorAll("nav a").forEach((link) => {
-        const here = link.getAttribute("href") === `#${id}`;
+        const here = link.getAttribute("href") === `#/${id}`;
         if (here) link.setAttribute("aria-current", "page");
         else link.removeAttribute("aria-current");
         if (here && link.scrollIntoView && window.innerWidth < 900) link.scrollIntoView({ block: "nearest", inline: "center" });
@@ -195,9 +195,10 @@ var rackline = (() => {
   }
 
   function start() {
+    for (const [id, view] of Object.entries((data.get("site") || { views: {} }).views)) if (view.verb) rackline.asked.add(id, view);
     const list = /** @type {HTMLElement} */ (document.querySelector("nav ul"));
     if (!list.children.length)
-      for (const view of views.values()) list.append(el("li", {}, el("a", { href: `#${view.id}`, text: view.title })));
+      for (const view of views.values()) list.append(el("li", {}, el("a", { href: `#/${view.id}`, text: view.title })));
     window.addEventListener("hashchange", show);
     window.addEventListener("popstate", show);
     dark.addEventListener("change", repaint);

@@ -34,7 +34,7 @@
                 const kind = columns[index] && columns[index].kind;
                 const cell = el(index ? "td" : "th", { scope: index ? null : "row", class: kind ? "number" : null });
                 if (value instanceof Node) cell.append(value);
-                else cell.textContent = typeof value === "number" && kind ? (value ? text.of(kind, value) : "–") : String(value ?? "–");
+                else cell.textContent = typeof value === "number" && kind ? (value || kind !== "seconds" ? text.of(kind, value) : "–") : String(value ?? "–");
                 return cell;
               }),
             ),
@@ -79,7 +79,7 @@
     };
   }
 
-  const MARKS = /** @type {Record<string, string>} */ ({ holds: "✓", "by definition": "≡", "does not hold": "✗" });
+  const MARKS = /** @type {Record<string, string>} */ ({ holds: "✓", "by definition": "≡", "does not hold": "✗", "no number": "·", "not computed": "·" });
 
   /** A verdict as a badge. @param {string} verdict */
   const badge = (verdict) => el("span", { class: `badge verdict-${verdict.split(" ").slice(0, 3).join("-")}` }, `${MARKS[verdict] || "◐"} ${verdict}`);

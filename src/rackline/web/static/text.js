@@ -33,6 +33,7 @@
   /** @param {number} value @param {string} unit @param {string} giga */
   function si(value, unit, giga = "G") {
     const size = Math.abs(value);
+    if (size >= 1e18) return `${value.toExponential(2).replace("e+", "e")}${unit ? ` ${unit}` : ""}`;
     for (const [factor, prefix] of SI)
       if (size >= factor * 0.9995) return `${round(value / factor)}${unit ? " " : ""}${prefix === "G" ? giga : prefix}${unit}`;
     return `${round(value)}${unit ? ` ${unit}` : ""}`;
