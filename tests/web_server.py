@@ -32,7 +32,7 @@ class Server:
     client: httpx.Client = field(init=False)
 
     def __post_init__(self) -> None:
-        self.client = httpx.Client(base_url=self.address, timeout=120)
+        self.client = httpx.Client(base_url=self.address, timeout=300)
 
     def workers(self) -> list[int]:
         """Worker processes: children of the process that its workers are copies of."""

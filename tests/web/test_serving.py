@@ -23,7 +23,7 @@ EXPLAIN = {"model": "llama-3.1-8b", "on": "dgx-h100", "batch": 8, "context": "2k
 # minutes of work, with progress in parts; nothing that is compiled first
 LONG = {"model": "llama-3.1-8b", "on": "dgx-h100", "chips": 1, "rate": "5", "input": "1k", "output": "200",
         "requests": 900_000, "prefix_caching": True}  # fmt: skip
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0  # the machine may be busy with other work
 
 
 def events(response: httpx.Response) -> Iterator[tuple[str, Any]]:
@@ -45,9 +45,9 @@ def wait_for(true: Callable[[], bool]) -> None:
 @pytest.fixture(scope="module")
 def single() -> Iterator[Server]:
     """A server with one worker and narrow limits."""
-    limits = "answer_s=20.0, grace_s=30.0, waiting=2, quick_wait_s=0.5, long_wait_s=0.5, body_bytes=2**20"
+    limits = "answer_s=200.0, grace_s=60.0, waiting=2, quick_wait_s=0.5, long_wait_s=0.5, body_bytes=2**20"
     with running("--workers", "1", limits=limits) as found:
-        assert found.client.post("/api/v1/explain", json=EXPLAIN).status_code == 200
+        wait_for(lambda: found.client.post("/api/v1/explain", json=EXPLAIN).status_code == 200)
         yield found
 
 
@@ -127,11 +127,12 @@ def test_a_killed_worker_is_said_and_the_next_answer_comes_from_another(server: 
     wait_for(lambda: server.client.post("/api/v1/explain", json=EXPLAIN | {"batch": 77}).status_code == 200)
 
 
-def test_an_answer_that_takes_too_long_is_stopped(single: Server) -> None:
-    found = single.client.post("/api/v1/simulate", json=LONG)
-    assert found.status_code == 503
-    assert found.json()["type"] == "/problems/too-long"
-    wait_for(lambda: single.client.post("/api/v1/chips", json={"name": "gb300"}).status_code in (200, 422))
+def test_an_answer_that_takes_too_long_is_stopped() -> None:
+    with running("--workers", "1", limits="answer_s=1.0") as server:
+        found = server.client.post("/api/v1/simulate", json=LONG)
+        assert found.status_code == 503
+        assert found.json()["type"] == "/problems/too-long"
+        wait_for(lambda: server.client.post("/api/v1/chips", json={"name": "h200"}).status_code == 200)
 
 
 def test_an_answer_that_takes_too_much_memory_is_stopped(single: Server) -> None:

@@ -129,8 +129,10 @@ def _status(answer: Answered) -> int:
 
 def _summary(answer: Answered) -> str:
     if isinstance(answer.result, CalibratedServer):
+        from rackline.units import format_percent
+
         errors = ", ".join(
-            f"{one.metric} {one.held_out_median:.1%} held out, {one.shipped_median:.1%} shipped"
+            f"{one.metric} {format_percent(one.held_out_median)} held out, {format_percent(one.shipped_median)} shipped"
             for one in answer.result.observed.errors
         )
         return f"{answer.result.observed.requests:,} requests on {answer.result.observed.chip}: {errors}"

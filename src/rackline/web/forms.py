@@ -9,9 +9,10 @@ from typing import Any
 
 from rackline.api.answer import Answer, Verbatim, answer_of, find_verb
 from rackline.api.question import options
+from rackline.api.verbs import MODULES
 from rackline.api.watch import Watch
 from rackline.errors import shown
-from rackline.web.offered import ELSEWHERE, OFFERED, offered, taken
+from rackline.web.offered import OFFERED, offered, taken
 from rackline.web.problem import problem
 
 TEXT_COLUMNS = 80
@@ -46,7 +47,7 @@ def _check_questions(file: str) -> None:
 
     for number, one in enumerate(read_questions(file), start=1):
         name = str(one.get("ask", ""))
-        if name in ELSEWHERE:
+        if name in MODULES and name not in OFFERED:
             offered(name)
         for key in one:
             if name in OFFERED and key in options(find_verb(name).question) and key not in taken(name):

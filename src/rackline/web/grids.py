@@ -86,7 +86,7 @@ def racks() -> dict[str, Any]:
 
 
 def accuracy() -> dict[str, Any]:
-    """In which band nine of ten measured values lay, by what was measured on what."""
+    """In which band 90 % of measured values lay, by what was measured on what."""
     from rackline.validation.bands import shipped_bands
 
     rows = [

@@ -26,6 +26,7 @@ ELSEWHERE = {
     "sweep": "writes a folder of results",
     "sweep-show": "reads a folder of results",
     "lab": "measures the machine that it runs on",
+    "measure": "measures the machine that it runs on",
     "observe": "asks another server",
 }
 """The others, and why: what they touch is no business of a reader's request."""

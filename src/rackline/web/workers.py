@@ -24,7 +24,7 @@ from rackline.web.worker import Progress, Reply, Task, run
 Tell = Callable[[Progress], None]
 """Takes how far an answer is."""
 
-_FIRST_WAIT_S = 30.0  # longest wait while no worker has started yet
+_FIRST_WAIT_S = 90.0  # longest wait while no worker has started yet
 _RECYCLED = 0.5  # share of the memory limit above which a worker is replaced
 _MOST_FAILURES = 5  # processes that end one after another before any was ready
 _FORKED = sys.platform == "linux"
@@ -73,7 +73,7 @@ class Process:
 
     def start(self) -> None:
         """Start it; blocks for a moment."""
-        self.folder.mkdir()
+        self.folder.mkdir(parents=True)  # a config.json is called like its folder: alike in all workers
         with bare_main(), single_threads():
             self._process.start()
         if self._theirs is not None:
@@ -151,7 +151,7 @@ class Process:
 
     def _end(self) -> None:
         self.is_lost = True
-        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.folder.parent, ignore_errors=True)
         if self._reply is not None and not self._reply.done():
             self._reply.set_exception(_lost())
             self._reply.exception()  # whether or not anybody still waits
@@ -310,7 +310,7 @@ class Workers:
                 await asyncio.sleep(0.1 * 2**self._failures)
             if self._is_over:
                 return
-            process = Process(self._folder / str(next(self._numbers)), self._limits, self._change)
+            process = Process(self._folder / str(next(self._numbers)) / "uploads", self._limits, self._change)
             self._all.append(process)
             try:
                 await asyncio.to_thread(process.start)
