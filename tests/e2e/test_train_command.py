@@ -34,7 +34,7 @@ def test_issue_command_answers_with_days_and_dollars(capsys: pytest.CaptureFixtu
     assert 0.3 < best["mfu"] <= best["hfu"] < 0.7
     hours = 15.6e12 / (2048 * 8192) * best["step_s"] / 3600 / found["reliability"]["goodput"]
     assert best["days"] == pytest.approx(hours / 24)
-    assert best["kwh"] == pytest.approx(hours * 16384 * 1.73, rel=1e-6)
+    assert best["kwh"] == pytest.approx(hours * 16384 * best["wall_w"] / 1000.0, rel=1e-6)
     assert best["step_s"] <= min(one["step_s"] for one in found["others"])
     assert {one["group"] for one in best["levels"]} >= {"pipeline", "data"}
 

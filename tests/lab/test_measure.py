@@ -115,7 +115,7 @@ def test_passes_of_the_engine_are_those_of_the_transformer() -> None:
     import jax
     import jax.numpy as jnp
 
-    from rackline.lab.measurement.jax_engine import BLOCK, one_pass
+    from rackline.lab.measurement.jax_engine import BLOCK, one_pass, turned
     from rackline.lab.transformer import Shape, init, logits
 
     shape = Shape(num_layers=2, d_model=32, num_q_heads=4, num_kv_heads=2, head_dim=8, d_ff=64, vocab_size=64)
@@ -124,14 +124,14 @@ def test_passes_of_the_engine_are_those_of_the_transformer() -> None:
     none = np.zeros(0, dtype=np.int32)
     empty = [jnp.zeros((2, 2, 2 * BLOCK, 8)) for _ in range(2)]
     run = jax.jit(partial(one_pass, shape=shape))
-    first, cache = run(params, (empty, list(empty)), none, none, texts[0], 0)
+    first, cache = run(turned(params), (empty, list(empty)), none, none, texts[0], 0)
     newest, lengths = np.array(first), np.array([5], dtype=np.int32)
-    both, cache = run(params, cache, newest, lengths, texts[1], 1)
+    both, cache = run(turned(params), cache, newest, lengths, texts[1], 1)
     whole = np.concatenate([texts[0], newest])
     plain = jax.jit(partial(logits, shape=shape))
     wanted = [int(jnp.argmax(plain(params, text)[-1])) for text in (texts[0], whole, texts[1])]
     assert [int(first[0]), *both.tolist()] == wanted
-    again, _ = run(params, cache, both, np.array([6, 6], dtype=np.int32), none, 0)
+    again, _ = run(turned(params), cache, both, np.array([6, 6], dtype=np.int32), none, 0)
     texts = [np.concatenate([whole, both[:1]]), np.concatenate([texts[1], both[1:]])]
     assert again.tolist() == [int(jnp.argmax(plain(params, text)[-1])) for text in texts]
 
@@ -162,7 +162,7 @@ def test_a_busy_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         measure_machine(MeasureSetup(quick=True))
 
 
-def _no_rates(device: Any, repeats: int, *, small: bool) -> Any:
+def _no_rates(device: Any, repeats: int, clock: Any, *, small: bool) -> Any:
     from rackline.lab.measurement.rates import Rate
 
     return (
@@ -207,3 +207,100 @@ def test_the_file_is_toml(measured: tuple[Path, dict[str, Any]]) -> None:
     data = tomllib.loads(measured[0].read_text(encoding="utf-8"))
     assert set(data) == {"chip", "cluster", "calibration", "stack", "measured"}
     assert data["measured"]["versions"]["jax"]
+
+
+def test_contexts_are_read_in_blocks() -> None:
+    from rackline.passes import Batch
+
+    contexts = np.array([0.0, 64.0, 255.0, 256.0, 1000.0])
+    read = Batch(decode_sequences=1.0, context_len=contexts).in_blocks(256).context_len
+    assert np.asarray(read).tolist() == [256.0, 256.0, 256.0, 512.0, 1024.0]
+    assert Batch(context_len=64.0).in_blocks(1).context_len == 64.0
+
+
+def test_the_simulator_reads_half_a_block_more() -> None:
+    from dataclasses import replace
+
+    from rackline.lab.measurement.fitted import calibration_of, starts
+    from rackline.lab.this_machine import deployment_of
+    from rackline.lab.transformer import Shape
+    from rackline.simulation import TableClock
+
+    numbers = calibration_of({name: one.start for name, one in starts(1e-5).items()}, "made", "made")
+    plain = replace(deployment_of(Shape()), calibration=numbers)
+    blocks = replace(plain, calibration=replace(numbers, context_block=64))
+    at = np.array([100.0, 300.0])
+    longer, shorter = (
+        TableClock.of(plain).steps(at + 32.0, np.zeros(1), 2.0),
+        TableClock.of(blocks).steps(at, np.zeros(1), 2.0),
+    )
+    assert shorter == pytest.approx(longer)
+
+
+def test_an_engine_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = ["-o", str(tmp_path / "m.toml")]
+    assert run(["measure", "--engine", "llama.cpp", *out]) == 2
+    assert "pip install llama-cpp-python" in " ".join(capsys.readouterr().err.split())
+    assert run(["measure", "--engine", "lama.cpp", *out]) == 2
+    assert "nearest: llama.cpp" in " ".join(capsys.readouterr().err.split())
+    assert run(["measure", "--engine", "sglang", *out]) == 2
+    assert "rackline observe" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "m.toml").exists()
+
+
+_WORKER = """
+import sys
+sys.path.insert(0, {folder!r})
+from worker import Clock, answer_commands
+
+class Made:
+    versions = {{"made": "1"}}
+    def __init__(self, config):
+        self.clock = Clock(cpu=True)
+        print("on standard output, which is not for answers")
+    def seconds(self, sequences, context_len, prompt_tokens):
+        if prompt_tokens == 13:
+            raise ValueError("thirteen")
+        return sequences + context_len / 1000.0
+    def serve(self, arrival_s, input_len, output_len):
+        began = self.clock.now()
+        self.clock.wait_until(began + 1000.0)
+        return {{"ttft_s": [self.clock.now() - began] * len(arrival_s), "e2e_s": [float(n) for n in output_len]}}
+
+answer_commands(Made)
+"""
+
+
+def test_an_engine_in_a_process_of_its_own(tmp_path: Path) -> None:
+    import sys
+
+    import rackline.lab.measurement.workers.worker as worker
+    from rackline.lab.measurement.engine import Limits, Scheduler, Work
+    from rackline.lab.measurement.process_engine import ProcessEngine
+    from rackline.lab.transformer import Shape
+    from rackline.simulation import Requests
+
+    script = tmp_path / "made.py"
+    script.write_text(_WORKER.format(folder=str(Path(worker.__file__).parent)), encoding="utf-8")
+    engine = ProcessEngine(
+        name="made",
+        dtype="fp32",
+        shape=Shape(),
+        limits=Limits(sequences=1, context_len=1, prompt_tokens=1),
+        scheduler=Scheduler(admission="chunked", max_num_seqs=1, max_batched_tokens=1, prompt_tokens=1),
+        context_block=1,
+    )
+    try:
+        engine.start(sys.executable, str(script), {})
+        assert engine.versions == {"made": "1"}
+        assert engine.seconds(Work(sequences=2, context_len=500)) == 2.5
+        requests = Requests(arrival_s=np.zeros(2), input_len=np.ones(2, dtype=int), output_len=np.array([3, 4]))
+        served = engine.serve(requests)
+        assert served.e2e_s.tolist() == [3.0, 4.0]
+        assert 1000.0 <= served.ttft_s[0] < 1010.0
+        with pytest.raises(InputError, match="thirteen"):
+            engine.seconds(Work(prompt_tokens=13))
+    finally:
+        engine.close()
+    with pytest.raises(InputError, match=r"not started|ended"):
+        engine.seconds(Work(sequences=1))

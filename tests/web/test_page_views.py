@@ -115,7 +115,8 @@ def test_a_stored_answer_is_that_of_the_command(
     page = watched.open(name)
     fields = {key: value for key, value in view["fields"].items() if value}
     question = find_verb(view["verb"]).question.from_params(fields)
-    summary = answer(question).verb.summary(answer(question))
+    found = answer(question)
+    summary = found.verb.summary(found)
     assert watched.answer().lower().removesuffix(".") == " ".join(summary.lower().split()).removesuffix(".")
     assert page.locator(".drawing svg").count() == len(view["figures"])
     command = page.locator(".code code").first.inner_text()

@@ -72,7 +72,6 @@ THINK_TIME = option(
     unit="s",
     zero=True,
 )
-
 TRACE = option("text", "several lengths at once: those of recorded requests, in the formats that `simulate` reads")
 CACHE_HIT = option(
     "fraction",

@@ -43,6 +43,14 @@ class MeasureQuestion(Question):
         default=None,
         metadata=option("text", "Python of the environment that has the engine; by default the one that runs rackline"),
     )
+    clock: str = field(
+        default="wall",
+        metadata=option(
+            "text",
+            "wall, or cpu: processor time of one core, where other programs keep the machine busy",
+            choices=("wall", "cpu"),
+        ),
+    )
     quick: bool = field(default=False, metadata=option("switch", "a small model and few repeats, for a first look"))
     anyway: bool = field(
         default=False, metadata=option("switch", "go on where repeats spread by more than 10 %, and mark the result")
@@ -128,6 +136,7 @@ def measure(question: MeasureQuestion, watch: Watch) -> MachineFile:
                 anyway=question.anyway,
                 seed=count(question.seed),
                 python=question.engine_python,
+                cpu_clock=question.clock == "cpu",
                 progress=counted,
             )
         )

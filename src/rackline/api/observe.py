@@ -254,8 +254,8 @@ def _run(
 
 _LOAD = (
     "trace", "rate", "users", "requests", "input", "output", "lengths", "mix", "arrival_cv", "diurnal_amplitude",
-    "turns", "think_time", "system_prompt", "rate_scale", "seed", "natural_ends", "prompts", "max_time", "timeout",
-    "stall", "retries",
+    "turns", "think_time", "system_prompt", "tool_calls", "tool_time", "tool_output", "session_lengths", "rate_scale",
+    "seed", "natural_ends", "prompts", "max_time", "timeout", "stall", "retries",
 )  # fmt: skip
 
 

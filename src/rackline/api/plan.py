@@ -94,23 +94,22 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
 
 def _lengths_text(plan: Plan) -> Iterable[Any]:
     """Which lengths there are, where there are several."""
-    from rich.text import Text
+    from rackline.report.prose import Prose
 
     mixture = plan.workload.mixture
     if mixture is not None:
         longest = f"the longest request {mixture.longest_context:,.0f} tokens"
-        yield Text(f"lengths of {mixture.name}: {mixture.num_lengths:,}, {longest}", style="dim")
+        yield Prose(f"lengths of {mixture.name}: {mixture.num_lengths:,}, {longest}", style="dim")
 
 
 def _interval_text(plan: Plan) -> Iterable[Any]:
     """What measured servers of the kind of the best deviate by."""
-    from rich.text import Text
-
+    from rackline.report.prose import Prose
     from rackline.validation.intervals import interval_line
 
     line = interval_line(_intervals(plan, plan.best)) if plan.best is not None else ""
     if line:
-        yield Text(line, style="dim")
+        yield Prose(line, style="dim")
 
 
 def _intervals(plan: Plan, one: Choice | Candidate) -> list[Interval]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rackline.api import fields as shared
 from rackline.api.draft import DraftQuestion
-from rackline.api.option import Quantity, limit, option
+from rackline.api.option import MOST_SECONDS, Quantity, limit, option
 
 if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Settings, Texts
@@ -75,6 +75,16 @@ class PlanQuestion(DraftQuestion):
         metadata=option("switch", "allow layouts and schedulers that the serving engine does not support"),
     )
     cache_hit: Quantity = field(default="0", metadata=shared.CACHE_HIT)
+    cache_ttl: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "seconds",
+            "with `trace`: the cache hit rate of its prefixes if each is kept this long after its last use, such as "
+            "5min",
+            unit="s",
+            maximum=MOST_SECONDS,
+        ),
+    )
     routing: str | None = field(default=None, metadata=shared.ROUTING)
     price: Quantity | None = field(default=None, metadata=shared.PRICE)
     rent: str | None = field(default=None, metadata=shared.RENT)

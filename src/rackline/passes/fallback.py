@@ -125,6 +125,7 @@ def _resolve(record: CalibrationRecord, chip: Chip | None, own_chip_only: bool =
         separate_quantise=record.separate_quantise,
         operations={key: _operation(entry, record.name) for key, (_, entry) in operations.items()},
         collectives=_collectives(record.name, collectives),
+        context_block=record.context_block,
         serving=record.serving or "",
     )
 

@@ -6,7 +6,7 @@ All quantities are per attention-data-parallel rank (the busiest one) unless the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -68,6 +68,27 @@ class ExpertLaw(Protocol):
     def experts_touched(self, group_tokens: FloatLike) -> FloatLike: ...
 
 
+@dataclass(frozen=True, slots=True)
+class BlockwiseLaw:
+    """What a kernel reads that goes through the cache in blocks, half a block more on average.
+
+    Args:
+        law: of the attention kind.
+        block: tokens that are read at once [tokens].
+    """
+
+    law: ReadLaw
+    block: int
+
+    def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
+        """As the kind's own, of a context that is longer by half a block."""
+        return self.law.kv_read_tokens(context_len + 0.5 * self.block)
+
+    def attention_pairs(self, chunk_tokens: FloatLike, prefix_tokens: FloatLike) -> FloatLike:
+        """As the kind's own."""
+        return self.law.attention_pairs(chunk_tokens, prefix_tokens)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """The work of one pass on one attention-dp rank; floats or arrays that broadcast together.
@@ -105,6 +126,16 @@ class Batch:
     def is_decode_only(self) -> bool:
         """Whether no prompt token is in the pass."""
         return not np.any(self.prefill_tokens)
+
+    def in_blocks(self, block: int) -> Batch:
+        """The same with contexts as a kernel reads them that goes through the cache in blocks, the new token included.
+
+        Args:
+            block: tokens that are read at once [tokens].
+        """
+        if block == 1:
+            return self
+        return replace(self, context_len=(self.context_len // block + 1.0) * block)
 
     def features(self, kinds: Mapping[str, ReadLaw], experts: ExpertLaw | None = None) -> dict[str, FloatLike]:
         """Compute every feature that is not zero.

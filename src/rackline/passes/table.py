@@ -97,7 +97,7 @@ class PassTable:
 
     def features(self, batch: Batch) -> dict[str, FloatLike]:
         """Features of a batch for this table."""
-        return batch.features(self.kinds, self.experts)
+        return batch.in_blocks(self.calibration.context_block).features(self.kinds, self.experts)
 
     def seconds(self, batch: Batch, policy: StepPolicy | None = None) -> Array:
         """Time of the pass [s].

@@ -126,7 +126,15 @@ def deployment_side(
     usd = plan.cluster.usd_per_chip_hour
     each = best.output_tokens_per_s_per_chip if best else None
     values["output_tokens_per_s"] = each * best.num_chips if best and each else None
-    values["output_tokens_per_usd"] = 1e6 / best.usd_per_mtok_output_all_in if best and usd else None
+    if best is not None and best.leftover is not None:  # the rent buys what serves on chips that are left free too
+        values["num_chips"] = float(best.num_chips + best.leftover.num_chips)
+        values["requests_per_s"] = best.requests_per_s_with_leftover
+        values["output_tokens_per_s"] = best.requests_per_s_with_leftover * best.workload.output_len
+        values["output_tokens_per_s_per_chip"] = values["output_tokens_per_s"] / values["num_chips"]
+        whole = best.usd_with_leftover / best.usd_per_mtok_output_all_in
+        values |= {name: float(getattr(best, name)) * whole for name in costs}
+    all_in = values["usd_per_mtok_output_all_in"]
+    values["output_tokens_per_usd"] = 1e6 / all_in if all_in and usd else None
     energy = best.energy if best else None
     values["power_w"] = energy.power_w if energy else None
     values["joules_per_output_token"] = energy.joules_per_output_token if energy else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import gcd
 
 from rackline.hardware import Cluster
 from rackline.search.choice import Choice
@@ -21,6 +22,8 @@ def plan_fleet(
 ) -> Fleet | None:
     """Copies of the cheapest deployment: one replica of an aggregated plan, or a pair of pools; None without an answer.
 
+    With an engine on chips that are left free, a copy is as many replicas as share one such engine.
+
     Args:
         traffic: of the fleet; None where it was not asked for.
         prefill_on: cluster of the prefill pool where it has its own.
@@ -34,13 +37,20 @@ def plan_fleet(
     output_len = best.workload.output_len
     if users is not None:
         return fleet_of_users(users, traffic, output_len, _response(best, copies), parts, pue=pue)
-    rate = best.requests_per_s / copies * output_len
+    rate = best.requests_per_s_with_leftover / copies * output_len
     return replace(fleet(traffic, rate, parts, pue=pue), requests_per_s=traffic.tokens_per_s / output_len)
 
 
 def _parts(best: Choice, cluster: Cluster, prefill_on: Cluster | None) -> tuple[tuple[Part, ...], int]:
     """Chips of one copy, and copies in the plan."""
-    first, then, energy = best.prefill_pool, best.decode_pool, best.energy
+    first, then, left, energy = best.prefill_pool, best.decode_pool, best.leftover, best.energy
+    beside: Part | None = None
+    if left is not None:
+        layout = left.choice.layout
+        count = layout.dp * left.places
+        power = left.choice.energy and left.choice.energy.power
+        size = layout.chips_per_replica
+        beside = Part(cluster=cluster, replica_chips=size, replicas=count, beside=True, power=power)
     if first is not None and then is not None:
         decode = Part(
             cluster=cluster,
@@ -54,9 +64,14 @@ def _parts(best: Choice, cluster: Cluster, prefill_on: Cluster | None) -> tuple[
             replicas=first.layout.dp,
             power=energy and energy.prefill_power,
         )
-        return (decode, prefill), 1
-    engine = Part(cluster=cluster, replica_chips=best.layout.chips_per_replica, power=energy and energy.power)
-    return (engine,), best.layout.dp
+        return (decode, prefill, *(() if beside is None else (beside,))), 1
+    size, copies = best.layout.chips_per_replica, best.layout.dp
+    if beside is None:
+        return (Part(cluster=cluster, replica_chips=size, power=energy and energy.power),), copies
+    together = gcd(copies, beside.replicas)
+    shared = replace(beside, replicas=beside.replicas // together)
+    engine = Part(cluster=cluster, replica_chips=size, replicas=copies // together, power=energy and energy.power)
+    return (engine, shared), together
 
 
 def _response(best: Choice, copies: int) -> Response:
@@ -68,4 +83,5 @@ def _response(best: Choice, copies: int) -> Response:
         if best.sustained is None
         else best.sustained.alone_s["ttft_s"] + steps * best.sustained.alone_s["tpot_s"]
     )
-    return Response(alone_s=min(alone_s, loaded_s), loaded_s=loaded_s, requests_per_s=best.requests_per_s / copies)
+    rate = best.requests_per_s_with_leftover / copies
+    return Response(alone_s=min(alone_s, loaded_s), loaded_s=loaded_s, requests_per_s=rate)

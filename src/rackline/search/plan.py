@@ -28,7 +28,7 @@ from rackline.search.finalists import Kind, serve_kinds
 from rackline.search.fits import ClusterNeed
 from rackline.search.launch_rules import rules_of
 from rackline.search.launchable import better_refused, better_refused_pair, launchable, starts_nothing
-from rackline.search.leftover import serve_leftover, with_leftover
+from rackline.search.leftover import with_leftover
 from rackline.search.pool_space import ANY_POOL, PrefillPool, prefill_space
 from rackline.search.rejected import Rejected
 from rackline.search.served import Site
@@ -152,15 +152,15 @@ class Plan:
         both = self.disaggregated
         pairs = both.contenders if both else ()
         kinds = (
-            Kind(choices=engines.contenders, usd_lower_bound=_lower_bound(engines.contenders, engines.usd_lower_bound)),
+            Kind(choices=engines.contenders, usd_lower_bound=engines.usd_lower_bound),
             Kind(choices=pairs, usd_lower_bound=_lower_bound(pairs, both.usd_lower_bound if both else 0.0)),
         )
         alone, apart = serve_kinds(site, kinds)
         if both is not None and pairs:
-            both = replace(both, best=serve_leftover(apart.choice, site), reason=apart.reason)
+            both = replace(both, best=apart.choice, reason=apart.reason)
         return replace(
             self,
-            aggregated=serve_leftover(alone.choice, site),
+            aggregated=alone.choice,
             reason=alone.reason if engines.contenders else self.reason,
             disaggregated=both,
         )

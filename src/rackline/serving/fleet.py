@@ -66,12 +66,14 @@ class Part:
     Args:
         replica_chips: chips of one replica, which must be in one rack if they fit [count].
         replicas: replicas in one copy [count].
+        beside: whether they are on chips that other parts of the copy take and leave free.
         power: mean power of its chips at full traffic; that of the nameplate where it is None.
     """
 
     cluster: Cluster
     replica_chips: int
     replicas: int = 1
+    beside: bool = False
     power: Power | None = None
 
     @property
@@ -82,6 +84,8 @@ class Part:
     @property
     def taken_chips(self) -> float:
         """Chips of hosts that one copy takes from others, with those that hold no further replica [count]."""
+        if self.beside:
+            return 0.0
         return self.replicas * float(taken_chips(self.cluster, self.replica_chips))
 
 

@@ -31,11 +31,11 @@ def observed_fit_report(fit: ObservedFit, files: Sequence[str]) -> Group:
             Text(percent(one.determined), style="" if one.determined >= DETERMINED else "yellow"),
         )  # fmt: skip
     errors = plain_table("|predicted / measured - 1|, median / 90th percentile")
-    for name in ("", "requests", "shipped", "fitted", "held out"):
+    for name in ("", "shipped", "fitted", "held out"):
         errors.add_column(name, justify="right" if name else "left", no_wrap=True)
     for one in fit.errors:
         errors.add_row(
-            _METRICS[one.metric], f"{one.n:,}",
+            _METRICS[one.metric],
             *(f"{format_percent(a)} / {format_percent(b)}" for a, b in (
                 (one.shipped_median, one.shipped_p90), (one.fitted_median, one.fitted_p90),
                 (one.held_out_median, one.held_out_p90),

@@ -9,9 +9,13 @@ import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from rackline.errors import InputError
 
 _CPU = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "": 1}
@@ -82,6 +86,20 @@ def accelerator(found: Any, count: int) -> Device:
         clock_hz=clock,
         count=count,
     )
+
+
+@contextmanager
+def one_core() -> Generator[None]:
+    """This process on one core: then its processor time is the time that passes on that core."""
+    set_affinity = getattr(os, "sched_setaffinity", None)
+    if set_affinity is None:
+        raise InputError(what="clock", given="cpu", allowed="wall: this system cannot hold a process on one core")
+    before = os.sched_getaffinity(0)
+    set_affinity(0, {max(before)})
+    try:
+        yield
+    finally:
+        set_affinity(0, before)
 
 
 def _cpu_info() -> dict[str, str]:

@@ -121,6 +121,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def context_block(self) -> int:
+        """Cached tokens that attention reads at once [tokens]."""
+        ...
+
+    @property
     def limits(self) -> Limits: ...
 
     @property

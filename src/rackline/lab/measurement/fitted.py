@@ -55,13 +55,14 @@ def starts(launch_s: float) -> dict[str, Number]:
     }
 
 
-def calibration_of(values: Mapping[str, float], name: str, engine: str) -> Calibration:
+def calibration_of(values: Mapping[str, float], name: str, engine: str, context_block: int = 1) -> Calibration:
     """The calibration with some numbers: launches, products, both kinds of attention, and the small operations.
 
     Args:
         values: by the names of `starts`.
         name: of the calibration.
         engine: whose passes it describes.
+        context_block: cached tokens that its attention reads at once [tokens].
     """
     launch: dict[str, Any] = {
         "overhead_s": values["launch_s"],
@@ -95,6 +96,7 @@ def calibration_of(values: Mapping[str, float], name: str, engine: str) -> Calib
         step_policy="serial",
         evidence="measured",
         description=f"fitted to passes of {engine} on this machine",
+        context_block=context_block,
         operations={(one, "*"): numbers for one, numbers in operations.items()},
     )
 
@@ -116,7 +118,14 @@ class Fit:
     errors: Array
 
 
-def fitted(table: PassTable, works: Sequence[Work], seconds: Sequence[float], launch_s: float, name: str) -> Fit:
+def fitted(
+    table: PassTable,
+    works: Sequence[Work],
+    seconds: Sequence[float],
+    launch_s: float,
+    name: str,
+    context_block: int = 1,
+) -> Fit:
     """The calibration nearest to measured passes and to the start.
 
     Args:
@@ -125,6 +134,7 @@ def fitted(table: PassTable, works: Sequence[Work], seconds: Sequence[float], la
         seconds: that each took [s].
         launch_s: of a call that does nothing [s].
         name: of the calibration, and of its engine.
+        context_block: cached tokens that the engine's attention reads at once [tokens].
     """
     numbers = starts(launch_s)
     batch = batch_of(list(works))
@@ -136,7 +146,7 @@ def fitted(table: PassTable, works: Sequence[Work], seconds: Sequence[float], la
         return dict(zip(numbers, np.exp(logs).tolist(), strict=True))
 
     def predicted(logs: Array) -> Array:
-        return table.with_calibration(calibration_of(values_of(logs), name, name)).seconds(batch)
+        return table.with_calibration(calibration_of(values_of(logs), name, name, context_block)).seconds(batch)
 
     def residuals(logs: Array) -> Array:
         return np.concatenate([np.log(predicted(logs) / wanted) / _NOISE, (logs - start) / known])
@@ -145,7 +155,7 @@ def fitted(table: PassTable, works: Sequence[Work], seconds: Sequence[float], la
     found: Any = least_squares(residuals, start, bounds=(start - bound, start + bound), x_scale=known)
     precision: Array = np.linalg.inv(found.jac.T @ found.jac)
     after = np.sqrt(np.diag(precision))
-    calibration = calibration_of(values_of(found.x), name, name)
+    calibration = calibration_of(values_of(found.x), name, name, context_block)
     errors = predicted(found.x) / wanted - 1.0
     spread = float(np.median(np.abs(errors)))
     operations = {key: replace(one, median_error=spread) for key, one in calibration.operations.items()}

@@ -150,6 +150,7 @@ def _calibration(
         "description": found.description,
         "evidence": "measured",
         "step_policy": found.step_policy,
+        "context_block": found.context_block,
         "operation": [
             {
                 "class": kind,

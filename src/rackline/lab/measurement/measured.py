@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -17,7 +18,7 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.files import write_text
 from rackline.hardware import Chip, Cluster, FabricLevel, cluster
-from rackline.lab.measurement.device import Device, accelerator, processor
+from rackline.lab.measurement.device import Device, accelerator, one_core, processor
 from rackline.lab.measurement.engine import Engine, Work
 from rackline.lab.measurement.engines import start_engine
 from rackline.lab.measurement.fitted import Fit, fitted
@@ -28,6 +29,7 @@ from rackline.lab.measurement.rates import Rate, measured_rates
 from rackline.lab.measurement.repeats import SPREAD_ALLOWED, Repeated, in_turns
 from rackline.lab.measurement.served import served
 from rackline.lab.measurement.setup import MeasureSetup
+from rackline.lab.measurement.workers.worker import Clock
 from rackline.lab.this_machine import model_of
 from rackline.parallel import Deployment, Layout, precision
 from rackline.passes import UNIT, calibration_on
@@ -93,19 +95,18 @@ def measure_machine(setup: MeasureSetup) -> Measured:
     """
     began = time.perf_counter()
     setup.progress("starting the engine", 0, 5)
-    device = _device(setup.device)
-    engine = start_engine(setup)
-    try:
-        found = _measured(setup, device, engine, began)
-    finally:
-        engine.close()
-    return found
+    with one_core() if setup.cpu_clock else nullcontext():
+        engine = start_engine(setup)
+        try:
+            return _measured(setup, device_of(setup.device), engine, began)
+        finally:
+            engine.close()
 
 
 def _measured(setup: MeasureSetup, device: Device, engine: Engine, began: float) -> Measured:
     repeats = _QUICK_REPEATS if setup.quick else _REPEATS
     setup.progress("rates of the device", 1, 5)
-    rates = measured_rates(device, repeats, small=setup.quick)
+    rates = measured_rates(device, repeats, Clock(cpu=setup.cpu_clock), small=setup.quick)
     peaks, launch_s = peaks_of(rates), next(rate.value for rate in rates if rate.name == "launch")
 
     works, unseen = fitted_works(engine.limits), held_out_works(engine.limits)
@@ -123,13 +124,14 @@ def _measured(setup: MeasureSetup, device: Device, engine: Engine, began: float)
             allowed=f"at most {SPREAD_ALLOWED:.0%}: end other programs and measure again, or go on with --anyway, "
             "which marks the result",
         )
-    fit = fit_of(engine, device, peaks, times, launch_s)
+    fit = fit_of(engine, deployment_on(engine, device, peaks), times, launch_s)
     now = datetime.now(UTC)
     facts: dict[str, Any] = {
         "date": now.date().isoformat(),
         "engine": engine.name,
         "versions": {**engine.versions, "rackline": version("rackline")},
         "dtype": engine.dtype,
+        "clock": "processor time of one core" if setup.cpu_clock else "wall",
         "fitted_passes": len(works),
         "spread": spread,
         "busy": spread > SPREAD_ALLOWED,
@@ -171,13 +173,11 @@ def timed(engine: Engine, works: Sequence[Work], repeats: int) -> dict[Work, Rep
     return in_turns({work: partial(engine.seconds, work) for work in works}, repeats, enough_s=_ENOUGH_S)
 
 
-def fit_of(engine: Engine, device: Device, peaks: Peaks, times: dict[Work, Repeated], launch_s: float) -> Fit:
-    """The calibration of an engine from some of its passes.
+def deployment_on(engine: Engine, device: Device, peaks: Peaks) -> Deployment:
+    """The engine's model on one device, ideal so far.
 
     Args:
         peaks: best rates of the device.
-        times: of the passes.
-        launch_s: of a call that does nothing [s].
     """
     chip = Chip(
         name=chip_name(device),
@@ -192,15 +192,20 @@ def fit_of(engine: Engine, device: Device, peaks: Peaks, times: dict[Work, Repea
     level = FabricLevel(name="scale_up", size=1, bytes_per_s_each_way=peaks.bytes_per_s, latency_s=0.0)
     alone = Cluster(name=chip.name, chip=chip, num_chips=1, levels=(level,))
     model = model_of(engine.shape)
-    deployment = Deployment(
-        model=model,
-        cluster=alone,
-        layout=Layout(),
-        precision=precision(engine.dtype, model, chip),
-        calibration=UNIT,
-    )
+    types = precision(engine.dtype, model, chip)
+    return Deployment(model=model, cluster=alone, layout=Layout(), precision=types, calibration=UNIT)
+
+
+def fit_of(engine: Engine, deployment: Deployment, times: dict[Work, Repeated], launch_s: float) -> Fit:
+    """The calibration of an engine from some of its passes.
+
+    Args:
+        deployment: of its model.
+        times: of the passes.
+        launch_s: of a call that does nothing [s].
+    """
     seconds = [one.typical_s for one in times.values()]
-    return fitted(deployment.table(), list(times), seconds, launch_s, engine.name)
+    return fitted(deployment.table(), list(times), seconds, launch_s, engine.name, engine.context_block)
 
 
 def resolved(text: str, engine: Engine) -> tuple[Deployment, Stack]:
@@ -240,7 +245,8 @@ def compared(deployment: Deployment, times: dict[Work, Repeated], *, is_fitted: 
     ]
 
 
-def _device(kind: str) -> Device:
+def device_of(kind: str) -> Device:
+    """The device that JAX computes on: "cpu" or "gpu"."""
     if kind == "cpu":
         return processor()
     import jax

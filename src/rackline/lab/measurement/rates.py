@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +17,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from rackline.lab.measurement.device import Device
 from rackline.lab.measurement.repeats import Repeated, in_turns
+from rackline.lab.measurement.workers.worker import Clock
 
 _BEYOND_CACHE = 4.0  # footprint over the last cache
 _MEMORY_SHARE = 1 / 16  # of the device's memory, at most
@@ -51,18 +51,19 @@ class Rate:
     footprint_bytes: float = 0.0
 
 
-def measured_rates(device: Device, repeats: int, *, small: bool = False) -> tuple[Rate, ...]:
+def measured_rates(device: Device, repeats: int, clock: Clock, *, small: bool = False) -> tuple[Rate, ...]:
     """All rates of the default device, timed in turns.
 
     Args:
         device: whose caches the footprints exceed.
         repeats: of each timing [count].
+        clock: that times them.
         small: footprints of a few megabytes, for a first look.
     """
     footprint = min(max(_BEYOND_CACHE * device.cache_bytes, 128.0 * 2**20), _MEMORY_SHARE * device.memory_bytes)
     if small:
         footprint = 4.0 * 2**20
-    trials = [*_memory(int(footprint)), *_products(small=small), *_launch(), *_exchanges()]
+    trials = [*_memory(int(footprint), clock), *_products(clock, small=small), *_launch(clock), *_exchanges(clock)]
     for _, call in trials:
         call()
     times = in_turns({number: call for number, (_, call) in enumerate(trials)}, repeats)
@@ -78,22 +79,22 @@ def _reached(rate: Rate, times: Repeated) -> Rate:
     return replace(rate, value=value, spread=times.spread)
 
 
-def _timed(run: Callable[..., Any], *arguments: Any) -> float:
-    began = time.perf_counter()
+def _timed(clock: Clock, run: Callable[..., Any], *arguments: Any) -> float:
+    began = clock.now()
     jax.block_until_ready(run(*arguments))
-    return time.perf_counter() - began
+    return clock.now() - began
 
 
-def _memory(footprint: int) -> list[Trial]:
+def _memory(footprint: int, clock: Clock) -> list[Trial]:
     """Reading, copying, and touching memory for the first time."""
     whole = jnp.ones((64, footprint // 256), dtype=jnp.float32)
     read: Any = jax.jit(lambda x: jnp.sum(x, axis=1))
     copy: Any = jax.jit(lambda x: x + 1.0)
 
     def touch() -> float:
-        began = time.perf_counter()
+        began = clock.now()
         np.ones(footprint // 8, dtype=np.float64)
-        return time.perf_counter() - began
+        return clock.now() - began
 
     size = float(whole.size * 4)
 
@@ -101,13 +102,13 @@ def _memory(footprint: int) -> list[Trial]:
         return Rate(name=name, dtype="fp32", unit="bytes/s", value=amount, spread=0.0, footprint_bytes=size)
 
     return [
-        (rate("read", size), partial(_timed, read, whole)),
-        (rate("copy", 2.0 * size), partial(_timed, copy, whole)),
+        (rate("read", size), partial(_timed, clock, read, whole)),
+        (rate("copy", 2.0 * size), partial(_timed, clock, copy, whole)),
         (rate("first touch (host)", size), touch),
     ]
 
 
-def _products(*, small: bool) -> list[Trial]:
+def _products(clock: Clock, *, small: bool) -> list[Trial]:
     """Products of rows with weights that are not in the cache, for one row and for many."""
     inputs, outputs = (side // 8 for side in _PRODUCT) if small else _PRODUCT
     copies = 2 if small else 8
@@ -129,18 +130,18 @@ def _products(*, small: bool) -> list[Trial]:
                 outputs=outputs,
                 footprint_bytes=float(sum(one.nbytes for one in some)),
             )
-            found.append((rate, partial(_timed, run, jnp.ones((rows, inputs), dtype=number), some)))
+            found.append((rate, partial(_timed, clock, run, jnp.ones((rows, inputs), dtype=number), some)))
     return found
 
 
-def _launch() -> list[Trial]:
+def _launch(clock: Clock) -> list[Trial]:
     """A call that does nothing."""
     run: Any = jax.jit(lambda x: x + 1.0)
     rate = Rate(name="launch", dtype="fp32", unit="s", value=0.0, spread=0.0)
-    return [(rate, partial(_timed, run, jnp.zeros(8)))]
+    return [(rate, partial(_timed, clock, run, jnp.zeros(8)))]
 
 
-def _exchanges() -> list[Trial]:
+def _exchanges(clock: Clock) -> list[Trial]:
     """All-reduce between the local devices; those of one processor stand for the way of the program, not of links."""
     placed: Any = jnp.zeros(1).devices()
     devices = jax.local_devices(backend=next(iter(placed)).platform)
@@ -162,5 +163,5 @@ def _exchanges() -> list[Trial]:
             spread=0.0,
             footprint_bytes=float(size * len(devices)),
         )
-        found.append((rate, partial(_timed, run, spread)))
+        found.append((rate, partial(_timed, clock, run, spread)))
     return found

@@ -24,6 +24,7 @@ class MeasureSetup:
         anyway: go on where repeats spread too much, and mark the result.
         seed: random seed of weights and requests.
         python: interpreter of the environment that has the engine; found by itself if None.
+        cpu_clock: count the processor's time of one core, not the wall's, where other programs keep the machine busy.
         progress: is told (what is done, parts finished, parts in all).
     """
 
@@ -34,4 +35,5 @@ class MeasureSetup:
     anyway: bool = False
     seed: int = 0
     python: str | None = None
+    cpu_clock: bool = False
     progress: Callable[[str, int, int], None] = no_steps

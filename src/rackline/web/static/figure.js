@@ -158,7 +158,10 @@
 
     /** All rows of the figure. @returns {Row[]} */
     all() {
-      return this.rows.rows || Object.values(this.rows)[0] || [];
+      const { data, layer, hconcat, vconcat } = this.options.spec;
+      const parts = [{ data }, ...(layer || hconcat || vconcat || [])];
+      const own = parts.map((/** @type {any} */ part) => part.data && part.data.values).find((/** @type {any} */ rows) => rows && rows.length);
+      return this.rows.rows || Object.values(this.rows)[0] || own || [];
     }
 
     columns() {
