@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -169,3 +170,30 @@ def relative_error(values: Array) -> float:
     """Standard error of the mean over the mean, from twenty batches."""
     means = np.array([part.mean() for part in np.array_split(values, 20)])
     return float(means.std(ddof=1) / np.sqrt(20.0) / means.mean())
+
+
+def flags_of(words: tuple[str, ...]) -> list[tuple[str, str | None]]:
+    """(flag, value or None) of a command."""
+    found: list[tuple[str, str | None]] = []
+    for index, word in enumerate(words):
+        if word.startswith("--"):
+            after = words[index + 1] if index + 1 < len(words) else "--"
+            found.append((word, None if after.startswith("--") else after))
+    return found
+
+
+def flags_of_engines() -> dict[str, dict[str, dict[str, Any]]]:
+    """Tables of the flags that argument parsers of engines take, by engine and version (`bench/engine_flags.py`)."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for path in sorted((Path(__file__).parent / "data" / "engine_flags").glob("*.json")):
+        table = json.loads(path.read_text(encoding="utf-8"))
+        found.setdefault(table["engine"], {})[table["version"]] = table["flags"]
+    return found
+
+
+def assert_parses(words: tuple[str, ...], flags: dict[str, Any], engine: str) -> None:
+    """Each flag of a command is one of the engine's, takes a value where it has one, and one of its choices."""
+    for flag, value in flags_of(words):
+        assert flag in flags, f"{engine} has no {flag}: {' '.join(words)}"
+        assert flags[flag]["value"] == (value is not None), flag
+        assert not flags[flag]["choices"] or value in flags[flag]["choices"], (flag, value)

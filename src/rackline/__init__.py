@@ -28,12 +28,14 @@ if TYPE_CHECKING:
     from rackline.api.infer_prices import infer_prices as infer_prices
     from rackline.api.lab import experiment as experiment
     from rackline.api.lecture import lecture as lecture
+    from rackline.api.measure import measure as measure
     from rackline.api.memory import memory as memory
     from rackline.api.models import models as models
     from rackline.api.new import new as new
     from rackline.api.observe import observe as observe
     from rackline.api.plan import plan as plan
     from rackline.api.price import price as price
+    from rackline.api.rl import rl as rl
     from rackline.api.schema import schema as schema
     from rackline.api.simulate import simulate as simulate
     from rackline.api.tiers import tiers as tiers
@@ -88,6 +90,7 @@ _WHERE = {
     "fit": "rackline.api.fit",
     "infer_prices": "rackline.api.infer_prices",
     "lecture": "rackline.api.lecture",
+    "measure": "rackline.api.measure",
     "memory": "rackline.api.memory",
     "new": "rackline.api.new",
     "memory_tier": "rackline.hardware",
@@ -106,6 +109,7 @@ _WHERE = {
     "sweep": "rackline.sweeps.sweep",
     "sweep_show": "rackline.sweeps.show",
     "tiers": "rackline.api.tiers",
+    "rl": "rackline.api.rl",
     "train": "rackline.api.train",
     "validate": "rackline.api.validate",
 }

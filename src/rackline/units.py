@@ -40,6 +40,7 @@ _PER_TIME = (
     | _COUNT
 )
 _USD: dict[str, float] = dict.fromkeys(_PER_HOUR, 1.0)
+_POWER: dict[str, float] = {"": 1.0, "W": 1.0, "w": 1.0, "kW": 1e3, "kw": 1e3}
 _FRACTION = {"": 1.0, "%": 0.01}
 # what a text without a unit might mean, the likelier reading last
 _READINGS: dict[str, tuple[str, str]] = {
@@ -268,6 +269,16 @@ def parse_usd_per_hour(value: Quantity, *, name: str = "price", **bounds: Unpack
         )
     except UnitError as error:
         raise UnitError(what=name, given=value, allowed=error.allowed, nearest=error.nearest) from None
+
+
+def parse_watts(value: Quantity, *, name: str = "power", **bounds: Unpack[Bounds]) -> float:
+    """Read a power [W]. Arguments as in `parse_seconds`.
+
+    Example:
+        >>> parse_watts("500W"), parse_watts("1.2kW"), parse_watts(700.0)
+        (500.0, 1200.0, 700.0)
+    """
+    return _parse(value, name=name, units=_POWER, example="watts such as 500W", show="count", **bounds)
 
 
 def parse_fraction(value: Quantity, *, name: str = "fraction", **bounds: Unpack[Bounds]) -> float:

@@ -22,6 +22,7 @@ UNIT_OF_ENDING = (
     ("tokens_per_s", "token/s"),
     ("bytes_per_token", "B/token"),
     ("usd_per_chip_hour", "USD/h"),
+    ("joules_per_flop", "J/FLOP"),
     ("_bytes", "B"),
     ("_flop", "FLOP"),
     ("_fraction", "1"),

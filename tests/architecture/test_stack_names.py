@@ -16,7 +16,8 @@ SRC = Path(__file__).resolve().parents[2] / "src" / "rackline"
 FILES = sorted(SRC.rglob("*.py"))
 IDS = [str(path.relative_to(SRC)) for path in FILES]
 WRITTEN_FOR_THEM = ("search/launch.py", "search/kubernetes.py", "search/dynamo.py", "validation/importers.py",
-                    "validation/requests.py", "api/validate_question.py")  # fmt: skip
+                    "validation/requests.py", "validation/tuning_table.py", "validation/rl_table.py",
+                    "api/validate_question.py")  # fmt: skip
 FALLBACK = "generic"  # no stack, but the numbers of all of them
 MOST_WORDS = 3  # of a key; longer texts are prose
 

@@ -11,9 +11,14 @@ from typing import Any
 import pytest
 
 import rackline as rl
+from helpers import assert_parses, flags_of_engines
 from rackline.arch import Model
 from rackline.hardware import cluster
 from rackline.search import Choice, Plan
+from rackline.search.launch_rules import Asked, Role, launch_rules
+from rackline.search.pool_pair import Pool
+
+FLAGS = flags_of_engines()
 
 _FILE = Path(__file__).with_name("acceptance.toml")
 QUESTIONS: list[dict[str, Any]] = tomllib.loads(_FILE.read_text(encoding="utf-8"))["questions"]
@@ -69,7 +74,7 @@ def test_a_plan_is_launchable_paid_served_and_possible(one: dict[str, Any]) -> N
     assert len(plan.constraints.latencies()) == expect.get("limits", len(plan.constraints.latencies()))
     if "use" in expect:
         assert f"for {expect['use']}" in answer.result.use.text
-    _launchable(plan, plan.best)
+    _launchable(answer, plan, plan.best)
     _paid(plan, plan.best)
     _served(plan, plan.best)
     _possible(plan, plan.best)
@@ -77,8 +82,29 @@ def test_a_plan_is_launchable_paid_served_and_possible(one: dict[str, Any]) -> N
         _fleet(answer, expect["fleet"])
 
 
-def _launchable(plan: Plan, best: Choice) -> None:
-    """Heads, experts and chips divide; a rank's sequences are some."""
+def _launchable(answer: Any, plan: Plan, best: Choice) -> None:
+    """The engine's rules allow each part, its parser takes each command, and heads, experts and chips divide."""
+    starting = answer.result.starting
+    if plan.rules_name:
+        engine, _, version = plan.rules_name.partition(" ")
+        rules = launch_rules(engine, version)
+        prefill, decode = best.prefill_pool, best.decode_pool
+        parts: list[tuple[Role, Choice | Pool]] = [("both", best)]
+        if prefill is not None and decode is not None:
+            parts = [("prefill", prefill), ("decode", decode)]
+        for role, part in parts:
+            on = starting.prefill_cluster if role == "prefill" and starting.prefill_cluster else plan.cluster
+            asked = Asked(
+                model=plan.model, cluster=on, sharding=part.layout, precision=part.precision, mode=part.mode, role=role,
+                cp=part.layout.cp,
+            )  # fmt: skip
+            assert rules.refusal(asked) is None
+    if starting.stack in FLAGS:
+        version, flags = max(FLAGS[starting.stack].items(), key=lambda pair: [int(part) for part in pair[0].split(".")])
+        for command in starting.commands(version, leftover=True):
+            assert not command.lacks
+            assert_parses(command.words, flags, f"{starting.stack} {version}")
+            assert command.chips_per_replica * command.replicas <= plan.cluster.num_chips
     model, pools = plan.model, [best.prefill_pool, best.decode_pool]
     layouts = [best.layout, *(pool.layout for pool in pools if pool is not None)]
     for layout in layouts:

@@ -14,6 +14,7 @@ from jsonschema.exceptions import ValidationError
 
 import rackline as rl
 from helpers import VISION_CONFIG, call_json
+from hostile_server import hostile_server
 from rackline.api.verbs import MODULES
 from rackline.cli.main import run
 
@@ -55,6 +56,9 @@ COMMANDS = (
     "validate runs.jsonl --write-stacks .",
     "validate --import vllm result.json --chip h100-sxm --num-chips 2 --layout tp=2",
     "calibrate gemm.csv --processes 1",
+    "calibrate --from observed.jsonl",
+    "observe URL --rate inf --requests 3 --input 1 --output 4 --yes",
+    "observe URL --rate inf --requests 2 --input 8 --output 4 --yes",
     "lecture --segment 6",
     "lecture --claim Q4",
     "lab experts --quick",
@@ -134,6 +138,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     rows = [f"h100-sxm,vllm,0.9,a,bfloat16,{m},{n},4096,{m * n * 8e-12 + 4e-6}" for m, n in shapes]
     (tmp_path / "vision").mkdir()
     (tmp_path / "vision" / "config.json").write_text(json.dumps(VISION_CONFIG))
+    seen = [
+        {"arrival_s": at, "outcome": "finished", "input_len": 200, "output_len": 3, "sent_s": at,
+         "token_s": [at + 0.05, at + 0.06, at + 0.07]}
+        for at in range(8)
+    ]  # fmt: skip
+    run_seen = {"id": "a", "kind": "observed", "model": "llama-3.1-8b", "chip": "h100-sxm", "requests": seen}
+    (tmp_path / "observed.jsonl").write_text(json.dumps(run_seen) + "\n")
     (tmp_path / "gemm.csv").write_text("\n".join([GEMM, *rows]) + "\n")
     return tmp_path
 
@@ -159,8 +170,9 @@ def test_answers_follow_it(
     if "sweep-show" in command:
         run(["sweep", "space.toml", "--out", "results"])
         capsys.readouterr()
-    words = [str(CASES) if word == "CASES" else word for word in split(command)]
-    run([*words, "--json"])
+    with hostile_server() as server:
+        words = [{"CASES": str(CASES), "URL": server.url}.get(word, word) for word in split(command)]
+        run([*words, "--json"])
     answer = json.loads(capsys.readouterr().out)
     validator(schemas, words[0]).validate(answer)
     for asked in answer["answers"] if words[0] == "ask" else ():

@@ -34,7 +34,7 @@ def test_issue_command_answers_with_days_and_dollars(capsys: pytest.CaptureFixtu
     assert 0.3 < best["mfu"] <= best["hfu"] < 0.7
     hours = 15.6e12 / (2048 * 8192) * best["step_s"] / 3600 / found["reliability"]["goodput"]
     assert best["days"] == pytest.approx(hours / 24)
-    assert best["kwh"] == pytest.approx(hours * 16384 * 1.73, rel=1e-6)
+    assert best["kwh"] == pytest.approx(hours * 16384 * best["wall_w"] / 1000.0, rel=1e-6)
     assert best["step_s"] <= min(one["step_s"] for one in found["others"])
     assert {one["group"] for one in best["levels"]} >= {"pipeline", "data"}
 
@@ -105,7 +105,9 @@ def test_adapters_train_a_fraction_of_the_states_in_two_thirds_of_the_work(
 ) -> None:
     fixed = ["--layout", "tp=4,pp=4,virtual_pp=5,cp=2,micro_batch=1,zero=1", "--recompute", "none"]
     whole, adapters = (answer(capsys, *TRAIN, *fixed, *more)["best"] for more in ([], ["--lora", "16"]))
-    assert 0.6 < adapters["step_s"] / whole["step_s"] < 0.85
+    assert 0.75 < adapters["step_s"] / whole["step_s"] < 0.9  # 0.89 was measured on a Llama of 3B (torchtune, A100)
+    few = answer(capsys, *TRAIN, *fixed, "--lora", "16", "--lora-targets", "qkv")["best"]
+    assert 0.6 < few["step_s"] / whole["step_s"] < 0.8
     for name in ("gradients_bytes", "optimizer_bytes"):
         assert adapters["memory"][name] < 0.02 * whole["memory"][name]
     assert adapters["memory"]["weights_bytes"] == pytest.approx(whole["memory"]["weights_bytes"], rel=0.01)

@@ -11,7 +11,7 @@ from mutate import ODD_TEXTS
 from rackline.api.answer import find_verb
 from rackline.api.option import Option
 from rackline.api.question import options
-from rackline.cli.command import flag_of
+from rackline.api.spelling import flag_of
 
 _BASES = [
     shlex.split(line)

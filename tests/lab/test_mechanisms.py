@@ -252,13 +252,3 @@ def test_a_cache_changes_no_logits() -> None:
 
 def test_compiled_decode_step() -> None:
     assert failing(decode._compiled_rows()) == []
-
-
-def test_machine_is_found_again_from_its_steps() -> None:
-    true = decode.Machine(call_s=1e-3, flop_per_s=4e10, weight_bytes_per_s=1.2e10, cache_bytes_per_s=4e9)
-    found = decode.fitted_machine({point: true.step_s(point) for point in decode.FITTED})
-    for batch_size in decode.BATCHES:
-        for context_len in decode.CONTEXTS:
-            assert found.step_s((batch_size, context_len)) == pytest.approx(
-                true.step_s((batch_size, context_len)), rel=0.1
-            )

@@ -1,4 +1,4 @@
-"""Observing live servers on loopback: every request has a record, whatever the server does; no timing is judged."""
+"""Observing live servers on loopback: every request has a record, however the server behaves; no timing is judged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rackline.cli.main import run
 from rackline.errors import InputError
 from rackline.lab.observation import Bounds, Prompts, observe_load, target
 from rackline.lab.observation.target import base_url_of
-from rackline.simulation import Lengths, Requests, closed_loop_of, conversations
+from rackline.simulation import Lengths, Requests, Sessions, closed_loop_of
 from rackline.validation import read_cases
 from rackline.validation.observed import ObservedRun, request_from, requests_from
 
@@ -125,9 +125,8 @@ def test_users_wait_for_their_answers(hostile: Server) -> None:
 
 
 def test_conversations_repeat_their_prefix(hostile: Server) -> None:
-    load = conversations(
-        np.random.default_rng(1), 12, 10.0, Lengths(input_len=200, output_len=50), system_tokens=128, hash_tokens=64
-    )
+    sessions = Sessions(system_tokens=128, hash_tokens=64)
+    load = sessions.draw(np.random.default_rng(1), 12, 10.0, Lengths(input_len=200, output_len=50))
     to = prompts_to(hostile)
     after = load.after
     assert after is not None

@@ -282,6 +282,7 @@ def _points(rng: np.random.Generator, size: int) -> PoolPoints:
         together=np.ones(size),
         peers=np.ones(size),
         cp=np.ones(size, dtype=int),
+        input_cv2=np.zeros(size),
         evaluated=size,
         fitting=size,
     )

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
+from helpers import assert_parses, flags_of, flags_of_engines
 from rackline.api.plan_parts import checkpoints_of as found_checkpoints
 from rackline.api.plan_parts import engine_of
 from rackline.api.resolve import Lookup
@@ -22,7 +20,7 @@ from rackline.search.launch_rules import Asked, Role, launch_rules
 from rackline.search.space import default_modes, default_precisions
 from rackline.serving.workload import Mode, Workload
 
-TABLES = sorted((Path(__file__).parent.parent / "data" / "engine_flags").glob("*.json"))
+TABLES = flags_of_engines()
 
 
 def checkpoints_of(name: str) -> Checkpoints:
@@ -32,20 +30,9 @@ def checkpoints_of(name: str) -> Checkpoints:
 CHAT = Workload(input_len=2048, output_len=512)
 
 
-def flags_of(words: tuple[str, ...]) -> list[tuple[str, str | None]]:
-    """(flag, value or None) of a command."""
-    found: list[tuple[str, str | None]] = []
-    for index, word in enumerate(words):
-        if word.startswith("--"):
-            after = words[index + 1] if index + 1 < len(words) else "--"
-            found.append((word, None if after.startswith("--") else after))
-    return found
-
-
-@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
-def test_every_flag_of_random_commands_is_one_of_the_engine(path: Path) -> None:
-    table = json.loads(path.read_text())
-    engine, version, flags = table["engine"], table["version"], table["flags"]
+@pytest.mark.parametrize(("engine", "version"), [(name, at) for name, tables in TABLES.items() for at in tables])
+def test_every_flag_of_random_commands_is_one_of_the_engine(engine: str, version: str) -> None:
+    flags = TABLES[engine][version]
     draw, rules, checked = np.random.default_rng(7), launch_rules(engine, version), 0
     known = [name for name in names("models") if isinstance(model(name), Model)]
     while checked < 150:
@@ -72,10 +59,7 @@ def test_every_flag_of_random_commands_is_one_of_the_engine(path: Path) -> None:
             ),
             version,
         )  # fmt: skip
-        for flag, value in flags_of(command.words):
-            assert flag in flags, f"{engine} {version} has no {flag}: {' '.join(command.words)}"
-            assert flags[flag]["value"] == (value is not None), flag
-            assert not flags[flag]["choices"] or value in flags[flag]["choices"], (flag, value)
+        assert_parses(command.words, flags, f"{engine} {version}")
         checked += 1
 
 

@@ -68,7 +68,7 @@ def test_chips_that_are_paid_and_free_serve_too() -> None:
 
 def test_the_search_counts_it() -> None:
     """Of the contenders, the cheapest with all that is paid is the answer."""
-    layouts = [Layout(pp=3), Layout(pp=5), Layout(tp=4), Layout(pp=6)]
+    layouts = [Layout(pp=3), Layout(pp=5), Layout(tp=2), Layout(tp=4), Layout(pp=6)]
     alone = [planned(layout).best for layout in layouts]
     costs = [one.usd_with_leftover for one in alone if one is not None]
     found = planned(*layouts).best
@@ -128,3 +128,27 @@ def test_it_is_shown_and_launched() -> None:
     data = answer.to_dict()["best"]
     assert data["leftover"]["num_chips"] == 2
     assert data["requests_per_s_with_leftover"] > data["requests_per_s"]
+
+
+def test_fleets_and_comparisons_count_it() -> None:
+    """One copy is the replicas of a machine with the engine on its free chips; the machine is paid once."""
+    from rackline.report.compare_report import deployment_side
+    from rackline.search.fleet import plan_fleet
+    from rackline.serving.fleet import Traffic
+
+    answer = planned(Layout(pp=3))
+    best = answer.best
+    assert best is not None
+    assert best.leftover is not None
+    each = best.requests_per_s_with_leftover * WORK.output_len
+    found = plan_fleet(Traffic(tokens_per_s=2.5 * each), answer)
+    assert found is not None
+    assert found.copies * found.copy_tokens_per_s >= 2.5 * each
+    # a copy is one replica of three chips and one engine of one: five of them, on three machines
+    assert (found.copies, found.num_chips, found.billed_chips) == (5, 20, 24)
+    assert found.usd_per_mtok_output_all_in == pytest.approx(best.usd_with_leftover * 3 / 2.5)
+    side = deployment_side("one", answer, engine="", bands={})
+    assert side.values["usd_per_mtok_output_all_in"] == pytest.approx(best.usd_with_leftover)
+    assert side.values["requests_per_s"] == pytest.approx(best.requests_per_s_with_leftover)
+    assert side.deployed is not None
+    assert side.deployed.leftover == best.leftover.choice.layout.label()

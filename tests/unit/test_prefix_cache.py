@@ -15,7 +15,7 @@ from rackline.simulation import (
     Pool,
     RankSpec,
     Requests,
-    conversations,
+    Sessions,
     policy,
     read_trace,
     simulate,
@@ -99,7 +99,7 @@ def test_a_block_in_use_that_expired_is_computed_anew() -> None:
 def talks(turns: float, think_s: float, answers: bool) -> Requests:
     rng = np.random.default_rng(5)
     lengths = Lengths(input_len=160, output_len=320)
-    found = conversations(rng, 300, 0.05, lengths, turns=turns, think_s=think_s, hash_tokens=32)
+    found = Sessions(turns=turns, think_s=think_s, hash_tokens=32).draw(rng, 300, 0.05, lengths)
     if answers:
         return found
     rest = [list[int]() for _ in range(len(found))]

@@ -7,7 +7,7 @@ import pytest
 
 from helpers import deploy
 from rackline.errors import InputError
-from rackline.hardware import memory_tier
+from rackline.hardware import memory_tier, wall_w
 from rackline.passes import Batch
 from rackline.pricing import OneDeployment, Rent, Terms, TokenCosts, keeping_lines, offer_prices, purchase_usd_per_hour
 from rackline.serving import blackboard
@@ -27,7 +27,6 @@ def test_prices_scale_with_margin_rent_and_utilisation(costs: TokenCosts) -> Non
     ).tiers[0]
     assert other.input_usd == pytest.approx(base.input_usd * 2 * 1.5 / 0.5)
     assert other.output_usd == pytest.approx(base.output_usd * 2 * 1.5 / 0.5)
-    assert other.kwh_per_mtok_input is None
 
 
 def test_energy_is_power_times_chip_time(costs: TokenCosts) -> None:
@@ -35,7 +34,12 @@ def test_energy_is_power_times_chip_time(costs: TokenCosts) -> None:
         OneDeployment(costs=costs), RENT, Terms(utilisation=0.5, earned_at="longest"), steps=(32e3,)
     ).tiers[0]
     chip_s = float(costs.prefill_chip_s(32e3)[0]) * 1e6
-    assert tier.kwh_per_mtok_input == pytest.approx(chip_s * 1730.0 * 1.2 / 0.5 / 3.6e6)
+    on, power = costs.deployment.cluster, tier.power
+    assert power is not None
+    assert on.chip.power is not None
+    busy_w, idle_w = wall_w(on, power.chip_w), wall_w(on, on.chip.power.idle_w)
+    assert 110.0 < power.chip_w <= 700.0
+    assert tier.kwh_per_mtok_input == pytest.approx(chip_s * (busy_w + idle_w) * 1.2 / 3.6e6)
 
 
 def test_costs_meet_the_blackboard_under_the_unit_calibration() -> None:
@@ -74,7 +78,7 @@ def test_a_context_that_does_not_fit_is_an_answer_with_its_reason(costs: TokenCo
     assert "does not fit" in long.reason
     assert np.isnan(long.input_usd)
     slow = offer_prices(OneDeployment(costs=costs), RENT, Terms(tpot_s=1e-5), steps=(32e3,))
-    assert all("no batch keeps" in t.reason for t in slow.tiers if t.mode == "standard")
+    assert all("no batch meets" in t.reason for t in slow.tiers if t.mode == "standard")
     assert slow.caches == ()
     floor = offer_prices(OneDeployment(costs=costs), RENT, Terms(fast_ratios=(1000.0,)), steps=(32e3,)).tiers[-1]
     assert "latency floor" in floor.reason

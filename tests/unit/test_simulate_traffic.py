@@ -17,10 +17,10 @@ from rackline.simulation import (
     Pool,
     RankSpec,
     Requests,
+    Sessions,
     Slo,
     TierSpec,
     closed_loop_of,
-    conversations,
     diurnal,
     gamma,
     open_arrivals,
@@ -238,9 +238,8 @@ def test_bursts_and_days_keep_the_mean_rate() -> None:
 
 def test_conversations_find_what_was_said_before() -> None:
     rng = np.random.default_rng(1)
-    requests = conversations(
-        rng, 400, 0.5, Lengths(input_len=200, output_len=100), turns=4, think_s=2, system_tokens=256
-    )
+    sessions = Sessions(turns=4, think_s=2, system_tokens=256)
+    requests = sessions.draw(rng, 400, 0.5, Lengths(input_len=200, output_len=100))
     assert requests.after is not None
     later = requests.after >= 0
     assert later.mean() == pytest.approx(0.75, abs=0.08)

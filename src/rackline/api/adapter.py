@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rackline.api.media import MediaQuestion
-from rackline.api.option import option
+from rackline.api.option import Quantity, count, option, whole
 from rackline.errors import CatalogError, ConfigError, HubError, InputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -28,6 +28,13 @@ class AdapterQuestion(MediaQuestion):
             group="Model by name",
         ),
     )
+    adapters: Quantity = field(
+        default="1",
+        metadata=whole(
+            "number of adapters of this shape in memory; each request uses one of them, all alike",
+            group="Model by name",
+        ),
+    )
 
 
 def with_adapter(model: AnyModel, question: AdapterQuestion, watch: Watch) -> AnyModel:
@@ -37,7 +44,10 @@ def with_adapter(model: AnyModel, question: AdapterQuestion, watch: Watch) -> An
         InputError: an aggregate model.
         ConfigError, HubError: the adapter cannot be read, or changes modules that the model does not have.
     """
+    number = count(question.adapters) or 1
     if question.adapter is None:
+        if number > 1:
+            raise InputError(what="adapters", given=number, allowed="only with `adapter`, which says their shape")
         return model
     from rackline.arch import Model, apply_adapter
     from rackline.hub import read_adapter
@@ -48,6 +58,10 @@ def with_adapter(model: AnyModel, question: AdapterQuestion, watch: Watch) -> An
     if adapter.base and not _is_base(adapter.base, model):
         watch.warn(f"the adapter {adapter.name} was made for {adapter.base}, not for {model.name}")
     built = apply_adapter(model, adapter)
+    if number > 1 and built.adapter is not None:
+        if any(module.copies > 1 for module in built.adapter.modules):
+            raise InputError(what="adapters", given=number, allowed="1 where experts have adapters")
+        built = replace(built, adapter=replace(built.adapter, resident=number))
     watch.adapter = built.adapter
     return built
 

@@ -94,12 +94,12 @@ class Answer(Generic[Q, R]):
         Args:
             width: of the lines [characters].
         """
-        from rich.text import Text
+        from rackline.report.prose import Prose
 
         noted = (*self.origins, *self.media, *((self.adapter,) if self.adapter else ()))
-        lines = [Text(text, style="dim") for text in self.defaults]
-        lines += [Text(one.line, style="dim") for one in noted if one.line]
-        warned = [Text(f"warning: {text}", style="yellow") for text in self.warnings]
+        lines = [Prose(text, style="dim") for text in self.defaults]
+        lines += [Prose(one.line, style="dim") for one in noted if one.line]
+        warned = [Prose(f"warning: {text}", style="yellow") for text in self.warnings]
         return [*self.verb.text(self, width), *lines, *warned]
 
     def plot(self, kind: str | None = None) -> Figure:

@@ -1,4 +1,4 @@
-"""`calibrate`: operation tables → fitted calibrations, with their errors on held-out data."""
+"""`calibrate`: operation tables, or observed runs, → fitted calibrations, with their errors on held-out data."""
 
 from __future__ import annotations
 
@@ -13,28 +13,51 @@ from rackline.api.option import Quantity, count, option, texts, whole
 from rackline.api.question import Question
 from rackline.api.watch import Watch
 from rackline.errors import InputError
-from rackline.files import check_outputs
+from rackline.files import check_outputs, write_text
 
 if TYPE_CHECKING:
     from rackline.api.option import Texts
     from rackline.arch import Model
     from rackline.fitting import CalibrationResult, Summary
     from rackline.report.figure import Figure
+    from rackline.validation.observed_fit import ObservedFit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrateQuestion(Question):
-    """What are the numbers of each chip, stack, operation and data type in tables of measured operations?"""
+    """What are the numbers of each chip, stack, operation and data type in measurements?"""
 
     ask: ClassVar[str] = "calibrate"
 
-    tables: Texts = field(
+    tables: Texts | None = field(
+        default=None,
         kw_only=False,
-        metadata=option("text", "CSV files, recognised by their columns", positional=True, several=True),
+        metadata=option(
+            "text", "CSV files of measured operations, recognised by their columns", positional=True, several=True
+        ),
+    )
+    observed: Texts | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "runs of one live server instead, as observe writes them: fits the few numbers of its stack and chip that "
+            "they determine; may be repeated",
+            flag="--from",
+            several=True,
+            repeated=True,
+        ),
+    )
+    calibration: str = field(
+        default="auto",
+        metadata=option(
+            "text", "with `observed`: the calibration to start from: auto (that of the runs' stack), a name or a file"
+        ),
     )
     output: str | None = field(
         default=None,
-        metadata=option("text", "TOML file to write; a folder gets one file per stack and generic.toml", short="o"),
+        metadata=option(
+            "text", "TOML file to write; a folder gets one file per stack and generic.toml", short="o", output=True
+        ),
     )
     processes: Quantity = field(default="2", metadata=whole("number of processes", maximum=256))
 
@@ -63,33 +86,71 @@ class Calibrated:
         return summary(self.fitted)
 
 
-def _text(answer: Answer[CalibrateQuestion, Calibrated], width: int) -> Iterable[Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibratedServer:
+    """Numbers of one server, fitted to its observed runs.
+
+    Args:
+        observed: numbers and errors.
+        files: that were written.
+        unwritten: why they were not; empty where they were.
+    """
+
+    json_keys: ClassVar = ("*observed", "files", "unwritten")
+
+    observed: ObservedFit
+    files: tuple[str, ...]
+    unwritten: str = ""
+
+
+if TYPE_CHECKING:
+    Answered = Answer[CalibrateQuestion, Calibrated | CalibratedServer]
+
+
+def _text(answer: Answered, width: int) -> Iterable[Any]:
     from rackline.fitting.report import calibrate_report
+    from rackline.validation.observed_fit_report import observed_fit_report
 
-    yield calibrate_report(answer.result.fitted, list(answer.result.files))
+    found = answer.result
+    if isinstance(found, CalibratedServer):
+        yield observed_fit_report(found.observed, found.files)
+        return
+    yield calibrate_report(found.fitted, list(found.files))
 
 
-def _notes(answer: Answer[CalibrateQuestion, Calibrated]) -> Iterable[str]:
+def _notes(answer: Answered) -> Iterable[str]:
     if answer.result.unwritten:
         yield f"error: {answer.result.unwritten}"
 
 
-def _status(answer: Answer[CalibrateQuestion, Calibrated]) -> int:
+def _status(answer: Answered) -> int:
     return 2 if answer.result.unwritten else 0
 
 
-def _summary(answer: Answer[CalibrateQuestion, Calibrated]) -> str:
+def _summary(answer: Answered) -> str:
+    if isinstance(answer.result, CalibratedServer):
+        from rackline.units import format_percent
+
+        errors = ", ".join(
+            f"{one.metric} {format_percent(one.held_out_median)} held out, {format_percent(one.shipped_median)} shipped"
+            for one in answer.result.observed.errors
+        )
+        return f"{answer.result.observed.requests:,} requests on {answer.result.observed.chip}: {errors}"
     fitted = answer.result.fitted
     return f"{len(fitted.kernels)} groups of kernels and {len(fitted.collectives)} of collectives, {fitted.rows:,} rows"
 
 
-def _rows(answer: Answer[CalibrateQuestion, Calibrated]) -> Iterable[Any]:
+def _rows(answer: Answered) -> Iterable[Any]:
+    if isinstance(answer.result, CalibratedServer):
+        return answer.result.observed.estimates
     return answer.result.summary.groups
 
 
-def _figure(answer: Answer[CalibrateQuestion, Calibrated]) -> Figure:
+def _figure(answer: Answered) -> Figure:
     from rackline.fitting.figure import errors_figure
 
+    if isinstance(answer.result, CalibratedServer):
+        raise InputError(what="plot", given="numbers of a server", allowed="only without `observed`")
     found = answer.result.summary
     return errors_figure(found.kinds, found.rows)
 
@@ -103,8 +164,11 @@ def _figure(answer: Answer[CalibrateQuestion, Calibrated]) -> Figure:
     status=_status,
     figures={"errors": _figure},
 )
-def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated:
+def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated | CalibratedServer:
     """Fit the numbers of each chip, stack, operation and data type to tables of measured operations.
+
+    From observed runs of one server it fits the few numbers of its stack and chip that they determine, drawn to the
+    shipped ones; the file works by its name as a calibration of plan, simulate, explain and validate.
 
     Example:
         >>> import rackline as rl
@@ -114,6 +178,12 @@ def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated:
         rackline.errors.InputError: ...
     """
     target = _target(question.output) if question.output is not None else None
+    if question.observed is not None:
+        return _of_server(question, target, watch)
+    if question.tables is None:
+        raise InputError(what="tables", given="nothing", allowed="CSV files of measured operations, or `observed`")
+    if question.calibration != "auto":
+        raise InputError(what="calibration", given=question.calibration, allowed="only with `observed`")
 
     from rackline.catalog import names
     from rackline.fitting import (
@@ -155,6 +225,41 @@ def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated:
     except InputError as error:  # the fit took minutes: it is not lost with its file
         return Calibrated(fitted=result, files=(), unwritten=str(error))
     return Calibrated(fitted=result, files=tuple(str(path) for path in files))
+
+
+def _of_server(question: CalibrateQuestion, target: Path | None, watch: Watch) -> CalibratedServer:
+    """Fit to observed runs, and say what they leave open."""
+    from rackline.validation import read_cases
+    from rackline.validation.observed_file import calibration_text
+    from rackline.validation.observed_fit import fit_observed
+
+    if question.tables is not None:
+        raise InputError(what="tables", given=texts(question.tables)[0], allowed="only without `observed`")
+    if target is not None and target.is_dir():
+        raise InputError(what="output", given=str(target), allowed="a file, such as mine.toml")
+    found = read_cases(texts(question.observed))
+    for one in found.unsupported:
+        watch.warn(f"{one.case_id} is left out: {one.reason}")
+    with watch.counting("fitting", "fitted") as done:
+        fit = fit_observed(found.cases, question.calibration, done)
+    for one in fit.estimates:
+        if one.name in fit.undetermined:
+            watch.warn(
+                f"the runs do not determine the {one.meaning} (by {one.determined:.0%}): it stays near its shipped "
+                "value; runs at other rates and lengths may"
+            )
+    if fit.clipped:
+        watch.warn(f"{fit.clipped} efficiencies stand at the peak of {fit.chip}: the peak may be too low")
+    worse = [one.metric for one in fit.errors if one.held_out_median > one.shipped_median]
+    if worse:
+        watch.warn(f"held out, the fitted numbers are worse than the shipped ones in {', '.join(worse)}: keep those")
+    if target is None:
+        return CalibratedServer(observed=fit, files=())
+    try:
+        write_text(target, calibration_text(fit, target.stem.lower()), what="output")
+    except InputError as error:  # the fit took minutes: it is not lost with its file
+        return CalibratedServer(observed=fit, files=(), unwritten=str(error))
+    return CalibratedServer(observed=fit, files=(str(target),))
 
 
 def _target(output: str) -> Path:

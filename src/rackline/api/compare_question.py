@@ -61,6 +61,7 @@ class CompareQuestion(ModelQuestion):
     layout: LayoutLike | None = field(default=None, metadata=_PLAN["layout"])
     calibration: CalibrationLike = field(default="auto", metadata=_PLAN["calibration"])
     memory_fraction: Quantity = field(default="0.9", metadata=_PLAN["memory_fraction"])
+    power_cap: Quantity | None = field(default=None, metadata=_PLAN["power_cap"])
     any_layout: bool = field(default=False, metadata=_PLAN["any_layout"])
     cache_hit: Quantity = field(default="0", metadata=_PLAN["cache_hit"])
     routing: str | None = field(default=None, metadata=_PLAN["routing"])

@@ -75,6 +75,7 @@ class ExplainQuestion(AdapterQuestion):
     )
     sampling: Sampling = field(default="greedy", metadata=shared.SAMPLING)
     memory_fraction: Quantity = field(default="0.9", metadata=shared.MEMORY_FRACTION)
+    power_cap: Quantity | None = field(default=None, metadata=shared.POWER_CAP)
     set: Settings | None = field(default=None, metadata=shared.SET)
 
 
@@ -199,6 +200,7 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
     resolved = replace(resolved, model=model)
     check_context(resolved.model, max(context_len, new_tokens), watch)
 
+    from rackline.arch import Model
     from rackline.parallel import Layout, parse_layout
     from rackline.report.explain_report import Explanation
 
@@ -212,9 +214,13 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
         with watch.moving("searching for the smallest layout that fits"):
             layout, how = asked.smallest(start, server)
     deployment = _with_layout(start, layout)
+    batch = asked.batch(layout)
+    if isinstance(model, Model) and model.adapter is not None:
+        used = model.adapter.used_by(float(batch.decode_sequences) + float(batch.prefill_sequences))
+        deployment = replace(deployment, model=replace(model, adapter=used))
     explanation = Explanation.of(
         deployment,
-        asked.batch(layout),
+        batch,
         batch_size=sequences,
         memory=deployment.memory(
             sequences=float(sequences),

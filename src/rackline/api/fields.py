@@ -17,11 +17,13 @@ MODEL = option(
 )
 ON = option("object", "cluster: catalogue name or TOML file")
 CHIPS = whole("number of chips; the whole cluster by default", maximum=MOST_CHIPS)
-PRECISION = option("text", "data types: native, bf16, fp8, fp4, mxfp4, int8, int4, or by part such as fp8,kv=bf16")
+PRECISION = option(
+    "text", "data types: native, fp32, bf16, fp8, fp4, mxfp4, int8, int4, or by part such as fp8,kv=bf16"
+)
 CALIBRATION = option(
     "object",
     "calibration of kernel efficiency: auto (the stack with the most measurements on the chip), trtllm, vllm, sglang, "
-    "generic (all stacks), unit (ideal roofline) or a TOML file",
+    "generic (all stacks), unit (ideal roofline) or a TOML file; a cluster from `rackline measure` comes with its own",
 )
 ROUTING = option(
     "text",
@@ -42,6 +44,13 @@ RENT = option(
     "none is published",
     choices=("on-demand", "reserved-1y", "reserved-3y", "contract", "owned"),
 )
+POWER_CAP = option(
+    "watts",
+    "power that each chip is set to keep below, such as 500W; its rated power by default",
+    unit="W",
+    maximum=1e5,
+)
+PUE = option("count", "power usage effectiveness: site power over IT power", unit="1", minimum=1.0, maximum=10.0)
 SET = option(
     "settings",
     "KEY=VALUE overrides a number of the model, cluster or chip, such as hbm_bytes_per_s=20TB/s; may be repeated",
@@ -63,7 +72,6 @@ THINK_TIME = option(
     unit="s",
     zero=True,
 )
-
 TRACE = option("text", "several lengths at once: those of recorded requests, in the formats that `simulate` reads")
 CACHE_HIT = option(
     "fraction",

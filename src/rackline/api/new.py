@@ -32,7 +32,8 @@ class NewQuestion(Question):
         metadata=option("text", "catalogue entry to copy the numbers from; by default that with the nearest name"),
     )
     output: str | None = field(
-        default=None, metadata=option("text", "file to write; NAME.toml in the current folder by default", short="o")
+        default=None,
+        metadata=option("text", "file to write; NAME.toml in the current folder by default", short="o", output=True),
     )
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from rackline.api.answer import Answer, asks
+from rackline.api.answer import Answer, SideFile, asks
 from rackline.api.observe_question import ObserveQuestion
-from rackline.api.option import count, layout_text, si
+from rackline.api.option import Option, count, layout_text, si
 from rackline.api.resolve import lookup_of
 from rackline.api.traffic import requests_of
 from rackline.api.watch import Watch
@@ -137,6 +137,26 @@ def _status(answer: Answered) -> int:
     return 2 if answer.result.unwritten else 0
 
 
+_FORMATS = ("vllm", "aiperf", "genai-perf", "inference-perf")
+
+
+def _write_result(answer: Answered, path: Path, form: str) -> None:
+    from rackline.validation.result_files import result_text
+
+    write_text(path, result_text(answer.result.run, form), what="export")
+
+
+_EXPORT = SideFile(
+    option=Option(
+        kind="text",
+        help=f"write the run as another load generator does: {', '.join(_FORMATS)}, then the file",
+        choices=_FORMATS,
+        before_file=True,
+    ),
+    write=_write_result,
+)
+
+
 @asks(
     ObserveQuestion,
     text=_text,
@@ -145,6 +165,7 @@ def _status(answer: Answered) -> int:
     notes=_notes,
     status=_status,
     figures={"latency": _figure},
+    files={"export": _EXPORT},
 )
 def observe(question: ObserveQuestion, watch: Watch) -> Observation:
     """Send a stated load to a live OpenAI-compatible server and record what comes back, token by token.
@@ -233,8 +254,8 @@ def _run(
 
 _LOAD = (
     "trace", "rate", "users", "requests", "input", "output", "lengths", "mix", "arrival_cv", "diurnal_amplitude",
-    "turns", "think_time", "system_prompt", "rate_scale", "seed", "natural_ends", "prompts", "max_time", "timeout",
-    "stall", "retries",
+    "turns", "think_time", "system_prompt", "tool_calls", "tool_time", "tool_output", "session_lengths", "rate_scale",
+    "seed", "natural_ends", "prompts", "max_time", "timeout", "stall", "retries",
 )  # fmt: skip
 
 

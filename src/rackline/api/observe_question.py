@@ -51,6 +51,10 @@ class ObserveQuestion(ModelQuestion):
     turns: Quantity | None = field(default=None, metadata=traffic.TURNS)
     think_time: Quantity = field(default="0s", metadata=traffic.THINK_TIME)
     system_prompt: Quantity = field(default="0", metadata=traffic.SYSTEM_PROMPT)
+    tool_calls: Quantity | None = field(default=None, metadata=traffic.TOOL_CALLS)
+    tool_time: Quantity = field(default="0s", metadata=traffic.TOOL_TIME)
+    tool_output: Quantity | None = field(default=None, metadata=traffic.TOOL_OUTPUT)
+    session_lengths: str = field(default="geometric", metadata=traffic.SESSION_LENGTHS)
     rate_scale: Quantity = field(default="1", metadata=traffic.RATE_SCALE)
     seed: Quantity = field(default="0", metadata=traffic.SEED)
     time_unit: str | None = field(default=None, metadata=traffic.TIME_UNIT)
@@ -105,7 +109,7 @@ class ObserveQuestion(ModelQuestion):
     )
     save: str | None = field(
         default=None,
-        metadata=option("text", "file for the observed run, such as observed.jsonl, which `validate` reads", short="o"),
+        metadata=option("text", "file for the observed run, such as observed.jsonl, which validate reads", short="o"),
     )
     usd_per_mtok_input: Quantity | None = field(
         default=None,
@@ -143,8 +147,8 @@ class ObserveQuestion(ModelQuestion):
         default=None,
         metadata=option(
             "object",
-            "the model as rackline knows it: catalogue name, Hugging Face id, TOML file or config.json; `validate` and "
-            "`calibrate` need it",
+            "the model as rackline knows it: catalogue name, Hugging Face id, TOML file or config.json; validate and "
+            "calibrate need it",
             group=_SERVER,
         ),
     )

@@ -23,6 +23,7 @@ from rackline.units import (
     parse_rate,
     parse_seconds,
     parse_usd_per_hour,
+    parse_watts,
     parse_whole,
 )
 
@@ -48,7 +49,7 @@ MOST_CHIPS = 1e9
 
 Kind = Literal[
     "text", "switch", "settings", "object", "limit", "seconds", "count", "whole", "fraction", "rate", "per_second",
-    "bytes", "usd_per_hour",
+    "bytes", "usd_per_hour", "watts",
 ]  # fmt: skip
 
 # how a text of each kind of quantity is read, and what stands behind a number when it is written as a text
@@ -61,6 +62,7 @@ _QUANTITIES: dict[str, tuple[Callable[..., float], str]] = {
     "per_second": (parse_per_second, "/s"),
     "bytes": (parse_bytes, "B"),
     "usd_per_hour": (parse_usd_per_hour, ""),
+    "watts": (parse_watts, "W"),
 }
 _BINARY_K = re.compile(r"^(\s*[\d._]+\s*)[kK]\s*$")
 _ESCAPED = {";": "\\;", "\\": "\\\\"}
@@ -86,6 +88,7 @@ class Option:
         binary: whether k means 1024 in its texts, as lengths of sequences are written.
         hidden: whether `--help` leaves it out.
         before_file: whether its value, one of the choices, stands before the name of a file.
+        output: whether it names a file or folder that is written.
     """
 
     kind: Kind
@@ -104,6 +107,7 @@ class Option:
     binary: bool = False
     hidden: bool = False
     before_file: bool = False
+    output: bool = False
 
     @property
     def is_quantity(self) -> bool:
@@ -142,7 +146,9 @@ class Option:
                 return _split(text)
             case "text" | "object" | "limit":
                 return _split(text) if self.several else text
-            case "seconds" | "count" | "whole" | "fraction" | "rate" | "per_second" | "bytes" | "usd_per_hour":
+            case (
+                "seconds" | "count" | "whole" | "fraction" | "rate" | "per_second" | "bytes" | "usd_per_hour" | "watts"
+            ):
                 return text
             case _:
                 assert_never(self.kind)
@@ -171,7 +177,9 @@ class Option:
             case "limit":
                 limit_s, percentile = parse_limit(value, name=name, maximum=MOST_SECONDS)
                 return (limit_s if percentile is None else f"{limit_s!r}s@p{percentile:g}",)
-            case "seconds" | "count" | "whole" | "fraction" | "rate" | "per_second" | "bytes" | "usd_per_hour":
+            case (
+                "seconds" | "count" | "whole" | "fraction" | "rate" | "per_second" | "bytes" | "usd_per_hour" | "watts"
+            ):
                 return (self._quantity(value, name),)
             case _:
                 assert_never(self.kind)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, SideFile, asks
-from rackline.api.option import texts
+from rackline.api.option import si, texts
 from rackline.api.plan_parts import PlanInputs, plan_inputs
 from rackline.api.plan_question import PlanQuestion
 from rackline.api.resolve import named
@@ -18,12 +18,15 @@ from rackline.api.watch import Watch
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
+    from rackline.hardware import Cluster
     from rackline.report.figure import Figure
     from rackline.search import Plan
     from rackline.search.attention_ffn import AttentionFfnSplit
     from rackline.search.candidate import Candidate
     from rackline.search.choice import Choice
     from rackline.search.launch import LaunchCommand
+    from rackline.search.least_energy import Tried
+    from rackline.search.space import SearchSpace
     from rackline.search.speculation import SpeculationRow
     from rackline.search.what_if import WhatIfPoint
     from rackline.serving.fleet import Fleet
@@ -42,6 +45,7 @@ class Planned:
         attention_ffn: attention and experts on chips of their own; None where it does not pay or was not asked for.
         launch: command lines; None where they were not asked for.
         starting: what is needed to launch it; None where nothing was searched.
+        power_caps: those that were tried for the least energy; None where dollars count.
     """
 
     plan: Plan
@@ -51,6 +55,7 @@ class Planned:
     attention_ffn: AttentionFfnSplit | None = None
     launch: tuple[LaunchCommand, ...] | None = None
     starting: Starting | None = None
+    power_caps: tuple[Tried, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,23 +94,22 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
 
 def _lengths_text(plan: Plan) -> Iterable[Any]:
     """Which lengths there are, where there are several."""
-    from rich.text import Text
+    from rackline.report.prose import Prose
 
     mixture = plan.workload.mixture
     if mixture is not None:
         longest = f"the longest request {mixture.longest_context:,.0f} tokens"
-        yield Text(f"lengths of {mixture.name}: {mixture.num_lengths:,}, {longest}", style="dim")
+        yield Prose(f"lengths of {mixture.name}: {mixture.num_lengths:,}, {longest}", style="dim")
 
 
 def _interval_text(plan: Plan) -> Iterable[Any]:
     """What measured servers of the kind of the best deviate by."""
-    from rich.text import Text
-
+    from rackline.report.prose import Prose
     from rackline.validation.intervals import interval_line
 
     line = interval_line(_intervals(plan, plan.best)) if plan.best is not None else ""
     if line:
-        yield Text(line, style="dim")
+        yield Prose(line, style="dim")
 
 
 def _intervals(plan: Plan, one: Choice | Candidate) -> list[Interval]:
@@ -114,8 +118,26 @@ def _intervals(plan: Plan, one: Choice | Candidate) -> list[Interval]:
     return of_candidate(one, plan.model, plan.cluster.chip.name, plan.calibration.name)
 
 
+def _caps_text(tried: tuple[Tried, ...]) -> Any:
+    """The power caps that were compared."""
+    from rackline.report.breakdown import plain_table
+
+    table = plain_table("power caps, by estimates", caption="others: --power-cap")
+    table.add_column("cap of a chip", justify="right")
+    table.add_column("J an output token", justify="right")
+    table.add_column("layout")
+    for one in tried:
+        cap = "its limit" if one.cap_w is None else f"{one.cap_w:,.0f} W"
+        joules = one.joules_per_output_token
+        table.add_row(cap, "beyond the limits" if joules is None else f"{joules:.3g}", one.layout)
+    return table
+
+
 def _more_text(question: PlanQuestion, found: Planned) -> Iterable[Any]:
     """What else was asked of the best."""
+    if found.power_caps:
+        yield ""
+        yield _caps_text(found.power_caps)
     if found.speculation:
         from rackline.report.speculation_report import speculation_report
 
@@ -166,6 +188,7 @@ class PlanData:
         "speculation=answer.speculation",
         "attention_ffn=answer.attention_ffn",
         "launch=answer.launch",
+        "power_caps=answer.power_caps",
     )
 
     answer: Planned
@@ -274,7 +297,11 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
         return _what_if(question, question.what_if, watch)
     asked = plan_inputs(question, watch)
     with watch.moving("searching layouts, precisions, modes and batch sizes; simulating the best"):
-        found = searched(asked)
+        caps: tuple[Tried, ...] = ()
+        if question.objective == "joules":
+            found, caps = least_energy_of(asked)
+        else:
+            found = searched(asked)
 
     from rackline.search.attention_ffn import plan_split
     from rackline.search.fleet import plan_fleet
@@ -290,27 +317,45 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
     return Planned(
         plan=found,
         use=use,
-        fleet=plan_fleet(asked.traffic, found, asked.prefill_cluster, asked.users),
+        fleet=plan_fleet(asked.traffic, found, asked.prefill_cluster, asked.users, pue=si(question.pue)),
         speculation=None if asked.drafts is None else tuple(plan_speculation(found, asked.drafts or None)),
         attention_ffn=plan_split(found) if question.attention_ffn else None,
         launch=None if question.launch is None else tuple(starting.commands(leftover=True)),
         starting=starting,
+        power_caps=caps or None,
     )
 
 
-def searched(asked: PlanInputs) -> Plan:
-    """The plan of a question."""
+def searched(
+    asked: PlanInputs, cluster: Cluster | None = None, space: SearchSpace | None = None, *, served: bool = True
+) -> Plan:
+    """The plan of a question.
+
+    Args:
+        cluster, space: instead of the question's.
+        served: whether the best is simulated.
+    """
     from rackline.search import plan as search_plan
 
     return search_plan(
         asked.resolved.model,
-        asked.resolved.cluster,
+        cluster or asked.resolved.cluster,
         asked.workload,
         calibration=asked.resolved.calibration,
         constraints=asked.limits,
-        search_space=asked.space,
+        search_space=space or asked.space,
         routing=asked.resolved.routing,
         prefill=asked.prefill,
+        served=served,
+    )
+
+
+def least_energy_of(asked: PlanInputs) -> tuple[Plan, tuple[Tried, ...]]:
+    """The plan of a question with the least energy of an output token, and the power caps that were tried."""
+    from rackline.search.least_energy import least_energy
+
+    return least_energy(
+        asked.resolved.cluster, asked.space, lambda on, space, served: searched(asked, on, space, served=served)
     )
 
 

@@ -50,6 +50,7 @@ def workload_of(question: PlanQuestion, media_tokens: int) -> Workload:
     """
     from rackline.serving.workload import Workload
 
+    hit = _cache_hit(question)
     files = [name for name in ("mix", "trace") if getattr(question, name) is not None]
     given = [*files, *(name for name in ("input", "output") if getattr(question, name) is not None)]
     if files and len(given) > 1:
@@ -57,15 +58,32 @@ def workload_of(question: PlanQuestion, media_tokens: int) -> Workload:
     if files:
         mixture = mixture_of_file(question.mix) if question.mix is not None else mixture_of_trace(question.trace or "")
         mixture = replace(mixture, input_len=mixture.input_len + media_tokens)
-        return Workload.of_mixture(mixture, si(question.cache_hit))
+        return Workload.of_mixture(mixture, hit)
     for name in ("input", "output"):
         if name not in given:
             raise InputError(what=name, given="nothing", allowed="tokens per request, such as 2k")
     return Workload(
         input_len=(si(question.input) or 1.0) + media_tokens,
         output_len=si(question.output) or 2.0,
-        cache_hit=si(question.cache_hit),
+        cache_hit=hit,
     )
+
+
+def _cache_hit(question: PlanQuestion) -> float:
+    """Share of the prompts that is cached: as given, or as the prefixes of the trace come again.
+
+    Raises:
+        InputError: an expiry without a trace, or beside a share.
+    """
+    if question.cache_ttl is None:
+        return si(question.cache_hit)
+    if question.trace is None:
+        raise InputError(what="cache_ttl", given=question.cache_ttl, allowed="only with `trace`, whose prefixes expire")
+    if si(question.cache_hit):
+        raise InputError(what="cache_hit", given=question.cache_hit, allowed="only without `cache_ttl`, which gives it")
+    from rackline.api.repeats import reuse_in
+
+    return float(reuse_in(question.trace).hit_share(ttl_s=si(question.cache_ttl)))
 
 
 def plan_question_of(question: Question, **more: Any) -> PlanQuestion:

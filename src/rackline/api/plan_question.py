@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rackline.api import fields as shared
 from rackline.api.draft import DraftQuestion
-from rackline.api.option import Quantity, limit, option
+from rackline.api.option import MOST_SECONDS, Quantity, limit, option
 
 if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Settings, Texts
@@ -60,11 +60,31 @@ class PlanQuestion(DraftQuestion):
     )
     calibration: CalibrationLike = field(default="auto", metadata=shared.CALIBRATION)
     memory_fraction: Quantity = field(default="0.9", metadata=shared.MEMORY_FRACTION)
+    power_cap: Quantity | None = field(default=None, metadata=shared.POWER_CAP)
+    objective: str = field(
+        default="dollars",
+        metadata=option(
+            "text",
+            "what is least within the limits: dollars, or joules of an output token, for which power caps and layouts "
+            "are compared by energy",
+            choices=("dollars", "joules"),
+        ),
+    )
     any_layout: bool = field(
         default=False,
         metadata=option("switch", "allow layouts and schedulers that the serving engine does not support"),
     )
     cache_hit: Quantity = field(default="0", metadata=shared.CACHE_HIT)
+    cache_ttl: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "seconds",
+            "with `trace`: the cache hit rate of its prefixes if each is kept this long after its last use, such as "
+            "5min",
+            unit="s",
+            maximum=MOST_SECONDS,
+        ),
+    )
     routing: str | None = field(default=None, metadata=shared.ROUTING)
     price: Quantity | None = field(default=None, metadata=shared.PRICE)
     rent: str | None = field(default=None, metadata=shared.RENT)
@@ -114,6 +134,7 @@ class PlanQuestion(DraftQuestion):
     requests: Quantity | None = field(default=None, metadata=shared.REQUESTS)
     users: Quantity | None = field(default=None, metadata=shared.USERS)
     think_time: Quantity | None = field(default=None, metadata=shared.within(shared.THINK_TIME, shared.FLEET))
+    pue: Quantity = field(default="1", metadata=shared.within(shared.PUE, shared.FLEET))
     peak_over_mean: Quantity | None = field(default=None, metadata=shared.PEAK_OVER_MEAN)
     offline_share: Quantity | None = field(
         default=None,

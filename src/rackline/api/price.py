@@ -80,6 +80,7 @@ class PriceQuestion(MediaQuestion):
         metadata=option("seconds", "lifetimes of cache writes, such as 5min,1h", unit="s", maximum=1e10, several=True),
     )
     memory_fraction: Quantity = field(default="0.9", metadata=shared.MEMORY_FRACTION)
+    power_cap: Quantity | None = field(default=None, metadata=shared.POWER_CAP)
     margin_at: str = field(
         default="mean",
         metadata=option(
@@ -113,12 +114,7 @@ class PriceQuestion(MediaQuestion):
             zero=True,
         ),
     )
-    pue: Quantity = field(
-        default="1",
-        metadata=option(
-            "count", "power usage effectiveness: site power over IT power", unit="1", minimum=1.0, maximum=10.0
-        ),
-    )
+    pue: Quantity = field(default="1", metadata=shared.PUE)
     traffic: Quantity | None = field(default=None, metadata=shared.TRAFFIC)
     requests: Quantity | None = field(default=None, metadata=shared.REQUESTS)
     users: Quantity | None = field(default=None, metadata=shared.USERS)

@@ -242,6 +242,19 @@ def on_terms(question: Names, rack: Cluster) -> Cluster:
     return replace(rack, rented_chips=1) if getattr(question, "bill", None) == "used" else rack
 
 
+def capped(rack: Cluster, power_cap: Quantity | None) -> Cluster:
+    """The cluster with its chips set to keep below a power; unchanged without one.
+
+    Raises:
+        InputError: a power that the chip cannot be set to, or of a chip whose power is not known.
+    """
+    if power_cap is None:
+        return rack
+    from rackline.hardware import checked_cap
+
+    return replace(rack, chip=replace(rack.chip, power_cap_w=checked_cap(rack.chip, float(power_cap))))
+
+
 def named(question: Names, watch: Watch) -> tuple[AnyModel, Cluster]:
     """The model and the cluster that a question names, with its settings, terms and number of chips.
 
@@ -255,7 +268,8 @@ def named(question: Names, watch: Watch) -> tuple[AnyModel, Cluster]:
         settings=getattr(question, "set", None),
         lookup=lookup_of(question, watch),
     )
-    rack, chips = on_terms(question, rack), getattr(question, "chips", None)
+    rack = capped(on_terms(question, rack), getattr(question, "power_cap", None))
+    chips = getattr(question, "chips", None)
     return model, rack if chips is None else rack.with_num_chips(int(chips))
 
 
@@ -348,6 +362,9 @@ def numbers_of(given: CalibrationLike, model: AnyModel, cluster: Cluster, watch:
     """The numbers of a name or file on a chip; for "auto" those of the stack that serves the model best there."""
     if given != "auto":
         return calibration_of(given, cluster.chip)
+    if cluster.calibration:
+        watch.takes(f"calibration {cluster.calibration}, which comes with {cluster.name} (--calibration)")
+        return calibration_of(cluster.calibration, cluster.chip)
     from rackline.search.stacks import usual_stack
 
     choice = usual_stack(model, cluster)

@@ -135,7 +135,18 @@ def _option_schema(one: Option, *, nullable: bool) -> dict[str, Any]:
             number["type"] = "integer"
         case "fraction":
             most = 1.0 if most is None else most
-        case "text" | "object" | "limit" | "seconds" | "count" | "rate" | "per_second" | "bytes" | "usd_per_hour":
+        case (
+            "text"
+            | "object"
+            | "limit"
+            | "seconds"
+            | "count"
+            | "rate"
+            | "per_second"
+            | "bytes"
+            | "usd_per_hour"
+            | "watts"
+        ):
             pass
         case _:
             assert_never(one.kind)

@@ -41,9 +41,12 @@ def rent_of(
     Raises:
         InputError: the cluster has no price, or no power where something was bought.
     """
+    from rackline.hardware import wall_w
     from rackline.pricing import Rent, purchase_usd_per_hour
 
     power = cluster.power_w_per_chip
+    if power is None and cluster.chip.power is not None:
+        power = wall_w(cluster, cluster.chip.power.limit_w)
     if purchase_usd is None:
         if cluster.usd_per_chip_hour is None:
             raise InputError(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rackline.arch import AnyModel
     from rackline.hardware import Cluster
     from rackline.parallel import Deployment, Layout
+    from rackline.search.energy import RunEnergy
     from rackline.serving.speculative import Speculation
     from rackline.serving.stack import Stack
     from rackline.simulation import CacheConfig, Handover, Pool, Requests, Result
@@ -85,6 +86,12 @@ class Server:
         front = self.prefill_replicas * self.prefill_chips
         share = front / self.chips if front else prompt_cost_share(result, self.pool)
         return result.usd_per_mtok(self.usd_per_s, share)
+
+    def energy(self, result: Result) -> RunEnergy | None:
+        """Power and energy of a run; None for separate pools, and where nothing ended or is known of the chips."""
+        from rackline.search.energy import run_energy
+
+        return None if self.prefill is not None else run_energy(result, self.pool, self.deployment, self.chips)
 
     def serve(
         self, requests: Requests, skip_bad: bool, progress: Served | None, *, keep_passes: bool = False

@@ -25,6 +25,7 @@ _TIMES: tuple[tuple[Literal["ttft_s", "tpot_s"], str], ...] = (("ttft_s", "TTFT"
 
 if TYPE_CHECKING:
     from rackline.report.figure import Figure
+    from rackline.search.energy import RunEnergy
     from rackline.search.rate_capacity import RateCapacity
     from rackline.simulation import Requests, Result, Slo
     from rackline.simulation.metrics import RunData
@@ -46,12 +47,17 @@ class Run:
     result: Result
     slo: Slo | None
 
-    json_keys: ClassVar = ("*summary",)
+    json_keys: ClassVar = ("*summary", "energy")
 
     @property
     def summary(self) -> RunData:
         """Percentiles, rates and costs in SI units."""
         return self.result.summary(self.slo, self.server.costs(self.result))
+
+    @property
+    def energy(self) -> RunEnergy | None:
+        """Power and energy; None for separate pools, and where nothing is known of the chips' power."""
+        return self.server.energy(self.result)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +111,21 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     data = {name: run.summary for name, run in found.runs.items()}
     yield run_report(data[ASKED], found.run.server.title(found.requests), elapsed_s=answer.elapsed_s)
     yield from use_lines(found.use)
+    yield from _energy_text(found.run)
     yield from _interval_text(found.run.server, data[ASKED])
     if len(data) > 1 or answer.question.compare:
         yield comparison_report(data)
+
+
+def _energy_text(run: Run) -> Iterable[Any]:
+    """Watts of a chip and of all machines, and joules."""
+    from rich.text import Text
+
+    from rackline.report.choice_report import energy_text
+
+    energy = run.energy
+    if energy is not None:
+        yield Text(f"power: {energy_text(energy)}")
 
 
 def _interval_text(server: Server, data: RunData) -> Iterable[Any]:

@@ -42,6 +42,10 @@ class SimulateQuestion(DraftQuestion):
     turns: Quantity | None = field(default=None, metadata=traffic.TURNS)
     think_time: Quantity = field(default="0s", metadata=traffic.THINK_TIME)
     system_prompt: Quantity = field(default="0", metadata=traffic.SYSTEM_PROMPT)
+    tool_calls: Quantity | None = field(default=None, metadata=traffic.TOOL_CALLS)
+    tool_time: Quantity = field(default="0s", metadata=traffic.TOOL_TIME)
+    tool_output: Quantity | None = field(default=None, metadata=traffic.TOOL_OUTPUT)
+    session_lengths: str = field(default="geometric", metadata=traffic.SESSION_LENGTHS)
     high_priority_share: Quantity = field(default="0", metadata=traffic.HIGH_PRIORITY_SHARE)
     rate_scale: Quantity = field(default="1", metadata=traffic.RATE_SCALE)
     seed: Quantity = field(default="0", metadata=traffic.SEED)
@@ -216,6 +220,7 @@ class SimulateQuestion(DraftQuestion):
     )
     routing: str | None = field(default=None, metadata=shared.ROUTING)
     sampling: Sampling = field(default="greedy", metadata=shared.SAMPLING)
+    power_cap: Quantity | None = field(default=None, metadata=shared.POWER_CAP)
     price: Quantity | None = field(default=None, metadata=shared.PRICE)
     set: Settings | None = field(default=None, metadata=shared.SET)
     keep_passes: bool = field(

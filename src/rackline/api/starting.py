@@ -77,18 +77,28 @@ def write_manifests_of(starting: Starting, kind: str, path: Path) -> None:
     plan, best = starting.plan, starting.plan.best
     if best is None:
         raise InputError(what="launch_as", given=kind, allowed=f"a plan that has an answer; {plan.reason}")
-    commands = starting.commands(engine_version(starting.stack) if kind == "dynamo" else "")
+    of_dynamo = kind == "dynamo"
+    commands = starting.commands(engine_version(starting.stack) if of_dynamo else "", leftover=not of_dynamo)
     prefill = starting.prefill_cluster or plan.cluster
     places = [prefill if command.role == "prefill" else plan.cluster for command in commands]
     name = f"{plan.model.name}-{plan.cluster.name}"
     make = dynamo_manifests if kind == "dynamo" else kubernetes_manifests
     documents = make(commands, places, name)
+    beside = best.leftover
+    left = (
+        f"{beside.num_chips} paid chips stay free: Dynamo's graph has one kind of worker for both, the manifests of "
+        "Kubernetes an engine for them as well"
+        if of_dynamo and beside is not None
+        else ""
+    )
     replicas = ", ".join(f"{one.replicas} x {one.chips_per_replica} chips ({one.role})" for one in commands)
+    rate = best.requests_per_s if of_dynamo else best.requests_per_s_with_leftover
     about = [
         f"{plan.model.name} on {best.num_chips} chips of {plan.cluster.name}: {replicas}",
-        f"expected: {best.requests_per_s:.3g} requests/s of {plan.workload.input_len:.0f} + "
+        f"expected: {rate:.3g} requests/s of {plan.workload.input_len:.0f} + "
         f"{plan.workload.output_len:.0f} tokens, time to first token {best.ttft_s:.3g} s, "
         f"{best.tpot_s * 1e3:.3g} ms per output token",
         "network devices (RDMA) and volumes that keep the weights are the cluster's own: add them to the pods",
     ]
-    write_manifests(path, documents, [*about, *filter(None, [routing_note(commands) if kind == "kubernetes" else ""])])
+    notes = [left, "" if of_dynamo else routing_note(commands)]
+    write_manifests(path, documents, [*about, *filter(None, notes)])

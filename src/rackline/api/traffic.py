@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rackline.api.option import Quantity
     from rackline.api.simulate_question import SimulateQuestion
-    from rackline.simulation import CacheRules, Requests, Slo, TierSpec
+    from rackline.simulation import CacheRules, Requests, Sessions, Slo, TierSpec
     from rackline.simulation.traces import TimeUnit
     from rackline.simulation.workloads import AnyLengths, Spread
 
@@ -25,7 +25,26 @@ _LIMITS = ("ttft", "tpot", "e2e")
 _USUAL_REQUESTS = 1000
 
 
-class Traffic(Protocol):
+class Talks(Protocol):
+    """The options of a question on conversations and agents."""
+
+    @property
+    def turns(self) -> Quantity | None: ...
+    @property
+    def think_time(self) -> Quantity: ...
+    @property
+    def system_prompt(self) -> Quantity: ...
+    @property
+    def tool_calls(self) -> Quantity | None: ...
+    @property
+    def tool_time(self) -> Quantity: ...
+    @property
+    def tool_output(self) -> Quantity | None: ...
+    @property
+    def session_lengths(self) -> str: ...
+
+
+class Traffic(Talks, Protocol):
     """The options of traffic, in a question that has them."""
 
     @property
@@ -46,12 +65,6 @@ class Traffic(Protocol):
     def mix(self) -> str | None: ...
     @property
     def arrival_cv(self) -> Quantity: ...
-    @property
-    def turns(self) -> Quantity | None: ...
-    @property
-    def think_time(self) -> Quantity: ...
-    @property
-    def system_prompt(self) -> Quantity: ...
     @property
     def rate_scale(self) -> Quantity: ...
     @property
@@ -134,7 +147,7 @@ def _recorded(question: Traffic, trace: str) -> Requests:
 def _made(question: Traffic, media_tokens: int) -> Requests:
     import numpy as np
 
-    from rackline.simulation import closed_loop_of, conversations, open_arrivals
+    from rackline.simulation import closed_loop_of, open_arrivals
 
     if (question.rate is None) == (question.users is None):
         given = "neither" if question.rate is None else "both"
@@ -146,16 +159,8 @@ def _made(question: Traffic, media_tokens: int) -> Requests:
     if question.users is not None:
         return closed_loop_of(rng, number, count(question.users), lengths, think_s=think_s)
     rate = _rate(str(question.rate))
-    if question.turns is not None:
-        return conversations(
-            rng,
-            number,
-            rate,
-            lengths,
-            turns=si(question.turns),
-            think_s=think_s,
-            system_tokens=int(si(question.system_prompt)),
-        )
+    if question.turns is not None or question.tool_calls is not None or question.tool_output is not None:
+        return sessions_of(question).draw(rng, number, rate, lengths)
     return open_arrivals(
         rng,
         number,
@@ -164,6 +169,31 @@ def _made(question: Traffic, media_tokens: int) -> Requests:
         arrival_cv=si(question.arrival_cv),
         diurnal_amplitude=si(question.diurnal_amplitude),
         high_priority_share=si(question.high_priority_share),
+    )
+
+
+def sessions_of(question: Talks) -> Sessions:
+    """How conversations and agents go on.
+
+    Raises:
+        InputError: results of tools without calls, or calls without results.
+    """
+    from rackline.simulation import Sessions
+
+    if question.turns is None:
+        name = "tool_calls" if question.tool_calls is not None else "tool_output"
+        raise InputError(what=name, given=getattr(question, name), allowed="only with `turns`")
+    if (question.tool_calls is None) != (question.tool_output is None):
+        missing = "tool_calls" if question.tool_calls is None else "tool_output"
+        raise InputError(what=missing, given="nothing", allowed="both `tool_calls` and `tool_output`, or neither")
+    return Sessions(
+        turns=si(question.turns) or 1.0,
+        tool_calls=si(question.tool_calls) or 0.0,
+        think_s=si(question.think_time),
+        tool_s=si(question.tool_time),
+        tool_tokens=si(question.tool_output) or 0.0,
+        system_tokens=int(si(question.system_prompt)),
+        same_length=question.session_lengths == "fixed",
     )
 
 

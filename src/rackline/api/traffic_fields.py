@@ -63,6 +63,22 @@ SYSTEM_PROMPT = option(
     maximum=1e7,
     group=_TRAFFIC,
 )
+TOOL_CALLS = option(
+    "count",
+    "agents: mean tool calls per turn, each followed by a request with its result",
+    unit="count",
+    zero=True,
+    maximum=1e4,
+    group=_TRAFFIC,
+)
+TOOL_TIME = option("seconds", "agents: mean time that a tool takes, such as 3s", unit="s", zero=True, group=_TRAFFIC)
+TOOL_OUTPUT = tokens("agents: mean tokens of a tool's result", group=_TRAFFIC)
+SESSION_LENGTHS = option(
+    "text",
+    "numbers of turns and tool calls: geometric around their means, or fixed for all conversations",
+    choices=("geometric", "fixed"),
+    group=_TRAFFIC,
+)
 HIGH_PRIORITY_SHARE = option(
     "fraction",
     "fraction of high-priority requests, for the policy priority",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from rackline.api import fields as shared
 from rackline.api.answer import Answer, SideFile, asks
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rackline.report.figure import Figure
     from rackline.search.train import TrainPlan
     from rackline.training.schedules.executor import Timeline
+
+LoraTargets = Literal["all", "attention", "qkv"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +121,32 @@ class TrainQuestion(ModelQuestion):
     lora: Quantity | None = field(
         default=None, metadata=whole("LoRA: train adapters of this rank and freeze the weights, such as 16")
     )
+    lora_targets: LoraTargets = field(
+        default="all",
+        metadata=option(
+            "text",
+            "products with adapters: all (attention and dense blocks), attention, or qkv",
+            choices=get_args(LoraTargets),
+        ),
+    )
+    frozen: str | None = field(
+        default=None,
+        metadata=option(
+            "text", "QLoRA: data type in which frozen weights are kept, nf4; that of the products by default"
+        ),
+    )
+    packed: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "count",
+            "mean length in tokens of the samples packed into a sequence, such as 200; attention stays within a sample",
+            unit="token",
+            minimum=1.0,
+            maximum=MOST_TOKENS,
+        ),
+    )
+    power_cap: Quantity | None = field(default=None, metadata=shared.POWER_CAP)
+    pue: Quantity = field(default="1", metadata=shared.PUE)
     price: Quantity | None = field(default=None, metadata=shared.PRICE)
     set: Settings | None = field(default=None, metadata=shared.SET)
 
@@ -245,7 +273,7 @@ def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
     from rackline.search.train import train_plan
     from rackline.search.train_evaluate import TrainJob
     from rackline.search.train_inputs import find_train_stack, read_recompute, read_schedules, whole_batch
-    from rackline.training.precision import train_precision
+    from rackline.training.precision import train_precision, with_frozen
     from rackline.training.runs import parse_train_layout
 
     if not isinstance(model, Model):
@@ -253,23 +281,33 @@ def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
     stack = find_train_stack(question.stack)
     load = si(question.expert_load)
     seq_len, asked = count(question.seq), si(question.global_batch)
+    rank = count(question.lora) or 0
+    if not rank and (question.frozen is not None or question.lora_targets != "all"):
+        given = question.frozen or question.lora_targets
+        name = "--frozen" if question.frozen else "--lora-targets"
+        allowed = "only with --lora, which freezes the weights"
+        raise InputError(what=name, given=given, allowed=allowed, nearest="--lora 16")
+    types = train_precision(question.precision, cluster.chip, question.optimizer, stack)
     job = TrainJob(
         model=model,
         cluster=cluster,
-        precision=train_precision(question.precision, cluster.chip, question.optimizer, stack),
+        precision=with_frozen(types, question.frozen) if question.frozen else types,
         stack=stack,
         calibration=calibration(stack.kernels, cluster.chip),
         global_batch_sequences=whole_batch(asked, seq_len, cluster.num_chips),
         seq_len=seq_len,
         mtp_layers=model.mtp_layers,
         expert_load=min(load, si(question.capacity_factor) or load),  # a capacity factor drops the rest
-        lora_rank=count(question.lora) or 0,
+        lora_rank=rank,
+        lora_targets=question.lora_targets,
+        packed_len=si(question.packed) or 0.0,
     )
     layout = layout_text(question.layout)
     with watch.moving("searching layouts, micro-batches, schedules and recomputation"):
         return train_plan(
             job,
             tokens=si(question.tokens),
+            pue=si(question.pue),
             asked_batch_tokens=asked,
             fixed=parse_train_layout(layout) if layout else {},
             schedules=read_schedules(texts(question.schedule), stack),

@@ -49,15 +49,15 @@ class Use:
 
 def use_lines(use: Use | None, *, full: bool = False) -> Iterable[Any]:
     """What a terminal shows of lengths and limits that nobody asked for; with their sources in full."""
-    from rich.text import Text
+    from rackline.report.prose import Prose
 
     if use is None or not use.text:
         return
     others = "" if use.asked else "; --for agents, summarise or batch has others"
-    yield Text(f"{use.text}{others}", style="dim")
+    yield Prose(f"{use.text}{others}", style="dim")
     if full:
         for source in dict.fromkeys(use.sources.values()):
-            yield Text(f"  {source}", style="dim")
+            yield Prose(f"  {source}", style="dim")
 
 
 def record_of(use: str | None) -> UseRecord:

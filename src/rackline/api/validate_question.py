@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rackline.api.option import LayoutLike, Texts
 
 LeftOut = Literal["model", "chip", "stack", "laboratory", "half", "source"]
-Format = Literal["vllm", "genai-perf", "aiperf", "inferencex"]
+Format = Literal["vllm", "genai-perf", "aiperf", "inferencex", "inference-perf", "guidellm"]
 _IMPORT = "Only with --import"
 
 
@@ -68,21 +68,26 @@ class ValidateQuestion(Question):
     write_stacks: str | None = field(
         default=None,
         metadata=option(
-            "text", "fit the training parameters to the training cases and write the training stacks to FOLDER"
+            "text",
+            "fit the training parameters to the training cases and write the training stacks to FOLDER",
+            output=True,
         ),
     )
     import_format: Format | None = field(
         default=None,
         metadata=option(
             "text",
-            f"import results of vllm bench serve, genai-perf, aiperf or InferenceX: {', '.join(get_args(Format))}",
+            f"import results of a load generator: {', '.join(get_args(Format))}; those that hold each request become "
+            "observed runs",
             flag="--import",
             choices=get_args(Format),
         ),
     )
     output: str | None = field(
         default=None,
-        metadata=option("text", "file for the imported cases; standard output by default", short="o", group=_IMPORT),
+        metadata=option(
+            "text", "file for the imported cases; standard output by default", short="o", group=_IMPORT, output=True
+        ),
     )
     model: str | None = field(
         default=None,

@@ -6,6 +6,7 @@ from __future__ import annotations
 MODULES = {
     "plan": "api.plan",
     "train": "api.train",
+    "rl": "api.rl",
     "simulate": "api.simulate",
     "explain": "api.explain",
     "fit": "api.fit",
@@ -18,6 +19,7 @@ MODULES = {
     "observe": "api.observe",
     "lecture": "api.lecture",
     "lab": "api.lab",
+    "measure": "api.measure",
     "chips": "api.chips",
     "clusters": "api.clusters",
     "models": "api.models",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from rackline.arch.shapes import Dim
@@ -63,14 +64,41 @@ class AppliedAdapter:
         base: model that it says it belongs to; may be empty.
         modules: that have a bottleneck.
         whole_params: of modules that are stored whole beside them [elements].
+        resident: adapters of this shape in memory, of which each request uses one [count].
+        touched: mean number of different ones that the sequences of a pass use [count].
     """
 
-    json_keys: ClassVar = ("name", "base", "modules", "whole_params", "total_params", "stored_bytes", "flop_per_token")
+    json_keys: ClassVar = (
+        "name",
+        "base",
+        "modules",
+        "whole_params",
+        "total_params",
+        "stored_bytes",
+        "flop_per_token",
+        "resident",
+        "touched",
+    )
 
     name: str
     base: str
     modules: tuple[AdaptedModule, ...]
     whole_params: int = 0
+    resident: int = 1
+    touched: float = 1.0
+
+    def used_by(self, sequences: float) -> AppliedAdapter:
+        """The same in a pass of some sequences that use the resident adapters alike.
+
+        touched = N · (1 - (1 - 1/N)^sequences)
+
+        Args:
+            sequences: of the pass [sequences].
+        """
+        if self.resident == 1:
+            return self
+        touched = -self.resident * math.expm1(sequences * math.log1p(-1.0 / self.resident))
+        return replace(self, touched=max(touched, 1.0))
 
     @property
     def total_params(self) -> int:
@@ -91,6 +119,7 @@ class AppliedAdapter:
         return (
             f"adapter {self.name}: {rank} on {len(self.modules)} kinds of modules, {self.total_params:,} parameters, "
             f"{size:,.1f} MB in bf16, {flop:,.1f} MFLOP per token"
+            f"{f'; {self.resident:,} in memory' if self.resident > 1 else ''}"
         )
 
     @property

@@ -200,7 +200,7 @@ class Kind:
 
     def kv_held_tokens(self, context_len: FloatLike) -> FloatLike:
         """What each token added."""
-        return np.asarray(context_len, dtype=float) * self.kv_entries_per_token
+        return context_len * self.kv_entries_per_token
 
     def expansion(self) -> Projection | None:
         """None: keys and values are cached as they are used."""
@@ -261,7 +261,7 @@ class Stateful(Kind):
 
     def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
         """0."""
-        return 0.0 * np.asarray(context_len, dtype=float)
+        return 0.0 * context_len
 
     def attention_pairs(self, chunk_tokens: FloatLike, prefix_tokens: FloatLike) -> FloatLike:
         """0: no pairs of tokens."""

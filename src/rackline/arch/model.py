@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from rackline.arch.attention import STATE_BYTES, Attention, Core
 from rackline.arch.ffn import DenseFfn, MoeFfn
 from rackline.arch.origin import Origin
@@ -311,7 +309,7 @@ class AggregateModel:
 
     def kv_bytes(self, context_len: FloatLike, bytes_per_element: float = 2.0) -> FloatLike:
         """KV cache bytes of one sequence [bytes]."""
-        return self.aggregate_kv_bytes_per_token * np.asarray(context_len, dtype=float)
+        return self.aggregate_kv_bytes_per_token * context_len
 
     def state_bytes(self) -> float:
         """0: nothing is known of states [bytes]."""
@@ -323,7 +321,7 @@ class AggregateModel:
 
     def flop_per_token(self, context_len: FloatLike) -> FloatLike:
         """2 FLOP per active parameter; the attention core is not known and left out (lecture C05) [FLOP]."""
-        return 2.0 * self.active_params + 0.0 * np.asarray(context_len, dtype=float)
+        return 2.0 * self.active_params + 0.0 * context_len
 
 
 AnyModel = Model | AggregateModel

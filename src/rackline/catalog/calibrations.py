@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rackline.catalog.base import CountOrZero, Evidence, Fraction, NonNegative, Record, SourcedRecord, Text
+from rackline.catalog.base import Count, CountOrZero, Evidence, Fraction, NonNegative, Record, SourcedRecord, Text
 
 KernelClass = Literal[
     "gemm",
@@ -118,21 +118,26 @@ class CalibrationRecord(SourcedRecord):
 
     Args:
         stack: Serving or training software it stands for; "any" when it is generic.
+        serving: Serving stack around these kernels, by name or as a file beside this one, where it does not have the
+            calibration's own name.
         description: What it is and when to use it.
         evidence: The weakest kind of evidence behind it.
         step_policy: How the rows of a pass combine: serial, overlap or blackboard.
         host_s_per_step: Host time that each step adds [s].
         separate_quantise: Data types of products whose activations the stack quantises in a kernel of its own.
+        context_block: Cached tokens of a sequence that attention reads are rounded up to a multiple of this [tokens].
         operation: One entry per chip, class and data type.
         collective: One entry per chip, class and group size.
     """
 
     stack: Text
+    serving: Text | None = None
     description: Text
     evidence: Annotated[Evidence, Field(strict=False)]
     step_policy: Literal["serial", "overlap", "blackboard"]
     host_s_per_step: NonNegative = 0.0
     separate_quantise: tuple[Text, ...] = ()
+    context_block: Count = 1
     operation: tuple[OperationRecord, ...] = ()
     collective: tuple[CollectiveRecord, ...] = ()
 

@@ -66,7 +66,8 @@ def folder(kind: str) -> Traversable:
 def find(kind: Kind, name: str) -> Traversable:
     """Return the file of a name; only alias look-ups open other files, and then only their headers.
 
-    A chip's name stands for its usual machine where a cluster is asked for.
+    A chip's name stands for its usual machine where a cluster is asked for. A name that the catalogue does not have
+    stands for the file of that name in the working folder.
     """
     if not name.endswith(".toml") and len(name) <= _LONGEST_NAME:
         if _CANONICAL.match(name) and (path := folder(kind).joinpath(f"{name}.toml")).is_file():
@@ -78,6 +79,9 @@ def find(kind: Kind, name: str) -> Traversable:
     user_file = Path(name)
     if (name.endswith(".toml") or "/" in name) and _exists(user_file):
         return user_file
+    beside = Path(f"{name}.toml")
+    if _CANONICAL.match(name) and len(name) <= _LONGEST_NAME and not name.endswith(".toml") and _exists(beside):
+        return beside
     if name.endswith(".toml"):
         near = nearest_names(Path(name).stem[:_LONGEST_NAME], names(kind), 1)
         raise UnknownNameError(

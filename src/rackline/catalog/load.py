@@ -22,6 +22,7 @@ from rackline.catalog.index import SINGULAR, Kind, canonical_name, find, folder,
 from rackline.catalog.launch_rules import LaunchRulesRecord
 from rackline.catalog.laws import LawRecord
 from rackline.catalog.lines import line_of
+from rackline.catalog.machine_file import is_machine, part_of_machine
 from rackline.catalog.memory_tiers import MemoryRecord
 from rackline.catalog.orchestrators import OrchestratorRecord
 from rackline.catalog.overrides import apply_overrides, keys_of_table, settable_keys
@@ -231,6 +232,9 @@ def _read(kind: Kind, model: type[R], path: Traversable, name: str, overrides: M
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         given = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "tables nested too deeply"
         raise CatalogError(what="TOML syntax", given=given, allowed="valid TOML", where=where) from None
+    if is_machine(data):
+        record = part_of_machine(data, kind, path.name, where)
+        return record_from_mapping(model, record, where=f"{where}, [{SINGULAR[kind]}]", overrides=overrides)
     return record_from_mapping(model, data, where=where, text=text, overrides=overrides)
 
 

@@ -83,6 +83,26 @@ class RentRecord(Record):
     date: Date
 
 
+class PowerRecord(Record):
+    """What a chip draws for what it does; `rackline.hardware.ChipPower` has the equation.
+
+    Args:
+        idle_w: With a loaded program that waits [W].
+        busy_w: In addition, while a kernel runs on the chip [W].
+        converting_w: In addition, while a kernel scales or converts weights outside of the matrix units [W].
+        joules_per_flop: Of a bf16 matrix product; other types in proportion to their bits [J/FLOP].
+        joules_per_hbm_byte: Read or written, with the way across the chip [J/byte].
+        joules_per_link_byte: Sent to another chip [J/byte].
+    """
+
+    idle_w: Positive
+    busy_w: NonNegative
+    converting_w: NonNegative
+    joules_per_flop: NonNegative
+    joules_per_hbm_byte: NonNegative
+    joules_per_link_byte: NonNegative
+
+
 class ChipRecord(SourcedRecord):
     """One accelerator.
 
@@ -96,7 +116,8 @@ class ChipRecord(SourcedRecord):
         hbm_bytes_per_s: Peak memory bandwidth [bytes/s].
         cores: Streaming multiprocessors or compute units [count].
         l2_bytes: Last-level cache [bytes].
-        power_w: Rated power of the chip alone [W].
+        power_w: Rated power of the chip alone, its default limit [W].
+        power: What it draws for what it does; that of a chip of its generation where nothing is said.
         inline_ecc: Whether check bits are kept in and moved through the memory itself, a sixteenth of it.
         usd_per_chip_hour: The price that is used unless another kind is asked for [USD/hour].
         rent_kind: Of which kind that price is.
@@ -114,6 +135,7 @@ class ChipRecord(SourcedRecord):
     cores: Count | None = None
     l2_bytes: Positive | None = None
     power_w: Positive | None = None
+    power: PowerRecord | None = None
     inline_ecc: bool = False
     usd_per_chip_hour: Positive | None = None
     rent_kind: RentKind | None = None
@@ -174,12 +196,15 @@ class ClusterRecord(SourcedRecord):
         num_chips: Chips of one unit; what a plan uses unless told otherwise [count].
         levels: scale_up, then optionally scale_out.
         usd_per_chip_hour: A dated price [USD/hour].
-        power_w_per_chip: All-in power with host, network and cooling, per chip [W].
+        power_w_per_chip: All-in power with host, network and cooling, per chip, as its nameplate says [W].
+        host_w_per_chip: Power of host, fans and switches of the machine, per chip [W].
+        supply_efficiency: Power behind the machine's supplies over power at the wall [1].
         chips_per_rack: Chips in one rack; the scale-up size where nothing else is said [count].
         chips_per_host: Chips that one operating system holds; the scale-up size up to 8, else 4, where nothing else is
             said [count].
         rented_chips: Chips of the smallest unit that one rents: a host, a tray, a slice; those of a host where nothing
             else is said [count].
+        calibration: Calibration of what runs there, by name or as a file beside this one, which `auto` takes.
     """
 
     chip: Text
@@ -187,9 +212,12 @@ class ClusterRecord(SourcedRecord):
     levels: Annotated[tuple[LevelRecord, ...], Field(min_length=1)]
     usd_per_chip_hour: Positive | None = None
     power_w_per_chip: Positive | None = None
+    host_w_per_chip: Positive | None = None
+    supply_efficiency: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     chips_per_rack: Count | None = None
     chips_per_host: Count | None = None
     rented_chips: Count | None = None
+    calibration: Text | None = None
 
     @model_validator(mode="after")
     def _levels_are_ordered(self) -> Self:

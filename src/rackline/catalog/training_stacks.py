@@ -65,10 +65,11 @@ class TrainingStackRecord(SourcedRecord):
         flash_attention: Whether attention is one fused kernel.
         gemm_slowdown: Products in a step over products alone, by generation and data type.
         expert_slowdown: The same for grouped products of experts, beyond gemm_slowdown, by generation.
-        flash_forward: Fused attention in a step over the kernel of serving, forward [1].
-        flash_backward: The same for the backward pass, whose kernel reaches less of the peak [1].
-        flash_since_hopper: Fused attention of this stack over the newest kernels, from Hopper on: FlashAttention-2 does
-            not use the asynchronous units [1].
+        flash_forward: FlashAttention-2 in a step over the kernel of serving, forward: on chips before Hopper, and on
+            later ones where `flash_since_hopper` is above 1 [1].
+        flash_backward: The backward pass of fused attention over that, as its kernel reaches less of the peak [1].
+        flash_since_hopper: FlashAttention-2 over the newest kernels, from Hopper on, as it does not use the
+            asynchronous units; 1 for stacks that have the newest kernels [1].
         sequence_parallel: Whether what lies between tensor-parallel blocks is spread over tp as well.
         elementwise: Bytes of small kernels over those of perfectly fused ones [1].
         quantise: Bytes of casts over those of one pass [1].

@@ -16,6 +16,7 @@ from cyclopts import Group, Parameter
 from rackline.api.answer import Answer, SideFile, Verb, Verbatim, answer_of, find_verb
 from rackline.api.option import Option
 from rackline.api.question import Question, options, written_defaults
+from rackline.api.spelling import flag_of
 from rackline.api.watch import Computed, Counted, Served, Watch
 from rackline.cli.help import USUAL
 from rackline.cli.screen import (
@@ -182,11 +183,6 @@ def show(found: Answer[Any, Any], *, json: bool) -> None:
             out.print(part)
 
 
-def flag_of(name: str, option: Option) -> str:
-    """The long flag of an option; an argument has none."""
-    return "" if option.positional else option.flag or f"--{name.replace('_', '-')}"
-
-
 def spoken(error: InputError, verb: Verb[Any, Any]) -> InputError:
     """An error that names fields, with the flags in their place."""
     flags = {key: flag_of(key, one) or key for key, one in {**options(verb.question), **_outputs(verb)}.items()}
@@ -282,7 +278,7 @@ def _parameter(name: str, option: Option, usual: Mapping[str, Any]) -> inspect.P
             listed = True
         case "text" | "object" | "limit":
             pass
-        case "seconds" | "count" | "whole" | "fraction" | "rate" | "per_second" | "bytes" | "usd_per_hour":
+        case "seconds" | "count" | "whole" | "fraction" | "rate" | "per_second" | "bytes" | "usd_per_hour" | "watts":
             pass
         case _:
             assert_never(option.kind)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Decide": ("plan", "compare", "price", "tiers", "train", "budget"),
+    "Decide": ("plan", "compare", "price", "tiers", "train", "rl", "budget"),
     "Explore": ("sweep", "sweep-show"),
     "Understand": ("explain", "fit", "simulate", "encode", "infer-prices"),
-    "Measure": ("observe", "validate", "calibrate"),
+    "Measure": ("measure", "observe", "validate", "calibrate"),
     "Learn": ("lecture", "lab", "web"),
     "Catalogue": ("models", "chips", "clusters", "memory", "new"),
     "Programs": ("ask", "schema"),
@@ -24,12 +24,14 @@ COMMANDS: Mapping[str, str] = {
     "tiers": "Where to keep the KV cache of a prompt, and for how long.",
     "price": "What to charge: input, output, cache, batch, fast modes.",
     "infer-prices": "What public prices reveal: parameters, KV bytes, batches.",
+    "rl": "A step of reinforcement learning: split, layouts, time, cost.",
     "budget": "How large a model to train, on how many tokens.",
     "validate": "Compare predictions with measured cases.",
-    "calibrate": "Fit calibrations to tables of measured operations.",
+    "calibrate": "Fit calibrations to measured operations or observed runs.",
     "observe": "Send a load to a live server and record each token.",
     "lecture": "Check the lecture's claims, and where they stop holding.",
     "lab": "Run the lecture's mechanisms at small scale, and measure them.",
+    "measure": "Measure this machine and an engine; a file for --on.",
     "web": "The page with its figures, and the HTTP API, on this machine.",
     "chips": "The chips, or one with the sources of its numbers.",
     "clusters": "The clusters, or one with the sources of its numbers.",
@@ -48,6 +50,7 @@ COMMANDS: Mapping[str, str] = {
 USUAL: Mapping[str, tuple[str, ...]] = {
     "plan": ("on", "input", "output", "tpot", "ttft", "chips", "precision", "layout", "traffic", "launch", "set"),
     "train": ("seq", "chips", "tokens", "precision", "layout", "recompute", "set"),
+    "rl": ("prompts", "generations", "input", "output", "longest", "algorithm", "mode", "chips", "steps", "set"),
     "simulate": ("rate", "users", "trace", "requests", "input", "output", "slo", "capacity", "layout", "chips",
                  "precision"),
     "explain": ("layout", "prefill", "precision", "calibration", "set"),
@@ -89,6 +92,13 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
     rackline plan llama-3.1-70b --on dgx-h200 --input 2k --output 500 \\
       --what-if hbm_bandwidth=3TB/s:12TB/s:4 --plot what-if.svg
     rackline plan ./config.json --on dgx-h200 --input 4k --output 1k --json
+""",
+    "rl": """Examples:
+
+    rackline rl qwen3-32b --on gb200-nvl72 --chips 32 --prompts 64 \\
+      --generations 32 --output 3k --longest 4k --mode one-step-off
+    rackline rl llama-3.1-8b --on dgx-h100 --chips 16 --mode async \\
+      --staleness 4 --in-flight --plot step.svg
 """,
     "train": """Examples:
 
@@ -170,6 +180,14 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
     rackline calibrate gemm.csv moe.csv collective.csv -o calibration.toml
     rackline plan llama-3.1-70b --on dgx-h100 \\
       --input 1k --output 500 --calibration ./calibration.toml
+    rackline calibrate --from observed.jsonl -o mine.toml
+    rackline validate observed-later.jsonl --calibration mine
+""",
+    "measure": """Examples:
+
+    rackline measure
+    rackline measure --engine llama.cpp --dtype bf16 -o laptop.toml
+    rackline explain qwen3-0.6b --on my-machine.toml --batch 4 --context 1k
 """,
     "lab": """Examples:
 

@@ -2,28 +2,71 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from rackline.errors import InputError
 
+_MOST_WORKERS = 64
+
 
 def web(
     *,
-    host: Annotated[str, Parameter(help="address to listen on")] = "127.0.0.1",
-    port: Annotated[int, Parameter(help="port; 0 for any that is free")] = 8321,
+    port: Annotated[str, Parameter(help="port to listen on; 0 takes any that is free")] = "8321",
     browser: Annotated[bool, Parameter(help="open the page in the browser")] = True,
+    workers: Annotated[
+        str | None, Parameter(help="processes that answer; one for each core, and at least 2, by default")
+    ] = None,
+    host: Annotated[
+        str, Parameter(help="address to listen on; any but the default lets others ask this machine")
+    ] = "127.0.0.1",
+    name: Annotated[
+        list[str] | None,
+        Parameter(help="name under which others reach it, such as that of a proxy; may be repeated", negative=()),
+    ] = None,
+    export: Annotated[
+        str | None, Parameter(help="write the page to a folder that works without a server, and end")
+    ] = None,
 ) -> None:
-    """Serve the page and the HTTP API on this machine, until Ctrl-C."""
+    """Serve the page and the HTTP API on this machine, until Ctrl-C; or write the page to a folder."""
+    from rackline.processes import usable_cores
+    from rackline.units import parse_whole
+
     try:
+        if export is not None:
+            _export(export)
+            return
         from rackline.web.serve import serve
+        from rackline.web.settings import Settings
     except ModuleNotFoundError as error:
         raise InputError(
             what="rackline web",
             given=f"no {error.name}",
             allowed="with the extra web (pip install 'rackline[web]')",
         ) from None
-    from rackline.web.settings import Settings
+    num = max(usable_cores(), 2)
+    settings = Settings(
+        host=host,
+        port=int(parse_whole(port, name="--port", minimum=0, maximum=65535, zero_allowed=True)),
+        workers=num if workers is None else int(parse_whole(workers, name="--workers", maximum=_MOST_WORKERS)),
+        names=tuple(name or ()),
+    )
+    if not settings.is_local:
+        print(
+            f"warning: anyone who reaches {host} can ask this server: it has no log-in and no encryption; put a proxy "
+            "with both in front of it",
+            file=sys.stderr,
+        )
+    serve(settings, browser=browser)
 
-    serve(Settings(host=host, port=port), browser=browser)
+
+def _export(folder: str) -> None:
+    """Write the page, with a bar for its data files."""
+    from rackline.cli.screen import counting, screen
+    from rackline.web.export import export
+
+    with counting("writing the page", "written") as tell:
+        files = export(folder, tell)
+    screen().print(f"{len(files)} files written; open {files[-1]}")

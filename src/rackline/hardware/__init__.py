@@ -4,12 +4,14 @@ from rackline.hardware.chip import Chip, chip, chip_from_record
 from rackline.hardware.fabric import Cluster, FabricLevel, cluster, cluster_from_record
 from rackline.hardware.memory import MemoryTier, hbm_of, memory_tier, tier_from_record
 from rackline.hardware.paths import FatTree, Path, fat_tree, path_between, scale_out_path, scale_up_path, torus_hops
+from rackline.hardware.power import ChipPower, checked_cap, drawn_w, wall_w
 from rackline.hardware.racks import RackBill, rack_bill, scale_up_cables, scale_up_switches
 from rackline.hardware.renting import billed_chips, paid_share, replicas, taken_chips
 from rackline.hardware.rents import Rent, parse_rent_kind, rent_of, rented
 
 __all__ = [
     "Chip",
+    "ChipPower",
     "Cluster",
     "FabricLevel",
     "FatTree",
@@ -18,10 +20,12 @@ __all__ = [
     "RackBill",
     "Rent",
     "billed_chips",
+    "checked_cap",
     "chip",
     "chip_from_record",
     "cluster",
     "cluster_from_record",
+    "drawn_w",
     "fat_tree",
     "hbm_of",
     "memory_tier",
@@ -39,4 +43,5 @@ __all__ = [
     "taken_chips",
     "tier_from_record",
     "torus_hops",
+    "wall_w",
 ]

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from rackline.catalog import ChipRecord, RentKind, Source, chip_record
 from rackline.errors import PrecisionError, nearest_names
+from rackline.hardware.power import ChipPower, peak_16_bit
 
 RENT_KINDS: dict[RentKind, str] = {
     "on_demand": "on demand",
@@ -35,6 +36,8 @@ class Chip:
         cores: Streaming multiprocessors or compute units, or None [count].
         l2_bytes: Last-level cache, or None [bytes].
         power_w: Rated power of the chip alone, or None [W].
+        power: What it draws for what it does; None where nothing was measured on its generation.
+        power_cap_w: Power that it is set to keep below, or None for its rated power [W].
         inline_ecc: Whether check bits are kept in and moved through the memory itself.
         usd_per_chip_hour: Dated rental price, or None [USD/hour].
         rent_kind: Kind of that price, or None where it is not known.
@@ -53,6 +56,8 @@ class Chip:
     cores: int | None = None
     l2_bytes: float | None = None
     power_w: float | None = None
+    power: ChipPower | None = None
+    power_cap_w: float | None = None
     inline_ecc: bool = False
     usd_per_chip_hour: float | None = None
     rent_kind: RentKind | None = None
@@ -111,6 +116,16 @@ class Chip:
         return self.flop_per_s(dtype) / self.hbm_bytes_per_s
 
     @property
+    def peak_16_bit(self) -> float:
+        """Peak of matrix products as if of 16 bits: the highest rate times bits over 16 [FLOP/s].
+
+        >>> from rackline.hardware import chip
+        >>> chip("tpu-v5e").peak_16_bit == chip("tpu-v5e").flop_per_s("bf16")
+        True
+        """
+        return peak_16_bit(self.peak_flop_per_s)
+
+    @property
     def program_bytes(self) -> float:
         """Memory available to programs: hbm_bytes - driver_bytes [bytes]."""
         return max(self.hbm_bytes - self.driver_bytes, 0.0)
@@ -140,6 +155,7 @@ def chip_from_record(record: ChipRecord) -> Chip:
         cores=record.cores,
         l2_bytes=record.l2_bytes,
         power_w=record.power_w,
+        power=ChipPower.of_record(record),
         inline_ecc=record.inline_ecc,
         usd_per_chip_hour=record.usd_per_chip_hour,
         rent_kind=record.rent_kind,

@@ -59,11 +59,14 @@ class Cluster:
         num_chips: Chips in use [count].
         levels: scale_up, then optionally scale_out.
         usd_per_chip_hour: Dated price, or None [USD/hour].
-        power_w_per_chip: All-in power per chip, or None [W].
+        power_w_per_chip: All-in power per chip as its nameplate says, or None [W].
+        host_w_per_chip: Power of host, fans and switches of the machine, per chip, or None [W].
+        supply_efficiency: Power behind the machine's supplies over power at the wall, or None [1].
         chips_per_rack: Chips in one rack; None where a rack holds one scale-up domain [count].
         host_chips: Chips that one operating system holds [count].
         rented_chips: Chips of the smallest unit that one rents [count].
         rent: Kind and date of the price in words; empty where it was given.
+        calibration: Calibration that `auto` takes there, by name or file; empty where the chip decides.
         sources: Where the numbers come from.
     """
 
@@ -74,10 +77,13 @@ class Cluster:
     full_name: str = ""
     usd_per_chip_hour: float | None = None
     power_w_per_chip: float | None = None
+    host_w_per_chip: float | None = None
+    supply_efficiency: float | None = None
     chips_per_rack: int | None = None
     host_chips: int = 8
     rented_chips: int = 1
     rent: str = ""
+    calibration: str = ""
     sources: tuple[Source, ...] = field(default=(), repr=False, hash=False)
 
     @property
@@ -153,9 +159,12 @@ def cluster_from_record(record: ClusterRecord, of: Chip) -> Cluster:
         usd_per_chip_hour=usd,
         rent=RENT_KINDS[of.rent_kind] if known and of.rent_kind is not None else "",
         power_w_per_chip=record.power_w_per_chip,
+        host_w_per_chip=record.host_w_per_chip,
+        supply_efficiency=record.supply_efficiency,
         chips_per_rack=record.chips_per_rack,
         host_chips=host,
         rented_chips=record.rented_chips or host,
+        calibration=record.calibration or "",
         sources=record.sources + of.sources,
     )
 
@@ -202,4 +211,5 @@ def cluster(name: str, overrides: Mapping[str, object] | None = None) -> Cluster
                 nearest=near[0] if near else None,
             )
     made_of = chip_record(chip_name, overrides=of_chip) if of_chip else bare_chip
-    return cluster_from_record(record, chip_from_record(made_of))
+    found = cluster_from_record(record, chip_from_record(made_of))
+    return dataclasses.replace(found, calibration=resolve_beside(found.calibration, name))

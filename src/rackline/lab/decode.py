@@ -1,59 +1,41 @@
 """Decoding with a KV cache: the three regimes of a step, on the machine at hand (lecture C02 to C17, C101).
 
 A step reads all weights once and the cache of every sequence, and multiplies each token with all weights. So its time
-is flat while the weights are read, rises with the sequences' caches, and rises with the work of the tokens. Four
-numbers of the machine are fitted to five of its steps: time of a call, products' rate, bandwidth of weights and of the
-cache. All other steps are predicted from the amounts in the pass table.
+is flat while the weights are read, rises with the sequences' caches, and rises with the work of the tokens. Steps are
+those of the engine that `rackline measure` uses: its calibration is fitted to five of them, near to what the machine
+reaches without it, and predicts the others by the pass table.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.optimize import least_squares
 
 from rackline.lab.compiled import Compiled, compiled_cost
 from rackline.lab.experiment import Curve, Experiment, Reading, Setup
+from rackline.lab.measurement.engine import Limits, Scheduler, Work, batch_of
+from rackline.lab.measurement.fitted import fitted
+from rackline.lab.measurement.jax_engine import JaxEngine
+from rackline.lab.measurement.machine import peaks_of
+from rackline.lab.measurement.measured import deployment_on, device_of, timed
+from rackline.lab.measurement.rates import measured_rates
+from rackline.lab.measurement.workers.worker import Clock
 from rackline.lab.this_machine import deployment_of, model_of
-from rackline.lab.transformer import Cache, Params, Shape, decode_step, init, logits, prefill
+from rackline.lab.transformer import Cache, Shape, decode_step, init, logits, prefill
 from rackline.passes import Batch
 
 SHAPE = Shape(num_layers=6, d_model=512, num_q_heads=8, num_kv_heads=2, head_dim=64, d_ff=2048, vocab_size=2048)
 SMALL = Shape()
 BATCHES, CONTEXTS = (1, 4, 16, 64), (64, 256, 1024)
+POINTS = tuple((batch_size, context_len) for batch_size in BATCHES for context_len in CONTEXTS)
 FITTED = ((1, 64), (64, 64), (1, 1024), (64, 1024), (16, 256))
 
 Point = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """What a decode step of this engine reaches on this machine.
-
-    Args:
-        call_s: time of a step that does nothing [s].
-        flop_per_s: of products [FLOP/s].
-        weight_bytes_per_s, cache_bytes_per_s: bandwidth of products and of attention [bytes/s].
-    """
-
-    call_s: float
-    flop_per_s: float
-    weight_bytes_per_s: float
-    cache_bytes_per_s: float
-
-    def step_s(self, point: Point) -> float:
-        """Time of a decode step: products as long as their slower resource, then attention [s]."""
-        flop, weights, cache = amounts(SHAPE, point)
-        products = max(flop / self.flop_per_s, weights / self.weight_bytes_per_s)
-        return self.call_s + products + cache / self.cache_bytes_per_s
 
 
 def amounts(shape: Shape, point: Point) -> tuple[float, float, float]:
@@ -68,21 +50,24 @@ def amounts(shape: Shape, point: Point) -> tuple[float, float, float]:
     return flop, products, cache
 
 
-def fitted_machine(measured: dict[Point, float]) -> Machine:
-    """The machine whose steps are nearest to measured ones, by the squares of relative errors.
+def work_of(point: Point) -> Work:
+    """A decode step of a batch and context."""
+    return Work(sequences=point[0], context_len=point[1])
 
-    Args:
-        measured: time of each step [s].
-    """
-    start = np.log([1e-3, 3e10, 1e10, 5e9])
 
-    def errors(logs: Any) -> Any:
-        machine = Machine(**dict(zip(Machine.__slots__, np.exp(logs).tolist(), strict=True)))
-        wrong = [np.log(machine.step_s(point) / seconds) for point, seconds in measured.items()]
-        return [*wrong, *(0.01 * (logs - start))]  # weakly held to the start: one regime may not show in these steps
+def steps_engine(seed: int) -> JaxEngine:
+    """The engine with room for the largest step."""
+    limits = Limits(sequences=BATCHES[-1], context_len=CONTEXTS[-1] + 1, prompt_tokens=CONTEXTS[0])
+    scheduler = Scheduler(
+        admission="prefill_first", max_num_seqs=BATCHES[-1], max_batched_tokens=CONTEXTS[0], prompt_tokens=CONTEXTS[0]
+    )
+    clock = Clock(cpu=False)
+    return JaxEngine(shape=SHAPE, dtype="fp32", limits=limits, scheduler=scheduler, clock=clock, seed=seed)
 
-    found = least_squares(errors, start)
-    return Machine(**dict(zip(Machine.__slots__, np.exp(found.x).tolist(), strict=True)))
+
+def _batches(sequences: list[float], context_len: int) -> Batch:
+    """Decode steps of some batches, also between whole numbers, at one context."""
+    return Batch(decode_sequences=np.array(sequences), context_len=float(context_len))
 
 
 def random_cache(key: jax.Array, shape: Shape, point: Point) -> Cache:
@@ -91,23 +76,6 @@ def random_cache(key: jax.Array, shape: Shape, point: Point) -> Cache:
     size = (shape.num_layers, batch_size, context_len + 1, shape.num_kv_heads, shape.head_dim)
     first, second = jax.random.split(key)
     return jax.random.normal(first, size), jax.random.normal(second, size)
-
-
-def measured_step_s(params: Params, point: Point, repeats: int) -> float:
-    """Shortest time of a decode step of some sequences of a context [s]. The cache is donated, as a server does."""
-    batch_size, context_len = point
-    step = jax.jit(partial(decode_step, shape=SHAPE), donate_argnums=1)
-    cache = random_cache(jax.random.key(0), SHAPE, point)
-    tokens = jnp.zeros(batch_size, dtype=jnp.int32)
-    lengths = jnp.full(batch_size, context_len, dtype=jnp.int32)
-    best = np.inf
-    for number in range(repeats + 1):
-        began = time.perf_counter()
-        found, cache = step(params, cache, tokens, lengths)
-        jax.block_until_ready((found, cache))
-        if number:
-            best = min(best, time.perf_counter() - began)
-    return float(best)
 
 
 def cached_difference(seed: int) -> float:
@@ -148,18 +116,33 @@ def run(setup: Setup) -> Experiment:
         ),
         *_compiled_rows(),
     ]
-    params = init(jax.random.key(setup.seed), SHAPE)
-    measured: dict[Point, float] = {}
-    for batch_size in BATCHES:
-        for context_len in CONTEXTS:
-            setup.progress(f"decode steps: {batch_size} sequences of {context_len} tokens")
-            point = (batch_size, context_len)
-            measured[point] = measured_step_s(params, point, 5 if setup.quick else 20)
-    machine = fitted_machine({point: measured[point] for point in FITTED})
-    others = [point for point in measured if point not in FITTED]
-    errors = sorted(abs(machine.step_s(point) / measured[point] - 1.0) for point in others)
+    setup.progress("rates of the machine")
+    repeats = 3 if setup.quick else 9
+    device = device_of(setup.device)
+    rates = measured_rates(device, repeats, Clock(cpu=False))
+    peaks, launch_s = peaks_of(rates), next(rate.value for rate in rates if rate.name == "launch")
+    engine = steps_engine(setup.seed)
+    for point in POINTS:
+        setup.progress(f"decode steps: {point[0]} sequences of {point[1]} tokens")
+        engine.prepare(work_of(point))
+    times = timed(engine, [work_of(point) for point in POINTS], repeats)
+    measured = {point: times[work_of(point)].typical_s for point in POINTS}
+    table = deployment_on(engine, device, peaks).table()
+    fit = fitted(
+        table,
+        [work_of(point) for point in FITTED],
+        [measured[point] for point in FITTED],
+        launch_s,
+        engine.name,
+        engine.context_block,
+    )
+    table = table.with_calibration(fit.calibration)
+    others = [point for point in POINTS if point not in FITTED]
+    predicted = dict(zip(POINTS, table.seconds(batch_of([work_of(point) for point in POINTS])).tolist(), strict=True))
+    errors = sorted(abs(predicted[point] / measured[point] - 1.0) for point in others)
+    weights_per_s = fit.values["product_memory"] * peaks.bytes_per_s
     alone, full = ((measured[(n, CONTEXTS[0])]) for n in (BATCHES[0], BATCHES[-1]))
-    predicted_gain = machine.step_s((1, CONTEXTS[0])) / (machine.step_s((BATCHES[-1], CONTEXTS[0])) / BATCHES[-1])
+    predicted_gain = predicted[(1, CONTEXTS[0])] / (predicted[(BATCHES[-1], CONTEXTS[0])] / BATCHES[-1])
     rows += [
         Reading(
             quantity=f"decode steps not fitted (n = {len(others)}): median error",
@@ -167,7 +150,7 @@ def run(setup: Setup) -> Experiment:
             measured=float(np.median(errors)),
             check="at_most",
             statistical=True,
-            source="a line of four numbers fitted to five steps (C02 to C08)",
+            source="the pass table under a calibration fitted to five steps (C02 to C08)",
         ),
         Reading(
             quantity="decode steps not fitted: error that nine in ten stay below",
@@ -177,7 +160,7 @@ def run(setup: Setup) -> Experiment:
         Reading(
             quantity="one sequence: time over that of reading the weights",
             predicted=1.0,
-            measured=alone / (amounts(SHAPE, (1, CONTEXTS[0]))[1] / machine.weight_bytes_per_s),
+            measured=alone / (amounts(SHAPE, (1, CONTEXTS[0]))[1] / weights_per_s),
             tolerance=0.3,
             check="at_least",
             statistical=True,
@@ -195,14 +178,14 @@ def run(setup: Setup) -> Experiment:
         *(
             Reading(quantity=name, unit=unit, measured=value, statistical=True)
             for name, unit, value in (
-                ("time of a call", "s", machine.call_s),
-                ("rate of products", "FLOP/s", machine.flop_per_s),
-                ("bandwidth of weights", "B/s", machine.weight_bytes_per_s),
-                ("bandwidth of the cache", "B/s", machine.cache_bytes_per_s),
+                ("time of a launch", "s", fit.values["launch_s"]),
+                ("rate of products", "FLOP/s", fit.values["product_compute"] * peaks.flop_per_s["fp32"]),
+                ("bandwidth of weights", "B/s", weights_per_s),
+                ("bandwidth of the cache", "B/s", fit.values["cache_memory"] * peaks.bytes_per_s),
             )
         ),
     ]
-    finer = tuple(float(2 ** (power / 4)) for power in range(4 * 6 + 1))
+    finer = [2.0 ** (power / 4.0) for power in range(4 * 6 + 1)]
     curves = tuple(
         curve
         for context_len in CONTEXTS
@@ -210,8 +193,8 @@ def run(setup: Setup) -> Experiment:
             Curve(
                 name=f"{context_len} tokens",
                 kind="predicted",
-                x=finer,
-                y=tuple(_between(machine, batch_size, context_len) for batch_size in finer),
+                x=tuple(finer),
+                y=tuple(table.seconds(_batches(finer, context_len)).tolist()),
             ),
             Curve(
                 name=f"{context_len} tokens",
@@ -232,13 +215,6 @@ def run(setup: Setup) -> Experiment:
         axes=("sequences of a batch", "seconds of a decode step"),
         log_axes=(True, True),
     )
-
-
-def _between(machine: Machine, batch_size: float, context_len: int) -> float:
-    """Step time at a batch between whole numbers, for the figure: interpolated between its neighbours [s]."""
-    low, high = int(np.floor(batch_size)), int(np.ceil(batch_size))
-    below, above = machine.step_s((low, context_len)), machine.step_s((high, context_len))
-    return below if high == low else below + (above - below) * (batch_size - low) / (high - low)
 
 
 def _compiled_rows() -> list[Reading]:

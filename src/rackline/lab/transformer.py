@@ -23,6 +23,14 @@ Params = dict[str, Any]
 Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 """queries (tokens, heads, head_dim), keys and values (tokens, kv heads, head_dim) -> (tokens, heads, head_dim)"""
 
+Product = Callable[[jax.Array, jax.Array], jax.Array]
+"""states (..., inputs) and a matrix of weights -> (..., outputs)"""
+
+
+def by_rows(x: jax.Array, weights: jax.Array) -> jax.Array:
+    """The usual product: weights are (inputs, outputs)."""
+    return x @ weights
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
@@ -90,11 +98,13 @@ def rotate(x: jax.Array, positions: jax.Array) -> jax.Array:
     return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1).astype(x.dtype)
 
 
-def project(layer: Layer, x: jax.Array, shape: Shape, positions: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def project(
+    layer: Layer, x: jax.Array, shape: Shape, positions: jax.Array, product: Product = by_rows
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Queries, keys (both rotated) and values of normed states, each (..., tokens, heads, head_dim)."""
 
     def heads(name: str, number: int) -> jax.Array:
-        return jnp.reshape(x @ layer[name], (*x.shape[:-1], number, shape.head_dim))
+        return jnp.reshape(product(x, layer[name]), (*x.shape[:-1], number, shape.head_dim))
 
     q, k, v = heads("q", shape.num_q_heads), heads("k", shape.num_kv_heads), heads("v", shape.num_kv_heads)
     return rotate(q, positions), rotate(k, positions), v
@@ -119,10 +129,10 @@ def attention_block(
     return jnp.reshape(attend(q, k, v), (x.shape[0], -1)) @ layer["o"]
 
 
-def ffn_block(layer: Layer, x: jax.Array) -> jax.Array:
+def ffn_block(layer: Layer, x: jax.Array, product: Product = by_rows) -> jax.Array:
     """What the SwiGLU block adds to the stream, (..., d_model)."""
     normed = norm(x)
-    return (jax.nn.silu(normed @ layer["gate"]) * (normed @ layer["up"])) @ layer["down"]
+    return product(jax.nn.silu(product(normed, layer["gate"])) * product(normed, layer["up"]), layer["down"])
 
 
 def logits(params: Params, tokens: jax.Array, shape: Shape, attend: Attend = causal_attention) -> jax.Array:

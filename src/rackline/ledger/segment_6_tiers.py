@@ -9,6 +9,7 @@ from rackline.ledger.parts import RACK
 from rackline.ledger.segment_6 import OPUS
 from rackline.ledger.work import Finding, Work
 from rackline.pricing.cache import KeepingCost, envelope, keeping_cost, recompute_cost, tier_by_drain
+from rackline.pricing.forms import storage_usd_per_token_s
 from rackline.serving import blackboard as bb
 from rackline.units import format_seconds
 
@@ -85,6 +86,11 @@ def c119(it: Work) -> Finding:
         else:
             it.show(f"write for {write.name}", write.usd * 1e6, "USD")
             others.append(f"{write.name} is {write.usd / (tier.input_usd or 1.0):.3g} times the base price")
+    timed = [write for write in tier.cache_writes if write.lifetime_s is not None]
+    if len(timed) >= 2 and tier.input_usd and tier.cached_input_usd is not None:
+        first, last = timed[0], timed[-1]
+        slope = storage_usd_per_token_s(first.usd, first.lifetime_s or 0.0, last.usd, last.lifetime_s or 0.0)
+        it.show("pause after which recomputing is cheaper", (tier.input_usd - tier.cached_input_usd) / slope, "s")
     return it.done(f"From the price list; not read out was that {' and '.join(others) or 'there is no other'}.")
 
 

@@ -199,7 +199,7 @@ def ffn_rows(model: Model, layout: Sharding, precision: Precision, chip: Chip) -
     tp = np.asarray(layout.tp) if not isinstance(layout.tp, int) else layout.tp
     linear = Weights(stored=precision.linear_weights, activations=precision.activations)
     expert = Weights(stored=precision.expert_weights, activations=precision.expert_activations)
-    other = Weights(stored=precision.other_weights, activations="bf16")
+    other = Weights(stored=precision.other_weights, activations=precision.other_activations)
     counts: dict[DenseFfn | MoeFfn, int] = {}
     for group in model.layer_groups:
         counts[group.ffn] = counts.get(group.ffn, 0) + group.count
@@ -286,7 +286,7 @@ def ends_rows(
         d_in=(Dim(size=model.d_model),),
         d_out=(Dim(size=model.vocab_size, units=model.vocab_size),),
     )
-    weights = Weights(stored=precision.other_weights, activations="bf16")
+    weights = Weights(stored=precision.other_weights, activations=precision.other_activations)
     q_elements = sum(
         group.count * group.attention.num_q_heads * group.attention.decode_io_elements for group in model.layer_groups
     )

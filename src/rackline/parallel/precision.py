@@ -24,7 +24,7 @@ STORAGE_BYTES = {
     "int4": 0.5 + 2 / 128,
 }
 COMPUTE_DTYPE = {"mxfp8": "fp8", "fp8_block": "fp8", "mxfp4": "fp4", "int4": "fp4"}
-LABELS = ("bf16", "fp8", "fp8_block", "fp4", "mxfp4", "int8", "int8-weights", "int4")
+LABELS = ("bf16", "fp32", "fp8", "fp8_block", "fp4", "mxfp4", "int8", "int8-weights", "int4")
 LABEL_ALIASES = {
     "fp16": "bf16",
     "nvfp4": "fp4",
@@ -72,6 +72,11 @@ class Precision:
     kv_cache: str = "bf16"
     attention: str = "bf16"
     notes: tuple[str, ...] = ()
+
+    @property
+    def other_activations(self) -> str:
+        """Input of embedding, router and head: bf16, or float32 where their weights are."""
+        return "fp32" if self.other_weights == "fp32" else "bf16"
 
     def short(self) -> str:
         """ "fp8, kv bf16"."""
@@ -142,6 +147,11 @@ def precision(label: str, model: AnyModel, chip: Chip) -> Precision:
     return _fit_to_chip(chosen, chip)
 
 
+_TYPES = (
+    "linear_weights", "expert_weights", "other_weights", "activations", "expert_activations", "kv_cache", "attention",
+)  # fmt: skip
+
+
 def _from_label(base: str, model: AnyModel) -> Precision:
     """The table: one line per label; see docs/precision.md for a description."""
     mla = isinstance(model, Model) and any(core.kernel == "mla" for core in model.cores().values())
@@ -149,6 +159,8 @@ def _from_label(base: str, model: AnyModel) -> Precision:
     moe = isinstance(model, Model) and model.is_moe
     if base == "bf16":
         return Precision(label=base)
+    if base == "fp32":
+        return Precision(label=base, **dict.fromkeys(_TYPES, base))
     released = model.native_precision.partition(",")[0]
     if base in ("fp8", "fp8_block") and released != "mxfp4":
         # checkpoints released with block scales keep them

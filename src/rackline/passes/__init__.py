@@ -3,7 +3,7 @@
 from rackline.passes.breakdown import PassTime, RowTime
 from rackline.passes.calibration import UNIT, Calibration, OperationCalibration, StepPolicy
 from rackline.passes.evaluate import TimeTable
-from rackline.passes.fallback import calibration
+from rackline.passes.fallback import calibration, calibration_on
 from rackline.passes.features import Batch
 from rackline.passes.routing import ExpertLoad, RoutingLaw
 from rackline.passes.row import Row
@@ -23,4 +23,5 @@ __all__ = [
     "StepPolicy",
     "TimeTable",
     "calibration",
+    "calibration_on",
 ]

@@ -104,6 +104,8 @@ class Calibration:
         separate_quantise: data types of products whose activations the stack quantises in a kernel of its own.
         operations: (class, data type) → numbers; data type "*" is the fallback of a class. Empty means unit.
         collectives: class → numbers; "collective" is the fallback.
+        context_block: cached tokens of a sequence that attention reads are rounded up to a multiple of this [tokens].
+        serving: serving stack around the kernels, by name or file; empty where it has the calibration's name.
     """
 
     name: str
@@ -117,6 +119,8 @@ class Calibration:
         default_factory=dict[tuple[str, str], OperationCalibration]
     )
     collectives: Mapping[str, CollectiveCalibration] = field(default_factory=dict[str, CollectiveCalibration])
+    context_block: int = 1
+    serving: str = ""
 
     @property
     def is_unit(self) -> bool:

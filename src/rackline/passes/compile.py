@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,13 +27,15 @@ class StepFunction:
 
     Args:
         parameters: features that the call takes, in order; each may be given by name, missing ones are 0.
-        source: the expression, for reading.
+        source: the expression, for reading and for `passes.javascript`.
+        tables: lists that the source names: bends of lines, loads of experts by tokens.
         call: the function itself; use it directly in hot loops.
         call_arrays: the same for arrays of KV tokens, pairs and contexts; counts of tokens stay plain numbers.
     """
 
     parameters: tuple[str, ...]
     source: str
+    tables: Mapping[str, list[float]]
     call: Callable[..., float]
     call_arrays: Callable[..., Any]
 
@@ -60,30 +62,48 @@ def compile_table(times: TimeTable, load: ExpertLaw | None) -> StepFunction:
     inputs = [name for name in times.feature_names if name != ONE and name not in derived]
     if load is not None and GROUP_TOKENS not in inputs:
         inputs.append(GROUP_TOKENS)
-    variables = {name: _variable(name) for name in times.feature_names} | {name: _variable(name) for name in inputs}
+    variables = {name: variable(name) for name in times.feature_names} | {name: variable(name) for name in inputs}
     lines = [f"def step_s({', '.join(f'{variables[name]}=0.0' for name in inputs)}):"]
-    scope: dict[str, Any] = {"log2": math.log2, "bisect": bisect_right}
+    tables: dict[str, list[float]] = {}
     if isinstance(load, ExpertLoad):
-        scope |= {"loads": load.tokens_per_token.tolist(), "touches": load.touched.tolist()}
-        lines += [
-            f"    position = log2({variables[GROUP_TOKENS]}) * {load.points_per_octave!r} "
-            f"if {variables[GROUP_TOKENS]} > 1.0 else 0.0",
-            f"    index = min(int(position), {len(load.log_tokens) - 2})",
-            "    part = min(position - index, 1.0)",
-            f"    {variables[EXPERT_TOKENS]} = {variables[GROUP_TOKENS]} * "
-            "(loads[index] + part * (loads[index + 1] - loads[index]))",
-            f"    {variables[EXPERTS_TOUCHED]} = min({variables[GROUP_TOKENS]}, 1.0) * "
-            "(touches[index] + part * (touches[index + 1] - touches[index]))",
-        ]
-    expressions = [_stream(stream, times, variables, lines, scope) for stream in times.streams]
+        tables |= {"loads": load.tokens_per_token.tolist(), "touches": load.touched.tolist()}
+        lines += _experts(load)
+    expressions = [_stream(stream, times, variables, lines, tables) for stream in times.streams]
     total = expressions[0] if len(expressions) == 1 else f"max({', '.join(expressions)})"
     lines.append(f"    return {times.host_s!r} + {total}")
     source = "\n".join(lines)
     code = compile(source, "<pass table>", "exec")
+    scope: dict[str, Any] = {"log2": math.log2, "bisect": bisect_right, **tables}
     arrays = {**scope, "max": _largest, "min": _smallest}
     exec(code, scope)
     exec(code, arrays)
-    return StepFunction(parameters=tuple(inputs), source=source, call=scope["step_s"], call_arrays=arrays["step_s"])
+    return StepFunction(
+        parameters=tuple(inputs),
+        source=source,
+        tables=tables,
+        call=scope["step_s"],
+        call_arrays=arrays["step_s"],
+    )
+
+
+def experts_source(load: ExpertLoad) -> str:
+    """The same source for tokens and experts of the busiest rank alone: (expert_tokens, experts_touched)."""
+    group = variable(GROUP_TOKENS)
+    result = f"    return ({variable(EXPERT_TOKENS)}, {variable(EXPERTS_TOUCHED)})"
+    return "\n".join([f"def busiest_rank({group}):", *_experts(load), result])
+
+
+def _experts(load: ExpertLoad) -> list[str]:
+    """Lines that look up the load of the busiest rank by the tokens of its group."""
+    group = variable(GROUP_TOKENS)
+    return [
+        f"    position = log2({group}) * {load.points_per_octave!r} if {group} > 1.0 else 0.0",
+        f"    index = min(int(position), {len(load.log_tokens) - 2})",
+        "    part = min(position - index, 1.0)",
+        f"    {variable(EXPERT_TOKENS)} = {group} * (loads[index] + part * (loads[index + 1] - loads[index]))",
+        f"    {variable(EXPERTS_TOUCHED)} = min({group}, 1.0) * "
+        "(touches[index] + part * (touches[index + 1] - touches[index]))",
+    ]
 
 
 def _largest(*values: Any) -> Any:
@@ -94,7 +114,8 @@ def _smallest(*values: Any) -> Any:
     return functools.reduce(np.minimum, values)
 
 
-def _variable(name: str) -> str:
+def variable(name: str) -> str:
+    """The name of a feature in the source."""
     return "one" if name == ONE else "".join(c if c.isalnum() else "_" for c in name)
 
 
@@ -113,9 +134,9 @@ def _merged(linear: Array, gaps: Array) -> tuple[Array, Array]:
 
 
 def _stream(
-    stream: Stream, times: TimeTable, variables: dict[str, str], lines: list[str], scope: dict[str, Any]
+    stream: Stream, times: TimeTable, variables: dict[str, str], lines: list[str], tables: dict[str, list[float]]
 ) -> str:
-    """The expression of one stream; what it uses more than once goes into `lines` and `scope`."""
+    """The expression of one stream; what it uses more than once goes into `lines` and `tables`."""
     line, gaps = _merged(stream.linear[0, 0], stream.difference[0])
     parts: list[str] = []
     for choice in stream.choices:
@@ -134,7 +155,7 @@ def _stream(
     pieces, gaps = _by_tokens(gaps, times)
     if pieces:
         at, tokens = f"piece_{len(lines)}", variables[TOKENS]
-        scope |= {f"bends_{at}": pieces[0], f"bases_{at}": pieces[1], f"slopes_{at}": pieces[2]}
+        tables |= {f"bends_{at}": pieces[0], f"bases_{at}": pieces[1], f"slopes_{at}": pieces[2]}
         lines.append(f"    {at} = bisect(bends_{at}, {tokens})")
         parts.append(f"bases_{at}[{at}] + slopes_{at}[{at}] * {tokens}")
     return "(" + " + ".join([_linear(line, times, variables), *(_gap(g, times, variables) for g in gaps), *parts]) + ")"

@@ -12,9 +12,10 @@ from rackline.catalog import (
     calibration_record,
     measured_stacks,
     names,
+    resolve_beside,
 )
 from rackline.errors import UnknownNameError, nearest_names
-from rackline.hardware import Chip
+from rackline.hardware import Chip, Cluster
 from rackline.passes.borrowed import adapted
 from rackline.passes.calibration import UNIT, Calibration, CollectiveCalibration, OperationCalibration
 
@@ -41,6 +42,8 @@ def calibration(name: str, chip: Chip | None = None) -> Calibration:
     if record.name == "unit":
         return UNIT
     found = calibration_from_record(record, chip)
+    if found.serving:
+        found = replace(found, serving=resolve_beside(found.serving, name))
     if record.name in measured_stacks():
         others = [calibration_record(stack) for stack in measured_stacks() if stack != record.name]
         for other in others:
@@ -48,8 +51,16 @@ def calibration(name: str, chip: Chip | None = None) -> Calibration:
         found = _fill(found, _resolve(calibration_record(GENERIC), chip))
     if chip is None:
         return found
+    if record.operation and not found.operations:
+        known = ", ".join(dict.fromkeys(entry.chip for entry in record.operation))
+        raise UnknownNameError(what="calibration", given=f"{record.name} on {chip.name}", allowed=f"chips: {known}")
     tables = [entry for stack in measured_stacks() for entry in calibration_record(stack).operation]
     return replace(found, operations=adapted(found.operations, chip, tables, calibration_record(GENERIC)))
+
+
+def calibration_on(cluster: Cluster) -> Calibration:
+    """The calibration that a cluster comes with; else that of the stack with the most measurements on its chip."""
+    return calibration(cluster.calibration or "auto", cluster.chip)
 
 
 def _record(name: str) -> CalibrationRecord:
@@ -114,6 +125,8 @@ def _resolve(record: CalibrationRecord, chip: Chip | None, own_chip_only: bool =
         separate_quantise=record.separate_quantise,
         operations={key: _operation(entry, record.name) for key, (_, entry) in operations.items()},
         collectives=_collectives(record.name, collectives),
+        context_block=record.context_block,
+        serving=record.serving or "",
     )
 
 

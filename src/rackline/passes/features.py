@@ -6,11 +6,13 @@ All quantities are per attention-data-parallel rank (the busiest one) unless the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rackline.passes.trace import is_traced
 
 Array = NDArray[Any]  # float64 unless said otherwise
 FloatLike = float | Array
@@ -66,6 +68,27 @@ class ExpertLaw(Protocol):
     def experts_touched(self, group_tokens: FloatLike) -> FloatLike: ...
 
 
+@dataclass(frozen=True, slots=True)
+class BlockwiseLaw:
+    """What a kernel reads that goes through the cache in blocks, half a block more on average.
+
+    Args:
+        law: of the attention kind.
+        block: tokens that are read at once [tokens].
+    """
+
+    law: ReadLaw
+    block: int
+
+    def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
+        """As the kind's own, of a context that is longer by half a block."""
+        return self.law.kv_read_tokens(context_len + 0.5 * self.block)
+
+    def attention_pairs(self, chunk_tokens: FloatLike, prefix_tokens: FloatLike) -> FloatLike:
+        """As the kind's own."""
+        return self.law.attention_pairs(chunk_tokens, prefix_tokens)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """The work of one pass on one attention-dp rank; floats or arrays that broadcast together.
@@ -102,7 +125,17 @@ class Batch:
     @property
     def is_decode_only(self) -> bool:
         """Whether no prompt token is in the pass."""
-        return not np.any(np.asarray(self.prefill_tokens))
+        return not np.any(self.prefill_tokens)
+
+    def in_blocks(self, block: int) -> Batch:
+        """The same with contexts as a kernel reads them that goes through the cache in blocks, the new token included.
+
+        Args:
+            block: tokens that are read at once [tokens].
+        """
+        if block == 1:
+            return self
+        return replace(self, context_len=(self.context_len // block + 1.0) * block)
 
     def features(self, kinds: Mapping[str, ReadLaw], experts: ExpertLaw | None = None) -> dict[str, FloatLike]:
         """Compute every feature that is not zero.
@@ -120,8 +153,8 @@ class Batch:
         found[LOGIT_ROWS] = decoded + self.prefill_sequences
         found[DECODE_SEQUENCES] = self.decode_sequences
         found[DECODE_TOKENS] = decoded
-        if np.any(np.asarray(self.decode_sequences)):
-            found[HAS_DECODE] = np.minimum(np.asarray(self.decode_sequences, dtype=float), 1.0)
+        if np.any(self.decode_sequences):
+            found[HAS_DECODE] = np.minimum(self.decode_sequences, 1.0)
             for label, kind in kinds.items():
                 read = kind.kv_read_tokens(self.context_len)
                 found[kv_tokens(label)] = self.decode_sequences * read
@@ -130,7 +163,7 @@ class Batch:
             if not kinds:
                 found[kv_tokens("all")] = self.decode_sequences * self.context_len
         if not self.is_decode_only:
-            found[HAS_PREFILL] = np.minimum(np.asarray(self.prefill_tokens, dtype=float), 1.0)
+            found[HAS_PREFILL] = np.minimum(self.prefill_tokens, 1.0)
             found[CHUNK_TOKENS] = found[HAS_PREFILL] * self.chunk_tokens
             found[PREFILL_TOKENS] = self.prefill_tokens
             found[CHUNK_PREFIX_TOKENS] = self.prefill_sequences * self.prefix_tokens
@@ -146,5 +179,5 @@ class Batch:
 
 
 def as_array(value: FloatLike) -> Array:
-    """Float array view of a feature."""
-    return np.asarray(value, dtype=np.float64)
+    """Float array view of a feature; a traced one (see `rackline.passes.trace`) as it is."""
+    return value if is_traced(value) else np.asarray(value, dtype=np.float64)

@@ -9,6 +9,7 @@ import numpy as np
 
 from rackline.hardware import Chip, Cluster
 from rackline.passes.calibration import UNIT_COLLECTIVE, Calibration, CollectiveCalibration, OperationCalibration
+from rackline.passes.clock import clock_share
 from rackline.passes.features import FloatLike
 from rackline.passes.row import Resource, Row, merge, scaled
 
@@ -29,6 +30,7 @@ class RowNumbers:
         known: whether the stack has this kernel; alternatives that it lacks are dropped.
         evidence, origin: kind of evidence for the numbers, and where they come from.
         median_error: median error on held-out shapes; NaN if unknown [1].
+        clock_share: share of the clock at which it computes under the chip's power cap; its rate has it already [1].
     """
 
     row: Row
@@ -40,6 +42,7 @@ class RowNumbers:
     evidence: str
     origin: str
     median_error: float
+    clock_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +79,12 @@ def row_numbers(row: Row, calibration: Calibration, chip: Chip, cluster: Cluster
         return _fabric_numbers(row, calibration, cluster)
     found = calibration.lookup(row.op_class, row.dtype, row.compute_dtype)
     rates: dict[Resource, FloatLike] = {}
+    clock = 1.0
     if row.compute:
-        rates["compute"] = found.eta_compute * chip.flop_per_s(row.compute_dtype or row.dtype)
+        of = row.compute_dtype or row.dtype
+        flop_per_s = found.eta_compute * chip.flop_per_s(of)
+        clock = clock_share(chip, row.dtype, of, flop_per_s)
+        rates["compute"] = flop_per_s * clock
     if row.hbm:
         rates["hbm"] = found.eta_memory * chip.hbm_bytes_per_s
     return RowNumbers(
@@ -90,6 +97,7 @@ def row_numbers(row: Row, calibration: Calibration, chip: Chip, cluster: Cluster
         evidence=found.evidence,
         origin=found.origin,
         median_error=found.median_error,
+        clock_share=clock,
     )
 
 

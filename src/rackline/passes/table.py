@@ -9,6 +9,7 @@ from rackline.hardware import Chip, Cluster
 from rackline.passes.breakdown import Breakdown, PassTime
 from rackline.passes.calibration import Calibration, StepPolicy, checked_policy
 from rackline.passes.compile import StepFunction, compile_table
+from rackline.passes.energy import joule_numbers
 from rackline.passes.evaluate import TimeTable
 from rackline.passes.features import Array, Batch, ExpertLaw, FloatLike, ReadLaw
 from rackline.passes.numbers import PassNumbers, RowNumbers, row_numbers
@@ -43,6 +44,9 @@ class PassTable:
     )
     _time_tables: dict[StepPolicy, TimeTable] = field(
         default_factory=dict[StepPolicy, TimeTable], init=False, repr=False, compare=False
+    )
+    _joule_tables: dict[str, TimeTable] = field(
+        default_factory=dict[str, TimeTable], init=False, repr=False, compare=False
     )
 
     def with_calibration(self, calibration: Calibration) -> PassTable:
@@ -81,9 +85,19 @@ class PassTable:
             self._breakdowns[chosen] = Breakdown.of(self.numbers(), chosen, self.assumptions)
         return self._breakdowns[chosen]
 
+    def joule_table(self) -> TimeTable:
+        """The form that evaluates the energy of millions of points, without what the chip draws idle [J]."""
+        if "" not in self._joule_tables:
+            self._joule_tables[""] = TimeTable.build(joule_numbers(self.numbers(), self.chip), "serial")
+        return self._joule_tables[""]
+
+    def kernel_joules(self, batch: Batch) -> Array:
+        """Energy that the kernels of a pass take on one chip beyond what it draws idle [J]; shapes as `seconds`."""
+        return self.joule_table().seconds(self.features(batch))
+
     def features(self, batch: Batch) -> dict[str, FloatLike]:
         """Features of a batch for this table."""
-        return batch.features(self.kinds, self.experts)
+        return batch.in_blocks(self.calibration.context_block).features(self.kinds, self.experts)
 
     def seconds(self, batch: Batch, policy: StepPolicy | None = None) -> Array:
         """Time of the pass [s].
@@ -122,6 +136,7 @@ class PassTable:
             num_layouts=len(layouts),
         )
         found._time_tables.update({policy: each.take(layouts) for policy, each in self._time_tables.items()})
+        found._joule_tables.update({key: each.take(layouts) for key, each in self._joule_tables.items()})
         return found
 
     def _policy(self, policy: StepPolicy | None) -> StepPolicy:

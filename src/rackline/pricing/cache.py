@@ -41,6 +41,8 @@ class KeepingCost:
         retrieve_usd: cost of each load [USD].
         drain_s: drain time of the device; None for recompute [s].
         fetch_s: time to load the entry to one accelerator [s].
+        capacity_bytes: of the device; 0 for recompute [bytes].
+        entry_bytes: size of the entry [bytes].
     """
 
     name: str
@@ -50,6 +52,8 @@ class KeepingCost:
     retrieve_usd: float
     drain_s: float | None = None
     fetch_s: float = 0.0
+    capacity_bytes: float = 0.0
+    entry_bytes: float = 0.0
 
     def usd(self, kept_s: FloatLike, reuses: FloatLike = 1.0) -> Array:
         """Cost of writing, holding and loading `reuses` times [USD]."""
@@ -80,6 +84,8 @@ def keeping_cost(tier: MemoryTier, entry_bytes: float) -> KeepingCost:
         retrieve_usd=0.0 if own else usd_per_s * tier.read_s(entry_bytes),
         drain_s=tier.drain_s,
         fetch_s=0.0 if own else tier.fetch_s(entry_bytes),
+        capacity_bytes=tier.capacity_bytes,
+        entry_bytes=entry_bytes,
     )
 
 

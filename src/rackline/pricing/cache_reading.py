@@ -46,6 +46,7 @@ def read_cache(reader: Reader, standard: PriceTier) -> None:
         reader.miss("memory tier of the cache", "a longer lifetime costs no more")
     else:
         _kept(reader, slope, method)
+        _worth_keeping(reader, slope, method, hit, given)
     for write in timed:
         _rule(reader, write.lifetime_s or 0.0)
 
@@ -102,6 +103,24 @@ def _usd_per_byte_s(reader: Reader, kind: str) -> Range | None:
         if unit.tier == kind and unit.usd_per_hour is not None
     ]
     return Range(low=min(rates), high=max(rates)) if rates else None
+
+
+def _worth_keeping(reader: Reader, slope: float, method: str, hit: float | None, given: float | None) -> None:
+    """How long an entry is worth its price of time: storage then costs what a hit saves.
+
+    t = (input - hit) / price of time
+    """
+    if hit is None or given is None or not given > hit:
+        return
+    longest_s = (given - hit) / slope
+    reader.add(
+        "cache_break_even_s",
+        "s",
+        method,
+        (longest_s, longest_s),
+        claim="C119",
+        note="a pause after which computing the prompt anew is cheaper than having kept it, at these prices",
+    )
 
 
 def _rule(reader: Reader, lifetime_s: float) -> None:

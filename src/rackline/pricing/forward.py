@@ -17,7 +17,7 @@ import numpy as np
 
 from rackline.arch import Media, Model
 from rackline.errors import InputError
-from rackline.hardware import MemoryTier
+from rackline.hardware import MemoryTier, drawn_w
 from rackline.passes.features import FloatLike
 from rackline.pricing.cache import (
     RECOMPUTE,
@@ -32,6 +32,7 @@ from rackline.pricing.coinciding import coinciding_contexts, coinciding_modes
 from rackline.pricing.costs import Rent, TokenCosts
 from rackline.pricing.offered import Mode, Offered, SoldCache, SoldMedia, SoldTier, Terms
 from rackline.pricing.ways import PromptLengths, Way, Ways
+from rackline.serving.energy import power_of
 
 LEAST_FAST = 2.0  # a mode below this speed-up is sold as priority
 
@@ -233,9 +234,7 @@ def _sold(
     longest = lengths.until_len
     paid = longest * split.input_usd + way.output_len * split.output_usd
     takes = longest * float(way.input_at(longest)[0]) + way.output_len * float(way.output_at(longest)[0])
-    kwh = None
-    if rent.power_w_per_chip is not None:
-        kwh = rent.power_w_per_chip * rent.pue / 3.6e6 * 1e6 / used * way.used_share
+    kwh = _kwh_per_mtok_chip_s(way, rent, used)
     return replace(
         empty,
         way=way,
@@ -311,3 +310,19 @@ def keeping_lines(
     again = recompute_cost(rent.usd_per_chip_hour / 3600.0 * chip_s, chip_s / costs.num_chips)
     lines = [keeping_cost(unit, entry) for unit in units]
     return [*[line for line in lines if fetch_s is None or line.fetch_s <= fetch_s], again]
+
+
+def _kwh_per_mtok_chip_s(way: Way, rent: Rent, used: float) -> float | None:
+    """Energy of a site for a million tokens that take a second of a chip each [kWh]; None where none is known.
+
+    Chips that wait for requests draw idle power; all are paid for.
+
+    Args:
+        used: share of the time that chips serve [1].
+    """
+    power, cluster = way.power, way.costs.deployment.cluster
+    waiting = power_of(cluster, float(drawn_w(cluster.chip, 0.0, 1.0)))
+    if power is None or waiting is None:
+        return None
+    watts = power.site_w(rent.pue) + waiting.site_w(rent.pue) * (1.0 / used - 1.0)
+    return watts / 3.6e6 * 1e6 * way.used_share

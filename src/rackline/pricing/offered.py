@@ -12,6 +12,7 @@ from rackline.parallel import Deployment, Layout, Precision
 from rackline.pricing.costs import Rent
 from rackline.pricing.sheet import CacheWrite, PriceSheet, PriceTier
 from rackline.pricing.ways import EarnedAt, PromptLengths, Way
+from rackline.serving.energy import Power
 from rackline.serving.fleet import Fleet
 from rackline.serving.mixture import Mixture
 
@@ -98,7 +99,7 @@ class SoldTier:
         way: that serves it, None where it cannot be sold.
         margin: earned over all of its prompts: price over cost, less 1 [ratio].
         margin_at_longest: of a request with the longest prompt, None where no batch of them meets the limit [ratio].
-        kwh_per_mtok_input, kwh_per_mtok_output: energy, None without a power [kWh].
+        kwh_per_mtok_input, kwh_per_mtok_output: energy of the site, None without a power [kWh].
         reason: why the tier cannot be sold; empty when it can.
     """
 
@@ -121,6 +122,8 @@ class SoldTier:
         "margin_at_longest",
         "kwh_per_mtok_input",
         "kwh_per_mtok_output",
+        "chip_w=power.chip_w",
+        "power_basis=power.basis",
         "reason",
     )
 
@@ -138,6 +141,11 @@ class SoldTier:
     kwh_per_mtok_input: float | None = None
     kwh_per_mtok_output: float | None = None
     reason: str = ""
+
+    @property
+    def power(self) -> Power | None:
+        """Mean power of a chip while it serves; None where the tier cannot be sold or none is known."""
+        return self.way.power if self.way else None
 
     @property
     def deployment(self) -> Deployment | None:

@@ -7,9 +7,12 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from rackline.hardware import drawn_w
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.pricing.costs import TokenCosts
+from rackline.serving.energy import Power, power_of, request_joules
 from rackline.serving.mixture import Mixture
+from rackline.serving.workload import Workload
 
 SHORTEST = 128.0  # prompt of the first tier [tokens]
 _POINTS = 64
@@ -104,6 +107,15 @@ class Way:
     def request_chip_s(self) -> float:
         """Chip-seconds of the mean request [s]."""
         return self.lengths.mean * self.input_chip_s + self.output_len * self.output_chip_s
+
+    @property
+    def power(self) -> Power | None:
+        """Mean power of a chip while it serves the tier's mean request; None where nothing is known of it."""
+        deployment, layout = self.costs.deployment, self.costs.deployment.layout
+        work = Workload(input_len=self.lengths.mean, output_len=max(self.output_len, 2.0))
+        per_rank = max(self.batch_size / (layout.attention_dp * layout.pp), 1.0)
+        joules = request_joules(self.costs.engine, layout, work, per_rank)
+        return power_of(deployment.cluster, float(drawn_w(deployment.cluster.chip, joules, self.request_chip_s)))
 
     def input_at(self, prompt_len: FloatLike) -> Array:
         """Chip-seconds of a prompt token of prompts of one length [s], shape of the lengths."""

@@ -11,8 +11,11 @@ from rich.text import Text
 
 from rackline.parallel import Layout
 from rackline.report.breakdown import plain_table
+from rackline.report.prose import Prose
 from rackline.report.wording import money, money_name, percent, share, short_count, written
 from rackline.search import Basis, Choice, Plan, Pool
+from rackline.search.choice import Energy
+from rackline.search.energy import RunEnergy
 from rackline.search.fits import ClusterNeed
 from rackline.units import format_count, format_seconds
 
@@ -40,6 +43,22 @@ def request_text(plan: Plan) -> str:
         of = "mean of " if percentile is None else f"p{percentile:g} of "
         text += f", {of}{name.removesuffix('_s')} ≤ {format_seconds(limit)}"
     return text
+
+
+def energy_text(energy: Energy | RunEnergy) -> str:
+    """Watts of a chip and of all machines, and joules, in a sentence."""
+    power, prefill = energy.power, getattr(energy, "prefill_power", None)
+    if power.basis == "nameplate":
+        return f"{format_count(energy.power_w)} W by the nameplate: nothing is known of what the chip draws"
+    chip = f"{power.chip_w:,.0f} W a chip"
+    if prefill is not None:
+        chip = f"{power.chip_w:,.0f} W a decode chip, {prefill.chip_w:,.0f} W a prefill chip"
+    cap = "" if power.cap_w is None else f" (capped at {power.cap_w:g} W)"
+    borrowed = "; power of other generations" if power.basis != "kernels" else ""
+    return (
+        f"{chip}{cap}, {energy.power_w / 1e3:,.3g} kW with machines; {energy.joules_per_output_token:.3g} J an output "
+        f"token, all-in{borrowed}"
+    )
 
 
 def title(plan: Plan) -> str:
@@ -167,7 +186,7 @@ def served_table(choice: Choice) -> RenderableType:
     if sustained is None:
         why = choice.not_simulated or "not asked for"
         text = f"not simulated ({why}): the numbers are {BASIS[choice.basis]}"
-        return Text(f"{text}; {choice.caveat}" if choice.caveat else text, style="yellow")
+        return Prose(f"{text}; {choice.caveat}" if choice.caveat else text, style="yellow")
     found = sustained.simulated
     table = plain_table(
         f"served: {found.requests:,} requests that arrive at random, {written(sustained.requests_per_s)} a second",
@@ -194,21 +213,21 @@ def other_kind(plan: Plan) -> list[RenderableType]:
     what = "separate pools for prefill and decode" if apart else "one engine for both"
     if other is None:
         reason = (plan.disaggregated.reason if plan.disaggregated else "") if apart else plan.reason
-        return [Text(f"{what}: {reason}", style="dim")] if reason else []
+        return [Prose(f"{what}: {reason}", style="dim")] if reason else []
     ratio = other.usd_per_mtok_output_all_in / best.usd_per_mtok_output_all_in
     text = (
         f"{what}: {replace(other.layout, dp=1).label()}, {money(other.usd_per_mtok_output_all_in, plan.priced)} per M"
     )
     text += f" output tokens, {written(ratio)} times as much"
     if other.sustained is None:
-        return [Text(f"{text} by {BASIS[other.basis]}; not simulated: {other.not_simulated}", style="dim")]
+        return [Prose(f"{text} by {BASIS[other.basis]}; not simulated: {other.not_simulated}", style="dim")]
     found = other.sustained.simulated
     times = [
         f"{name} {format_seconds(one.mean)} (p99 {format_seconds(one.p99)})"
         for name, one in (("time to first token", found.ttft_s), ("per output token", found.tpot_s))
     ]
     text += f"; simulated at {written(other.requests_per_s)} requests/s: {', '.join(times)}"
-    return [Text(text, style="dim")]
+    return [Prose(text, style="dim")]
 
 
 def estimate_line(choice: Choice) -> list[RenderableType]:
@@ -220,7 +239,7 @@ def estimate_line(choice: Choice) -> list[RenderableType]:
         f"the search had expected {written(found.requests_per_s)} requests/s, {format_seconds(found.ttft_s)} to the "
         f"first token and {format_seconds(found.tpot_s)} per output token ({BASIS_OF_ONE[found.basis]})"
     )
-    return [Text(f"{text}; {found.caveat}" if found.caveat else text, style="dim")]
+    return [Prose(f"{text}; {found.caveat}" if found.caveat else text, style="dim")]
 
 
 def nothing_panel(plan: Plan) -> Group:
@@ -239,7 +258,7 @@ def nothing_panel(plan: Plan) -> Group:
     )
     apart = plan.disaggregated.reason if plan.disaggregated else ""
     lines: list[RenderableType] = (
-        [Text(f"separate pools for prefill and decode: {apart}", style="dim")] if apart else []
+        [Prose(f"separate pools for prefill and decode: {apart}", style="dim")] if apart else []
     )
     if plan.need is not None:
         lines.append(need_text(plan.need, plan.cluster.name))

@@ -14,7 +14,7 @@ from rich.text import Text
 from rackline.arch import AnyModel, Model
 from rackline.hardware import Chip, Cluster
 from rackline.report.breakdown import plain_table
-from rackline.report.deployments_report import Band, Change, Deployed, power_w
+from rackline.report.deployments_report import Band, Change, Deployed
 from rackline.search.plan import Plan
 from rackline.serving.fleet import Fleet
 from rackline.units import format_bytes, format_count, format_rate, format_seconds, format_usd
@@ -126,8 +126,18 @@ def deployment_side(
     usd = plan.cluster.usd_per_chip_hour
     each = best.output_tokens_per_s_per_chip if best else None
     values["output_tokens_per_s"] = each * best.num_chips if best and each else None
-    values["output_tokens_per_usd"] = 1e6 / best.usd_per_mtok_output_all_in if best and usd else None
-    values["power_w"] = power_w(best, plan.cluster.power_w_per_chip) if best else None
+    if best is not None and best.leftover is not None:  # the rent buys what serves on chips that are left free too
+        values["num_chips"] = float(best.num_chips + best.leftover.num_chips)
+        values["requests_per_s"] = best.requests_per_s_with_leftover
+        values["output_tokens_per_s"] = best.requests_per_s_with_leftover * best.workload.output_len
+        values["output_tokens_per_s_per_chip"] = values["output_tokens_per_s"] / values["num_chips"]
+        whole = best.usd_with_leftover / best.usd_per_mtok_output_all_in
+        values |= {name: float(getattr(best, name)) * whole for name in costs}
+    all_in = values["usd_per_mtok_output_all_in"]
+    values["output_tokens_per_usd"] = 1e6 / all_in if all_in and usd else None
+    energy = best.energy if best else None
+    values["power_w"] = energy.power_w if energy else None
+    values["joules_per_output_token"] = energy.joules_per_output_token if energy else None
     if not usd:
         values |= dict.fromkeys(costs)
     deployed = Deployed(
@@ -151,6 +161,7 @@ _LABELS: dict[str, tuple[str, Callable[[float], str]]] = {
     "ridge_flop_per_byte": ("ridge, 16 bit", lambda v: f"{v:.0f} FLOP/B"),
     "drain_s": ("drain time", format_seconds),
     "power_w": ("power", lambda v: f"{v:.0f} W"),
+    "joules_per_output_token": ("energy of an output token", lambda v: f"{v:.3g} J"),
     "usd_per_chip_hour": ("price of a chip", lambda v: f"{format_usd(v)}/h"),
     "usd_per_hour": ("price of all", lambda v: f"{format_usd(v)}/h"),
     "flop_per_usd": ("16 bit per dollar", lambda v: f"{v / 1e18:.3g} EFLOP"),

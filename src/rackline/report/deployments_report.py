@@ -59,6 +59,7 @@ class Deployed:
         "precision",
         "scheduler",
         "prefill_layout",
+        "leftover",
         "intervals=bands",
         "fleet",
         "reason",
@@ -94,6 +95,12 @@ class Deployed:
         return pool.layout.label() if pool else None
 
     @property
+    def leftover(self) -> str | None:
+        """Layout of the engines on paid chips that the others leave free, whose output counts; None without."""
+        left = self.choice.leftover if self.choice else None
+        return left.choice.layout.label() if left else None
+
+    @property
     def precision(self) -> str | None:
         """Data types."""
         return self.choice.precision.short() if self.choice else None
@@ -110,7 +117,8 @@ class Deployed:
         if self.choice.serving == "disaggregated":
             where = f"decode {self.layout}, prefill {self.prefill_layout}"
             return f"{where} · {self.precision}"
-        return f"{self.layout} · {self.precision} · {self.scheduler}"
+        beside = f", and {self.leftover} on chips that it leaves free" if self.leftover else ""
+        return f"{self.layout} · {self.precision} · {self.scheduler}{beside}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,11 +135,6 @@ class Change:
     before: str
     after: str
     ratio: float | None = None
-
-
-def power_w(choice: Choice, power_w_per_chip: float | None) -> float | None:
-    """Nameplate power of the chips that are paid for, with host and network [W]."""
-    return None if power_w_per_chip is None else power_w_per_chip * choice.billed_chips
 
 
 def deployments_report(
@@ -193,7 +196,8 @@ def _line(one: Deployed, values: dict[str, float | None], first: dict[str, float
     choice = one.choice
     if choice is None:
         return {**dict.fromkeys(names, "-"), "layout": one.reason}
-    usd, before, watts = choice.usd_per_mtok_output_all_in, first["usd_per_mtok_output_all_in"], values["power_w"]
+    usd, watts = choice.usd_with_leftover, values["power_w"]
+    before = first["usd_per_mtok_output_all_in"]
     band = one.bands.get("usd_per_mtok_output_all_in")
     where = f"{one.layout} after {one.prefill_layout}" if one.prefill_layout else one.layout
     cells = (
@@ -204,7 +208,7 @@ def _line(one: Deployed, values: dict[str, float | None], first: dict[str, float
         f"{choice.batch_size:,.0f}",
         format_seconds(choice.tpot_s),
         format_seconds(choice.ttft_s),
-        f"{choice.requests_per_s:.3g}",
+        f"{choice.requests_per_s_with_leftover:.3g}",
         "-" if watts is None else f"{watts / 1e3:.3g}",
         money(usd, one.priced),
         f"{usd / before:.2f}" if before else "",
@@ -265,6 +269,7 @@ def changes(today: Deployed, planned: Deployed) -> tuple[Change, ...]:
             ("scheduler", today.scheduler or "", planned.scheduler or ""),
             ("sequences on a replica", f"{now.batch_size:,.0f}", f"{then.batch_size:,.0f}"),
             ("chips that are paid for", f"{now.billed_chips:,}", f"{then.billed_chips:,}"),
+            ("on chips left free", today.leftover or "nothing", planned.leftover or "nothing"),
         )
         if before != after
     ]
@@ -276,13 +281,13 @@ def changes(today: Deployed, planned: Deployed) -> tuple[Change, ...]:
         return money(value, planned.priced)
 
     numbers: tuple[tuple[str, float, float, Callable[[float], str]], ...] = (
-        ("requests/s", now.requests_per_s, then.requests_per_s, rate),
+        ("requests/s", now.requests_per_s_with_leftover, then.requests_per_s_with_leftover, rate),
         ("time per output token", now.tpot_s, then.tpot_s, format_seconds),
         ("time to first token", now.ttft_s, then.ttft_s, format_seconds),
         (
             f"{money_name(planned.priced)} per M output, all-in",
-            now.usd_per_mtok_output_all_in,
-            then.usd_per_mtok_output_all_in,
+            now.usd_with_leftover,
+            then.usd_with_leftover,
             cost,
         ),
     )

@@ -13,8 +13,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from rackline.hardware import wall_w
 from rackline.parallel import Deployment, MemoryUse
 from rackline.passes import UNIT, Batch, PassTable, PassTime, Row, RowTime, StepPolicy
+from rackline.passes.energy import PassEnergy, pass_energy
 from rackline.report.breakdown import comparison, plain_table, resources_line, spaced
 from rackline.report.wording import flop, percent, short_count, size, trust, written
 from rackline.serving.closed_loop import engine_of
@@ -22,6 +24,7 @@ from rackline.serving.stack import Stack, stack_of
 from rackline.units import format_bytes, format_seconds
 
 _SHOWN = 0.01  # share of a pass from which on what a server adds to it is printed
+_NAMED = 4  # rows whose share of the energy is printed
 _RESOURCES = {"compute": "FLOP", "hbm": "HBM", "scale_up": "scale-up", "scale_out": "scale-out"}
 
 
@@ -33,6 +36,7 @@ class ExplainedRow:
         row: its formula and coefficients.
         time: under the calibration.
         ideal: under `blackboard` with unit calibration.
+        joules: energy that one chip takes for it; None where nothing is known of its power [J].
     """
 
     json_keys: ClassVar = (
@@ -51,6 +55,7 @@ class ExplainedRow:
         "binds=time.binds",
         "evidence=time.evidence",
         "origin=time.origin",
+        "joules",
         "blackboard_used=ideal.used",
         "blackboard_s",
         "blackboard_binds=ideal.binds",
@@ -59,6 +64,7 @@ class ExplainedRow:
     row: Row
     time: RowTime
     ideal: RowTime
+    joules: float | None = None
 
     @property
     def coefficients(self) -> dict[str, dict[str, float]]:
@@ -89,6 +95,7 @@ class Explanation:
         server_s: the pass as a server of the stack runs it: ranks wait for each other, prompts take longer than their
             kernels, passes outside of a CUDA graph are launched kernel by kernel [s].
         memory: what the fullest chip holds.
+        energy: of the pass as a server runs it, on one chip; None where nothing is known of its power.
     """
 
     json_keys: ClassVar = (
@@ -102,6 +109,10 @@ class Explanation:
         "fits",
         "seconds=time.seconds",
         "server_s",
+        "joules=chip_joules",
+        "chip_w",
+        "wall_w",
+        "joules_per_token",
         "binds=time.binds",
         "policy=time.policy",
         "evidence=time.evidence",
@@ -125,6 +136,7 @@ class Explanation:
     ideal: PassTime
     server_s: float
     memory: MemoryUse
+    energy: PassEnergy | None = None
 
     @classmethod
     def of(
@@ -146,17 +158,43 @@ class Explanation:
         stack = stack or stack_of(deployment.calibration, deployment.cluster.chip.hbm_bytes)
         engine = engine_of(deployment, stack)
         table = engine.table
+        time, server_s = table.time(batch, policy), float(engine.pass_s(batch, table.time_table(policy)))
         return cls(
             deployment=deployment,
             layout_choice=layout_choice,
             batch_size=batch_size,
             batch=batch,
             table=table,
-            time=table.time(batch, policy),
+            time=time,
             ideal=table.with_calibration(UNIT).time(batch, "blackboard"),
-            server_s=float(engine.pass_s(batch, table.time_table(policy))),
+            server_s=server_s,
             memory=memory,
+            energy=pass_energy(time, table.chip, server_s),
         )
+
+    @property
+    def chip_joules(self) -> float | None:
+        """Energy of one chip in the pass [J]."""
+        return self.energy.joules if self.energy else None
+
+    @property
+    def chip_w(self) -> float | None:
+        """Mean power of one chip in the pass [W]."""
+        return self.energy.chip_w if self.energy else None
+
+    @property
+    def wall_w(self) -> float | None:
+        """The same at the machine's plug, with its share of host, fans and switches [W]."""
+        return wall_w(self.deployment.cluster, self.energy.chip_w) if self.energy else None
+
+    @property
+    def joules_per_token(self) -> float | None:
+        """Energy at the plug of all chips of a replica, over the tokens of all its ranks in the pass [J]."""
+        layout = self.deployment.layout
+        tokens = float(np.asarray(self.batch.tokens)) * layout.attention_dp
+        if self.wall_w is None or not tokens:
+            return None
+        return self.wall_w * self.server_s * layout.chips_per_replica / layout.pp / tokens
 
     @property
     def sequences_per_rank(self) -> float:
@@ -181,8 +219,13 @@ class Explanation:
     @property
     def rows(self) -> tuple[ExplainedRow, ...]:
         """The rows that count, under the calibration or on the blackboard."""
-        rows = zip(self.table.rows, self.time.rows, self.ideal.rows, strict=True)
-        return tuple(ExplainedRow(row=one, time=at, ideal=best) for one, at, best in rows if at.used or best.used)
+        joules = self.energy.rows if self.energy else (None,) * len(self.table.rows)
+        rows = zip(self.table.rows, self.time.rows, self.ideal.rows, joules, strict=True)
+        return tuple(
+            ExplainedRow(row=one, time=at, ideal=best, joules=energy)
+            for one, at, best, energy in rows
+            if at.used or best.used
+        )
 
 
 def coefficients(row: Row, resource: str) -> dict[str, float]:
@@ -204,6 +247,7 @@ def explain_report(explanation: Explanation, *, width: int) -> Group:
             comparison(explanation.time, explanation.ideal, width=width),
             resources_line(explanation.time),
             _totals(explanation),
+            *_energy(explanation),
         ),
         _formulas(explanation),
         *_origins(explanation, width),
@@ -269,6 +313,27 @@ def _totals(explanation: Explanation) -> Text:
         text.append(f"; a server takes {format_seconds(explanation.server_s)}: ", style="not bold")
         text.append("ranks wait for each other, prompts and host take longer", style="not bold")
     return text
+
+
+def _energy(explanation: Explanation) -> list[Text]:
+    """Energy of the pass, and the rows that take most of it."""
+    found, table = explanation.energy, explanation.table
+    if found is None:
+        return []
+    power, each = table.chip.power, explanation.joules_per_token or 0.0
+    text = Text("energy ", style="bold")
+    text.append(f"{found.joules:.3g} J a chip, {found.chip_w:,.0f} W", style="not bold")
+    if power is not None and found.capped:
+        at = "its limit" if table.chip.power_cap_w is None else f"the cap of {table.chip.power_cap_w:g} W"
+        text.append(f" (at {at})", style="not bold")
+    text.append(f", {explanation.wall_w or 0.0:,.0f} W with its share of the machine; ", style="not bold")
+    text.append(f"{each:.3g} J a token\n", style="not bold")
+    most = sorted(zip(table.rows, found.rows, strict=True), key=lambda one: -one[1])[:_NAMED]
+    rows = ", ".join(f"{row.name} {percent(joules / found.joules)}" for row, joules in most if joules)
+    text.append(f"  most of it: {rows}", style="dim not bold")
+    if power is not None and power.other_generation:
+        text.append(f"\n  power by the numbers of {power.origin}: none measured on this generation", style="yellow")
+    return [text]
 
 
 def _formulas(explanation: Explanation) -> Group:

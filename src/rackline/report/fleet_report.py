@@ -21,10 +21,13 @@ def fleet_report(fleet: Fleet) -> Table:
         ("copies of the deployment", f"{fleet.copies:,} of {format_count(fleet.copy_tokens_per_s)} tokens/s"),
         ("chips", _chips(fleet)),
         ("racks", f"{fleet.num_racks:,}"),
-        ("power", "not known" if fleet.power_w is None else f"{format_count(fleet.power_w)} W"),
+        ("power of the site", _power(fleet)),
         ("rent", "no price" if fleet.usd_per_hour is None else f"{money(fleet.usd_per_hour)} an hour"),
         ("mean utilisation", percent(fleet.utilisation)),
     ]
+    if fleet.tokens_per_joule is not None and fleet.racks_per_megawatt is not None:
+        each = f"{fleet.racks_per_megawatt:.3g} racks, {format_count(fleet.tokens_per_joule * 1e6)} tokens/s"
+        rows.insert(5, ("for a megawatt", each))
     users = fleet.interactive
     if users is not None:
         rows.append(("users of a copy within its limits", f"{users.users_per_copy:,.0f}"))
@@ -59,3 +62,10 @@ def users_of_fleet(users: Interactive) -> str:
 def _chips(fleet: Fleet) -> str:
     left = fleet.billed_chips - fleet.num_chips
     return f"{fleet.num_chips:,}" + (f", {fleet.billed_chips:,} paid" if left else "")
+
+
+def _power(fleet: Fleet) -> str:
+    if fleet.power_w is None:
+        return "not known"
+    basis = {"kernels": "", "nameplate": ", by the nameplate"}.get(fleet.power_basis, f", {fleet.power_basis}")
+    return f"{format_count(fleet.power_w)} W{basis}"

@@ -13,7 +13,16 @@ from rackline.arch import Model
 from rackline.passes import PassTime
 from rackline.passes.features import PREFILL_TOKENS
 from rackline.report.breakdown import plain_table
-from rackline.report.choice_report import BASIS, against, chips_text, choice_panel, nothing_panel, other_kind
+from rackline.report.choice_report import (
+    BASIS,
+    against,
+    chips_text,
+    choice_panel,
+    energy_text,
+    nothing_panel,
+    other_kind,
+)
+from rackline.report.prose import Prose
 from rackline.report.wording import money, money_name, percent, share, trust, written
 from rackline.search import Candidate, Choice, Plan
 from rackline.units import format_bytes, format_count, format_seconds
@@ -34,14 +43,14 @@ def plan_summary(plan: Plan, *, width: int, elapsed_s: float) -> Group:
     parts: list[RenderableType] = [nothing_panel(plan)]
     if best is not None:
         parts = [choice_panel(plan, best), _numbers(plan, best, width), _served(best)]
-        said += [("also", Text(line)) for line in _leftover(plan, best)]
+        said += [("also", Prose(line)) for line in _leftover(plan, best)]
         said += [
-            ("limits", Text("\n".join(_limits(plan, best)))),
+            ("limits", Prose("\n".join(_limits(plan, best)))),
             *zip(("second", ""), _second(plan, best), strict=False),
         ]
-    said += [("refused", Text(line)) for line in _refused(plan)]
+    said += [("refused", Prose(line)) for line in _refused(plan)]
     if best is not None:
-        said.append(("next", Text(_next(plan, best))))
+        said.append(("next", Prose(_next(plan, best))))
     said.append(("from", _looked(plan, elapsed_s)))
     lines = Table.grid(padding=(0, 2))
     lines.add_column(style="bold italic", no_wrap=True)
@@ -79,7 +88,9 @@ def _numbers(plan: Plan, best: Choice, width: int) -> Table:
     paid = Table.grid(padding=(0, 2))
     paid.add_column(style="dim")
     paid.add_column()
-    paid.add_row("paid", _paid(plan, best))
+    paid.add_row("paid", Prose(_paid(plan, best)))
+    if best.energy is not None:
+        paid.add_row("power", energy_text(best.energy))
     whole = Table.grid()
     whole.add_row(table)
     whole.add_row(paid)
@@ -108,7 +119,7 @@ def _served(best: Choice) -> RenderableType:
     sustained = best.sustained
     if sustained is None:
         why = best.not_simulated or "not asked for"
-        return Text(f"not simulated ({why}): {BASIS[best.basis]}", style="yellow")
+        return Prose(f"not simulated ({why}): {BASIS[best.basis]}", style="yellow")
     found = sustained.simulated
     table: Table = plain_table(f"simulated: {found.requests:,} requests that arrive at random")
     for name in ("", "mean", "p50", "p90", "p99"):
@@ -170,7 +181,7 @@ def _second(plan: Plan, best: Choice) -> list[RenderableType]:
     """The other kind of serving, and the next layout of the same kind."""
     lines: list[RenderableType] = list(other_kind(plan))
     if len(plan.ranked) > 1 and best.serving == "aggregated":
-        lines.append(Text(_candidate(plan, plan.ranked[1]), style="dim"))
+        lines.append(Prose(_candidate(plan, plan.ranked[1]), style="dim"))
     return lines
 
 
@@ -199,7 +210,7 @@ def _next(plan: Plan, best: Choice) -> str:
     return "; ".join(asks)
 
 
-def _looked(plan: Plan, elapsed_s: float) -> Text:
+def _looked(plan: Plan, elapsed_s: float) -> Prose:
     """How much was considered, under whose rules and numbers."""
     line = Text(style="dim")
     line.append(f"{plan.candidates_evaluated:,} candidates in {format_seconds(elapsed_s)}; ", style="dim")
@@ -208,4 +219,6 @@ def _looked(plan: Plan, elapsed_s: float) -> Text:
         line.append(f"; launch rules of {plan.rules_name}", style="dim")
     line.append("\n")
     passes = [time for choice in plan.choices for time in (choice.inside.decode, choice.inside.prefill)]
-    return line.append_text(trust(plan.calibration, plan.cluster.chip, [row for time in passes for row in time.rows]))
+    return Prose(
+        line.append_text(trust(plan.calibration, plan.cluster.chip, [row for time in passes for row in time.rows]))
+    )

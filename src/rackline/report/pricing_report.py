@@ -46,7 +46,7 @@ def offered_report(offered: Offered, *, width: int) -> Group:
         "batch and flex fill hours that are left over",
         style="not bold",
     )
-    head.append(f"\n{_energy(offered)}", style="not bold" if rent.power_w_per_chip else "not bold yellow")
+    head.append(f"\n{_energy(offered)}", style="not bold")
     parts: list[RenderableType] = [head, Text(""), _tiers_table(offered, width)]
     parts += [
         Text(f"{tier.name.split(' above')[0]} to {short_count(tier.until_len)}: {tier.reason}", style="yellow")
@@ -116,10 +116,15 @@ def _media_line(media: Sequence[SoldMedia]) -> Text:
 def _energy(offered: Offered) -> str:
     """Power, PUE, and the energy of the first tier in kWh and dollars."""
     rent = offered.rent
-    if rent.power_w_per_chip is None:
-        return "energy: the cluster states no power"
-    text = f"energy: {rent.power_w_per_chip:,.0f} W per chip with host, network and cooling, PUE {rent.pue:.3g}"
     sold = next((tier for tier in offered.tiers if not tier.reason), None)
+    power = sold.power if sold else None
+    if power is None:
+        return "energy: nothing is known of the power of these chips"
+    if power.basis == "nameplate":
+        text = f"energy: {power.wall_w:,.0f} W per chip with host, network and cooling, by the nameplate"
+    else:
+        text = f"energy: {power.chip_w:,.0f} W per chip that serves, {power.wall_w:,.0f} W with its machine, "
+        text += f"PUE {rent.pue:.3g}{'' if power.basis == 'kernels' else ', power of other generations'}"
     if sold is None or sold.kwh_per_mtok_input is None or sold.kwh_per_mtok_output is None:
         return text
     text += f": {sold.kwh_per_mtok_input:.3g} kWh a M input, {sold.kwh_per_mtok_output:.3g} kWh a M output"

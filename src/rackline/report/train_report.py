@@ -66,6 +66,10 @@ def _headline(plan: TrainPlan) -> Panel:
     body.append(f"\n{format_seconds(best.step_s)} a step", style="bold")
     body.append(f" · MFU {percent(best.mfu)} · HFU {percent(best.hfu)}")
     body.append(f" · {best.tokens_per_s_per_chip:,.0f} tokens/s per chip · {best.binds} takes most")
+    if best.power is not None:
+        how = "" if best.power.basis == "kernels" else f" ({best.power.basis})"
+        body.append(f"\n{best.power.chip_w:,.0f} W a chip{how}, {best.power.wall_w:,.0f} W with its machine")
+        body.append(f" · {best.joules_per_token or 0.0:.3g} J a token")
     if best.days is not None:
         body.append(f"\n{best.days:,.1f} days", style="bold")
         if best.usd is not None:

@@ -12,6 +12,7 @@ from rackline.search.floors import Floors
 from rackline.search.pool_pair import Pool, PoolPair
 from rackline.search.sustained_rate import SustainedRate
 from rackline.serving.disaggregated import KvTransfer
+from rackline.serving.energy import Power
 from rackline.serving.workload import Mode, Workload
 
 Serving = Literal["aggregated", "disaggregated"]
@@ -48,6 +49,41 @@ class PoolInside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Energy:
+    """Power and energy at the request rate of a choice.
+
+    Args:
+        power: of a chip that decodes, on average.
+        prefill_power: of a chip of the prefill pool; None for a single engine.
+        power_w: of all chips that are paid for with their machines, those in no replica idle [W].
+        joules_per_request: over the requests [J].
+        joules_per_output_token: over their output tokens [J].
+    """
+
+    json_keys: ClassVar = (
+        "chip_w=power.chip_w",
+        "wall_w=power.wall_w",
+        "basis=power.basis",
+        "cap_w=power.cap_w",
+        "prefill_chip_w",
+        "power_w",
+        "joules_per_request",
+        "joules_per_output_token",
+    )
+
+    power: Power
+    prefill_power: Power | None
+    power_w: float
+    joules_per_request: float
+    joules_per_output_token: float
+
+    @property
+    def prefill_chip_w(self) -> float | None:
+        """Mean power of a chip of the prefill pool [W]; None for a single engine."""
+        return self.prefill_power.chip_w if self.prefill_power else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """The cheapest serving option of one kind: one engine for prefill and decode, or a pool for each.
 
@@ -61,6 +97,7 @@ class Choice:
         sustained: the rate at which the limits hold in simulation; None if it was not simulated.
         not_simulated: why it was not simulated; the numbers are then those of the estimate.
         leftover: engines on paid chips that these replicas leave free; rate and costs here do not include them.
+        energy: power and energy at its rate; None before it is known, or where nothing is known of the chips' power.
     """
 
     json_keys: ClassVar = (
@@ -108,6 +145,7 @@ class Choice:
         "decode=inside.decode",
         "prefill=inside.prefill",
         "floors=inside.floors",
+        "energy",
         "leftover",
         "requests_per_s_with_leftover",
         "usd_per_mtok_output_all_in_with_leftover=usd_with_leftover",
@@ -119,6 +157,7 @@ class Choice:
     sustained: SustainedRate | None = None
     not_simulated: str = ""
     leftover: Leftover | None = None
+    energy: Energy | None = None
 
     @property
     def requests_per_s_with_leftover(self) -> float:

@@ -35,7 +35,7 @@ from rackline.search.pools import (
 )
 from rackline.search.space import Constraints
 from rackline.serving.disaggregated import kv_transfer, shared_level
-from rackline.serving.workload import Mode
+from rackline.serving.workload import Mode, Workload
 
 _MANY_RANKS = 8
 
@@ -113,12 +113,14 @@ def _with_context(side: Side, row: int, cp: int, replicas: int) -> Layout:
     return replace(layout, attention_dp=ranks, cp=cp)
 
 
-def _caveat(prefill: Layout, decode: Layout) -> str:
+def _caveat(prefill: Layout, decode: Layout, workload: Workload) -> str:
     """Known error of the estimate of a pair against the simulator; empty if there is none."""
     if prefill.cp > 1 or decode.cp > 1:
         return "context parallelism has not been checked against a simulation"
     if prefill.attention_dp >= _MANY_RANKS:
         return f"prompts of equal length; spread ones wait up to a third longer on {prefill.attention_dp} ranks"
+    if workload.mixture is not None and workload.input_cv2 > 0.0:
+        return "prompts of unlike lengths before a prefill pool: time to first token to within a quarter"
     return ""
 
 
@@ -399,7 +401,7 @@ class PoolSearch:
             tpot_s=then.tpot_s(index, rate / n_then),
             ttft_s=constant + prompt_s + transfer.seconds,
             ttft_alone_s=constant + float(first.alone_s[partner]) + transfer.seconds,
-            caveat=_caveat(prefill_layout, decode_layout),
+            caveat=_caveat(prefill_layout, decode_layout, work),
             requests_per_s=rate,
             billed_chips=round(float(paid[0] + paid[1])),
             output_tokens_per_s_per_chip=rate * work.output_len / (prefill.num_chips + decode.num_chips),

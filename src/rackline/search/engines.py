@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +18,7 @@ from rackline.search.evaluate import Part, Space
 from rackline.search.finalists import CONTENDERS
 from rackline.search.fits import ClusterNeed, nearest_cluster
 from rackline.search.floors import floors
+from rackline.search.idle import BETWEEN, idle_chips, least_cost
 from rackline.search.open_engines import Found, OpenEngines, OpenSearch, Pick
 from rackline.search.pareto import pareto_front
 from rackline.search.points import Block, Numbering, Place, Points
@@ -28,6 +29,7 @@ from rackline.units import format_bytes
 
 MOST_NEAR = 250  # engines near the closed-loop front that are evaluated in an open loop
 MOST_CHEAP = 60  # cheapest engines within the limits, for each limit that is tried
+MOST_HELPED = 12  # layouts that engines on the chips that they leave free may make the cheapest
 LATE = 1.5  # times the limit on ttft, up to which an engine is evaluated in an open loop
 
 
@@ -126,7 +128,7 @@ class EngineSearch:
         reason, need = ("", None) if found.refined else self._why_nothing(points, found)
         contenders = [
             Choice(workload=self.space.workload, estimate=one, inside=self._inside(one))
-            for one in found.refined[:CONTENDERS]
+            for one in self._contenders(found.refined)
         ]
         return Engines(
             contenders=tuple(contenders),
@@ -138,6 +140,41 @@ class EngineSearch:
             reason=reason,
             need=need,
         )
+
+    def _contenders(self, refined: Sequence[Candidate]) -> list[Candidate]:
+        """The cheapest of each layout: the first, the first of which no error is known, all that idle chips may help.
+
+        Args:
+            refined: cheapest first.
+        """
+        found: dict[object, Candidate] = {}
+        for one in refined:
+            found.setdefault((one.layout, one.precision.label), one)
+        distinct = list(found.values())
+        kept = distinct[:CONTENDERS]
+        kept += [one for one in distinct[CONTENDERS:] if not one.caveat][
+            : 0 if any(not one.caveat for one in kept) else 1
+        ]
+        most_rate = max((one.output_tokens_per_s_per_chip for one in distinct), default=0.0)
+        for one in distinct:
+            idle = float(one.billed_chips - one.num_chips)
+            cost, rate = one.usd_per_mtok_output_all_in, one.output_tokens_per_s_per_chip
+            least = least_cost(np.array(cost), np.array(rate), np.array(one.num_chips), np.array(idle), most_rate)
+            if one not in kept and idle and float(least) < distinct[0].usd_per_mtok_output_all_in:
+                kept.append(one)
+        return kept
+
+    def _least_costs(self, points: Points) -> Array:
+        """Lower bounds of the costs of points, engines on the chips that they leave free included [USD per million]."""
+        layouts = len(self.options)
+        row = points.index // len(self.space.batches) % layouts
+        used, idle = idle_chips(self.space.cluster, self.space.grid.chips_per_replica)
+        used, idle = np.broadcast_to(used, (layouts,))[row], np.broadcast_to(idle, (layouts,))[row]
+        if not np.any(idle):
+            return points.cost
+        kept = points.serves & (points.tpot_s <= (self.limits.tpot_s or np.inf))
+        most_rate = float(np.max(points.rate[kept], initial=0.0))
+        return least_cost(points.cost, points.rate, used, idle, most_rate)
 
     def _usd_lower_bound(self, points: Points) -> float:
         """Lower bound of the cost within the limit on the time per output token, all slots taken [USD per million]."""
@@ -151,7 +188,12 @@ class EngineSearch:
         after = np.append(batches[1:], batches[-1])[column]
         kept = points.serves & (points.tpot_s <= limit)
         least = least_between(
-            points.cost[kept], points.tpot_s[kept], batches[column[kept]], after[kept], after_s[kept], limit
+            self._least_costs(points)[kept],
+            points.tpot_s[kept],
+            batches[column[kept]],
+            after[kept],
+            after_s[kept],
+            limit,
         )
         return float(np.min(least, initial=np.inf))
 
@@ -166,6 +208,12 @@ class EngineSearch:
         )
         # the grid of batches is coarse: any of the cheapest combinations may be the best between its points
         near = self._distinct(points, order, lambda place: (place.label, place.mode, place.row), 12)
+        least = self._least_costs(points)
+        if order.size and least is not points.cost:
+            helped = order[least[order] < BETWEEN * points.cost[order[0]]]
+            helped = helped[np.argsort(least[helped], kind="stable")]
+            helped = helped[points.cost[helped] > least[helped]]
+            near += self._distinct(points, helped, lambda place: (place.label, place.row), MOST_HELPED)
         refined = [self._refined(candidate) for candidate in near]
         refined.sort(key=lambda option: option.usd_per_mtok_output_all_in)
         best_cost = refined[0].usd_per_mtok_output_all_in if refined else np.inf
@@ -218,6 +266,7 @@ class EngineSearch:
             found.update(dict.fromkeys(engines[order[best[order] < below]].tolist()))
 
         if serves.size:
+            least = self._least_costs(points)[serves]
             order = np.lexsort((cost, tpot_s))
             cheapest = np.minimum.accumulate(cost[order])  # of all engines that are as fast
             take(cost / cheapest[np.searchsorted(tpot_s[order], tpot_s, side="right") - 1], MOST_NEAR, NEAR)
@@ -226,6 +275,8 @@ class EngineSearch:
             for part in late:
                 kept = within & (ttft_s <= part * (self.limits.ttft_s or 1.0))
                 take(np.where(kept, cost, np.inf), MOST_CHEAP, np.inf)
+                helped = kept & (least < cost)
+                take(np.where(helped, least, np.inf), MOST_HELPED, BETWEEN * float(np.min(cost[kept], initial=np.inf)))
         return list(found)
 
     def _rejected(self, points: Points, best_cost: float, names: Collection[str]) -> list[Rejected]:

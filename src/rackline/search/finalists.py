@@ -10,6 +10,7 @@ from rackline.search.served import Site
 from rackline.search.sustained_rate import SustainedRate, sustained_rate
 
 CONTENDERS = 3  # options of one kind that are simulated if the cheapest does not meet its limits
+OFF = 1.1  # times its estimate with a caveat: beyond it, the next options are simulated too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,20 +49,24 @@ def serve_kinds(site: Site, kinds: Sequence[Kind]) -> list[Finalist]:
         site: what all of them share.
     """
     found = [Finalist() for _ in kinds]
-    costs = [kind.choices[0].usd_per_mtok_output_all_in if kind.choices else float("inf") for kind in kinds]
+    costs = [kind.choices[0].usd_with_leftover if kind.choices else float("inf") for kind in kinds]
     least = float("inf")
     for index in sorted(range(len(kinds)), key=lambda place: costs[place]):
         finalist = _first_that_holds(site, kinds[index], least)
         found[index] = finalist
         if finalist.choice is not None:
-            least = min(least, finalist.choice.usd_per_mtok_output_all_in)
+            least = min(least, finalist.choice.usd_with_leftover)
     return found
 
 
 def _first_that_holds(site: Site, kind: Kind, least: float) -> Finalist:
+    """The first that holds its limits; where its estimate was off, as its caveat says, the cheapest of the next too."""
+    best: Choice | None = None
     reason = ""
     for choice in kind.choices:
-        if kind.usd_lower_bound >= least:
+        if best is not None and choice.usd_with_leftover >= best.usd_with_leftover:
+            break
+        if best is None and kind.usd_lower_bound >= least:
             why = (
                 "it cannot be cheaper: even with every slot always taken and no limit to the first token "
                 f"it costs {kind.usd_lower_bound / least:.3g} times the answer"
@@ -69,8 +74,26 @@ def _first_that_holds(site: Site, kind: Kind, least: float) -> Finalist:
             return Finalist(choice=replace(choice, not_simulated=why))
         found = sustained_rate(choice.estimate, site)
         if isinstance(found, SustainedRate):
-            return Finalist(choice=choice.with_sustained_rate(found))
-        if not found.simulated:
-            return Finalist(choice=replace(choice, not_simulated=found.reason))
-        reason = reason or found.reason
-    return Finalist(reason=reason)
+            served = _with_served_leftover(choice.with_sustained_rate(found), site)
+            if best is None or served.usd_with_leftover < best.usd_with_leftover:
+                best = served
+            if not choice.caveat or served.usd_with_leftover <= OFF * choice.usd_with_leftover:
+                break
+        elif not found.simulated:
+            best = best or replace(choice, not_simulated=found.reason)
+            break
+        elif best is None:
+            reason = reason or found.reason
+    return Finalist(choice=best, reason="" if best is not None else reason)
+
+
+def _with_served_leftover(choice: Choice, site: Site) -> Choice:
+    """The choice with its leftover engine served at its own share of the traffic; without it where no rate holds."""
+    if choice.leftover is None:
+        return choice
+    engine = choice.leftover.choice
+    on = replace(site, cluster=site.cluster.with_num_chips(engine.num_chips))
+    found = sustained_rate(engine.estimate, on)
+    if not isinstance(found, SustainedRate):
+        return replace(choice, leftover=None)
+    return replace(choice, leftover=replace(choice.leftover, choice=engine.with_sustained_rate(found)))

@@ -11,7 +11,7 @@ from rackline.arch import AnyModel
 from rackline.catalog import names
 from rackline.hardware import Cluster, cluster
 from rackline.parallel import LayoutGrid, Precision, enumerate_layouts, memory_use, precision
-from rackline.passes import calibration
+from rackline.passes import calibration_on
 from rackline.passes.features import as_array
 from rackline.search.space import default_precisions
 from rackline.serving.stack import stack_of
@@ -63,7 +63,7 @@ def best_free_bytes(
             grid,
             types,
             on.chip,
-            stack_of(calibration("auto", on.chip), on.chip.hbm_bytes).memory(memory_fraction=memory_fraction),
+            stack_of(calibration_on(on), on.chip.hbm_bytes).memory(memory_fraction=memory_fraction),
             sequences_per_rank=as_array(grid.pp),
             context_len=workload.final_context,
         )

@@ -57,9 +57,13 @@ def kubernetes_manifests(commands: Sequence[LaunchCommand], places: Sequence[Clu
 
 
 def routing_note(commands: Sequence[LaunchCommand]) -> str:
-    """What is missing in front of two pools; empty for one engine."""
+    """What is missing in front of two pools, or of two engines; empty for one engine."""
     if len(commands) < 2:
         return ""
+    if all(command.role == "both" for command in commands):
+        return (
+            "requests are shared by the two services in the ratio of their rates; what shares them is not in this file"
+        )
     router = {"sglang": "sglang_router.launch_router --pd-disaggregation", "vllm": "vllm-router or llm-d"}
     known = router.get(commands[0].stack, "trtllm-serve disaggregated")
     return f"requests reach the two pools by a router ({known}), which is not part of this file; Dynamo brings one"

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rackline.parallel import LayoutGrid, enumerate_layouts
+from rackline.parallel import LayoutGrid, Precision, enumerate_layouts
 from rackline.search.choice import Choice, Leftover
 from rackline.search.engines import EngineSearch
 from rackline.search.evaluate import Space
+from rackline.search.finalists import CONTENDERS
 from rackline.search.launchable import launchable, starts_nothing
-from rackline.search.served import Site
 from rackline.search.space import Constraints
-from rackline.search.sustained_rate import SustainedRate, sustained_rate
 
 
 def free_places(space: Space, choice: Choice) -> tuple[int, int]:
@@ -35,29 +34,37 @@ def free_places(space: Space, choice: Choice) -> tuple[int, int]:
 
 
 def with_leftover(choices: Sequence[Choice], space: Space, limits: Constraints, *, open_loop: bool) -> list[Choice]:
-    """Each choice with the cheapest engine on the chips that it leaves free; cheapest first, both together.
+    """Each choice with the cheapest engine on the chips that it leaves free; the cheapest with both, cheapest first.
 
     Args:
         space: of the plan; layouts that its engine launches are searched, in the precision of the choice.
         open_loop: by which estimate, as of the choices.
     """
+    engines: dict[tuple[int, str], Choice | None] = {}  # by chips and precision
     found: list[Choice] = []
     for choice in choices:
         together, places = free_places(space, choice)
-        engine = _cheapest_on(together, choice, space, limits, open_loop=open_loop) if together else None
+        key = (together, choice.precision.label)
+        if together and key not in engines:
+            engines[key] = _cheapest_on(together, choice.precision, space, limits, open_loop=open_loop)
+        engine = engines.get(key)
         if engine is not None:
             choice = replace(choice, leftover=Leftover(choice=engine, places=places))
         found.append(choice)
-    return sorted(found, key=lambda choice: choice.usd_with_leftover)
+    found = sorted(found, key=lambda choice: choice.usd_with_leftover)
+    sure = next((choice for choice in found if not choice.caveat), None)
+    return [*found[:CONTENDERS], *([sure] if sure is not None and sure not in found[:CONTENDERS] else [])]
 
 
-def _cheapest_on(chips: int, choice: Choice, space: Space, limits: Constraints, *, open_loop: bool) -> Choice | None:
+def _cheapest_on(
+    chips: int, precision: Precision, space: Space, limits: Constraints, *, open_loop: bool
+) -> Choice | None:
     layouts = enumerate_layouts(space.model, chips)
     own = replace(
         space,
         cluster=space.cluster.with_num_chips(chips),
         grid=LayoutGrid.of(layouts),
-        precisions=[choice.precision],
+        precisions=[precision],
     )
     own, layouts = launchable(own, layouts, pools=False)
     if starts_nothing(own):
@@ -66,15 +73,3 @@ def _cheapest_on(chips: int, choice: Choice, space: Space, limits: Constraints, 
     for part in own.parts():
         search.look_at(part)
     return next(iter(search.answer().contenders), None) if search.shortlist.looked_at else None
-
-
-def serve_leftover(choice: Choice | None, site: Site) -> Choice | None:
-    """The choice with its leftover engine served at its own share of the traffic; without it where no rate holds."""
-    if choice is None or choice.leftover is None or choice.sustained is None:
-        return choice
-    engine = choice.leftover.choice
-    on = replace(site, cluster=site.cluster.with_num_chips(engine.num_chips))
-    found = sustained_rate(engine.estimate, on)
-    if not isinstance(found, SustainedRate):
-        return replace(choice, leftover=None)
-    return replace(choice, leftover=replace(choice.leftover, choice=engine.with_sustained_rate(found)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from rackline.parallel import Layout, LayoutGrid, Precision, expert_law
 from rackline.passes.features import Array, as_array
 from rackline.search.candidate import Candidate, billed_of, open_loop_caveat, placed_on, rate_and_costs
 from rackline.search.evaluate import Space
+from rackline.search.idle import BETWEEN, idle_chips, least_cost
 from rackline.search.pareto import pareto_front
 from rackline.search.points import Points
 from rackline.search.rejected import Rejected, nearest_rejected
@@ -31,6 +33,7 @@ FEW = (0.125, 0.25, 0.5)  # mean sequences on a rank, where even one is too many
 _OVER = 1.05  # of the closed loop: error of the open one
 _FULL = 0.99  # of the slots: beyond it, the wait for a slot grows without bound
 _STEPS = 17  # of the number in flight between two points of the grid
+_HELPED = 12  # layouts that engines on the chips that they leave free may make the cheapest
 _REFINED, _RANKED = 8, 10  # engines refined between the points, and shown with the best
 _TPOT_ERROR, _TTFT_ERROR = 1.05, 1.1  # of the estimate; where nothing meets the limits, the simulation decides
 
@@ -286,7 +289,11 @@ class OpenSearch:
             styles.setdefault(self.style(found), found)
             if len(styles) == _RANKED:
                 break
-        refined = self._refined(points, dict(list(best.items())[:_REFINED]), error)
+        each = self._of_each_layout(best)
+        sure = (row for row in each if not self.engines.candidate(self.picks, points, (row, best[row])).caveat)
+        chosen = dict.fromkeys([*list(best)[:_REFINED], *each[:_REFINED], *self._helped(points, best)])
+        chosen |= dict.fromkeys(islice(sure, 1))
+        refined = self._refined(points, {row: best[row] for row in chosen}, error)
         cost = refined[0].usd_per_mtok_output_all_in if refined else np.inf
         return Found(
             refined=refined,
@@ -296,6 +303,34 @@ class OpenSearch:
             fastest=self._least(points, points.tpot_s),
             soonest=self._least(points, points.ttft_s),
         )
+
+    def _of_each_layout(self, best: dict[int, int]) -> list[int]:
+        """The cheapest engine of each layout and precision, cheapest first."""
+        found: dict[object, int] = {}
+        for row in best:
+            found.setdefault((self.picks[row].row, self.picks[row].precision.label), row)
+        return list(found.values())
+
+    def _helped(self, points: OpenPoints, best: dict[int, int]) -> list[int]:
+        """Engines that others on the chips that they leave free may make the cheapest: one of each layout.
+
+        Args:
+            best: the cheapest point of each engine within the limits, cheapest first.
+        """
+        if not best:
+            return []
+        rows, columns = np.array(list(best)), np.array(list(best.values()))
+        options, cluster = self.engines.options, self.engines.space.cluster
+        sizes = np.array([options[self.picks[row].row].chips_per_replica for row in best])
+        used, idle = idle_chips(cluster, sizes)
+        cost, rate = points.cost[rows, columns], points.rate[rows, columns]
+        least = least_cost(cost, rate, used, idle, float(rate.max()))
+        found: dict[object, int] = {}
+        for place in np.argsort(least, kind="stable"):
+            if idle[place] and least[place] < BETWEEN * cost[0]:
+                pick = self.picks[int(rows[place])]
+                found.setdefault((pick.row, pick.precision.label), int(rows[place]))
+        return list(found.values())[:_HELPED]
 
     def _rejected(self, points: OpenPoints, best_cost: float) -> list[Rejected]:
         """The nearest candidates that break a latency limit."""
@@ -335,7 +370,8 @@ class OpenSearch:
         if self.limits.ttft_s is not None:
             # waits are nearly exponential: the wait at a percentile of the requests
             place = self.limits.ttft_percentile or 0.0
-            waits = np.where(points.serves, np.maximum(points.ttft_s - points.ttft_alone_s, 0.0), 0.0)
+            with np.errstate(invalid="ignore"):  # both times are infinite where a point cannot serve
+                waits = np.where(points.serves, np.maximum(points.ttft_s - points.ttft_alone_s, 0.0), 0.0)
             ttft_s = points.ttft_s + waits * max(-np.log1p(-place / 100.0) - 1.0, 0.0)
             found &= ttft_s <= self.limits.ttft_s * (1.0 if strict else _TTFT_ERROR)
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -21,13 +21,14 @@ from rackline.passes import Calibration
 from rackline.search.candidate import Candidate
 from rackline.search.choice import Choice
 from rackline.search.disaggregated import Disaggregated, PoolSearch
+from rackline.search.energy import energy_of
 from rackline.search.engines import Engines, EngineSearch
 from rackline.search.evaluate import Space
 from rackline.search.finalists import Kind, serve_kinds
 from rackline.search.fits import ClusterNeed
 from rackline.search.launch_rules import rules_of
 from rackline.search.launchable import better_refused, better_refused_pair, launchable, starts_nothing
-from rackline.search.leftover import serve_leftover, with_leftover
+from rackline.search.leftover import with_leftover
 from rackline.search.pool_space import ANY_POOL, PrefillPool, prefill_space
 from rackline.search.rejected import Rejected
 from rackline.search.served import Site
@@ -51,6 +52,7 @@ class Plan:
         rules_name: engine and version whose launch rules every layout keeps; empty without rules.
         reason: why no single engine meets the limits; empty when one does.
         disaggregated: the search over separate prefill and decode pools; None if not requested.
+        objective: what the best has the least of.
     """
 
     json_keys: ClassVar = (
@@ -69,6 +71,7 @@ class Plan:
         "combinations",
         "launch_rules=rules_name",
         "priced",
+        "objective",
         "usd_per_chip_hour=cluster.usd_per_chip_hour",
         "rent=cluster.rent",
         "best",
@@ -99,6 +102,7 @@ class Plan:
     need: ClusterNeed | None = None
     assumptions: tuple[str, ...] = ()
     disaggregated: Disaggregated | None = None
+    objective: Literal["dollars", "joules"] = "dollars"
 
     @property
     def pools(self) -> Choice | None:
@@ -107,9 +111,15 @@ class Plan:
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """The cheapest of each kind that meets the limits, cheapest first."""
+        """The cheapest of each kind that meets the limits, cheapest first, or that of the least energy."""
         found = [choice for choice in (self.aggregated, self.pools) if choice is not None]
-        return tuple(sorted(found, key=lambda choice: choice.usd_with_leftover))
+        return tuple(sorted(found, key=self._cost))
+
+    def _cost(self, choice: Choice) -> float:
+        """What the objective has least of, for an output token."""
+        if self.objective == "joules" and choice.energy is not None:
+            return choice.energy.joules_per_output_token
+        return choice.usd_with_leftover
 
     @property
     def best(self) -> Choice | None:
@@ -121,6 +131,17 @@ class Plan:
         """The cheapest of the other kind; None when only one kind meets the limits."""
         return self.choices[1] if len(self.choices) > 1 else None
 
+    def with_energy(self, site: Site) -> Plan:
+        """The same with power and energy of the cheapest of each kind."""
+        alone, both = self.aggregated, self.disaggregated
+        if both is not None and both.best is not None:
+            both = replace(both, best=replace(both.best, energy=energy_of(both.best, site)))
+        return replace(
+            self,
+            aggregated=None if alone is None else replace(alone, energy=energy_of(alone, site)),
+            disaggregated=both,
+        )
+
     def served(self, site: Site, engines: Engines) -> Plan:
         """The same with the cheapest of each kind served.
 
@@ -131,15 +152,15 @@ class Plan:
         both = self.disaggregated
         pairs = both.contenders if both else ()
         kinds = (
-            Kind(choices=engines.contenders, usd_lower_bound=_lower_bound(engines.contenders, engines.usd_lower_bound)),
+            Kind(choices=engines.contenders, usd_lower_bound=engines.usd_lower_bound),
             Kind(choices=pairs, usd_lower_bound=_lower_bound(pairs, both.usd_lower_bound if both else 0.0)),
         )
         alone, apart = serve_kinds(site, kinds)
         if both is not None and pairs:
-            both = replace(both, best=serve_leftover(apart.choice, site), reason=apart.reason)
+            both = replace(both, best=apart.choice, reason=apart.reason)
         return replace(
             self,
-            aggregated=serve_leftover(alone.choice, site),
+            aggregated=alone.choice,
             reason=alone.reason if engines.contenders else self.reason,
             disaggregated=both,
         )
@@ -230,8 +251,6 @@ def plan(
         ),
         disaggregated=pools,
     )
-    if not served:
-        return found
     site = Site(
         model=model,
         cluster=cluster,
@@ -242,7 +261,7 @@ def plan(
         prefill_cluster=(prefill and prefill.cluster) or cluster,
         prefill_calibration=(prefill and prefill.calibration) or calibration,
     )
-    return found.served(site, engines)
+    return (found.served(site, engines) if served else found).with_energy(site)
 
 
 def _looked_at(

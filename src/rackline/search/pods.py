@@ -74,10 +74,12 @@ def workloads(
         if command.lacks:
             allowed = f"a plan that {command.stack} can start; {command.lacks[0]}"
             raise InputError(what="launch_as", given=name, allowed=allowed)
-    return [
-        Workload(name=kubernetes_name(name, ROLE_NAMES[command.role]), command=command, on=on)
-        for command, on in zip(commands, places, strict=True)
-    ]
+    found: list[Workload] = []
+    for number, (command, on) in enumerate(zip(commands, places, strict=True)):
+        # an engine that does both after another command is the one on chips that the others leave free
+        role = "beside" if number and command.role == "both" else ROLE_NAMES[command.role]
+        found.append(Workload(name=kubernetes_name(name, role), command=command, on=on))
+    return found
 
 
 def kubernetes_name(*parts: str) -> str:

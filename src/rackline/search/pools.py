@@ -50,6 +50,7 @@ class PoolPoints:
         together: prompts that a prefill replica serves at a time; 1 in a decode pool [requests].
         peers: ranks and micro-batches of a prefill replica among which they are spread; 1 in a decode pool [count].
         cp: ranks that share one context [count].
+        input_cv2: variance of the prompts' tokens over the square of their mean [1].
         evaluated: points whose times were computed [count].
         fitting: points among them that fit, whichever are left of them [count].
     """
@@ -66,6 +67,7 @@ class PoolPoints:
     together: Array
     peers: Array
     cp: Array
+    input_cv2: Array
     evaluated: int
     fitting: int
 
@@ -76,6 +78,7 @@ class PoolPoints:
             full_s=self.seconds[index],
             together=self.together[index],
             peers=self.peers[index],
+            input_cv2=self.input_cv2[index],
         )
 
     def tpot_s(self, index: int, requests_per_s: float) -> float:
@@ -196,6 +199,7 @@ def prefill_points(part: Part, modes: list[Mode], link: FabricLevel) -> PoolPoin
                 together=np.broadcast_to(rate.together, (len(grid),))[rows],
                 peers=np.broadcast_to(rate.peers, (len(grid),))[rows],
                 cp=np.full(rows.size, cp),
+                input_cv2=np.full(rows.size, work.input_cv2),
                 evaluated=int(np.sum((grid.attention_dp > 1) & shares if mode.two_batch_overlap else shares)),
                 fitting=rows.size,
             )
@@ -247,6 +251,7 @@ def decode_points(part: Part, modes: list[Mode], link: FabricLevel) -> PoolPoint
                 together=np.ones(rows.size),
                 peers=np.ones(rows.size),
                 cp=np.full(rows.size, cp),
+                input_cv2=np.full(rows.size, work.input_cv2),
                 evaluated=int(np.sum((grid.attention_dp > 1) & shares if overlap else shares)) * b.size,
                 fitting=rows.size,
             )

@@ -11,6 +11,7 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.search.train_evaluate import Crossing, Evaluated, TrainJob, crossings, evaluate_runs
 from rackline.search.train_space import train_space
+from rackline.serving.energy import Power, power_of
 from rackline.training.memory import CHEAPEST_FIRST
 from rackline.training.reliability import Reliability, reliability
 from rackline.training.runs import Runs, TrainLayout
@@ -26,6 +27,7 @@ class TrainCandidate:
         memory: bytes of the fullest chip, by kind.
         mfu, hfu: model and hardware FLOP over the peak of the products' data type.
         days, usd, kwh: of the whole run, failures included; None where price or power is unknown.
+        power: of a chip, on average over a step; None where nothing is known of it.
         binds: what takes most of the step.
         levels: which group works on which level of the fabric.
     """
@@ -42,6 +44,10 @@ class TrainCandidate:
         "days",
         "usd",
         "kwh",
+        "chip_w=power.chip_w",
+        "wall_w=power.wall_w",
+        "power_basis=power.basis",
+        "joules_per_token",
         "binding=binds",
         "levels",
     )
@@ -58,6 +64,12 @@ class TrainCandidate:
     kwh: float | None
     binds: str
     levels: tuple[Crossing, ...]
+    power: Power | None = None
+
+    @property
+    def joules_per_token(self) -> float | None:
+        """Energy at the plug over the tokens of a step [J]."""
+        return self.power.wall_w / self.tokens_per_s_per_chip if self.power else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +129,7 @@ def train_plan(
     job: TrainJob,
     *,
     tokens: float | None = None,
+    pue: float = 1.0,
     fixed: Mapping[str, int] | None = None,
     schedules: Sequence[str] | None = None,
     recompute: Sequence[str] = CHEAPEST_FIRST,
@@ -127,6 +140,7 @@ def train_plan(
 
     Args:
         tokens: of the whole run, for days and dollars [tokens].
+        pue: power of the site over that of the machines [1].
         fixed: parts of the layout that are given.
         schedules: which to look at; those of the stack by default.
         recompute: which to look at; a reversible stack is another model, so it is considered only when asked.
@@ -177,7 +191,7 @@ def train_plan(
         tokens=tokens,
         candidates_evaluated=len(runs),
         candidates_timed=found.timed,
-        best=candidates(job, runs.take(kept), tokens, reliable),
+        best=candidates(job, runs.take(kept), tokens, reliable, pue),
         reliability=reliable,
         asked_batch_tokens=asked_batch_tokens,
         schedules=tuple(schedules),
@@ -199,27 +213,32 @@ def _unlike(found: Evaluated, order: np.ndarray[Any, Any], most: int) -> np.ndar
     return np.array(kept)
 
 
-def candidates(job: TrainJob, runs: Runs, tokens: float | None, reliable: Reliability) -> tuple[TrainCandidate, ...]:
+def candidates(
+    job: TrainJob, runs: Runs, tokens: float | None, reliable: Reliability, pue: float = 1.0
+) -> tuple[TrainCandidate, ...]:
     """Explain some runs.
 
     Args:
         tokens: of the whole run [tokens].
         reliable: what failures cost.
+        pue: power of the site over that of the machines; power by the nameplate has it already [1].
     """
     step, memory = job.step(runs), job.memory(runs)
+    watts = job.chip_w(runs, step)
     mfu, hfu = job.utilisation(runs, step.step)
     found: list[TrainCandidate] = []
     for index in range(len(runs)):
         step_s = float(step.step[index])
         parts = step.at(index)
         days = usd = kwh = None
+        power = power_of(job.cluster, float(watts[index]))
         if tokens is not None:
             hours = tokens / job.global_batch_tokens * step_s / reliable.goodput / 3600.0
             days = hours / 24.0
             chip_hours = hours * job.cluster.num_chips
-            price, power = job.cluster.usd_per_chip_hour, job.cluster.power_w_per_chip
+            price = job.cluster.usd_per_chip_hour
             usd = chip_hours * price if price is not None else None
-            kwh = chip_hours * power / 1000.0 if power is not None else None
+            kwh = chip_hours * power.site_w(pue) / 1000.0 if power is not None else None
         found.append(
             TrainCandidate(
                 layout=runs.layout(index),
@@ -234,6 +253,7 @@ def candidates(job: TrainJob, runs: Runs, tokens: float | None, reliable: Reliab
                 kwh=kwh,
                 binds=binding(parts, float(runs.micro_batches(job.global_batch_sequences)[index])),
                 levels=crossings(job, runs, index),
+                power=power,
             )
         )
     return tuple(found)

@@ -12,6 +12,8 @@ from rackline.hardware import Cluster
 from rackline.parallel.exchange import make_group
 from rackline.passes import Calibration
 from rackline.passes.features import Array, as_array
+from rackline.training.adapters import LoraTargets
+from rackline.training.energy import training_w
 from rackline.training.flop import hardware_share, mfu, model_flop
 from rackline.training.memory import TrainMemory, train_memory
 from rackline.training.precision import TrainPrecision
@@ -33,6 +35,8 @@ class TrainJob:
         mtp_layers: layers that predict further tokens [count].
         expert_load: tokens of the busiest expert-parallel rank over the mean [1].
         lora_rank: rank of adapters beside frozen weights; 0 trains all weights [count].
+        lora_targets: products that have adapters.
+        packed_len: length of the samples packed into a sequence; 0 for one sample a sequence [tokens].
     """
 
     model: Model
@@ -45,6 +49,8 @@ class TrainJob:
     mtp_layers: int = 0
     expert_load: float = 1.0
     lora_rank: int = 0
+    lora_targets: LoraTargets = "all"
+    packed_len: float = 0.0
 
     @property
     def global_batch_tokens(self) -> float:
@@ -65,6 +71,8 @@ class TrainJob:
             mtp_layers=self.mtp_layers,
             expert_load=self.expert_load,
             lora_rank=self.lora_rank,
+            lora_targets=self.lora_targets,
+            packed_len=self.packed_len,
         )
 
     def memory(self, runs: Runs) -> TrainMemory:
@@ -84,9 +92,24 @@ class TrainJob:
         )
         return step_time(parts, self.stack)
 
+    def chip_w(self, runs: Runs, step: StepTime) -> Array:
+        """Mean power of a chip over a step, one value per run [W]."""
+        return training_w(
+            self.micro_batch(runs),
+            step,
+            calibration=self.calibration,
+            global_batch_sequences=self.global_batch_sequences,
+        )
+
     def utilisation(self, runs: Runs, step_s: Array) -> tuple[Array, Array]:
         """(MFU, HFU) of steps of this time."""
-        flop = model_flop(self.model, self.seq_len, float(self.global_batch_sequences), frozen=self.lora_rank > 0)
+        flop = model_flop(
+            self.model,
+            self.seq_len,
+            float(self.global_batch_sequences),
+            frozen=self.lora_rank > 0,
+            packed_len=self.packed_len,
+        )
         peak = self.cluster.chip.flop_per_s(self.precision.compute)
         found = as_array(mfu(flop, step_s, as_array(runs.num_chips), peak))
         return found, found * hardware_share(self.model, runs, self.seq_len)

@@ -65,8 +65,8 @@ def whole_batch(tokens: float, seq_len: int, num_chips: int) -> int:
     """Sequences of a batch of about this many tokens: within 6 %, the count that replicas divide best.
 
     Replicas share a batch evenly and their number divides the chips, so what counts is the greatest common divisor of
-    sequences and chips. A whole count with which it is as large as with any other stays; else the count wins that is
-    divided most often by chips and micro-batches, and of equals the nearest.
+    sequences and chips. A whole count with which it is as large as with any other stays; else the count wins with which
+    it is largest, of equals the one that micro-batches divide further, and of those the nearest.
 
     Args:
         tokens: asked for [tokens].
@@ -78,6 +78,8 @@ def whole_batch(tokens: float, seq_len: int, num_chips: int) -> int:
 
     >>> whole_batch(16e6, 8192, 1024), whole_batch(4096.0 * 1000, 4096, 8), whole_batch(64e6, 4096, 512)
     (2048, 1000, 16384)
+    >>> whole_batch(4e6, 8192, 2000)  # 500 replicas divide 500 sequences; 512 is a rounder number, but 16 divide it
+    500
     """
     exact = tokens / seq_len
     if exact < 0.5:
@@ -92,6 +94,8 @@ def whole_batch(tokens: float, seq_len: int, num_chips: int) -> int:
     near = near[np.argsort(np.abs(near - exact), kind="stable")]
     if not near.size or low > high:
         return max(1, round(exact))
-    if exact.is_integer() and math.gcd(int(exact), num_chips) == int(np.gcd(near, num_chips).max()):
+    shared = np.gcd(near, num_chips)
+    if exact.is_integer() and math.gcd(int(exact), num_chips) == int(shared.max()):
         return int(exact)
+    near = near[shared == shared.max()]
     return int(near[np.argmax(np.gcd(near, num_chips * MICRO_BATCHES_OF_A_STEP))])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from rackline.arch import DenseFfn, Model
 from rackline.errors import LayoutError
 from rackline.hardware import Cluster
 from rackline.passes.features import Array
-from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs, TrainLayout, check_layout, replaced
+from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs, TrainLayout, check_layout, nearest_multiple, replaced
 
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16)
 MOST_TP = 64
@@ -139,6 +139,14 @@ def _orders(pp: int, chunks: Sequence[int], micro_batches: int, schedules: Seque
     return found
 
 
+def _far(wanted: int) -> Callable[[int], tuple[int, int]]:
+    return lambda number: (abs(number - wanted), number)
+
+
+def _listed(numbers: Sequence[int], most: int = 6) -> str:
+    return ", ".join(map(str, numbers[:most])) + (", ..." if len(numbers) > most else "")
+
+
 def _refuse(
     model: Model,
     cluster: Cluster,
@@ -147,8 +155,17 @@ def _refuse(
     fixed: Mapping[str, int],
     schedules: Sequence[str],
 ) -> None:
-    """Say which constraint the given parts break."""
+    """Say which constraint the given parts break; without given parts, chips and batch do not go together."""
     chips = cluster.num_chips
+    if not fixed:
+        replicas = sorted({chips // (tp * pp * cp) for tp, pp, cp in _shapes(model, chips, seq_len, {})})
+        near = min((nearest_multiple(global_batch_sequences, dp) for dp in replicas), key=_far(global_batch_sequences))
+        raise LayoutError(
+            what="--global-batch",
+            given=f"{global_batch_sequences} sequences on {chips} chips",
+            allowed=f"a multiple of the replicas that {chips} chips can make: {_listed(replicas)}",
+            nearest=f"{near} sequences of {seq_len} tokens",
+        )
     for tp in (fixed["tp"],) if "tp" in fixed and not _tp_fits(model, fixed["tp"]) else ():
         check_layout(TrainLayout(tp=tp), model, cluster, global_batch_sequences, seq_len)
     per_replica = fixed.get("tp", 1) * fixed.get("pp", 1) * fixed.get("cp", 1)

@@ -17,7 +17,7 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.parallel import Deployment
 from rackline.passes import UNIT, Batch, StepPolicy
-from rackline.passes.features import Array
+from rackline.passes.features import Array, FloatLike
 
 _LARGEST = 1.0e9
 
@@ -33,11 +33,11 @@ class BatchCurve:
         tokens_per_s_per_chip, tokens_per_s_per_user: output per chip and per sequence [tokens/s].
     """
 
-    batch_size: Array
-    step_s: Array
-    usd_per_mtok_output: Array
-    tokens_per_s_per_chip: Array
-    tokens_per_s_per_user: Array
+    batch_size: FloatLike
+    step_s: FloatLike
+    usd_per_mtok_output: FloatLike
+    tokens_per_s_per_chip: FloatLike
+    tokens_per_s_per_user: FloatLike
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +57,10 @@ class ModeChoice:
     reason: str = ""
 
 
-def decode_batch(deployment: Deployment, batch_size: Array | float, context_len: float) -> Batch:
+def decode_batch(deployment: Deployment, batch_size: FloatLike, context_len: FloatLike) -> Batch:
     """The decode batch of one rank when a replica holds `batch_size` sequences."""
-    per_rank = np.ceil(np.asarray(batch_size, dtype=float) / deployment.layout.attention_dp)
-    return Batch(
-        decode_sequences=per_rank,
-        context_len=context_len,
-        group_tokens=np.asarray(batch_size, dtype=float),
-    )
+    per_rank = np.ceil(batch_size / deployment.layout.attention_dp)
+    return Batch(decode_sequences=per_rank, context_len=context_len, group_tokens=1.0 * batch_size)
 
 
 def batch_curve(
@@ -81,15 +77,27 @@ def batch_curve(
     """
     points = np.unique(np.rint(np.geomspace(1, 16384, 61))) if batch_size is None else np.asarray(batch_size)
     step = deployment.table().seconds(decode_batch(deployment, points, context_len), policy)
-    step = step * deployment.stage_imbalance
-    chips = deployment.layout.chips_per_replica
-    rate = points * deployment.layout.pp / step
     price = deployment.cluster.usd_per_chip_hour
-    usd = chips * price / 3600.0 / rate * 1e6 if price is not None else np.full_like(step, np.nan)
+    return curve_of_passes(deployment, points, step, math.nan if price is None else price)
+
+
+def curve_of_passes(
+    deployment: Deployment, batch_size: FloatLike, pass_s: FloatLike, usd_per_chip_hour: FloatLike
+) -> BatchCurve:
+    """Decode step and cost at batch sizes whose passes are known.
+
+    Args:
+        batch_size: sequences on one replica (a pipeline micro-batch) [sequences].
+        pass_s: time of the pass with layers evenly on the stages [s].
+        usd_per_chip_hour: rent of a chip [USD/hour].
+    """
+    step = pass_s * deployment.stage_imbalance
+    chips = deployment.layout.chips_per_replica
+    rate = batch_size * deployment.layout.pp / step
     return BatchCurve(
-        batch_size=points,
+        batch_size=batch_size,
         step_s=step,
-        usd_per_mtok_output=usd,
+        usd_per_mtok_output=chips * usd_per_chip_hour / 3600.0 / rate * 1e6,
         tokens_per_s_per_chip=rate / chips,
         tokens_per_s_per_user=1.0 / step,
     )

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from rackline.errors import InputError
 from rackline.hardware import Cluster, rack_bill, taken_chips
+from rackline.serving.energy import Power
 from rackline.serving.population import Population, Response
 
 _CLOSE = 1e-9  # of a rented unit
@@ -65,11 +66,15 @@ class Part:
     Args:
         replica_chips: chips of one replica, which must be in one rack if they fit [count].
         replicas: replicas in one copy [count].
+        beside: whether they are on chips that other parts of the copy take and leave free.
+        power: mean power of its chips at full traffic; that of the nameplate where it is None.
     """
 
     cluster: Cluster
     replica_chips: int
     replicas: int = 1
+    beside: bool = False
+    power: Power | None = None
 
     @property
     def num_chips(self) -> int:
@@ -79,6 +84,8 @@ class Part:
     @property
     def taken_chips(self) -> float:
         """Chips of hosts that one copy takes from others, with those that hold no further replica [count]."""
+        if self.beside:
+            return 0.0
         return self.replicas * float(taken_chips(self.cluster, self.replica_chips))
 
 
@@ -116,7 +123,10 @@ class Fleet:
         copy_tokens_per_s: output of one copy [tokens/s].
         num_chips, num_racks: chips and racks of all copies [count].
         billed_chips: chips that are paid for, in whole rented units [count].
-        power_w: power with host, network and cooling, or None [W].
+        power_w: power of the site at full traffic, or None [W].
+        tokens_per_joule: output at full traffic over that power, or None [tokens/J].
+        racks_per_megawatt: racks that a megawatt of the site supplies, or None [count].
+        power_basis: what the power rests on: "kernels", "other generations" or "nameplate"; empty without one.
         usd_per_hour: rent of the chips that are paid for, or None [USD/hour].
         utilisation: mean traffic over the capacity of the copies [1].
         usd_per_mtok_output_all_in: rent, idle hours included, over the mean traffic [USD per million output tokens].
@@ -137,6 +147,9 @@ class Fleet:
         "billed_chips",
         "num_racks",
         "power_w",
+        "power_basis",
+        "tokens_per_joule",
+        "racks_per_megawatt",
         "usd_per_hour",
         "utilisation",
         "usd_per_mtok_output_all_in",
@@ -160,15 +173,34 @@ class Fleet:
     billed_chips: int
     requests_per_s: float | None = None
     interactive: Interactive | None = None
+    power_basis: str = ""
+
+    @property
+    def tokens_per_joule(self) -> float | None:
+        """Output of all copies at full traffic over the power of the site [tokens/J]."""
+        return self.copies * self.copy_tokens_per_s / self.power_w if self.power_w else None
+
+    @property
+    def racks_per_megawatt(self) -> float | None:
+        """Racks that a megawatt of the site supplies [count]."""
+        return self.num_racks / self.power_w * 1e6 if self.power_w else None
 
 
-def fleet(traffic: Traffic, copy_tokens_per_s: float, parts: tuple[Part, ...], copies: int | None = None) -> Fleet:
+def fleet(
+    traffic: Traffic,
+    copy_tokens_per_s: float,
+    parts: tuple[Part, ...],
+    copies: int | None = None,
+    *,
+    pue: float = 1.0,
+) -> Fleet:
     """Copies, racks, power and rent for some traffic.
 
     Args:
         copy_tokens_per_s: output tokens of one copy of the deployment [tokens/s].
         parts: replicas of one copy by cluster; two parts for pools on different clusters.
         copies: number of copies, if it is known; else as many as the traffic needs [count].
+        pue: power of the site over that of the machines; power by the nameplate has it already [1].
 
     Assumes: replicas share racks, see `packed_racks`; pools may then lie in different racks.
 
@@ -179,6 +211,7 @@ def fleet(traffic: Traffic, copy_tokens_per_s: float, parts: tuple[Part, ...], c
     copies = copies or max(1, math.ceil(traffic.capacity_tokens_per_s / copy_tokens_per_s))
     power = 0.0
     known_power = known_price = True
+    basis: dict[str, None] = {}
     billed = _billed(parts, copies)
     usd = sum((on.usd_per_chip_hour or 0.0) * chips for on, chips in billed)
     held: dict[str, tuple[int, list[tuple[int, int]]]] = {}  # chips of a rack, (chips, count) of its replicas
@@ -186,9 +219,11 @@ def fleet(traffic: Traffic, copy_tokens_per_s: float, parts: tuple[Part, ...], c
         bill = rack_bill(part.cluster, copies * part.num_chips)
         _, replicas = held.setdefault(part.cluster.name, (bill.chips_per_rack, []))
         replicas.append((part.replica_chips, copies * part.replicas))
-        known_power &= bill.power_w is not None
+        whole_w = bill.power_w if part.power is None else part.power.site_w(pue) * bill.num_chips
+        basis[part.power.basis if part.power else "nameplate"] = None
+        known_power &= whole_w is not None
         known_price &= bill.usd_per_hour is not None
-        power += bill.power_w or 0.0
+        power += whole_w or 0.0
     racks = sum(packed_racks(size, replicas) for size, replicas in held.values())
     provider = traffic.provider_tokens_per_s
     return Fleet(
@@ -198,6 +233,7 @@ def fleet(traffic: Traffic, copy_tokens_per_s: float, parts: tuple[Part, ...], c
         num_chips=copies * sum(part.num_chips for part in parts),
         num_racks=racks,
         power_w=power if known_power else None,
+        power_basis=", ".join(basis) if known_power else "",
         usd_per_hour=usd if known_price else None,
         utilisation=traffic.tokens_per_s / (copies * copy_tokens_per_s),
         usd_per_mtok_output_all_in=usd / (traffic.tokens_per_s * 3600.0) * 1e6 if known_price else None,
@@ -229,6 +265,8 @@ def fleet_of_users(
     output_len: float,
     response: Response,
     parts: tuple[Part, ...],
+    *,
+    pue: float = 1.0,
 ) -> Fleet:
     """The fleet that users need who think between an answer and their next request.
 
@@ -236,13 +274,17 @@ def fleet_of_users(
         traffic: of which only the peak and the provider are read.
         output_len: tokens of an answer, on average [tokens].
         response: of one copy, at the rate that meets its limits.
-        parts: as for `fleet`.
+        parts, pue: as for `fleet`.
     """
     most = population.most(response)
     copies = max(1, math.ceil(population.users * traffic.peak_over_mean / most))
     rate = population.requests_per_s(response, copies)
     found = fleet(
-        replace(traffic, tokens_per_s=rate * output_len), response.requests_per_s * output_len, parts, copies=copies
+        replace(traffic, tokens_per_s=rate * output_len),
+        response.requests_per_s * output_len,
+        parts,
+        copies=copies,
+        pue=pue,
     )
     response_s = response.at(rate / copies)
     return replace(

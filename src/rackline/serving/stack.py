@@ -186,6 +186,8 @@ def stack_of(calibration: Calibration, hbm_bytes: float | None = None) -> Stack:
     """
     if calibration.name == "unit":
         return IDEAL
+    if calibration.serving:
+        return stack(calibration.serving, hbm_bytes=hbm_bytes)
     return stack(calibration.name if calibration.name in names("stacks") else "generic", hbm_bytes=hbm_bytes)
 
 

@@ -72,6 +72,17 @@ class Workload:
         """Variance of prompts over the square of their mean."""
         return 0.0 if self.mixture is None else self.mixture.input_cv2
 
+    def mean_pieces(self, max_tokens: float) -> float:
+        """Passes that a prompt's new tokens need, averaged over prompts [passes].
+
+        Args:
+            max_tokens: of a prompt in one pass [tokens].
+        """
+        if self.mixture is None:
+            return float(np.ceil(self.new_tokens / max_tokens))
+        new = np.maximum(self.mixture.input_len * (1.0 - self.cache_hit), 1.0)
+        return self.mixture.mean(np.ceil(new / max_tokens))
+
     def prompt_sizes(self) -> PromptSizes | None:
         """New tokens of prompts that differ; None for equal ones."""
         return None if self.mixture is None else self.mixture.prompt_sizes(1.0 - self.cache_hit)

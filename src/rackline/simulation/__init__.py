@@ -10,8 +10,9 @@ from rackline.simulation.requests import Requests
 from rackline.simulation.router import ROUTERS
 from rackline.simulation.run import Handover, Pool, simulate
 from rackline.simulation.server import CacheConfig, pool_of
+from rackline.simulation.sessions import Sessions
 from rackline.simulation.traces import read_trace
-from rackline.simulation.workloads import Lengths, closed_loop_of, conversations, open_arrivals
+from rackline.simulation.workloads import Lengths, closed_loop_of, open_arrivals
 
 __all__ = [
     "ROUTERS",
@@ -26,11 +27,11 @@ __all__ = [
     "RankSpec",
     "Requests",
     "Result",
+    "Sessions",
     "Slo",
     "TableClock",
     "TierSpec",
     "closed_loop_of",
-    "conversations",
     "diurnal",
     "gamma",
     "open_arrivals",

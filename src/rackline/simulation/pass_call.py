@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from rackline.passes import features as f
-from rackline.passes.features import ReadLaw
+from rackline.passes.features import BlockwiseLaw, ReadLaw
 from rackline.serving.steady import Engine
 
 FAR = float(1 << 24)  # a context beyond which every kind of attention reads a linear function of the context
@@ -113,7 +113,9 @@ def compiled(
     policy = "overlap" if two_batch_overlap else None
     step = table.compile(policy)
     times = table.time_table(policy)
-    kinds = tuple(kind_of(label, law) for label, law in table.kinds.items())
+    block = table.calibration.context_block
+    laws = {label: law if block == 1 else BlockwiseLaw(law, block) for label, law in table.kinds.items()}
+    kinds = tuple(kind_of(label, law) for label, law in laws.items())
     by_label = {kind.label: kind for kind in kinds}
     rows: list[tuple[dict[str, float], float, float]] = []
     several = len(times.streams) > 1  # the maximum of several streams changes slope where they cross

@@ -26,18 +26,24 @@ class Reuse:
     """Prefix blocks that requests share with earlier ones.
 
     Args:
+        request: to which a block belongs, (n,).
         distance: least capacity with which a block and all before it in its prompt are found [blocks], (n,).
         idle_s: longest time since the last use of the block and all before it [s], (n,).
         tokens: prompt tokens that are found with it [tokens], (n,).
+        pause_s: time from each use of a block to the next, or to the end of the requests [s], (uses,).
         prompt_tokens: tokens of all prompts [tokens].
+        input_len: mean prompt [tokens].
         num_blocks: different blocks [count].
         block_tokens: tokens of a block [tokens].
     """
 
+    request: Array
     distance: Array
     idle_s: Array
     tokens: Array
+    pause_s: Array
     prompt_tokens: int
+    input_len: float
     num_blocks: int
     block_tokens: int
 
@@ -54,6 +60,14 @@ class Reuse:
             for most, ttl in zip(capacities.ravel().tolist(), times.ravel().tolist(), strict=True)
         ]
         return np.reshape(np.array(found) / self.prompt_tokens, capacities.shape)
+
+    def held_s(self, ttl_s: float) -> float:
+        """Seconds for which a token is held, over prompt tokens, without a limit of memory [s].
+
+        Args:
+            ttl_s: sliding expiry [s].
+        """
+        return self.block_tokens * float(np.minimum(self.pause_s, ttl_s).sum()) / self.prompt_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +88,7 @@ class Replayed:
         return float(self.hit_tokens.sum()) / self.prompt_tokens
 
 
-def arrivals(requests: Requests) -> tuple[Array, Array]:
+def arrivals(requests: Requests) -> tuple[list[int], Array]:
     """(requests in the order of arrival, their times [s]), (n,) each, where answers take no time."""
     times = requests.arrival_s.astype(float)
     if requests.after is not None:
@@ -82,7 +96,7 @@ def arrivals(requests: Requests) -> tuple[Array, Array]:
             if before >= 0:
                 times[index] += times[before]
     order = np.argsort(times, kind="stable")
-    return order, times[order]
+    return order.tolist(), times[order]
 
 
 def reuse_of(requests: Requests, *, ends_first: bool = False) -> Reuse | None:
@@ -99,30 +113,35 @@ def reuse_of(requests: Requests, *, ends_first: bool = False) -> Reuse | None:
         return None
     order, times = arrivals(requests)
     unit = requests.hash_tokens
-    rows = [requests.hashes[index] for index in order.tolist()]
+    rows: list[Sequence[int]] = [requests.hashes[index] for index in order]
     more = requests.answer_hashes
-    whole = rows if more is None else [[*row, *more[i]] for row, i in zip(rows, order.tolist(), strict=True)]
+    whole: list[Sequence[int]] = (
+        rows if more is None else [[*row, *more[i]] for row, i in zip(rows, order, strict=True)]
+    )
     num_uses = sum(map(len, whole))
     flags = np.zeros(-(-max(num_uses, 1) // _BUCKET) * _BUCKET, dtype=bool)  # uses that are the last of their block
     table = flags.reshape(-1, _BUCKET)
     counts = np.zeros(len(table), dtype=np.int64)
     last: dict[int, int] = {}
     when = np.zeros(num_uses)
-    distances, ages, tokens = (list[Array]() for _ in range(3))
+    owners, distances, ages, tokens, pauses = (list[Array]() for _ in range(5))
     used = 0
-    lengths = requests.input_len[order].tolist()
-    for row, blocks, length, now in zip(rows, whole, lengths, times.tolist(), strict=True):
+    lengths: list[int] = requests.input_len[order].tolist()
+    for index, row, blocks, length, now in zip(order, rows, whole, lengths, times.tolist(), strict=True):
         places = np.array(_known(row, last), dtype=np.int64)
         if len(places):
             after = counts.sum() - np.cumsum(counts)
             bucket, inside = places // _BUCKET, places % _BUCKET
             within = np.cumsum(table[bucket][:, ::-1], axis=1)[np.arange(len(places)), _BUCKET - 1 - inside]
+            owners.append(np.full(len(places), index))
             distances.append(np.maximum.accumulate(after[bucket] + within))
             ages.append(np.maximum.accumulate(now - when[places]))
             begin = np.arange(len(places)) * unit
             tokens.append(np.clip(length - begin, 0, unit))
-        again = [last[block] for block in blocks if block in last]
-        _unset(flags, counts, again)
+        again = np.unique(np.array([last[block] for block in blocks if block in last], dtype=np.int64))
+        pauses.append(now - when[again])
+        flags[again] = False
+        np.subtract.at(counts, again // _BUCKET, 1)
         ordered = list(dict.fromkeys(reversed(blocks) if ends_first else blocks))
         new = np.arange(used, used + len(ordered))
         last.update(zip(ordered, new.tolist(), strict=True))
@@ -131,10 +150,13 @@ def reuse_of(requests: Requests, *, ends_first: bool = False) -> Reuse | None:
         when[new] = now
         used += len(ordered)
     return Reuse(
+        request=_joined(owners),
         distance=_joined(distances),
         idle_s=_joined(ages),
         tokens=_joined(tokens),
+        pause_s=np.concatenate([*pauses, times[-1] - when[np.flatnonzero(flags)]]),
         prompt_tokens=int(requests.input_len.sum()),
+        input_len=float(requests.input_len.mean()),
         num_blocks=len(last),
         block_tokens=unit,
     )
@@ -151,12 +173,6 @@ def _known(row: Sequence[int], last: dict[int, int]) -> list[int]:
     return found
 
 
-def _unset(flags: Array, counts: Array, uses: Sequence[int]) -> None:
-    places = np.unique(np.array(uses, dtype=np.int64))
-    flags[places] = False
-    np.subtract.at(counts, places // _BUCKET, 1)
-
-
 def _joined(parts: Sequence[Array]) -> Array:
     return np.concatenate(parts) if parts else np.zeros(0)
 
@@ -169,8 +185,8 @@ def unlimited_hit_share(requests: Requests) -> float | None:
     unit, more = requests.hash_tokens, requests.answer_hashes
     seen: set[int] = set()
     found = 0
-    lengths = requests.input_len.tolist()
-    for index in order.tolist():
+    lengths: list[int] = requests.input_len.tolist()
+    for index in order:
         row = requests.hashes[index]
         hit = next((place for place, block in enumerate(row) if block not in seen), len(row))
         found += min(hit * unit, lengths[index])
@@ -191,8 +207,8 @@ def replay(requests: Requests, capacity_blocks: float = inf, rules: CacheRules |
     cache = PrefixCache(unit, 1, rules=rules)
     found = np.zeros(len(requests), dtype=np.int64)
     hashes, more = requests.hashes or (), requests.answer_hashes
-    lengths = requests.input_len.tolist()
-    for index, now in zip(order.tolist() if len(hashes) else (), times.tolist(), strict=False):
+    lengths: list[int] = requests.input_len.tolist()
+    for index, now in zip(order if len(hashes) else (), times.tolist(), strict=False):
         prompt = list(dict.fromkeys(hashes[index]))
         cache.expire(now)
         hit = cache.match(prompt, len(prompt), now)[0]

@@ -1,4 +1,4 @@
-"""Synthetic workloads: open-loop arrivals, a closed loop of users, conversations and agents."""
+"""Synthetic workloads: open-loop arrivals and a closed loop of users."""
 
 from __future__ import annotations
 
@@ -120,77 +120,4 @@ def closed_loop_of(
         output_len=outputs,
         after=np.where(first, -1, index - users),
         name=f"{users} users",
-    )
-
-
-def conversations(
-    rng: np.random.Generator,
-    count: int,
-    rate_per_s: float,
-    lengths: AnyLengths,
-    *,
-    turns: float = 5.0,
-    think_s: float = 10.0,
-    system_tokens: int = 0,
-    hash_tokens: int = 64,
-    max_tokens: int = 131072,
-) -> Requests:
-    """Multi-turn conversations: each prompt repeats the conversation so far and adds a new message.
-
-    With a short think time these are agents, whose prompt grows by the result of each tool call.
-
-    Args:
-        count: requests (turns) of all conversations together [requests].
-        rate_per_s: conversations started per second [1/s].
-        lengths: distribution of the tokens of a message and of an answer.
-        turns: mean number of turns, at least 1, geometrically distributed [count].
-        think_s: mean think time between an answer and the next message, exponentially distributed [s].
-        system_tokens: system prompt, shared by all conversations [tokens].
-        hash_tokens: tokens per hashed block of a prefix [tokens].
-        max_tokens: longest context; a conversation ends before it exceeds this [tokens].
-    """
-    if not turns >= 1:
-        raise InputError(what="turns", given=turns, allowed="at least 1", nearest="5")
-    new, answers = lengths.draw(rng, count)
-    goes_on = rng.random(count) < 1.0 - 1.0 / turns
-    pauses = rng.exponential(think_s, count) if think_s > 0 else np.zeros(count)
-    columns: list[tuple[float, int, int, int]] = []
-    hashes: list[tuple[int, ...]] = []
-    answered: list[tuple[int, ...]] = []
-    starts = gamma(rng, count, rate_per_s, 1.0)
-    shared = system_tokens // hash_tokens
-    fresh = shared
-    talk = 0
-    while len(columns) < count:
-        context, before = system_tokens, -1
-        known = tuple(range(shared))
-        while len(columns) < count:
-            index = len(columns)
-            prompt = context + int(new[index])
-            if before >= 0 and prompt + int(answers[index]) > max_tokens:
-                break
-            full, kept = prompt // hash_tokens, (prompt + int(answers[index])) // hash_tokens
-            if kept > len(known):
-                known = (*known, *range(fresh, fresh + kept - len(known)))
-                fresh = known[-1] + 1
-            time_s = float(starts[talk]) if before < 0 else float(pauses[index])
-            columns.append((time_s, prompt, int(answers[index]), before))
-            hashes.append(known[:full])
-            # the last token of an answer is not in the cache yet
-            answered.append(known[full : (prompt + int(answers[index]) - 1) // hash_tokens])
-            context = prompt + int(answers[index])
-            before = index
-            if not goes_on[index]:
-                break
-        talk += 1
-    table = np.array(columns)
-    return Requests(
-        arrival_s=table[:, 0],
-        input_len=table[:, 1].astype(np.int64),
-        output_len=table[:, 2].astype(np.int64),
-        after=table[:, 3].astype(np.int64),
-        hashes=hashes,
-        answer_hashes=answered,
-        hash_tokens=hash_tokens,
-        name=f"conversations of {turns:g} turns",
     )

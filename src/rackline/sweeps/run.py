@@ -12,12 +12,13 @@ from typing import Any
 
 from rackline.api.watch import Watch
 from rackline.errors import InputError, RacklineError
+from rackline.processes import usable_cores
 from rackline.sweeps import questions
 from rackline.sweeps.chunk import Done, Job, chunk_name, evaluate, job_of, shard_bytes
 from rackline.sweeps.file import SweepFile, read_file
 from rackline.sweeps.space import LEVELS, Chunk, blocks
 from rackline.sweeps.store import Store, lost, store_of
-from rackline.sweeps.workers import Here, Pool, Task, Workers, usable_cores
+from rackline.sweeps.workers import Here, Pool, Task, Workers
 
 INDEX = "sweep.json"
 """Beside the shards: the sweep as it was asked last, and the names of its shards in order."""

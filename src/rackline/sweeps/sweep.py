@@ -37,7 +37,8 @@ class SweepQuestion(Question):
         ),
     )
     new: str | None = field(
-        default=None, metadata=option("text", "write a commented example to FILE.toml, which runs as it is, and stop")
+        default=None,
+        metadata=option("text", "write a commented example to FILE.toml, which runs as it is, and stop", output=True),
     )
     out: str | None = field(
         default=None,
@@ -46,6 +47,7 @@ class SweepQuestion(Question):
             "folder of the results, or an address of fsspec such as s3://bucket/folder; by default the file's name "
             "without .toml",
             short="o",
+            output=True,
         ),
     )
     dry_run: bool = field(

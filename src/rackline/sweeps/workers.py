@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import sys
 import threading
 import time
-import types
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -17,14 +14,13 @@ from multiprocessing import get_context
 from typing import Any
 
 from rackline.errors import RacklineError
+from rackline.processes import bare_main, single_threads
 from rackline.sweeps.chunk import Done, Job, run_chunk
 from rackline.sweeps.space import Chunk
 from rackline.sweeps.store import store_of
 
 _AHEAD = 2  # chunks that wait for each worker, so that none waits for us
 _MOST_BREAKS = 5  # times that workers die one after another without a chunk done
-# one thread each: the processes share the cores
-_ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS")
 _PARENT_EVERY_S = 1.0
 
 Task = tuple[str, Chunk]
@@ -112,7 +108,7 @@ class Pool(Workers):
     def _fill(
         self, pool: ProcessPoolExecutor, running: dict[Future[Done], Task], again: list[Task], left: Iterator[Task]
     ) -> None:
-        with _bare_main(), _single_threads():
+        with bare_main(), single_threads():
             while len(running) < self.num * (1 + _AHEAD):
                 task = again.pop() if again else next(left, None)
                 if task is None:
@@ -162,34 +158,3 @@ def _follow(parent: int) -> None:
 def _run(task: Task) -> Done:
     name, chunk = task
     return run_chunk(_worker["job"], chunk, _worker["store"], name)
-
-
-@contextlib.contextmanager
-def _bare_main() -> Generator[None]:
-    """Start processes that do not run the caller's script again: chunks need nothing of it."""
-    script = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = script
-
-
-@contextlib.contextmanager
-def _single_threads() -> Generator[None]:
-    before = {name: os.environ.get(name) for name in _ONE_THREAD}
-    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def usable_cores() -> int:
-    """Cores that this process may use [count]."""
-    counted: Callable[..., Any] | None = getattr(os, "sched_getaffinity", None)
-    return len(counted(0)) if counted is not None else os.cpu_count() or 1

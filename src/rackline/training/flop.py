@@ -31,7 +31,13 @@ def attention_flop(model: Model, seq_len: float, *, causal: bool = False) -> flo
 
 
 def model_flop(
-    model: Model, seq_len: float, sequences: FloatLike, *, causal: bool = False, frozen: bool = False
+    model: Model,
+    seq_len: float,
+    sequences: FloatLike,
+    *,
+    causal: bool = False,
+    frozen: bool = False,
+    packed_len: float = 0.0,
 ) -> FloatLike:
     """FLOP that a step needs: 6 per token and active parameter, and three times the attention products.
 
@@ -43,15 +49,17 @@ def model_flop(
         sequences: B [sequences], any shape.
         causal: see `attention_flop`.
         frozen: whether weights get no gradient.
+        packed_len: length of the samples packed into a sequence, within which attention stays; 0 for whole sequences
+            [tokens].
 
     Returns:
         [FLOP], shape of `sequences`.
 
     Sources: Chowdhery et al. 2022 (PaLM, arXiv:2204.02311), appendix B.
     """
-    return as_array(sequences) * (
-        (4.0 if frozen else 6.0) * model.active_params * seq_len + 3.0 * attention_flop(model, seq_len, causal=causal)
-    )
+    sample = min(packed_len, seq_len) or seq_len
+    attention = attention_flop(model, sample, causal=causal) * (seq_len / sample)
+    return as_array(sequences) * ((4.0 if frozen else 6.0) * model.active_params * seq_len + 3.0 * attention)
 
 
 def latent_flop(model: Model) -> float:

@@ -98,7 +98,7 @@ def train_memory(
         margin: share lost to fragmentation [1].
     """
     runs, pp = batch.runs, as_array(batch.runs.pp)
-    held = shards(batch.model, runs, batch.mtp_layers, batch.lora_rank)
+    held = shards(batch.model, runs, batch.mtp_layers, batch.lora_rank, batch.lora_targets)
     flight = micro_batches_in_flight(runs, as_array(runs.micro_batches(global_batch_sequences)))
     per_micro_batch, again = _activations(batch, dropout)
     mean = per_micro_batch / pp
@@ -180,14 +180,18 @@ def _device(
     dense, experts = held.dense * layers + ends, held.experts * layers
     over, expert_over = as_array(runs.dp) * runs.cp, as_array(runs.expert_dp())
 
-    def spread(size: float, least: int, trained: bool = True) -> Array:
-        cut = runs.zero >= least
-        if trained and batch.lora_rank:  # only adapters have gradients and optimiser states
-            adapters = held.adapters * layers
-            return size * np.where(cut, adapters / over, adapters)
-        return size * np.where(cut, dense / over + experts / expert_over, dense + experts)
+    def cut(least: int, dense: Array, experts: Array | float = 0.0) -> Array:
+        return np.where(runs.zero >= least, dense / over + experts / expert_over, dense + experts)
 
-    weights = spread(precision.weight_bytes, 3, trained=False)
+    def spread(size: float, least: int) -> Array:
+        if batch.lora_rank:  # only adapters have gradients and optimiser states
+            return size * cut(least, held.adapters * layers)
+        return size * cut(least, dense, experts)
+
+    weights = precision.weight_bytes * cut(3, dense, experts)
+    if precision.frozen_bytes is not None:  # embedding and head stay as they are; one layer at a time is written out
+        weights = precision.frozen_bytes * cut(3, held.dense * layers, experts) + precision.weight_bytes * cut(3, ends)
+        weights = weights + precision.weight_bytes * held.layer
     if batch.lora_rank:
         weights = weights + spread(2.0, 3)
     weights = weights + np.where(runs.zero >= 3, 2.0 * precision.weight_bytes * held.layer, 0.0)

@@ -26,6 +26,8 @@ class TrainPrecision:
             of its gradient [bytes].
         activation_input_bytes: an input element of an activation function, as stored [bytes].
         attention_output_bytes: an element of the output of attention, as stored [bytes].
+        frozen_bytes: a frozen weight as it is kept beside adapters (QLoRA), None where it is kept as it is multiplied
+            [bytes].
     """
 
     label: str
@@ -40,6 +42,7 @@ class TrainPrecision:
     combine_bytes: float = 2.0
     activation_input_bytes: float = 2.0
     attention_output_bytes: float = 2.0
+    frozen_bytes: float | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -73,6 +76,29 @@ _LABELS = {
 }
 OPTIMIZERS = {"adam": 8.0, "adam-bf16": 4.0, "adam-8bit": 2.0, "momentum": 4.0, "muon": 4.0, "sgd": 0.0}
 """Bytes of the moments of one weight (ml-engineering, training/performance, section on memory)."""
+
+FROZEN = {"nf4": 4.127 / 8.0}
+"""Bytes of a frozen weight: NF4 in blocks of 64 with scales that are quantised again, 0.127 bits a weight (Dettmers et
+al. 2023, QLoRA, arXiv:2305.14314, section 3)."""
+
+
+def with_frozen(precision: TrainPrecision, frozen: str) -> TrainPrecision:
+    """The precision with frozen weights kept in four bits: they are stored and gathered so, and products run in bf16.
+
+    Args:
+        frozen: of FROZEN.
+
+    Raises:
+        PrecisionError: the data type is unknown, or products do not run in bf16.
+    """
+    if frozen not in FROZEN:
+        near = nearest_names(frozen, FROZEN, 1)
+        raise PrecisionError(
+            what="--frozen", given=frozen, allowed=", ".join(FROZEN), nearest=near[0] if near else None
+        )
+    if precision.quantised:
+        raise PrecisionError(what="--frozen", given=f"{frozen} with {precision.label}", allowed=f"{frozen} with bf16")
+    return replace(precision, frozen_bytes=FROZEN[frozen], gather_bytes=FROZEN[frozen])
 
 
 def train_precision(

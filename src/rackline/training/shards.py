@@ -8,6 +8,7 @@ import numpy as np
 
 from rackline.arch import DenseFfn, Model
 from rackline.passes.features import Array, as_array
+from rackline.training.adapters import LoraTargets, is_adapted
 from rackline.training.runs import Runs
 
 
@@ -33,12 +34,15 @@ class Shards:
     adapters: Array
 
 
-def shards(model: Model, runs: Runs, mtp_layers: int = 0, lora_rank: int = 0) -> Shards:
+def shards(
+    model: Model, runs: Runs, mtp_layers: int = 0, lora_rank: int = 0, lora_targets: LoraTargets = "all"
+) -> Shards:
     """Shard the parameters of a model.
 
     Args:
         mtp_layers: multi-token-prediction layers [count].
-        lora_rank: rank of adapters on each product of attention and dense blocks; 0 for none [count].
+        lora_rank: rank of adapters; 0 for none [count].
+        lora_targets: products of attention and dense blocks that have one.
     """
     tp, pp = as_array(runs.tp), as_array(runs.pp)
     d = model.d_model
@@ -64,6 +68,8 @@ def shards(model: Model, runs: Runs, mtp_layers: int = 0, lora_rank: int = 0) ->
         dense, experts = dense + count * one, experts + count * routed
         blocks = ffn.projections(d) if isinstance(ffn, DenseFfn) else ()
         for projection in (*group.attention.projections(d), *([expansion] if expansion else []), *blocks):
+            if not is_adapted(projection.name, lora_targets):
+                continue
             sides = as_array(projection.shard_in(tp)) + projection.shard_out(tp)
             adapters = adapters + count * lora_rank * sides
         biggest = np.maximum(biggest, one + routed)

@@ -63,8 +63,14 @@ class TrainingStack:
         return lookup(self.expert_slowdown, chip.generation, "*")
 
     def flash(self, chip: Chip) -> float:
-        """Slowdown of an attention kernel that was written for Ampere on a later chip [1]."""
-        return 1.0 if chip.generation in BEFORE_HOPPER else self.flash_since_hopper
+        """Fused attention in a step over the kernel alone, forward [1]."""
+        return self.flash_of(chip.generation)
+
+    def flash_of(self, generation: str) -> float:
+        """The same by generation: FlashAttention-2 before Hopper under every stack, since Hopper where it still is."""
+        if generation in BEFORE_HOPPER:
+            return self.flash_forward
+        return self.flash_forward * self.flash_since_hopper if self.flash_since_hopper > 1.0 else 1.0
 
     def host(self, chip: Chip) -> float:
         """Host time over that of a plain x86 host [1]."""

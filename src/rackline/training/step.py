@@ -180,7 +180,7 @@ def _assemble(
                     pass
                 case _:
                     assert_never(one.again)
-    held = shards(model, runs, batch.mtp_layers, batch.lora_rank)
+    held = shards(model, runs, batch.mtp_layers, batch.lora_rank, batch.lora_targets)
     shard_gather = exchange_seconds(table, runs, held.dense + held.ends, held.experts)[1]
     trained = (held.adapters, 0.0 * held.experts) if batch.lora_rank else (held.dense + held.ends, held.experts)
     scatter, gather = exchange_seconds(table, runs, *trained)
@@ -357,7 +357,7 @@ def _multiplier(
             dense = scale.get("gemm", stack.gemm(parts.chip, parts.dtype))
             return dense * scale.get("experts", stack.experts(parts.chip))
         case "attention":
-            flash = stack.flash_forward * scale.get("flash", stack.flash(parts.chip))
+            flash = scale.get("flash", stack.flash(parts.chip))
             return flash if phase == "forward" else flash * stack.flash_backward
         case "head":
             return scale.get("head", stack.gemm(parts.chip, "bf16"))

@@ -17,6 +17,7 @@ from rackline.parallel.work import ProductWork
 from rackline.passes import Row
 from rackline.passes import features as f
 from rackline.passes.features import Array, FloatLike, as_array
+from rackline.training.adapters import LoraTargets, is_adapted
 from rackline.training.precision import TrainPrecision
 from rackline.training.runs import Runs
 
@@ -76,6 +77,9 @@ class MicroBatch:
         mtp_layers: multi-token-prediction layers, each with a head [count].
         forwards_tokens: whether a token crosses to a scale-up domain once, however many of its experts live there.
         lora_rank: rank of adapters beside frozen weights; 0 trains all weights [count].
+        lora_targets: products that have adapters.
+        packed_len: length of the samples packed into a sequence, weighted by their tokens; attention stays within a
+            sample. 0 for one sample a sequence [tokens].
         expert_load: tokens of the busiest expert-parallel rank over the mean; 1 is balanced, and what a capacity factor
             drops is not counted [1].
     """
@@ -91,6 +95,8 @@ class MicroBatch:
     mtp_layers: int = 0
     expert_load: float = 1.0
     lora_rank: int = 0
+    lora_targets: LoraTargets = "all"
+    packed_len: float = 0.0
 
     @property
     def sequences(self) -> Array:
@@ -105,8 +111,9 @@ class MicroBatch:
     def features(self) -> dict[str, Array]:
         """The features that the rows are linear in."""
         found: dict[str, Array] = {f.ONE: np.ones(len(self.runs)), f.TOKENS: self.tokens}
+        sample = min(self.packed_len, self.seq_len) or float(self.seq_len)
         for label, kind in self.model.cores().items():
-            pairs = as_array(kind.attention_pairs(float(self.seq_len), 0.0))
+            pairs = as_array(kind.attention_pairs(float(sample), 0.0)) * (self.seq_len / sample)
             found[f.attention_pairs(label)] = self.sequences * pairs / as_array(self.runs.cp)
         found[f.EXPERT_TOKENS] = self.expert_tokens()
         return found
@@ -142,7 +149,7 @@ def gemm_work(
     """
     d_in, d_out = as_array(projection.shard_in(tp)), as_array(projection.shard_out(tp))
     adapters: list[Work] = []
-    if batch.lora_rank and layer and not bf16:
+    if batch.lora_rank and layer and not bf16 and is_adapted(projection.name, batch.lora_targets):
         rank = as_array(float(batch.lora_rank))
         for name, a, b in (("lora_down", d_in, rank), ("lora_up", rank, d_out)):
             adapters += product_work(
@@ -157,6 +164,11 @@ def gemm_work(
                 bf16=True,
                 trained=True,
             )
+        # scaled and added to the output, forward; gradients scaled, and those of the input added, backward
+        moved: tuple[tuple[Phase, FloatLike], ...] = (("forward", 3.0 * d_out), ("input", 2.0 * d_out + 3.0 * d_in))
+        for phase, elements in moved:
+            name = f"{projection.name}_lora_sum"
+            adapters.append(memory_work(name, "elementwise", phase, {f.TOKENS: 2.0 * elements * count}, count))
     return adapters + product_work(
         batch,
         name=projection.name,
@@ -230,6 +242,12 @@ def product_work(
     ]
     if not (batch.lora_rank == 0 if trained is None else trained):
         found.pop()
+        if layer and precision.frozen_bytes is not None:  # written out in bf16 before the product, both ways
+            moved = {f.ONE: weights * (precision.frozen_bytes + 2.0)}
+            found += [
+                memory_work(f"{name}_dequantise", "quantise", "forward", dict(moved), count),
+                memory_work(f"{name}_dequantise", "quantise", "input", dict(moved), count),
+            ]
     if precision.quantised and not bf16:
         # bf16 read, both orders of the narrow type written: the weight gradient multiplies the other way round
         found += [

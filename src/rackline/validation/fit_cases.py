@@ -287,9 +287,15 @@ def prepare(
     )
 
 
-def shipped_numbers(cases: FitCases) -> ServingNumbers:
-    """The parameters of the catalogue's stacks; those of the time to first token are the same for all of them."""
+def shipped_numbers(cases: FitCases, otherwise: Case | None = None) -> ServingNumbers:
+    """The parameters of the catalogue's stacks; those of the time to first token are the same for all of them.
+
+    Args:
+        otherwise: a case whose stack has them, where no case can be fitted.
+    """
     first = next(iter(cases.schedulers), IDEAL)
+    if not cases.schedulers and otherwise is not None:
+        first = Resolver().stack(otherwise)
     equal = first.first_token_equal_s
     return ServingNumbers(
         rank_skew_s=first.rank_skew_s,
@@ -297,7 +303,7 @@ def shipped_numbers(cases: FitCases) -> ServingNumbers:
         eager_s_per_layer=first.eager_s_per_layer,
         first_token_s=first.first_token_s,
         first_token_equal_s=first.first_token_s if equal is None else equal,
-        burst_share={kept.admission: kept.burst_share for kept in cases.schedulers},
+        burst_share={kept.admission: kept.burst_share for kept in cases.schedulers or (first,)},
         handover_s=first.handover_s,
         pool_burst_share=first.pool_burst_share,
     )

@@ -64,6 +64,7 @@ _LENGTHS: dict[str, Shape] = {"input_len": "length", "output_len": "length"}
 LARGEST = 1e30
 _MOST = 1e9  # tokens, chips, requests
 _DAY = 86400.0
+_MOST_WATTS = 1e5  # of one chip; a wafer draws 23 kW
 _SLOWEST_TOKEN = 10.0  # s; a mean time per token above it is taken to be in another unit
 
 # Columns of the operation tables; a text column is listed in OP_WORDS.
@@ -99,7 +100,13 @@ FORMS: dict[str, Form] = {
             "async_scheduling": "flag",
             "assumed": "words",
         },
-        measured={"tpot_s": _SLOWEST_TOKEN, "ttft_s": 3600.0, "output_tokens_per_s": math.inf},
+        measured={
+            "tpot_s": _SLOWEST_TOKEN,
+            "ttft_s": 3600.0,
+            "output_tokens_per_s": math.inf,
+            "power_w_per_chip": _MOST_WATTS,
+            "joules_per_output_token": math.inf,
+        },
     ),
     "serve-disaggregated": Form(
         required={**_DEPLOYED, **_LENGTHS, "concurrency": "count", "prefill": "pool", "decode": "pool"},
@@ -137,6 +144,11 @@ FORMS: dict[str, Form] = {
             "fabric": "text",
             "activation_offload": "flag",
             "flops_kind": "text",
+            "task": "text",
+            "lora_rank": "count",
+            "lora_targets": "text",
+            "frozen": "text",
+            "packed_len": "length",
         },
         measured={
             "step_s": _DAY,
@@ -165,6 +177,32 @@ FORMS: dict[str, Form] = {
             "memory_fraction": "share",
         },
         measured={},
+    ),
+    "rl-step": Form(
+        required={
+            **_DEPLOYED,
+            **_LENGTHS,
+            "prompts": "count",
+            "generations": "count",
+            "longest": "length",
+            "gen_layout": "counts",
+        },
+        optional={
+            "algorithm": "text",
+            "mode": "text",
+            "staleness": "count",
+            "in_flight": "flag",
+            "engine": "text",
+            "gen_chips": "count",
+            "trained": "count",
+            "train_batch": "count",
+            "output_spread": "number",
+            "memory_fraction": "share",
+            "micro_batch": "count",
+            "log_prob_batch": "count",
+            "recompute": "text",
+        },
+        measured={"rl_step_s": _DAY},
     ),
     "requests": Form(
         required={}, optional={}, measured={}, unsupported="is read from a runs.json with a requests.csv beside it"

@@ -25,6 +25,7 @@ from rackline.errors import InputError, nearest_names
 from rackline.files import parse_json, read_text
 from rackline.units import parse_seconds
 from rackline.validation.forms import find_problem, is_number
+from rackline.validation.result_files import READ, detailed_results, run_of_result
 
 Table = Mapping[str, object]
 
@@ -75,7 +76,8 @@ def import_results(paths: Iterable[str | Path], form: str, given: Given) -> str:
     """Read result files as cases of kind serve.
 
     Args:
-        form: "vllm", "genai-perf", "aiperf" or "inferencex".
+        form: "vllm", "genai-perf", "aiperf", "inferencex", "inference-perf" or "guidellm". Results that hold each
+            request of an open loop become cases of kind observed, others cases of kind serve.
 
     Returns:
         JSON lines, one case per line.
@@ -84,11 +86,20 @@ def import_results(paths: Iterable[str | Path], form: str, given: Given) -> str:
         InputError: the format is unknown, a file does not have it, or a number is given neither in the file nor by the
             user.
     """
-    if form not in READERS:
-        near = nearest_names(form, READERS, 1)
-        raise InputError(what="--import", given=form, allowed=", ".join(READERS), nearest=near[0] if near else None)
+    known = (*READERS, *(one for one in READ if one not in READERS))
+    if form not in known:
+        near = nearest_names(form, known, 1)
+        raise InputError(what="--import", given=form, allowed=", ".join(known), nearest=near[0] if near else None)
     lines: list[str] = []
     for path in map(Path, paths):
+        runs = detailed_results(path, form)
+        for number, run in enumerate(runs, start=1):
+            name = path.stem if len(runs) == 1 else f"{path.stem}-{number}"
+            lines.append(run_of_result(run, form, name, _stated(given, run, form, str(path))).line().rstrip("\n"))
+        if runs:
+            continue
+        if form not in READERS:
+            raise InputError(what="--import", given=str(path), allowed=f"requests as {form} writes them")
         entries = _entries(path)
         for number, entry in enumerate(entries, start=1):
             where = str(path) if len(entries) == 1 else f"{path}, result {number}"
@@ -266,6 +277,21 @@ READERS: dict[str, Callable[[_Reader], Result]] = {
     "aiperf": read_perf,
     "inferencex": read_inferencex,
 }
+
+
+def _stated(given: Given, run: Any, form: str, where: str) -> dict[str, Any]:
+    """The keys of an observed case that a result of requests does not hold."""
+    named = cast("Mapping[str, Any]", run).get("model_id") if isinstance(run, Mapping) else None
+    stated: dict[str, Any] = {"model": given.model or named, "chip": given.chip}
+    for key, value in stated.items():
+        if not value:
+            allowed = f"a value: the {form} result does not contain it"
+            raise InputError(what=f"--{key}", given="nothing", allowed=allowed, where=where)
+    stated |= {"num_chips": given.num_chips or 1, "precision": given.precision or "native"}
+    stated |= {"stack": given.stack} if given.stack else {"stack": "vllm"} if form == "vllm" else {}
+    stated |= {"layout": _layout(given.layout, where)} if given.layout else {}
+    lengths = {"input_len": given.input_len, "output_len": given.output_len}
+    return stated | {key: value for key, value in lengths.items() if value is not None}
 
 
 def _case(result: Result, given: Given, case_id: str, where: str, form: str) -> dict[str, object]:

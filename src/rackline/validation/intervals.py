@@ -106,8 +106,8 @@ def of_candidate(candidate: Candidate | Choice, model: AnyModel, chip: str, cali
 
 
 def of_deployment(deployment: Deployment, predicted: Mapping[str, float], *, pools: bool = False) -> list[Interval]:
-    """Intervals of numbers of a deployment; none for the ideal roofline."""
-    if deployment.calibration.name == "unit":
+    """Intervals of numbers of a deployment; none for the ideal roofline, and none on a machine with its own numbers."""
+    if deployment.calibration.name == "unit" or deployment.calibration.serving:
         return []
     finite = {metric: value for metric, value in predicted.items() if math.isfinite(value)}
     return intervals(finite, evidence_of(deployment, pools=pools))

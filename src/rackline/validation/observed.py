@@ -19,11 +19,10 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.passes.features import Array
 from rackline.serving.speculative import PLAIN, usual_speculation
-from rackline.simulation import CacheConfig, Requests, Result, pool_of, simulate
+from rackline.simulation import CacheConfig, Requests
 from rackline.validation.cases import Case
-from rackline.validation.requests import request_scores
+from rackline.validation.requests import ServedRun, recorded_run
 from rackline.validation.resolve import Resolver
-from rackline.validation.scoreboard import Score
 
 KIND = "observed"
 Outcome = Literal[
@@ -207,7 +206,8 @@ class ObservedRun:
 
         data: dict[str, Any] = {"id": self.run_id, "kind": KIND, **self.deployment}
         for name in ("started", "url", "endpoint", "served_name", "source", "hash_tokens"):
-            data[name] = getattr(self, name)
+            if getattr(self, name):
+                data[name] = getattr(self, name)
         data["interrupted"] = self.interrupted
         data["load"] = dict(self.load)
         if self.generator is not None:
@@ -295,79 +295,53 @@ def requests_from(case: Case) -> tuple[ObservedRequest, ...]:
     return tuple(request_from(row, f"{case.where}, request {number}") for number, row in enumerate(rows))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
-    """An observed run prepared for the simulator.
-
-    Args:
-        requests: as they were sent, with the lengths that the server counted.
-        measured: seconds by metric, in the same order; NaN where there is none.
-        left_out: requests that did not finish [requests].
-    """
-
-    requests: Requests
-    measured: Mapping[str, Array]
-    left_out: int
-
-
-def replay_of(case: Case) -> Replay:
-    """The finished requests of an observed case.
+def observed_run(resolver: Resolver, case: Case) -> ServedRun:
+    """The finished requests of an observed case, at the moments at which they were sent, and its server.
 
     Raises:
-        InputError: none finished, or as `requests_from`.
+        RacklineError: none finished; what was served is not said, or does not run.
     """
     every = requests_from(case)
     done = [one for one in every if one.outcome == "finished" and one.sent_s is not None and one.tokens > 0]
     if not done:
         raise InputError(what="requests", given="none that finished", allowed="at least one", where=case.where)
+    for name in ("model", "chip"):
+        if not getattr(case, name) and not (name == "model" and (case.config or case.architecture)):
+            how = "what was served and where: `model` and `on` of observe"
+            raise InputError(what=name, given="nothing", allowed=how, where=case.where)
     done.sort(key=lambda one: one.sent_s or 0.0)
-    sent = np.array([one.sent_s for one in done], dtype=np.float64)
-    shared = any(one.blocks for one in done)
+    hash_tokens = int(case.number("hash_tokens")) if "hash_tokens" in case.values else 64
     requests = Requests(
-        arrival_s=np.maximum(sent, 0.0),
+        arrival_s=np.maximum(np.array([one.sent_s for one in done], dtype=np.float64), 0.0),
         input_len=np.array([one.prompt_len for one in done], dtype=np.int64),
         output_len=np.array([one.tokens for one in done], dtype=np.int64),
-        hashes=[list(one.blocks) for one in done] if shared else None,
-        hash_tokens=int(case.number("hash_tokens")) if "hash_tokens" in case.values else 64,
+        hashes=[list(one.blocks) for one in done] if any(one.blocks for one in done) else None,
+        hash_tokens=hash_tokens,
         name=case.case_id,
     )
-    measured = {
-        name: np.array([getattr(one, name) for one in done], dtype=np.float64) for name in ("ttft_s", "tpot_s", "e2e_s")
-    }
-    return Replay(requests=requests, measured=measured, left_out=len(every) - len(done))
-
-
-def simulated(resolver: Resolver, case: Case, requests: Requests) -> Result:
-    """Simulate requests on the deployment of an observed case.
-
-    Raises:
-        RacklineError: what was served is not said, or does not run.
-    """
-    if not case.chip:
-        raise InputError(what="chip", given="nothing", allowed="what it ran on (--on of observe)", where=case.where)
-    deployment = resolver.deployments(case)[0]
-    around = resolver.stack(case)
     drafts = int(case.number("drafts")) if "drafts" in case.values else 0
     caching = case.values.get("prefix_caching")
-    pool = pool_of(
-        deployment,
-        around,
+    return ServedRun(
+        requests=requests,
+        measured={
+            name: np.array([getattr(one, name) for one in done], dtype=np.float64)
+            for name in ("ttft_s", "tpot_s", "e2e_s")
+        },
+        deployment=resolver.deployments(case)[0],
+        stack=resolver.stack(case),
         cache=CacheConfig(
             pool_tokens=int(case.number("kv_tokens")) if "kv_tokens" in case.values else None,
             prefix_caching=requests.hashes is not None if caching is None else bool(caching),
-            hash_tokens=requests.hash_tokens,
+            hash_tokens=hash_tokens,
         ),
         speculation=usual_speculation(drafts) if drafts else PLAIN,
     )
-    return simulate(requests, pool, beyond_s=around.first_token_s)
 
 
-def score_observed(resolver: Resolver, case: Case) -> list[Score]:
-    """Scores of each finished request and metric, and of percentiles of each metric.
+def served_run(resolver: Resolver, case: Case) -> ServedRun:
+    """The run of a case of kind observed or requests.
 
     Raises:
-        RacklineError: as `replay_of` and `simulated`.
+        RacklineError: as `observed_run` and `rackline.validation.requests.recorded_run`.
     """
-    replay = replay_of(case)
-    result = simulated(resolver, case, replay.requests)
-    return request_scores(case, result, replay.measured)
+    return (observed_run if case.kind == KIND else recorded_run)(resolver, case)

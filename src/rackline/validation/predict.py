@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from rackline.arch import AggregateModel
 from rackline.errors import InputError, RacklineError
+from rackline.hardware import ChipPower
 from rackline.parallel import Deployment
 from rackline.parallel.precision import storage_bytes
 from rackline.passes import Batch, PassTime
@@ -23,6 +24,7 @@ from rackline.serving.stack import Stack
 from rackline.serving.steady import steady_state
 from rackline.serving.workload import Workloads
 from rackline.validation.cases import Case
+from rackline.validation.power import PowerCase, has_power, power_case, single_numbers
 from rackline.validation.resolve import Resolver
 from rackline.validation.sources import requests_of, source_of
 from rackline.validation.speculation import speculation_of
@@ -40,13 +42,16 @@ class Predictor:
 
     Args:
         resolver: builds deployments.
+        powers: chip → what it draws, instead of the catalogue's.
     """
 
     resolver: Resolver
+    powers: Mapping[str, ChipPower] = field(default_factory=dict[str, ChipPower])
     _engines: dict[tuple[int, Stack, Speculation], tuple[Deployment, Engine]] = field(
         default_factory=dict[tuple[int, Stack, Speculation], tuple[Deployment, Engine]]
     )
     _pools: dict[tuple[int, int], TwoPools] = field(default_factory=dict[tuple[int, int], TwoPools])
+    _single: dict[int, dict[str, Engine]] = field(default_factory=dict[int, dict[str, Engine]])  # by engine
 
     def engine(self, deployment: Deployment, stack: Stack, speculation: Speculation = PLAIN) -> Engine:
         """The engine of a deployment under a serving stack, built once."""
@@ -54,6 +59,19 @@ class Predictor:
         if key not in self._engines:
             self._engines[key] = (deployment, engine_of(deployment, stack, speculation))
         return self._engines[key][1]
+
+    def power(self, case: Case) -> PowerCase | None:
+        """What the kernels of a serving do in a step; None where nothing is known of the power of its chip.
+
+        Raises:
+            RacklineError: the case cannot be predicted.
+        """
+        deployment, stack = self.resolver.deployments(case)[0], self.resolver.stack(case)
+        engine, layout = self.engine(deployment, stack, speculation_of(case)), deployment.layout
+        if id(engine) not in self._single:
+            self._single[id(engine)] = single_numbers(engine)
+        single, ranks = self._single[id(engine)], layout.attention_dp * layout.pp * layout.dp
+        return power_case(case, engine, single, workload_of(case), ranks) if single else None
 
     def pools(self, case: Case) -> TwoPools:
         """The prefill and the decode pool of a case, built once per deployment."""
@@ -272,9 +290,18 @@ def predict_serve(
                 "ttft_s": loop.ttft_s,
                 "request_s": whole,
                 "output_tokens_per_s": rate,
+                **_power(predictor, cases[index], rate),
             }
     found |= refused
     return [found[index] for index in range(len(cases))]
+
+
+def _power(predictor: Predictor, case: Case, output_tokens_per_s: float) -> dict[str, float]:
+    """Watts and joules of a serving that states them."""
+    drawn = predictor.power(case) if has_power(case) else None
+    if drawn is None or drawn.chip.power is None:
+        return {}
+    return drawn.values(predictor.powers.get(case.chip, drawn.chip.power), output_tokens_per_s)
 
 
 def predict_static_batch(predictor: Predictor, cases: Sequence[Case]) -> list[Predicted]:

@@ -9,6 +9,8 @@ from rackline.errors import InputError
 from rackline.files import parse_json, read_text
 from rackline.validation.cases import Case, CaseSet, Unsupported, read_line
 from rackline.validation.op_table import read_op_table
+from rackline.validation.rl_table import is_rl_table, read_rl_table
+from rackline.validation.tuning_table import is_tuning_table, read_tuning_table
 
 
 def read_cases(paths: Iterable[str | Path]) -> CaseSet:
@@ -35,7 +37,11 @@ def read_cases(paths: Iterable[str | Path]) -> CaseSet:
             cases += [case for case in runs if isinstance(case, Case)]
             unsupported += [case for case in runs if isinstance(case, Unsupported)]
             continue
-        if path.suffix == ".csv":
+        if path.suffix == ".csv" and is_tuning_table(text):
+            found = read_tuning_table(path, text, unknown)
+        elif path.suffix == ".csv" and is_rl_table(text):
+            found = read_rl_table(path, text, unknown)
+        elif path.suffix == ".csv":
             found = read_op_table(path, text, unknown)
         else:
             lines = enumerate(text.split("\n"), start=1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from typing import Any, ClassVar, Literal, assert_never
@@ -21,6 +22,7 @@ from rackline.validation.engine_fit import ELSEWHERE, NAMES, Step, fit_engine, i
 from rackline.validation.engine_fit import FEWEST as OF_ENGINE
 from rackline.validation.fit_cases import FitCases, ServingNumbers, prepare, shipped_numbers
 from rackline.validation.pools_fit import fit_pools
+from rackline.validation.power import PowerCase, fit_power, flat, has_power
 from rackline.validation.predict import Predictor
 from rackline.validation.resolve import Resolver, stack_name
 from rackline.validation.run import scores_of
@@ -45,13 +47,14 @@ class Fold:
             where it saw all cases.
         num_cases: cases that are scored [count].
         numbers: what was fitted to the others.
+        power: numbers of the chips' power (`power.FITTED`), fitted to the others; none where no case states power.
         engine: the four numbers of an older engine (`engine_fit.NAMES`), fitted to the others; none where no case
             states medians.
         scores: of the cases left out; of all cases where nothing is.
         memory_bound: ids of scored cases whose batch the memory bounds, so that requests queue for it.
     """
 
-    json_keys: ClassVar = ("left_out", "cases=num_cases", "numbers=numbers.flat", "engine", "metrics")
+    json_keys: ClassVar = ("left_out", "cases=num_cases", "numbers=numbers.flat", "engine", "power", "metrics")
 
     left_out: str
     num_cases: int
@@ -59,6 +62,7 @@ class Fold:
     scores: tuple[Score, ...]
     memory_bound: tuple[str, ...]
     engine: Mapping[str, float] = field(default_factory=dict[str, float])
+    power: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def metrics(self) -> dict[str, Stats]:
@@ -86,6 +90,7 @@ class Refit:
         "ttft_s_where_kv_fits.in_sample=in_sample_where_kv_fits",
         "memory_bound",
         "in_sample.numbers=whole.numbers.flat",
+        "in_sample.power=whole.power",
         "in_sample.metrics=in_sample.metrics",
         "in_sample.groups=in_sample.groups",
         "folds",
@@ -156,7 +161,7 @@ class Refit:
 
 
 def _all_numbers(fold: Fold) -> dict[str, float]:
-    return {**fold.numbers.flat, **fold.engine}
+    return {**fold.numbers.flat, **fold.engine, **fold.power}
 
 
 def fold_name(case: Case, by: LeftOut) -> str:
@@ -295,7 +300,7 @@ def _fold(task: tuple[LeftOut, str]) -> Fold:
     ready = _PREPARED[calibration]
     held = np.array([fold_name(case, by) == name for case in ready.cases], dtype=bool)
     scored = held if name else np.ones(len(ready.cases), dtype=bool)
-    start = shipped_numbers(ready)
+    start = shipped_numbers(ready, cases[0])
     # a fold of pools only does not hold out any case of the fit
     numbers = fit_numbers(ready, start, ~held) if held.any() or not name else start
     pools = [case for case in cases if case.kind == "serve-disaggregated"]
@@ -308,21 +313,34 @@ def _fold(task: tuple[LeftOut, str]) -> Fold:
     seen = [step for step in medians if not name or fold_name(step.case, by) != name]
     engine = fit_engine(seen) if len(seen) >= OF_ENGINE else ELSEWHERE
     own = [step.case for step in medians if not name or fold_name(step.case, by) == name]
-    scores += _predicted_medians(own, numbers, engine, calibration)
+    of_engine = with_engine(engine)
+    predictor = Predictor(
+        resolver=Resolver(calibration_name=calibration, change=lambda found: of_engine(numbers.stack(found)))
+    )
+    powers = fit_power(_with_power((case for case in cases if not name or fold_name(case, by) != name), predictor))
+    scores += _predicted_medians(own, replace(predictor, powers=powers))
     return replace(
         fold,
         num_cases=fold.num_cases + len({one.case_id for one in scores}),
         scores=(*fold.scores, *scores),
         engine=dict(zip(NAMES, engine.tolist(), strict=True)) if medians else {},
+        power=flat(powers),
     )
 
 
-def _predicted_medians(cases: Sequence[Case], numbers: ServingNumbers, engine: Array, calibration: str) -> list[Score]:
+def _with_power(cases: Iterable[Case], predictor: Predictor) -> list[PowerCase]:
+    """The cases that state the power of their chips, prepared; those that cannot be predicted are left out."""
+    found: list[PowerCase] = []
+    for case in cases:
+        if has_power(case):
+            with suppress(RacklineError):
+                one = predictor.power(case)
+                found += [] if one is None else [one]
+    return found
+
+
+def _predicted_medians(cases: Sequence[Case], predictor: Predictor) -> list[Score]:
     """Scores of cases of the older engine under fitted numbers."""
-    of_engine = with_engine(engine)
-    predictor = Predictor(
-        resolver=Resolver(calibration_name=calibration, change=lambda found: of_engine(numbers.stack(found)))
-    )
     scores: list[Score] = []
     for case, values in zip(cases, predictor.predict_all(cases), strict=True):
         if not isinstance(values, RacklineError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,8 +18,10 @@ import numpy as np
 from rackline.catalog import chip_record, names
 from rackline.errors import InputError
 from rackline.files import parse_json, read_lines
+from rackline.parallel import Deployment
 from rackline.passes.features import Array
-from rackline.serving.speculative import PLAIN, usual_speculation
+from rackline.serving.speculative import PLAIN, Speculation, usual_speculation
+from rackline.serving.stack import Stack
 from rackline.simulation import CacheConfig, Requests, Result, pool_of, simulate
 from rackline.validation.cases import Case, Unsupported
 from rackline.validation.forms import LARGEST, is_number
@@ -154,11 +156,35 @@ def chip_of(label: str) -> str | None:
     return found[max(longer, key=len)] if longer else None
 
 
-def serve_run(resolver: Resolver, case: Case) -> tuple[Result, dict[str, Array]]:
-    """Simulate the requests of a run.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedRun:
+    """A recorded run with the server that is simulated for it.
 
-    Returns:
-        (simulated run, measured seconds by metric in the same order).
+    Args:
+        requests: as they were sent.
+        measured: seconds by metric, in the same order; NaN where there is none.
+        deployment, stack, cache, speculation: of the server.
+    """
+
+    requests: Requests
+    measured: Mapping[str, Array]
+    deployment: Deployment
+    stack: Stack
+    cache: CacheConfig
+    speculation: Speculation = PLAIN
+
+    def simulated(self) -> Result:
+        """The same requests in the simulator.
+
+        Raises:
+            RacklineError: they do not fit on the server.
+        """
+        pool = pool_of(self.deployment, self.stack, cache=self.cache, speculation=self.speculation)
+        return simulate(self.requests, pool, beyond_s=self.stack.first_token_s)
+
+
+def recorded_run(resolver: Resolver, case: Case) -> ServedRun:
+    """The run of a case with a table of requests beside it.
 
     Raises:
         RacklineError: settings or requests cannot be used.
@@ -181,9 +207,11 @@ def serve_run(resolver: Resolver, case: Case) -> tuple[Result, dict[str, Array]]
     drafts = _whole(_table(engine, "speculative_config"), "num_speculative_tokens")
     tokens = _whole(cache, "num_kv_tokens")
     caching = cache.get("enable_prefix_caching", engine.get("enable_prefix_caching"))
-    pool = pool_of(
-        deployment,
-        around,
+    return ServedRun(
+        requests=requests,
+        measured=measured,
+        deployment=deployment,
+        stack=around,
         cache=CacheConfig(
             pool_tokens=tokens or None,
             block_size=_whole(cache, "block_size") or _whole(engine, "block_size") or 16,
@@ -191,24 +219,15 @@ def serve_run(resolver: Resolver, case: Case) -> tuple[Result, dict[str, Array]]
         ),
         speculation=usual_speculation(drafts) if drafts else PLAIN,
     )
-    return simulate(requests, pool, beyond_s=around.first_token_s), measured
 
 
-def score_run(resolver: Resolver, case: Case) -> list[Score]:
+def score_run(case: Case, run: ServedRun) -> list[Score]:
     """Scores for each request and metric, and for percentiles of each metric.
 
     Raises:
-        RacklineError: see `serve_run`.
+        RacklineError: see `ServedRun.simulated`.
     """
-    return request_scores(case, *serve_run(resolver, case))
-
-
-def request_scores(case: Case, result: Result, measured: Mapping[str, Array]) -> list[Score]:
-    """Scores for each request and metric, and for percentiles of each metric.
-
-    Args:
-        measured: seconds by metric, in the order of the simulated requests.
-    """
+    result, measured = run.simulated(), run.measured
     groups = group_of(case)
     scores: list[Score] = []
 

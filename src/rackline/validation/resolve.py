@@ -186,7 +186,10 @@ class Resolver:
         Engine settings in the case replace the defaults of its version and chip.
         """
         name = stack_name(case.stack)
-        if name not in self.stacks:
+        serving = self._own_stack(case)
+        if serving is not None:
+            found = serving
+        elif name not in self.stacks:
             # Dynamo images carry its own release numbers, not those of the engine inside
             version = "" if "ai-dynamo" in case.text("image") else case.stack_version
             known = name if name in names("stacks") else "generic"
@@ -203,6 +206,14 @@ class Resolver:
             return found
         scheduler = {"admission": found.admission, "max_batched_tokens": found.max_batched_tokens}
         return replace(IDEAL, **scheduler, max_num_seqs=found.max_num_seqs, memory_fraction=found.memory_fraction)
+
+    def _own_stack(self, case: Case) -> Stack | None:
+        """The stack that comes with the calibration that was asked for."""
+        if self.calibration_name in ("auto", "unit"):
+            return None
+        chip = self.chip_of(case)
+        numbers = self.calibration(case, chip)
+        return self.change(stack(numbers.serving, hbm_bytes=chip.hbm_bytes)) if numbers.serving else None
 
     def _around(self, case: Case) -> tuple[object, ...]:
         """The part of the stack that belongs to a deployment: kernels and routing; the rest belongs to the engine."""

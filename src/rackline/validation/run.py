@@ -10,6 +10,7 @@ from pathlib import Path
 from rackline.errors import RacklineError
 from rackline.serving.stack import Stack
 from rackline.validation.cases import Case, CaseSet, Unsupported
+from rackline.validation.power import AT_MEASURED, MEASURED_KEYS
 from rackline.validation.predict import Predictor, predict_serve, request_s
 from rackline.validation.read import read_cases
 from rackline.validation.resolve import Resolver
@@ -50,11 +51,11 @@ def score_cases(
     unsupported = list(found.unsupported)
     for case in found.cases:
         if case.kind in ("requests", "observed"):
-            from rackline.validation.observed import score_observed
+            from rackline.validation.observed import served_run
             from rackline.validation.requests import score_run
 
             try:
-                scores += (score_run if case.kind == "requests" else score_observed)(predictor.resolver, case)
+                scores += score_run(case, served_run(predictor.resolver, case))
             except RacklineError as error:
                 unsupported.append(Unsupported.of(case, str(error), bad_input=True))
     for case, values in _predicted(predictor, found.cases):
@@ -89,7 +90,12 @@ def _predicted(predictor: Predictor, cases: Sequence[Case]) -> Iterable[tuple[Ca
         from rackline.validation.train import predict_training
 
         yield from predict_training(predictor.resolver, training)
-    others = [case for case in cases if case.kind not in ("op", "train", "requests", "observed")]
+    steps = [case for case in cases if case.kind == "rl-step"]
+    if steps:
+        from rackline.validation.rl import predict_rl
+
+        yield from predict_rl(predictor.resolver, steps)
+    others = [case for case in cases if case.kind not in ("op", "train", "rl-step", "requests", "observed")]
     for case, values in zip(others, predictor.predict_all(others), strict=True):
         if isinstance(values, RacklineError):
             yield case, Unsupported.of(case, str(values), bad_input=True)
@@ -98,7 +104,10 @@ def _predicted(predictor: Predictor, cases: Sequence[Case]) -> Iterable[tuple[Ca
 
 
 def scores_of(case: Case, values: dict[str, float]) -> list[Score]:
-    """One score per measured key, and for a served request also the time of the whole request."""
+    """One score per measured key, and those that follow: the time of a whole request, power at the measured rate.
+
+    Power of a chip of which nothing is known is left out.
+    """
     measured = dict(case.measured)
     if case.kind == "train":
         from rackline.validation.train_cases import measured_step_s
@@ -106,6 +115,11 @@ def scores_of(case: Case, values: dict[str, float]) -> list[Score]:
         measured = {"step_s": measured_step_s(case)}
     if case.kind in SERVED and {"tpot_s", "ttft_s"} <= set(measured):
         measured["request_s"] = request_s(case, measured["tpot_s"], measured["ttft_s"])
+    for key in MEASURED_KEYS:
+        if key in measured and f"{key}{AT_MEASURED}" in values:
+            measured[f"{key}{AT_MEASURED}"] = measured[key]
+        elif key not in values:
+            measured.pop(key, None)
     groups = group_of(case)
     return [
         Score(

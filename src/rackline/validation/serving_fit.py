@@ -83,7 +83,7 @@ def _fit_common(cases: FitCases, start: ServingNumbers, rows: Array, fixed: Mapp
         return start
     least = np.array([_LEAST[name] / COMMON[name] for name in free])
     at = np.maximum([getattr(start, name) / COMMON[name] for name in free], least + 0.02)
-    _, coded = _least_squares(errors, at, (least, np.inf), diff_step=0.03, xtol=1e-3, ftol=1e-4, max_nfev=_MOST_STEPS)
+    _, coded = least_squares(errors, at, (least, np.inf), diff_step=0.03, xtol=1e-3, ftol=1e-4, max_nfev=_MOST_STEPS)
     return numbers(coded)
 
 
@@ -120,11 +120,11 @@ def _best_line(rest: Array, slopes: list[Array], measured: Array, names: Sequenc
     # all constants and all shares start with equal values
     is_first = np.array([name in FIRST_TOKEN for name in names])
     starts = [np.where(is_first, first, share) for first in _STARTS for share in _STARTS]
-    found = [_least_squares(errors, start, (np.zeros(len(names)), 1.0)) for start in starts]
+    found = [least_squares(errors, start, (np.zeros(len(names)), 1.0)) for start in starts]
     return min(found, key=lambda one: one[0])[1]
 
 
-def _least_squares(
+def least_squares(
     errors: Callable[[Array], Array],
     start: Sequence[float] | Array,
     bounds: tuple[Sequence[float] | Array, float],

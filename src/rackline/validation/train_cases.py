@@ -12,11 +12,11 @@ from rackline.arch import Model
 from rackline.errors import InputError, RacklineError
 from rackline.passes import Calibration, calibration
 from rackline.passes.features import Array
+from rackline.training.adapters import LORA_TARGETS, LoraTargets
 from rackline.training.memory import cheapest_recompute
-from rackline.training.precision import TrainPrecision, train_precision
+from rackline.training.precision import TrainPrecision, train_precision, with_frozen
 from rackline.training.runs import Runs, TrainLayout, replaced
 from rackline.training.stack import (
-    BEFORE_HOPPER,
     IDEAL,
     TrainingStack,
     default_training_stack,
@@ -72,7 +72,7 @@ class TrainCases:
             ),
             "head": np.array([lookup(stack.gemm_slowdown, g, "bf16") for g in self.generations]),
             "experts": np.array([lookup(stack.expert_slowdown, g, "*") for g in self.generations]),
-            "flash": np.array([1.0 if g in BEFORE_HOPPER else stack.flash_since_hopper for g in self.generations]),
+            "flash": np.array([stack.flash_of(g) for g in self.generations]),
             "host": np.where(self.grace, stack.host_grace, 1.0),
         }
 
@@ -161,6 +161,10 @@ def measured_step_s(case: Case) -> float:
     return flop / (case.measured[key] * chips)
 
 
+_TUNED = ("lora_rank", "lora_targets", "frozen", "packed_len")
+"""Keys of fine-tuning, by which steps differ beside their layout."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ready:
     case: Case
@@ -197,6 +201,7 @@ def prepare_training(resolver: Resolver, cases: Sequence[Case]) -> tuple[TrainCa
             stacks[one.stack].sequence_parallel,
             stacks[one.stack].forwards_tokens,
             mtp_layers(case, one.model),
+            *(case.values.get(key) for key in _TUNED),
         )
         groups.setdefault(key, []).append(one)
     numbers: dict[tuple[str, str], Calibration] = {}
@@ -228,6 +233,8 @@ def _ready(resolver: Resolver, case: Case, stacks: dict[str, TrainingStack]) -> 
     if name not in stacks:
         stacks[name] = find_stack(name)
     precision = train_precision(case.precision, chip, stack=stacks[name])
+    if case.text("frozen"):
+        precision = with_frozen(precision, case.text("frozen"))
     layout = train_layout(case, model)
     if case.text("recompute", "unknown").lower() == "unknown":
         layout = replaced(layout, recompute=_unknown_recompute(resolver, case, model, layout, precision, stacks[name]))
@@ -259,7 +266,18 @@ def _micro_batch(
         sequence_parallel=stack.sequence_parallel,
         forwards_tokens=stack.forwards_tokens,
         mtp_layers=mtp_layers(case, model),
+        lora_rank=int(case.number("lora_rank")) if case.values.get("lora_rank") else 0,
+        lora_targets=_targets(case),
+        packed_len=case.number("packed_len") if case.values.get("packed_len") else 0.0,
     )
+
+
+def _targets(case: Case) -> LoraTargets:
+    given = case.text("lora_targets", "all")
+    for name in LORA_TARGETS:
+        if name == given:
+            return name
+    raise InputError(what="lora_targets", given=given, allowed=", ".join(LORA_TARGETS))
 
 
 def _unknown_recompute(

@@ -59,6 +59,7 @@ _COMMON: tuple[Number, ...] = (
     _n("gemm_slowdown blackwell fp4", 1.15, 0.15, 0.8, 2.0),
     _n("gemm_slowdown * *", 1.15, 0.15, 0.8, 2.0),  # chips without measurements stay at the prior
     _n("expert_slowdown hopper *", 1.1, 0.15, 0.8, 2.0),
+    _n("flash_forward", 1.1, 0.15, 0.8, 2.5),
     _n("flash_backward", 1.3, 0.15, 0.9, 2.0),
     _n("elementwise", 1.0, 0.4, 0.3, 4.0),
     _n("quantise", 1.0, 0.4, 0.2, 4.0),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from fastapi import Response
@@ -40,12 +39,16 @@ class ProblemError(Exception):
         headers: of the response.
     """
 
-    def __init__(self, kind: str, detail: str, more: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+    def __init__(self, kind: str, detail: str, more: dict[str, Any], headers: dict[str, str]) -> None:
         super().__init__(detail)
         self.kind = kind
         self.detail = detail
         self.more = more
         self.headers = headers
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Rebuild from the arguments, so that problems cross process borders."""
+        return (type(self), (self.kind, self.detail, self.more, self.headers))
 
     @property
     def status(self) -> int:
@@ -60,7 +63,7 @@ class ProblemError(Exception):
     def response(self) -> Response:
         """The response that says so."""
         text = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False)
-        return Response(text, status_code=self.status, media_type=MEDIA_TYPE, headers=dict(self.headers))
+        return Response(text, status_code=self.status, media_type=MEDIA_TYPE, headers=self.headers)
 
 
 def problem(kind: str, detail: str, headers: dict[str, str] | None = None, **more: Any) -> ProblemError:

@@ -1,22 +1,30 @@
-"""The pages of the server."""
+"""The pages of the server: the page, its scripts and its data files."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
-from fastapi.templating import Jinja2Templates
 
-_HERE = Path(__file__).parent
+from rackline.errors import RacklineError
+from rackline.web.data import data_script
+from rackline.web.page import STATIC, page
+from rackline.web.problem import problem
 
 
 def add_views(app: FastAPI) -> None:
     """Add the pages and the files that they load."""
-    templates = Jinja2Templates(directory=_HERE / "templates")
 
     @app.get("/", include_in_schema=False)
-    def index(request: Request) -> Response:
-        return templates.TemplateResponse(request, "index.html")
+    def index() -> Response:
+        return HTMLResponse(page("server"))
 
-    app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")
+    @app.get("/data/{name}.js", include_in_schema=False)
+    def data(name: str, request: Request) -> Response:
+        try:
+            text = data_script(name)
+        except RacklineError:
+            return problem("not-found", f"GET {request.url.path}").response()
+        return Response(text, media_type="text/javascript; charset=utf-8")
+
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")

@@ -101,7 +101,7 @@ class RootSparseAttention(GroupedQueryAttention):
 
     def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
         """min(L, 1.5·√(n·L))."""
-        context = np.asarray(context_len, dtype=float)
+        context = 1.0 * context_len
         return np.minimum(context, 1.5 * np.sqrt(self.top_blocks * context))
 
     def attention_pairs(self, chunk_tokens: FloatLike, prefix_tokens: FloatLike) -> FloatLike:
@@ -156,7 +156,7 @@ class NativeSparseAttention(GroupedQueryAttention):
 
     def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
         """Compressed entries, chosen blocks, window; never more than the context."""
-        context = np.asarray(context_len, dtype=float)
+        context = 1.0 * context_len
         return np.minimum(context, context / self.stride + self.reach)
 
     def attention_pairs(self, chunk_tokens: FloatLike, prefix_tokens: FloatLike) -> FloatLike:

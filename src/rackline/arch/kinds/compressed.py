@@ -124,7 +124,7 @@ class CompressedAttention(Kind):
 
     def kv_held_tokens(self, context_len: FloatLike) -> FloatLike:
         """The window and all compressed entries."""
-        context = np.asarray(context_len, dtype=float)
+        context = 1.0 * context_len
         return np.minimum(context, self.window) + (context / self.ratio if self.ratio else 0.0)
 
     def kv_elements_per_token(self, tp: IntLike) -> FloatLike:
@@ -133,7 +133,7 @@ class CompressedAttention(Kind):
 
     def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
         """The window, and the compressed entries or the picked ones."""
-        context = np.asarray(context_len, dtype=float)
+        context = 1.0 * context_len
         entries = context / self.ratio if self.ratio else 0.0 * context
         return np.minimum(context, self.window) + (np.minimum(entries, self.top_k) if self.top_k else entries)
 

@@ -104,7 +104,7 @@ class GroupedQueryAttention(Kind):
 
     def kv_held_tokens(self, context_len: FloatLike) -> FloatLike:
         """All of the context, or the window; nothing where the cache of another layer is read."""
-        held = np.asarray(context_len, dtype=float) * self.kv_entries_per_token
+        held = context_len * self.kv_entries_per_token
         return held if self.window is None else np.minimum(held, self.window)
 
     def kv_elements_per_token(self, tp: IntLike) -> FloatLike:

@@ -74,7 +74,7 @@ class Indexer(Kind):
 
     def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
         """All keys."""
-        return np.asarray(context_len, dtype=float) / self.ratio
+        return context_len / self.ratio
 
     def attention_pairs(self, chunk_tokens: FloatLike, prefix_tokens: FloatLike) -> FloatLike:
         """Every pair is scored."""

@@ -27,6 +27,7 @@ _AHEAD_S = 0.05  # a request is written before its moment [s]
 _TICK_S = 0.005  # between looks at the generator's own lag [s]
 _REPORT_S = 0.25  # between looks at the progress [s]
 _AGAIN_S = 0.1  # between attempts to end what is in flight [s]
+_NEVER = 1_000_000_000  # collections of middle-aged objects before one of old ones
 _FILES = 64  # open files beside connections
 
 
@@ -258,12 +259,15 @@ def _in_loop() -> bool:
 
 @contextlib.contextmanager
 def _quiet_collector() -> Generator[None]:
-    """Keep what exists out of the garbage collector's sight, so that it does not stop the streams for long."""
+    """Only young objects are collected meanwhile: a look at all of them stops the streams for tens of milliseconds."""
     gc.collect()
     gc.freeze()
+    young, middle, old = gc.get_threshold()
+    gc.set_threshold(young, middle, _NEVER)
     try:
         yield
     finally:
+        gc.set_threshold(young, middle, old)
         gc.unfreeze()
 
 

@@ -1,0 +1,146 @@
+"""`measure`: this machine and an engine on it, as a file that every command takes, with its proof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rackline.api.answer import Answer, asks
+from rackline.api.option import Quantity, count, option, whole
+from rackline.api.question import Question
+from rackline.api.watch import Watch
+from rackline.errors import InputError
+
+if TYPE_CHECKING:
+    from rackline.lab.measurement import Measured
+    from rackline.report.figure import Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureQuestion(Question):
+    """How fast is this machine, and does the theory hold here?"""
+
+    ask: ClassVar[str] = "measure"
+
+    engine: str = field(
+        default="jax",
+        metadata=option(
+            "text",
+            "whose passes are measured: jax (the lab's own transformer), llama.cpp, vllm or sglang, which are "
+            "installed beside rackline",
+        ),
+    )
+    device: str = field(default="cpu", metadata=option("text", "cpu or gpu", choices=("cpu", "gpu")))
+    dtype: str | None = field(
+        default=None,
+        metadata=option("text", "type of weights and cache: fp32 or bf16; by default fp32 on a cpu, bf16 on a gpu",
+                        choices=("fp32", "bf16")),
+    )  # fmt: skip
+    output: str = field(default="my-machine.toml", metadata=option("text", "file to write", short="o"))
+    engine_python: str | None = field(
+        default=None,
+        metadata=option("text", "Python of the environment that has the engine; by default the one that runs rackline"),
+    )
+    clock: str = field(
+        default="wall",
+        metadata=option(
+            "text",
+            "wall, or cpu: processor time of one core, where other programs keep the machine busy",
+            choices=("wall", "cpu"),
+        ),
+    )
+    quick: bool = field(default=False, metadata=option("switch", "a small model and few repeats, for a first look"))
+    anyway: bool = field(
+        default=False, metadata=option("switch", "go on where repeats spread by more than 10 %, and mark the result")
+    )
+    seed: Quantity = field(
+        default="0", metadata=whole("random seed of weights and requests", minimum=0, maximum=2**31 - 1)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFile:
+    """A machine that was measured, and its file.
+
+    Args:
+        measured: rates, passes, errors.
+        file: that was written.
+    """
+
+    json_keys: ClassVar = ("*measured", "file")
+
+    measured: Measured
+    file: str
+
+
+def _text(answer: Answer[MeasureQuestion, MachineFile], width: int) -> Iterable[Any]:
+    from rich.text import Text
+
+    from rackline.lab.measurement.table import measured_report
+
+    found = answer.result
+    yield from measured_report(found.measured, width)
+    yield Text(f"\n{found.file}: use it as --on {found.file}", style="bold")
+
+
+def _summary(answer: Answer[MeasureQuestion, MachineFile]) -> str:
+    found = answer.result.measured.held_out
+    errors = ", ".join(
+        f"{kind} {one.median_abs_error:.0%}" for kind, one in found.items() if one.median_abs_error is not None
+    )
+    return f"{answer.result.file}: median error of what was not fitted: {errors}"
+
+
+def _rows(answer: Answer[MeasureQuestion, MachineFile]) -> Iterable[Any]:
+    return answer.result.measured.rows
+
+
+def _figure(answer: Answer[MeasureQuestion, MachineFile]) -> Figure:
+    from rackline.lab.measurement.figure import measured_figure
+
+    return measured_figure(answer.result.measured)
+
+
+@asks(MeasureQuestion, text=_text, summary=_summary, rows=_rows, figures={"passes": _figure})
+def measure(question: MeasureQuestion, watch: Watch) -> MachineFile:
+    """Measure this machine and an engine on it, fit a calibration, and test it on passes that were not fitted.
+
+    The file holds chip, cluster, calibration and scheduler; every command takes it as `--on my-machine.toml`.
+
+    Example:
+        >>> import rackline as rl
+        >>> rl.measure(quick=True, output="my-machine.toml").result.file  # doctest: +SKIP
+        'my-machine.toml'
+    """
+    from rackline.files import check_outputs, write_text
+    from rackline.lab import start_jax
+
+    target = Path(question.output)
+    if target.suffix != ".toml":
+        raise InputError(what="output", given=str(target), allowed="a name that ends in .toml")
+    check_outputs({"output": target})
+    start_jax(question.device)
+
+    from rackline.lab.measurement import MeasureSetup, measure_machine
+
+    dtype = question.dtype or ("fp32" if question.device == "cpu" else "bf16")
+    with watch.counting("measuring", "measured") as counted:
+        found = measure_machine(
+            MeasureSetup(
+                engine=question.engine,
+                dtype="bf16" if dtype == "bf16" else "fp32",
+                device=question.device,
+                quick=question.quick,
+                anyway=question.anyway,
+                seed=count(question.seed),
+                python=question.engine_python,
+                cpu_clock=question.clock == "cpu",
+                progress=counted,
+            )
+        )
+    if found.is_busy:
+        watch.warn(f"the machine was busy: repeats spread by {found.spread:.0%}; measure again when it is quiet")
+    write_text(target, found.text, what="output")
+    return MachineFile(measured=found, file=str(target))

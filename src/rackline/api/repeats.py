@@ -1,0 +1,100 @@
+"""How traffic repeats its prefixes: a recorded trace with hashes, or conversations and agents in closed form."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from rackline.api.option import si
+from rackline.api.traffic import sessions_of
+from rackline.errors import InputError
+from rackline.units import parse_per_second
+
+if TYPE_CHECKING:
+    from rackline.api.tiers import TiersQuestion
+    from rackline.pricing.prefixes import Repeats
+    from rackline.simulation.reuse import Reuse
+
+_OF_SESSIONS = ("rate", "input", "output", "tool_calls", "tool_output")
+
+
+def repeats_of(question: TiersQuestion) -> tuple[str, Repeats] | None:
+    """Name and repeats of the traffic of a question; None without traffic.
+
+    Raises:
+        InputError: a trace without hashes, options of conversations without `turns`, or the other way round.
+    """
+    given = [name for name in _OF_SESSIONS if getattr(question, name) is not None]
+    if question.trace is not None:
+        if question.turns is not None or given:
+            name = "turns" if question.turns is not None else given[0]
+            raise InputError(what=name, given=getattr(question, name), allowed="only without `trace`")
+        return _recorded(question.trace)
+    if question.turns is None:
+        if given:
+            raise InputError(what=given[0], given=getattr(question, given[0]), allowed="only with `turns`")
+        return None
+    return _sessions(question)
+
+
+def reuse_in(trace: str) -> Reuse:
+    """How the prompts of a trace repeat.
+
+    Raises:
+        InputError: a trace without hashes.
+    """
+    from rackline.simulation import read_trace
+    from rackline.simulation.reuse import reuse_of
+
+    found = reuse_of(read_trace(trace), ends_first=True)
+    if found is None:
+        raise InputError(
+            what="trace", given=trace, allowed="one with hash_ids, which say what repeats, such as Mooncake's"
+        )
+    return found
+
+
+def _recorded(trace: str) -> tuple[str, Repeats]:
+    from pathlib import Path
+
+    from rackline.pricing.prefixes import Repeats
+
+    reuse = reuse_in(trace)
+    return Path(trace).name, Repeats(
+        found=lambda ttl_s: float(reuse.hit_share(ttl_s=ttl_s)),
+        held_s=reuse.held_s,
+        found_in=lambda tokens: float(reuse.hit_share(tokens // reuse.block_tokens)),
+        input_len=reuse.input_len,
+    )
+
+
+def _sessions(question: TiersQuestion) -> tuple[str, Repeats]:
+    from rackline.pricing.prefixes import Repeats
+    from rackline.simulation.characteristic_time import SessionHits, session_hits
+
+    for name in ("rate", "input", "output"):
+        if getattr(question, name) is None:
+            raise InputError(what=name, given="nothing", allowed=f"with `turns`, such as `{name}` {_SUCH_AS[name]}")
+    sessions = sessions_of(question)
+    rate = parse_per_second(str(question.rate), name="rate", maximum=1e9)
+    message, answer = si(question.input) or 1.0, si(question.output) or 1.0
+
+    def hits(*, ttl_s: float = math.inf, capacity_tokens: float = math.inf) -> SessionHits:
+        return session_hits(
+            sessions,
+            rate_per_s=rate,
+            message_tokens=message,
+            answer_tokens=answer,
+            ttl_s=ttl_s,
+            capacity_tokens=capacity_tokens,
+        )
+
+    return sessions.name, Repeats(
+        found=lambda ttl_s: hits(ttl_s=ttl_s).hit_share,
+        held_s=lambda ttl_s: hits(ttl_s=ttl_s).held_s,
+        found_in=lambda tokens: hits(capacity_tokens=tokens).hit_share,
+        input_len=hits().input_len,
+    )
+
+
+_SUCH_AS = {"rate": "2", "input": "300", "output": "500"}

@@ -1,0 +1,167 @@
+"""A calibration fitted to a few passes of an engine, near to what the device reached without it.
+
+The pass table of the engine's model is timed by the library's line; its numbers are moved until the passes agree, by
+the squares of relative errors. Each number is drawn to where it starts, as strongly as that is known: a few passes do
+not determine all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.optimize import least_squares  # pyright: ignore[reportUnknownVariableType]
+
+from rackline.lab.measurement.engine import Work, batch_of
+from rackline.passes import Calibration, OperationCalibration, PassTable
+from rackline.passes.features import Array
+
+_NOISE = 0.05  # relative error of a timing, which weighs the passes against the start
+_FACTOR = 1e3  # by which a number may leave its start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """One number of the fit.
+
+    Args:
+        start: where it is drawn to.
+        known: factor within which it is known, as a standard deviation of its logarithm [1].
+    """
+
+    start: float
+    known: float
+
+
+def starts(launch_s: float) -> dict[str, Number]:
+    """The numbers and where they start.
+
+    Args:
+        launch_s: time of a call that does nothing [s].
+    """
+    return {
+        "launch_s": Number(start=launch_s, known=2.0),
+        "product_compute": Number(start=0.7, known=1.0),
+        "product_memory": Number(start=0.8, known=0.7),
+        "product_exposed": Number(start=0.5, known=1.0),
+        "cache_memory": Number(start=0.5, known=1.0),
+        "sequence_s": Number(start=launch_s, known=2.0),
+        "context_s": Number(start=launch_s / 100.0, known=2.0),
+        "prompt_compute": Number(start=0.5, known=1.0),
+        "token_memory": Number(start=0.3, known=1.5),
+    }
+
+
+def calibration_of(values: Mapping[str, float], name: str, engine: str, context_block: int = 1) -> Calibration:
+    """The calibration with some numbers: launches, products, both kinds of attention, and the small operations.
+
+    Args:
+        values: by the names of `starts`.
+        name: of the calibration.
+        engine: whose passes it describes.
+        context_block: cached tokens that its attention reads at once [tokens].
+    """
+    launch: dict[str, Any] = {
+        "overhead_s": values["launch_s"],
+        "evidence": "measured",
+        "origin": f"{engine}, this machine",
+    }
+    memory = min(values["token_memory"], 1.0)
+    operations = {
+        "gemm": OperationCalibration(
+            eta_compute=values["product_compute"],
+            eta_memory=values["product_memory"],
+            exposed=min(values["product_exposed"], 1.0),
+            **launch,
+        ),
+        "attention_decode": OperationCalibration(
+            eta_compute=max(values["product_compute"], 1.0),
+            eta_memory=values["cache_memory"],
+            tile_s=values["sequence_s"],
+            depth_s=values["context_s"],
+            **launch,
+        ),
+        "attention_prefill": OperationCalibration(
+            eta_compute=values["prompt_compute"], eta_memory=values["product_memory"], **launch
+        ),
+        "elementwise": OperationCalibration(eta_memory=memory, **launch),
+        "embedding": OperationCalibration(eta_memory=memory, **launch),
+    }
+    return Calibration(
+        name=name,
+        stack=engine,
+        step_policy="serial",
+        evidence="measured",
+        description=f"fitted to passes of {engine} on this machine",
+        context_block=context_block,
+        operations={(one, "*"): numbers for one, numbers in operations.items()},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """A fitted calibration.
+
+    Args:
+        calibration: its numbers; shares of the chip's peaks may be above 1.
+        values: of the numbers.
+        determined: share of each number's uncertainty that the passes removed; near 0, it is where it started [1].
+        errors: relative error of each fitted pass [1].
+    """
+
+    calibration: Calibration
+    values: dict[str, float]
+    determined: dict[str, float]
+    errors: Array
+
+
+def fitted(
+    table: PassTable,
+    works: Sequence[Work],
+    seconds: Sequence[float],
+    launch_s: float,
+    name: str,
+    context_block: int = 1,
+) -> Fit:
+    """The calibration nearest to measured passes and to the start.
+
+    Args:
+        table: of the engine's model, with the chip's peaks.
+        works: the passes.
+        seconds: that each took [s].
+        launch_s: of a call that does nothing [s].
+        name: of the calibration, and of its engine.
+        context_block: cached tokens that the engine's attention reads at once [tokens].
+    """
+    numbers = starts(launch_s)
+    batch = batch_of(list(works))
+    wanted = np.asarray(seconds, dtype=float)
+    start = np.log([one.start for one in numbers.values()])
+    known = np.array([one.known for one in numbers.values()])
+
+    def values_of(logs: Array) -> dict[str, float]:
+        return dict(zip(numbers, np.exp(logs).tolist(), strict=True))
+
+    def predicted(logs: Array) -> Array:
+        return table.with_calibration(calibration_of(values_of(logs), name, name, context_block)).seconds(batch)
+
+    def residuals(logs: Array) -> Array:
+        return np.concatenate([np.log(predicted(logs) / wanted) / _NOISE, (logs - start) / known])
+
+    bound = math.log(_FACTOR)
+    found: Any = least_squares(residuals, start, bounds=(start - bound, start + bound), x_scale=known)
+    precision: Array = np.linalg.inv(found.jac.T @ found.jac)
+    after = np.sqrt(np.diag(precision))
+    calibration = calibration_of(values_of(found.x), name, name, context_block)
+    errors = predicted(found.x) / wanted - 1.0
+    spread = float(np.median(np.abs(errors)))
+    operations = {key: replace(one, median_error=spread) for key, one in calibration.operations.items()}
+    return Fit(
+        calibration=replace(calibration, operations=operations),
+        values=values_of(found.x),
+        determined=dict(zip(numbers, (1.0 - np.minimum(after / known, 1.0)).tolist(), strict=True)),
+        errors=errors,
+    )

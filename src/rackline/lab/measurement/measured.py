@@ -1,0 +1,274 @@
+"""The whole measurement: device, rates, passes, fit, the file, and what was not fitted."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rackline.errors import InputError
+from rackline.files import write_text
+from rackline.hardware import Chip, Cluster, FabricLevel, cluster
+from rackline.lab.measurement.device import Device, accelerator, one_core, processor
+from rackline.lab.measurement.engine import Engine, Work
+from rackline.lab.measurement.engines import start_engine
+from rackline.lab.measurement.fitted import Fit, fitted
+from rackline.lab.measurement.held_out import Compared, Kind, Score, score, scores
+from rackline.lab.measurement.machine import Peaks, chip_name, machine_text, peaks_of, raised
+from rackline.lab.measurement.points import fitted_works, held_out_works
+from rackline.lab.measurement.rates import Rate, measured_rates
+from rackline.lab.measurement.repeats import SPREAD_ALLOWED, Repeated, in_turns
+from rackline.lab.measurement.served import served
+from rackline.lab.measurement.setup import MeasureSetup
+from rackline.lab.measurement.workers.worker import Clock
+from rackline.lab.this_machine import model_of
+from rackline.parallel import Deployment, Layout, precision
+from rackline.passes import UNIT, calibration_on
+from rackline.serving.stack import Stack, stack_of
+
+_REPEATS, _QUICK_REPEATS = 7, 3
+_ENOUGH_S = 1.0  # of short passes, that more repeats are taken
+_TRACE_S, _QUICK_TRACE_S = 4.0, 0.3
+_OUTPUT_LEN, _QUICK_OUTPUT_LEN = 16, 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What came out.
+
+    Args:
+        device: that was measured.
+        engine: its name.
+        versions: of what was measured.
+        date: when, in UTC.
+        rates: that the device reached without the engine.
+        rows: passes and requests, predicted and measured.
+        fit: share of each fitted number's uncertainty that the passes removed [1].
+        spread: median over all passes of the distance of the repeats' quartiles [1].
+        is_busy: whether that is more than allowed; such a result is marked.
+        seconds: that the measurement took [s].
+        text: of the file.
+    """
+
+    json_keys: ClassVar[tuple[str, ...]] = (
+        "device", "engine", "versions", "date", "rates", "fitted", "held_out", "rows", "determined", "spread",
+        "is_busy", "seconds",
+    )  # fmt: skip
+
+    device: Device
+    engine: str
+    versions: dict[str, str]
+    date: str
+    rates: tuple[Rate, ...]
+    rows: tuple[Compared, ...]
+    determined: dict[str, float]
+    spread: float
+    is_busy: bool
+    seconds: float
+    text: str
+
+    @property
+    def held_out(self) -> dict[Kind, Score]:
+        """Errors of what was not fitted, by kind."""
+        return scores(self.rows)
+
+    @property
+    def fitted(self) -> Score:
+        """Errors of what was fitted."""
+        return score([row for row in self.rows if row.is_fitted])
+
+
+def measure_machine(setup: MeasureSetup) -> Measured:
+    """Measure a machine and an engine on it.
+
+    Raises:
+        InputError: the engine is not installed, or the repeats spread too much.
+    """
+    began = time.perf_counter()
+    setup.progress("starting the engine", 0, 5)
+    with one_core() if setup.cpu_clock else nullcontext():
+        engine = start_engine(setup)
+        try:
+            return _measured(setup, device_of(setup.device), engine, began)
+        finally:
+            engine.close()
+
+
+def _measured(setup: MeasureSetup, device: Device, engine: Engine, began: float) -> Measured:
+    repeats = _QUICK_REPEATS if setup.quick else _REPEATS
+    setup.progress("rates of the device", 1, 5)
+    rates = measured_rates(device, repeats, Clock(cpu=setup.cpu_clock), small=setup.quick)
+    peaks, launch_s = peaks_of(rates), next(rate.value for rate in rates if rate.name == "launch")
+
+    works, unseen = fitted_works(engine.limits), held_out_works(engine.limits)
+    setup.progress("first passes", 2, 5)
+    for work in (*works, *unseen):
+        engine.prepare(work)
+    setup.progress("passes", 3, 5)
+    everything = timed(engine, (*works, *unseen), repeats)
+    times, more = ({work: everything[work] for work in some} for some in (works, unseen))
+    spread = float(np.median([one.spread for one in everything.values()]))
+    if spread > SPREAD_ALLOWED and not setup.anyway:
+        raise InputError(
+            what="machine",
+            given=f"repeats of a pass that spread by {spread:.0%}",
+            allowed=f"at most {SPREAD_ALLOWED:.0%}: end other programs and measure again, or go on with --anyway, "
+            "which marks the result",
+        )
+    fit = fit_of(engine, deployment_on(engine, device, peaks), times, launch_s)
+    now = datetime.now(UTC)
+    facts: dict[str, Any] = {
+        "date": now.date().isoformat(),
+        "engine": engine.name,
+        "versions": {**engine.versions, "rackline": version("rackline")},
+        "dtype": engine.dtype,
+        "clock": "processor time of one core" if setup.cpu_clock else "wall",
+        "fitted_passes": len(works),
+        "spread": spread,
+        "busy": spread > SPREAD_ALLOWED,
+        "device": {"cores": device.cores, **({"clock_hz": device.clock_hz} if device.clock_hz else {})},
+        "rates": [_plain_rate(rate) for rate in rates],
+    }
+    best = raised(peaks, fit.calibration, engine.dtype)
+    text = machine_text(device, rates, best, peaks, engine, fit.calibration, facts)
+    deployment, stack = resolved(text, engine)
+    rows = [*compared(deployment, times, is_fitted=True), *compared(deployment, more)]
+    setup.progress("requests", 4, 5)
+    rows += served(
+        engine,
+        deployment,
+        stack,
+        seed=setup.seed,
+        trace_s=_QUICK_TRACE_S if setup.quick else _TRACE_S,
+        output_len=_QUICK_OUTPUT_LEN if setup.quick else _OUTPUT_LEN,
+    )
+    facts |= {"held_out": _plain_scores(scores(rows))}
+    setup.progress("done", 5, 5)
+    return Measured(
+        device=device,
+        engine=engine.name,
+        versions=facts["versions"],
+        date=now.isoformat(timespec="seconds"),
+        rates=rates,
+        rows=tuple(rows),
+        determined=fit.determined,
+        spread=spread,
+        is_busy=spread > SPREAD_ALLOWED,
+        seconds=time.perf_counter() - began,
+        text=machine_text(device, rates, best, peaks, engine, fit.calibration, facts),
+    )
+
+
+def timed(engine: Engine, works: Sequence[Work], repeats: int) -> dict[Work, Repeated]:
+    """Passes of an engine, timed in turns: what disturbs the machine for a while meets all of them alike."""
+    return in_turns({work: partial(engine.seconds, work) for work in works}, repeats, enough_s=_ENOUGH_S)
+
+
+def deployment_on(engine: Engine, device: Device, peaks: Peaks) -> Deployment:
+    """The engine's model on one device, ideal so far.
+
+    Args:
+        peaks: best rates of the device.
+    """
+    chip = Chip(
+        name=chip_name(device),
+        full_name=device.name,
+        vendor=device.vendor,
+        generation=device.kind,
+        peak_flop_per_s=peaks.flop_per_s,
+        hbm_bytes=device.memory_bytes,
+        hbm_bytes_per_s=peaks.bytes_per_s,
+        cores=device.cores,
+    )
+    level = FabricLevel(name="scale_up", size=1, bytes_per_s_each_way=peaks.bytes_per_s, latency_s=0.0)
+    alone = Cluster(name=chip.name, chip=chip, num_chips=1, levels=(level,))
+    model = model_of(engine.shape)
+    types = precision(engine.dtype, model, chip)
+    return Deployment(model=model, cluster=alone, layout=Layout(), precision=types, calibration=UNIT)
+
+
+def fit_of(engine: Engine, deployment: Deployment, times: dict[Work, Repeated], launch_s: float) -> Fit:
+    """The calibration of an engine from some of its passes.
+
+    Args:
+        deployment: of its model.
+        times: of the passes.
+        launch_s: of a call that does nothing [s].
+    """
+    seconds = [one.typical_s for one in times.values()]
+    return fitted(deployment.table(), list(times), seconds, launch_s, engine.name, engine.context_block)
+
+
+def resolved(text: str, engine: Engine) -> tuple[Deployment, Stack]:
+    """The engine's model on the machine of a file, as every command finds it, and the file's stack.
+
+    Args:
+        text: of the file.
+        engine: whose model it is.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "machine.toml"
+        write_text(path, text, what="machine")
+        machine = cluster(str(path)).with_num_chips(1)
+        numbers = calibration_on(machine)
+        stack = stack_of(numbers, machine.chip.hbm_bytes)
+    model = model_of(engine.shape)
+    types = precision(engine.dtype, model, machine.chip)
+    found = Deployment(model=model, cluster=machine, layout=Layout(), precision=types, calibration=numbers)
+    return found, stack
+
+
+def compared(deployment: Deployment, times: dict[Work, Repeated], *, is_fitted: bool = False) -> list[Compared]:
+    """Passes, predicted by the pass table of a deployment."""
+    table = deployment.table()
+    return [
+        Compared(
+            kind=work.kind,
+            sequences=work.sequences,
+            context_len=work.context_len,
+            prompt_tokens=work.prompt_tokens,
+            predicted_s=float(table.seconds(work.batch())[0]),
+            measured_s=one.typical_s,
+            spread=one.spread,
+            is_fitted=is_fitted,
+        )
+        for work, one in times.items()
+    ]
+
+
+def device_of(kind: str) -> Device:
+    """The device that JAX computes on: "cpu" or "gpu"."""
+    if kind == "cpu":
+        return processor()
+    import jax
+
+    devices: Any = jax.devices  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    found = devices(kind)
+    return accelerator(found[0], len(found))
+
+
+def _plain_rate(rate: Rate) -> dict[str, Any]:
+    found = {"name": rate.name, "dtype": rate.dtype, "unit": rate.unit, "value": rate.value, "spread": rate.spread}
+    if rate.rows:
+        found |= {"rows": rate.rows, "inputs": rate.inputs, "outputs": rate.outputs}
+    return found | ({"footprint_bytes": rate.footprint_bytes} if rate.footprint_bytes else {})
+
+
+def _plain_scores(found: dict[Kind, Score]) -> dict[str, Any]:
+    return {
+        kind: {
+            "n": one.n,
+            **({"median_abs_error": one.median_abs_error} if one.median_abs_error is not None else {}),
+            **({"p90_abs_error": one.p90_abs_error} if one.p90_abs_error is not None else {}),
+        }
+        for kind, one in found.items()
+    }

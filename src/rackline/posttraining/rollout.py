@@ -1,0 +1,223 @@
+"""Rollouts: a batch of answers that starts together and empties towards the longest.
+
+All sequences of a rank gain one token per step, so the number that still run is a step function of the clock in tokens:
+it falls where an answer ends, and is filled up from those that wait while there are any. Between two ends the time of a
+step follows from the number of sequences and their mean context, so the time of a batch is one sum:
+
+    T = prefill + Σ_i (c_{i+1} - c_i) · step_s(active_i, prompt_len + (c_i + c_{i+1}) / 2 - mean start_i)
+
+With several batches in flight (bounded staleness) the ends of one are filled by the next, and the mean number of
+running sequences is that of Little's law; with partial rollouts a step never waits for the longest answer.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+
+from rackline.errors import InputError
+from rackline.parallel import Deployment
+from rackline.parallel.memory import fitting_sequences
+from rackline.passes import Batch
+from rackline.passes.features import Array
+from rackline.posttraining.job import RlJob
+from rackline.posttraining.lengths import AnswerLengths
+from rackline.serving.closed_loop import engine_of
+from rackline.serving.stack import Stack
+from rackline.serving.steady import Engine
+
+_SEED = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rollout:
+    """One batch of answers on all replicas.
+
+    Args:
+        seconds: from the first prompt to the last token [s].
+        prefill_s: of it, prompts [s].
+        half_s: until half of the answers are done [s].
+        clock_s, running: when the number of running sequences changes, and that number on all replicas, (events,)
+            [s], [sequences].
+        slots: sequences that a rank can run at once [sequences].
+        per_rank: sequences of the fullest rank [sequences].
+        tokens: generated [tokens].
+    """
+
+    seconds: float
+    prefill_s: float
+    half_s: float
+    clock_s: Array
+    running: Array
+    slots: int
+    per_rank: int
+    tokens: float
+
+    @property
+    def tail_s(self) -> float:
+        """Time after half of the answers are done [s]."""
+        return self.seconds - self.half_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RolloutEngine:
+    """The generating side: one deployment under a serving stack.
+
+    Args:
+        deployment: model, chips, layout, precision.
+        stack: limits and host work.
+        engine: its pass tables.
+        prompt_len: mean prompt [tokens].
+        shared: answers that share a prompt, whose prefix is cached [count].
+        memory_fraction: share of a chip's memory that the engine may use [1].
+        beside_s: time of a decode step beside the engine's own [s].
+    """
+
+    deployment: Deployment
+    stack: Stack
+    engine: Engine
+    prompt_len: float
+    shared: int
+    memory_fraction: float = 0.9
+    beside_s: float = 0.0
+
+    @classmethod
+    def of(cls, deployment: Deployment, job: RlJob) -> RolloutEngine:
+        """Build the pass tables of a deployment."""
+        return cls(
+            deployment=deployment,
+            stack=job.stack,
+            engine=engine_of(deployment, job.stack),
+            prompt_len=job.prompt_len,
+            shared=job.generations,
+            memory_fraction=job.memory_fraction,
+            beside_s=job.overheads.decode_step_s,
+        )
+
+    @property
+    def ranks(self) -> int:
+        """Ranks with sequences of their own [count]."""
+        return self.deployment.layout.attention_dp * self.deployment.layout.dp
+
+    def slots(self, lengths: AnswerLengths) -> int:
+        """Sequences that a rank can run at once: memory at the mean context of those that run, and the stack's limit.
+
+        Raises:
+            InputError: the model does not fit with one sequence.
+        """
+        deployment, layout = self.deployment, self.deployment.layout
+        context = self.prompt_len + lengths.mean * (1.0 + lengths.spread**2) / 2.0
+        held = fitting_sequences(
+            deployment.model,
+            layout,
+            deployment.precision,
+            deployment.cluster.chip,
+            self.stack.memory(None, self.memory_fraction),
+            np.array([min(context, self.prompt_len + lengths.longest)]),
+        )
+        room = int(float(held[0]) * layout.pp)
+        if room < 1:
+            raise InputError(
+                what=f"rollouts of {deployment.model.name} on {layout.label()}",
+                given="no memory for one answer beside the weights",
+                allowed="more chips per replica, a narrower precision or a shorter answer",
+            )
+        return max(1, min(room, self.stack.max_num_seqs * layout.pp))
+
+    def step_s(self, running: Array, context: Array) -> Array:
+        """A decode step of a rank by running sequences and their mean context, (points,) [s]."""
+        batch = Batch(decode_sequences=running / self.deployment.layout.pp, context_len=context)
+        return self.engine.decode_s(batch, self.engine.time_table(False), two_batch_overlap=False) + self.beside_s
+
+    def prefill_s(self, sequences: float) -> float:
+        """Prompts of a rank, in full passes [s]."""
+        tokens = sequences * self.prompt_len / self.shared
+        full = max(1.0, self.stack.max_batched_tokens / self.prompt_len)
+        batch = Batch(prefill_sequences=np.array([full]), chunk_tokens=self.prompt_len)
+        device = self.engine.seconds(batch, self.engine.time_table(False), two_batch_overlap=False)
+        one = self.engine.with_prompts_s(0.0, device, tokens=full * self.prompt_len)
+        return float(np.ravel(one)[0]) * tokens / (full * self.prompt_len)
+
+    def batch(self, answers: int, lengths: AnswerLengths) -> Rollout:
+        """A batch that starts together; the fullest rank has the longest answer of all."""
+        per_rank = -(-answers // self.ranks)
+        own = lengths.sorted_lengths(per_rank)
+        own[-1] = lengths.sorted_lengths(answers)[-1]
+        slots = self.slots(lengths)
+        clock, running, age = emptying(own, slots)
+        middle = (clock[1:] + clock[:-1]) / 2.0
+        steps = self.step_s(running, self.prompt_len + middle - age)
+        passed = np.concatenate([[0.0], np.cumsum(np.diff(clock) * steps)])
+        prefill = self.prefill_s(per_rank)
+        middle_end = float(np.sort(clock)[(clock.size - 1) // 2])
+        half = prefill + float(np.interp(middle_end, clock, passed))
+        return Rollout(
+            seconds=prefill + float(passed[-1]),
+            prefill_s=prefill,
+            half_s=half,
+            clock_s=prefill + passed,
+            running=np.concatenate([running, [0.0]]) * self.ranks,
+            slots=slots,
+            per_rank=per_rank,
+            tokens=answers * lengths.mean,
+        )
+
+    def steady_s(self, answers: int, lengths: AnswerLengths, *, in_flight: float, whole_in: float) -> float:
+        """Time of a batch where others follow without a pause [s].
+
+        Args:
+            in_flight: answers that may run at once on all ranks [count].
+            whole_in: batches within which an answer must end; infinite for partial rollouts [count].
+        """
+        slots = min(float(self.slots(lengths)), in_flight / self.ranks)
+        own = lengths.sorted_lengths(min(answers, 4096))
+        context = self.prompt_len + float((own**2).mean() / own.mean()) / 2.0
+        each = answers / self.ranks
+        load = np.geomspace(min(0.05, slots / 2.0), slots, 64)
+        steps = self.step_s(load, np.full(load.size, context))
+        # a batch takes each · mean tokens at load / step_s tokens a second
+        times = each * lengths.mean * steps / load + self.prefill_s(each)
+        whole = float(own[-1]) * steps / whole_in
+        return float(np.min(np.maximum(times, whole)))
+
+
+def emptying(lengths: Array, slots: int) -> tuple[Array, Array, Array]:
+    """The clock of a rank that starts its answers as slots become free.
+
+    Args:
+        lengths: of the answers, (n,) [tokens]; where they do not all fit at once, they start in random order.
+        slots: sequences that run at once [count].
+
+    Returns:
+        (clock at which the number of running sequences changes, (events + 1,) [tokens]; running between two of them,
+        (events,); mean start of those that run, (events,) [tokens]).
+
+    >>> clock, running, age = emptying(np.array([1.0, 2.0, 4.0]), 2)
+    >>> float((np.diff(clock) * running).sum())
+    7.0
+    """
+    count = lengths.size
+    if slots >= count:
+        ends = np.concatenate([[0.0], np.sort(lengths)])
+        return ends, np.arange(count, 0, -1).astype(float), np.zeros(count)
+    order = np.random.default_rng(_SEED).permutation(count)
+    queue = [float(lengths[i]) for i in order]
+    heap = [(queue[i], 0.0) for i in range(slots)]
+    heapq.heapify(heap)
+    waiting, started = slots, 0.0
+    clock: list[float] = [0.0]
+    running: list[float] = []
+    age: list[float] = []
+    while heap:
+        running.append(float(len(heap)))
+        age.append(started / len(heap))
+        end, start = heapq.heappop(heap)
+        clock.append(end)
+        started -= start
+        if waiting < count:
+            heapq.heappush(heap, (end + queue[waiting], end))
+            started += end
+            waiting += 1
+    return np.array(clock), np.array(running), np.array(age)

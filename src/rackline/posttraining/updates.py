@@ -1,0 +1,154 @@
+"""The training side: log-probabilities and updates of packed answers under one layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rackline.errors import InputError, LayoutError
+from rackline.hardware import Cluster
+from rackline.passes.features import as_array
+from rackline.posttraining.job import RlJob
+from rackline.search.train_evaluate import TrainJob, evaluate_runs
+from rackline.search.train_space import train_space
+from rackline.training.runs import Runs, TrainLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Updates:
+    """Times of the training side.
+
+    Args:
+        layout: of training.
+        num_chips: it runs on [count].
+        train_s: all updates of the policy [s].
+        log_prob_s: one forward pass over all trained answers [s].
+        states_bytes: weights, gradients and optimiser states of the fullest chip [bytes].
+        total_bytes: memory of that chip in an update [bytes].
+        packs: packed sequences of one update [count].
+    """
+
+    layout: TrainLayout
+    num_chips: int
+    train_s: float
+    log_prob_s: float
+    states_bytes: float
+    total_bytes: float
+    packs: int
+
+
+def train_job(job: RlJob, cluster: Cluster, packs: int) -> TrainJob:
+    """One update as a step of training: packed sequences whose samples are prompt and answer."""
+    lengths = job.lengths.sorted_lengths(1024) + job.prompt_len
+    return TrainJob(
+        model=job.model,
+        cluster=cluster,
+        precision=job.train_precision,
+        stack=job.train_stack,
+        calibration=job.train_calibration,
+        global_batch_sequences=packs,
+        seq_len=job.pack_len,
+        packed_len=float((lengths**2).mean() / lengths.mean()),
+    )
+
+
+def updates_of(job: RlJob, cluster: Cluster, layout: TrainLayout) -> Updates:
+    """Times of a given layout."""
+    each = job.trained_answers / job.updates
+    packs = job.packs(each, layout.dp * layout.micro_batch)
+    work = train_job(job, cluster, packs)
+    runs = Runs.of([layout])
+    step, memory = work.step(runs), work.memory(runs)
+    return Updates(
+        layout=layout,
+        num_chips=layout.num_chips,
+        train_s=job.updates * float(step.step[0]),
+        log_prob_s=_forward_s(job, cluster, layout),
+        states_bytes=float(memory.weights[0] + memory.gradients[0] + memory.optimizer[0]),
+        total_bytes=float(memory.total[0]),
+        packs=packs,
+    )
+
+
+def _forward_s(job: RlJob, cluster: Cluster, layout: TrainLayout) -> float:
+    """A forward pass over all trained answers: the forward share of a step without recomputation or exchange [s]."""
+    again = replace(layout, recompute="none", micro_batch=job.log_prob_batch)
+    packs = job.packs(job.trained_answers, layout.dp * job.log_prob_batch)
+    runs = Runs.of([again])
+    step = train_job(job, cluster, packs).step(runs)
+    alone = step.forward + step.input + step.weight
+    share = float(step.forward[0] / alone[0])
+    micro_batches = float(as_array(runs.micro_batches(packs))[0])
+    return share * float(micro_batches * step.stage[0] + step.bubble[0])
+
+
+def best_updates(
+    job: RlJob, cluster: Cluster, *, fixed: Mapping[str, int] | None = None, recompute: Sequence[str] = ("none", "full")
+) -> Updates:
+    """The layout with the fastest updates and log-probabilities on all chips of a cluster.
+
+    Args:
+        fixed: parts of the layout that are given.
+        recompute: which kinds are considered.
+
+    Raises:
+        InputError: nothing fits, with what is missing.
+        LayoutError: given parts that nothing satisfies.
+    """
+    each = job.trained_answers / job.updates
+    fixed = dict(fixed or {})
+    fixed.setdefault("zero", 1)
+    kept = [name for name in recompute if name != "selective"]
+    best: Updates | None = None
+    least = np.inf
+    for replicas in _replica_counts(job, cluster, fixed):
+        packs = job.packs(each, replicas)
+        work = train_job(job, cluster, packs)
+        try:
+            runs = train_space(
+                job.model,
+                cluster,
+                global_batch_sequences=packs,
+                seq_len=job.pack_len,
+                fixed={**fixed, "dp": replicas},
+                schedules=job.train_stack.schedules,
+                recompute=kept,
+            )
+        except LayoutError:
+            continue
+        found = evaluate_runs(work, runs)
+        least = min(least, float(found.total_bytes.min()))
+        order = np.argsort(found.step_s, kind="stable")[:3]
+        for index in order[np.isfinite(found.step_s[order])]:
+            one = updates_of(job, cluster, runs.layout(int(index)))
+            if best is None or one.train_s + one.log_prob_s < best.train_s + best.log_prob_s:
+                best = one
+    if best is not None:
+        return best
+    if not np.isfinite(least):
+        raise LayoutError(
+            what="--train-layout",
+            given=",".join(f"{name}={value}" for name, value in fixed.items()),
+            allowed=f"a layout of {job.model.name} on {cluster.num_chips} chips",
+        )
+    raise InputError(
+        what=f"training of {job.model.name} on {cluster.num_chips} chips of {cluster.name}",
+        given=f"{least / 1e9:.0f} GB on a chip at the least",
+        allowed=f"the {cluster.chip.hbm_bytes / 1e9:.0f} GB that it has: more chips, a shorter answer, or adapters",
+    )
+
+
+def _replica_counts(job: RlJob, cluster: Cluster, fixed: Mapping[str, int]) -> list[int]:
+    """Numbers of replicas that are considered: what the chips allow, as few as have work."""
+    if "dp" in fixed:
+        return [fixed["dp"]]
+    chips = cluster.num_chips
+    given = fixed.get("tp", 1) * fixed.get("pp", 1) * fixed.get("cp", 1)
+    every = [n for n in range(1, chips // given + 1) if chips % (n * given) == 0]
+    if all(name in fixed for name in ("tp", "pp", "cp")):
+        return [chips // given]
+    most = max(1.0, job.trained_answers / job.updates * job.sequence_len / job.pack_len)
+    able = [n for n in every if n <= most] or every[:1]
+    return able[-6:]

@@ -1,0 +1,196 @@
+"""What it costs to keep the prefixes of some traffic: by lifetime and memory tier, and at the prices of an API.
+
+A prompt token that is found is loaded, one that is not is computed and written, and each is held until its next use or
+until it expires:
+
+    cost per prompt token = hold · held time + found · retrieve + (1 - found) · (compute + write)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from rackline.errors import InputError
+from rackline.pricing.cache import RECOMPUTE, KeepingCost
+from rackline.pricing.sheet import PriceTier
+
+_TRIED_S = np.geomspace(1.0, 7 * 86400.0, 80)  # lifetimes among which the cheapest is looked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeats:
+    """How traffic repeats its prefixes, without a limit of memory.
+
+    Args:
+        found: share of prompt tokens found, by sliding expiry [s] → [1].
+        held_s: seconds for which a token is held, over prompt tokens, by sliding expiry [s] → [s].
+        found_in: share found in a least recently used cache, by capacity [tokens] → [1].
+        input_len: mean prompt [tokens].
+    """
+
+    found: Callable[[float], float]
+    held_s: Callable[[float], float]
+    found_in: Callable[[float], float]
+    input_len: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifetimeCost:
+    """Cost of the prompts of some traffic, if prefixes are kept in one tier for a time.
+
+    Args:
+        ttl_s: sliding expiry [s].
+        hit_share: share of prompt tokens found [1].
+        held_s: seconds for which a token is held, over prompt tokens [s].
+        tier: that keeps them.
+        usd_per_mtok_prompt: cost of a million prompt tokens [USD].
+        saving: share of the cost of computing all of them that it saves [1].
+    """
+
+    ttl_s: float
+    hit_share: float
+    held_s: float
+    tier: str
+    usd_per_mtok_prompt: float
+    saving: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoughtLifetime:
+    """What prompts cost at the prices of an API that sells cache writes.
+
+    Args:
+        name: of the write price.
+        ttl_s: its lifetime, which each hit renews [s].
+        hit_share: share of prompt tokens found [1].
+        usd_per_mtok_prompt: mean price of a million prompt tokens [USD].
+        saving: share of the price without a cache that it saves [1].
+    """
+
+    name: str
+    ttl_s: float
+    hit_share: float
+    usd_per_mtok_prompt: float
+    saving: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBy:
+    """What a least recently used cache finds in one device of a tier.
+
+    Args:
+        tier: the device.
+        capacity_tokens: that fit [tokens].
+        hit_share: share of prompt tokens found [1].
+    """
+
+    tier: str
+    capacity_tokens: float
+    hit_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptPrefixes:
+    """The prefixes of some traffic, kept.
+
+    Args:
+        name: of the traffic.
+        input_len: mean prompt [tokens].
+        unlimited_share: share of prompt tokens that an unlimited cache finds [1].
+        computed_usd_per_mtok: cost of computing a million prompt tokens [USD].
+        lifetimes: the cheapest tier for each lifetime that was asked for.
+        best: the cheapest lifetime and tier of all.
+        devices: what one device of each tier finds, by capacity alone.
+        bought: at the prices of an API; nothing without one.
+    """
+
+    json_keys: ClassVar = (
+        "name",
+        "input_len",
+        "unlimited_share",
+        "computed_usd_per_mtok",
+        "lifetimes",
+        "best",
+        "devices",
+        "bought",
+    )
+
+    name: str
+    input_len: float
+    unlimited_share: float
+    computed_usd_per_mtok: float
+    lifetimes: tuple[LifetimeCost, ...]
+    best: LifetimeCost
+    devices: tuple[HeldBy, ...]
+    bought: tuple[BoughtLifetime, ...]
+
+
+def lifetime_cost(lines: Sequence[KeepingCost], repeats: Repeats, prompt_len: float, ttl_s: float) -> LifetimeCost:
+    """The cheapest tier for one lifetime.
+
+    Args:
+        lines: cost lines of an entry of each tier, and of recomputing it.
+        prompt_len: tokens of that entry [tokens].
+        ttl_s: sliding expiry [s].
+
+    Raises:
+        InputError: no tier keeps anything.
+    """
+    compute = next(line for line in lines if line.name == RECOMPUTE).retrieve_usd
+    tiers = [line for line in lines if line.name != RECOMPUTE]
+    if not tiers:
+        raise InputError(what="tiers", given=0, allowed="at least one memory tier")
+    found, held_s = repeats.found(ttl_s), repeats.held_s(ttl_s)
+
+    def cost(line: KeepingCost) -> float:
+        return line.hold_usd_per_s * held_s + found * line.retrieve_usd + (1.0 - found) * (compute + line.once_usd)
+
+    best = min(tiers, key=cost)
+    return LifetimeCost(
+        ttl_s=ttl_s,
+        hit_share=found,
+        held_s=held_s,
+        tier=best.name,
+        usd_per_mtok_prompt=cost(best) * 1e6 / prompt_len,
+        saving=1.0 - cost(best) / compute,
+    )
+
+
+def best_lifetime(lines: Sequence[KeepingCost], repeats: Repeats, prompt_len: float) -> LifetimeCost:
+    """The cheapest lifetime and tier, from a second to a week."""
+    tried = (lifetime_cost(lines, repeats, prompt_len, ttl_s) for ttl_s in _TRIED_S.tolist())
+    return min(tried, key=lambda one: one.usd_per_mtok_prompt)
+
+
+def bought_lifetimes(tier: PriceTier, repeats: Repeats) -> tuple[BoughtLifetime, ...]:
+    """What the prompts cost at each write price: tokens that are found at the price of a hit, others as written.
+
+    Args:
+        tier: standard prices.
+        repeats: of the traffic.
+
+    Assumes: each prompt is written to its end, and each hit renews the lifetime at no price of its own.
+    """
+    given, hit = tier.input_usd, tier.cached_input_usd
+    if not given or hit is None:
+        return ()
+    rows: list[BoughtLifetime] = []
+    for write in tier.cache_writes:
+        if write.lifetime_s is None:
+            continue
+        found = repeats.found(write.lifetime_s)
+        usd = found * hit + (1.0 - found) * write.usd
+        rows.append(
+            BoughtLifetime(
+                name=write.name,
+                ttl_s=write.lifetime_s,
+                hit_share=found,
+                usd_per_mtok_prompt=usd * 1e6,
+                saving=1.0 - usd / given,
+            )
+        )
+    return tuple(rows)

@@ -1,0 +1,138 @@
+"""Terminal report of `rl`: the step, where its time goes, what a part twice as fast gives, what a run takes."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from rackline.posttraining.plan import RlPlan, RlRun
+from rackline.posttraining.step import RlStep
+from rackline.report.breakdown import plain_table, spaced
+from rackline.report.wording import bar, percent
+from rackline.units import format_count, format_seconds, format_usd
+
+BUDGET_MFU = 0.3 * 0.4
+"""What `budget` assumes by default for reinforcement learning: 0.3 of the 40 % of pre-training (lecture, C86)."""
+
+
+def rl_report(plan: RlPlan, *, width: int) -> Group:
+    """Everything that `rackline rl` prints.
+
+    Args:
+        width: columns of the terminal.
+    """
+    if plan.best is None or plan.run is None:
+        return spaced([Panel(Text(f"Nothing fits. {plan.reason}"), title=_title(plan), title_align="left")])
+    best = plan.best
+    parts: list[RenderableType] = [_headline(plan, best), _sides(plan, best), _time(best), _tail(best)]
+    parts.append(_twice(plan))
+    if len(plan.others) > 1:
+        parts.append(_splits(plan))
+    parts.append(_run(plan, plan.run))
+    return spaced(parts)
+
+
+def _title(plan: RlPlan) -> str:
+    job = plan.job
+    return f"{job.model.name} on {job.cluster.num_chips:,} × {job.cluster.chip.name} ({job.cluster.name})"
+
+
+def _headline(plan: RlPlan, best: RlStep) -> Panel:
+    job, schedule = plan.job, plan.schedule
+    body = Text()
+    body.append(format_seconds(best.seconds), style="bold")
+    body.append(f" a step · bound by {best.binds} · ")
+    body.append(
+        f"{format_count(best.rollout.tokens / best.seconds / job.cluster.num_chips)} generated tokens/s a chip\n"
+    )
+    how = [schedule.mode, "shared chips" if schedule.colocated else f"{best.gen_chips} + {best.train_chips} chips"]
+    how += [f"staleness {schedule.staleness}"] if schedule.mode == "async" else []
+    how += ["weights change in flight"] if schedule.in_flight else []
+    how += ["partial rollouts"] if schedule.partial else []
+    body.append(f"{job.algorithm.upper()}, {', '.join(how)}")
+    lengths = job.lengths
+    asked = (
+        f"{job.prompts:,} × {job.generations} answers of {lengths.mean:,.0f} tokens on average, at most "
+        f"{lengths.longest:,.0f}"
+    )
+    return Panel(body, title=_title(plan), title_align="left", subtitle=asked, subtitle_align="left")
+
+
+def _sides(plan: RlPlan, best: RlStep) -> Table:
+    table = plain_table("both sides")
+    for name in ("side", "chips", "layout", "holds"):
+        table.add_column(name, justify="right" if name == "chips" else "left", overflow="fold")
+    rollout, updates = best.rollout, best.updates
+    table.add_row(
+        "rollouts",
+        f"{best.gen_chips:,}",
+        best.gen_layout.label(),
+        f"{min(rollout.slots, rollout.per_rank)} of {rollout.per_rank} answers of a rank run at once",
+    )
+    label = best.train_layout.label()
+    if best.train_layout.recompute != "none":
+        label += f" · {best.train_layout.recompute} recompute"
+    table.add_row(
+        "training",
+        f"{best.train_chips:,}",
+        label,
+        f"{updates.packs} packed sequences of {plan.job.pack_len:,} tokens, {plan.job.updates} updates",
+    )
+    return table
+
+
+def _time(best: RlStep) -> Table:
+    table = plain_table(f"where the {format_seconds(best.seconds)} of a step go")
+    table.add_column("part")
+    table.add_column("side")
+    table.add_column("time", justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("")
+    for part in best.parts:
+        portion = part.seconds / best.seconds
+        table.add_row(part.name, part.side, format_seconds(part.seconds), percent(portion), bar(portion))
+    for side, seconds in best.idle_s.items():
+        if seconds > 1e-9:
+            portion = seconds / best.seconds
+            table.add_row("waits", side, format_seconds(seconds), percent(portion), bar(portion))
+    return table
+
+
+def _tail(best: RlStep) -> Text:
+    rollout = best.rollout
+    return Text(
+        f"Half of the answers are done after {format_seconds(rollout.half_s)} of rollouts that start together; the "
+        f"rest take {format_seconds(max(rollout.tail_s, 0.0))} more, to the longest."
+    )
+
+
+def _twice(plan: RlPlan) -> Table:
+    table = plain_table("what a part twice as fast gives")
+    table.add_column("part")
+    table.add_column("step", justify="right")
+    for name, ratio in sorted(plan.twice.items(), key=lambda item: -item[1]):
+        table.add_row(name, f"{ratio:.2f} times as fast")
+    return table
+
+
+def _splits(plan: RlPlan) -> Table:
+    table = plain_table("other splits of the chips")
+    for name in ("rollouts", "training", "step"):
+        table.add_column(name, justify="right")
+    for split, seconds in plan.others.items():
+        table.add_row(f"{split:,}", f"{plan.job.cluster.num_chips - split:,}", format_seconds(seconds))
+    return table
+
+
+def _run(plan: RlPlan, run: RlRun) -> Text:
+    paid = "" if run.usd is None else f", {format_usd(run.usd)}"
+    text = Text(f"{run.steps:,.0f} steps: {run.days:,.2f} days{paid}; {format_count(run.generated_tokens)} tokens ")
+    text.append(f"generated, {format_count(run.trained_tokens)} trained on. ")
+    text.append(
+        f"A generated token costs {run.flop_per_param_token:.1f} FLOP per active parameter at {percent(run.mfu)} of "
+        f"the peak; `budget` counts 3 at {percent(BUDGET_MFU)} by default (--rl-flop takes 2 to 6, --rl-mfu "
+        f"{min(run.mfu, 1.0):.3f})."
+    )
+    return text

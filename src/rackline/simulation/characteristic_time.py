@@ -1,0 +1,212 @@
+"""Hit rates of sessions in closed form: Che's approximation for prefixes that grow.
+
+A least recently used cache of many blocks drops a block when it has not been used for a time that hardly varies: the
+time T in which requests use as many different blocks as fit. So it acts as a sliding expiry of T, and
+
+    held(T) = rate · Σ_k P(a session has k requests) · context_k · (answer time + E[min(pause, T)])  =  capacity
+
+has one root, as every term grows with T. The last request of a session has no pause that ends, so min(pause, T) is T.
+
+Where few sessions fit, T varies: what others use in a pause of t is the sum of a Poisson number of contexts, nearly
+normal with mean held(t), and a context is found if that leaves room for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from math import ceil, inf, log
+from typing import Any
+
+import numpy as np
+
+from rackline.errors import InputError
+from rackline.passes.features import Array
+from rackline.simulation.sessions import Sessions
+
+_MOST_STEPS = 100_000
+_LEAST_REACHED = 1e-9  # share of sessions with more requests that is left out
+_POINTS = 100  # pauses over which a mean is taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionHits:
+    """What a prefix cache finds of the prompts of sessions.
+
+    Args:
+        hit_share: share of prompt tokens found [1].
+        kept_s: time for which an unused block stays: its expiry, or the characteristic time if that is shorter [s].
+        held_tokens: mean number of tokens in the cache, shared ones once; infinite if it keeps all [tokens].
+        input_len: mean prompt [tokens].
+        requests_per_s: of all sessions [requests/s].
+        unlimited_share: share that an unlimited cache without expiry finds [1].
+    """
+
+    hit_share: float
+    kept_s: float
+    held_tokens: float
+    input_len: float
+    requests_per_s: float
+    unlimited_share: float
+
+    @property
+    def held_s(self) -> float:
+        """Seconds for which a token is held, over prompt tokens [s]."""
+        return self.held_tokens / (self.requests_per_s * self.input_len)
+
+
+def session_hits(
+    sessions: Sessions,
+    *,
+    rate_per_s: float,
+    message_tokens: float,
+    answer_tokens: float,
+    capacity_tokens: float = inf,
+    ttl_s: float = inf,
+    answer_s: float = 0.0,
+) -> SessionHits:
+    """Hit rate of a least recently used cache with a sliding expiry.
+
+    Args:
+        sessions: how sessions go on.
+        rate_per_s: sessions started per second, at random [1/s].
+        message_tokens, answer_tokens: mean lengths [tokens].
+        capacity_tokens: of the cache [tokens].
+        ttl_s: expiry [s].
+        answer_s: mean time from a request to the end of its answer [s].
+
+    Raises:
+        InputError: the rate is not above 0.
+
+    Assumes: many sessions at a time; the mean context for all sessions at the same request.
+
+    Sources: Che, Tung and Wang 2002 (IEEE JSAC 20, 1305); how far it holds: Fricker, Robert and Roberts 2012
+    (arXiv:1202.3974).
+
+    >>> chat = Sessions(turns=4, think_s=60.0)
+    >>> kept = session_hits(chat, rate_per_s=1.0, message_tokens=200, answer_tokens=300, ttl_s=300.0)
+    >>> round(kept.hit_share, 2), round(kept.unlimited_share, 2)
+    (0.82, 0.83)
+    """
+    if not rate_per_s > 0:
+        raise InputError(what="rate", given=rate_per_s, allowed="above 0 sessions/s", nearest="1")
+    steps = _Steps.of(sessions, message_tokens, answer_tokens)
+    kept_s, least = ttl_s, steps.held(0.0, rate_per_s, answer_s)
+    if capacity_tokens < inf and steps.held(min(ttl_s, 1e12), rate_per_s, answer_s) > capacity_tokens:
+        kept_s = 0.0
+        if least < capacity_tokens:
+            brentq: Any = importlib.import_module("scipy.optimize").brentq  # takes a tenth of a second to import
+
+            def excess(kept_s: float) -> float:
+                return steps.held(kept_s, rate_per_s, answer_s) - capacity_tokens
+
+            kept_s = float(brentq(excess, 0.0, min(ttl_s, 1e12)))
+    return SessionHits(
+        hit_share=steps.hit_share(kept_s, rate_per_s, ttl_s, capacity_tokens),
+        kept_s=kept_s,
+        held_tokens=min(steps.held(kept_s, rate_per_s, answer_s) if kept_s < inf else inf, capacity_tokens),
+        input_len=float((steps.reached * steps.prompt_len).sum() / steps.reached.sum()),
+        requests_per_s=rate_per_s * float(steps.reached.sum()),
+        unlimited_share=steps.hit_share(inf, rate_per_s, inf, inf),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Steps:
+    """Requests of a session by their place, (k,) each.
+
+    Args:
+        reached: probability that a session has it.
+        prompt_len: mean prompt [tokens].
+        cached_len: mean context that stays after the answer, in whole blocks [tokens].
+        tool: probability that it follows a tool.
+        shared_len: system prompt in whole blocks [tokens].
+        sessions: their pauses.
+    """
+
+    reached: Array
+    prompt_len: Array
+    cached_len: Array
+    tool: Array
+    shared_len: float
+    sessions: Sessions
+
+    @classmethod
+    def of(cls, sessions: Sessions, message_tokens: float, answer_tokens: float) -> _Steps:
+        most = sessions.requests
+        if not sessions.same_length and most > 1:
+            most = ceil(log(_LEAST_REACHED) / log(1.0 - 1.0 / most))
+        places = np.arange(max(1, min(int(most), _MOST_STEPS)))
+        tool = sessions.after_tool(places)
+        added = tool * sessions.tool_tokens + (1.0 - tool) * message_tokens
+        prompt_len = sessions.system_tokens + np.cumsum(added) + answer_tokens * places
+        fits = prompt_len + answer_tokens <= sessions.max_tokens
+        fits[0] = True
+        unit = sessions.hash_tokens
+        shared_len = sessions.system_tokens // unit * unit
+        # the last token is not in the cache; the last block is on average half full
+        cached_len = np.maximum(prompt_len + answer_tokens - 1.0 - 0.5 * (unit - 1), shared_len)
+        return cls(
+            reached=sessions.reached(places)[fits],
+            prompt_len=prompt_len[fits],
+            cached_len=cached_len[fits],
+            tool=tool[fits],
+            shared_len=float(shared_len),
+            sessions=sessions,
+        )
+
+    def _shared_kept(self, kept_s: float, rate_per_s: float) -> float:
+        """Probability that the system prompt is there."""
+        if kept_s == inf:
+            return 1.0
+        return -float(np.expm1(-rate_per_s * self.reached.sum() * kept_s))
+
+    def held(self, kept_s: float, rate_per_s: float, answer_s: float) -> float:
+        """Mean tokens in the cache if unused blocks stay for a time [tokens]."""
+        own, _ = self._contexts(np.array([kept_s]), rate_per_s, answer_s)
+        return float(own[0]) + self.shared_len * self._shared_kept(kept_s, rate_per_s)
+
+    def _contexts(self, kept_s: Array, rate_per_s: float, answer_s: float = 0.0) -> tuple[Array, Array]:
+        """Mean and variance of the tokens of contexts if they stay for some times [tokens, tokens²], (t,) each."""
+        goes_on = np.append(self.reached[1:] / self.reached[:-1], 0.0)[:, None]
+        tool = np.append(self.tool[1:], 0.0)[:, None]
+        of_tool, of_user = self.sessions.tool_s, self.sessions.think_s
+        pause = tool * of_tool * _within(of_tool, kept_s) + (1.0 - tool) * of_user * _within(of_user, kept_s)
+        number = rate_per_s * self.reached[:, None] * (answer_s + goes_on * pause + (1.0 - goes_on) * kept_s)
+        each = (self.cached_len - self.shared_len)[:, None]
+        return (number * each).sum(axis=0), (number * each**2).sum(axis=0)
+
+    def hit_share(self, kept_s: float, rate_per_s: float, ttl_s: float, capacity_tokens: float) -> float:
+        """Share of prompt tokens that is found [1].
+
+        Args:
+            kept_s: time for which the cache keeps unused blocks [s].
+            ttl_s: expiry [s].
+            capacity_tokens: of the cache [tokens].
+        """
+        before = np.append(0.0, self.cached_len[:-1])
+        in_time = np.zeros(len(before))
+        for share, mean_s in ((self.tool, self.sessions.tool_s), (1.0 - self.tool, self.sessions.think_s)):
+            in_time += share * self._in_time(mean_s, before, rate_per_s, ttl_s, capacity_tokens)
+        in_time[0] = 0.0
+        shared = self.shared_len * self._shared_kept(kept_s, rate_per_s)
+        found = in_time * before + (1.0 - in_time) * shared
+        return float((self.reached * found).sum() / (self.reached * self.prompt_len).sum())
+
+    def _in_time(self, mean_s: float, own_len: Array, rate_per_s: float, ttl_s: float, capacity_tokens: float) -> Array:
+        """Probability that contexts are still there after an exponential pause [1], (k,)."""
+        expires = float(_within(mean_s, np.array([ttl_s]))[0])
+        if capacity_tokens == inf:
+            return np.full(len(own_len), expires)
+        from scipy.special import ndtr
+
+        share = (np.arange(_POINTS) + 0.5) / _POINTS
+        mean, variance = self._contexts(-mean_s * np.log1p(-share * expires), rate_per_s)
+        room = capacity_tokens - self.shared_len - (own_len[:, None] - self.shared_len) - mean
+        return expires * ndtr(room / np.sqrt(np.maximum(variance, 1e-9))).mean(axis=1)
+
+
+def _within(mean_s: float, kept_s: Array) -> Array:
+    """Probability that an exponential time is shorter than others."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(kept_s == inf, 1.0, -np.expm1(-kept_s / mean_s) if mean_s > 0 else (kept_s > 0) * 1.0)

@@ -1,0 +1,231 @@
+"""A request as a question: strict JSON or flat texts, within bounds, and without any path of the server."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, cast
+
+from rackline.api.question import Question
+from rackline.errors import RacklineError, shown
+from rackline.web.offered import LONG, offered, taken
+from rackline.web.problem import problem, problem_of
+from rackline.web.settings import Limits
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+# an absolute path, one of a home folder, or one that begins with . or .., at the start of a text or of one of its
+# parts (KEY=PATH); or one that goes up; or one of Windows
+_PATH = re.compile(r"(?:^|[=,;@\s])(?:[/~]|\.{1,2}(?:[\\/]|$)|[A-Za-z]:)|[\\/]\.\.(?:[\\/]|$)|\\|\x00")
+_MOST_FIGURES = 16
+_DEEPEST = 64  # levels of an uploaded file that are looked through
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a request asks for.
+
+    Args:
+        form: answer or view.
+        question: as `Question.to_data` writes it.
+        uploads: files that it names.
+        figures: kinds that a view has; the first by default.
+    """
+
+    form: str
+    question: Mapping[str, Any]
+    uploads: Mapping[str, str]
+    figures: tuple[str, ...] | None
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the answer may take longer than a second."""
+        return self.question["ask"] in LONG
+
+    def key(self, build: str) -> str:
+        """A name that only the same request has, in the same build of the program."""
+        parts = [build, self.form, self.question, self.figures, sorted(self.uploads.items())]
+        text = json.dumps(parts, sort_keys=True, ensure_ascii=False, allow_nan=False)
+        return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def read_json(body: bytes) -> dict[str, Any]:
+    """The object of a body.
+
+    Raises:
+        ProblemError: not JSON, a key twice, numbers that are not finite, or no object.
+    """
+    try:
+        data: Any = json.loads(body.decode(), object_pairs_hook=_once, parse_constant=_not_finite)
+    except RecursionError:
+        raise problem("bad-json", "nested too deeply") from None
+    except ValueError as error:
+        raise problem("bad-json", str(error)[:240]) from None
+    if not isinstance(data, dict):
+        raise problem("bad-json", "the body is no object", allowed="an object with the options of the question")
+    return cast("dict[str, Any]", data)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key stands twice in an object")
+    return found
+
+
+def _not_finite(text: str) -> float:
+    raise ValueError(f"{text} is no JSON")
+
+
+def asked_by_body(name: str, form: str, data: Mapping[str, Any], limits: Limits) -> Asked:
+    """The request of an object: options of the question, `uploads`, and `figures` of a view.
+
+    Raises:
+        ProblemError: bad input.
+    """
+    given = dict(data)
+    uploads = _uploads(given.pop("uploads", None), limits)
+    figures = _figures(given.pop("figures", None)) if form == "view" else None
+    if len(json.dumps(given, ensure_ascii=True)) > limits.question_bytes:
+        raise problem("too-large", f"a question, without its files, of at most {limits.question_bytes:,} bytes")
+    if given.get("ask", name) != name:
+        raise problem("bad-input", f"ask: {name} is asked here", what="ask", given=shown(given["ask"]), allowed=name)
+    verb = offered(name)
+    return _asked(verb.question, given, form, uploads, figures)
+
+
+def asked_by_params(name: str, form: str, params: Sequence[tuple[str, str]]) -> Asked:
+    """The request of the query of an address.
+
+    Raises:
+        ProblemError: bad input.
+    """
+    verb = offered(name)
+    texts = dict(params)
+    if len(texts) < len(params):
+        twice = next(key for key, _ in params if sum(key == other for other, _ in params) > 1)
+        raise problem(
+            "bad-input", f"{twice[:80]}: stands twice", what=twice[:80], given="twice", allowed="once; ; between values"
+        )
+    try:
+        question = verb.question.from_params(texts)
+    except RacklineError as error:
+        raise problem_of(error) from None
+    return _asked(verb.question, question.to_data(), form, {}, None)
+
+
+def _asked(
+    kind: type[Question],
+    given: Mapping[str, Any],
+    form: str,
+    uploads: Mapping[str, str],
+    figures: tuple[str, ...] | None,
+) -> Asked:
+    refused = [key for key in given if _is_output(kind, key)]
+    if refused:
+        what, value = refused[0], shown(given[refused[0]])
+        detail = f"{what}: got {value}, allowed: nothing, the server writes no files"
+        raise problem("bad-input", detail, what=what, given=value, allowed="nothing: the server writes no files")
+    for key, text in _texts(given):
+        check_text(text, key)
+    try:
+        question = kind.from_data(given)
+        data = question.to_data()
+    except RacklineError as error:
+        raise problem_of(error) from None
+    except RecursionError:
+        raise problem("bad-json", "nested too deeply") from None
+    return Asked(form=form, question=data, uploads=uploads, figures=figures)
+
+
+def _is_output(kind: type[Question], key: str) -> bool:
+    from rackline.api.question import options
+
+    return key in options(kind) and key not in taken(kind.ask)
+
+
+def check_text(text: str, what: str) -> None:
+    """Refuse a text that names a path of the server.
+
+    Args:
+        text: a value, or a part of one.
+        what: it belongs to.
+
+    Raises:
+        ProblemError: it does.
+    """
+    if _PATH.search(text):
+        allowed = "no path: a name of the catalogue, or of a file in `uploads`"
+        raise problem(
+            "bad-input",
+            f"{what}: got {shown(text)}, allowed: {allowed}",
+            what=what,
+            given=shown(text),
+            allowed=allowed,
+        )
+
+
+def _texts(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
+    """All texts of plain data, keys as well, with the outermost key of each.
+
+    Raises:
+        ProblemError: it is nested too deeply.
+    """
+    if depth > _DEEPEST:
+        raise problem("bad-input", f"{key}: nested too deeply", what=key, allowed=f"{_DEEPEST} levels")
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, one in cast("Mapping[str, Any]", value).items():
+            if depth:
+                yield key, str(name)
+            yield from _texts(one, key or str(name), depth + 1)
+    elif isinstance(value, list):
+        for one in cast("list[Any]", value):
+            yield from _texts(one, key, depth + 1)
+
+
+def _figures(given: Any) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    kinds = cast("list[Any]", given) if isinstance(given, list) else None
+    if kinds is None or len(kinds) > _MOST_FIGURES or not all(isinstance(one, str) for one in kinds):
+        allowed = "a list of kinds"
+        raise problem("bad-input", f"figures: {allowed}", what="figures", allowed=allowed)
+    return tuple(dict.fromkeys(cast("list[str]", kinds)))
+
+
+def _uploads(given: Any, limits: Limits) -> dict[str, str]:
+    """The files of a request.
+
+    Raises:
+        ProblemError: too many, a name with a folder, a file that is no text, or one that names paths itself.
+    """
+    if given is None:
+        return {}
+    allowed = f'at most {limits.uploads} files such as {{"my-chip.toml": "its text"}}; letters, digits, . _ - in names'
+    files = cast("dict[str, Any]", given) if isinstance(given, dict) else None
+    if files is None or len(files) > limits.uploads:
+        raise problem("bad-input", f"uploads: {allowed}", what="uploads", allowed=allowed)
+    for name, text in files.items():
+        if not _NAME.fullmatch(name) or not isinstance(text, str):
+            detail = f"uploads: got {shown(name)}, allowed: {allowed}"
+            raise problem("bad-input", detail, what="uploads", given=shown(name), allowed=allowed)
+        for inside in _paths_inside(name, text):
+            check_text(inside, f"uploads {name}")
+    return files
+
+
+def _paths_inside(name: str, text: str) -> Iterator[str]:
+    """Texts of an uploaded file that stand where a file may be named; what cannot be read is refused later."""
+    try:
+        data: Any = json.loads(text) if PurePath(name).suffix == ".json" else tomllib.loads(text)
+    except (ValueError, RecursionError):
+        return
+    for _, one in _texts(data, name):
+        if one[:1] in "/~\\" or one.startswith("..") or "/../" in one:
+            yield one

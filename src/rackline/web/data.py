@@ -1,0 +1,196 @@
+"""Data files of the page: classic scripts that hand themselves over, made by the library.
+
+A server makes them when they are asked for, `export` writes them to disk. Each is `rackline.give(name, value)` or a
+scenario (see `rackline.web.scenario`).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import json
+import tomllib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rackline.errors import InputError, nearest_names
+from rackline.web.grids import accuracy, pipelines, racks
+from rackline.web.scenario import scenario_script, scenarios
+
+
+@functools.cache
+def _described() -> dict[str, Any]:
+    return tomllib.loads(importlib.resources.files("rackline.web").joinpath("views.toml").read_text("utf-8"))
+
+
+def views() -> dict[str, dict[str, Any]]:
+    """The views by their id: title, question, claims, and what a view asks."""
+    return _described()["view"]
+
+
+def site() -> dict[str, Any]:
+    """What every view needs: the views, the scenarios, the themes and the figures that the page fills."""
+    from rackline.report.theme import THEME_NAMES, theme
+
+    return {
+        "views": {name: {**view, **_options(view)} for name, view in views().items()},
+        "links": _described()["links"],
+        "scenarios": [{"name": one.name, "title": one.title} for one in scenarios()],
+        "themes": {name: theme(name).config() for name in THEME_NAMES},
+        "figures": figures(),
+    }
+
+
+def _options(view: Mapping[str, Any]) -> dict[str, Any]:
+    """Help and choices of the fields of a view that asks."""
+    if "verb" not in view:
+        return {}
+    from rackline.api.answer import find_verb
+    from rackline.api.question import options
+
+    known = options(find_verb(view["verb"]).question)
+    labels = {
+        "on": "Cluster",
+        "tpot": "Time per output token",
+        "ttft": "Time to first token",
+        "quality_of": "As good as",
+    }
+    return {
+        "options": {
+            name: {
+                "label": labels.get(name, name.replace("_", " ").capitalize()),
+                "help": known[name].help,
+                "choices": [] if not known[name].choices else ["", *known[name].choices],
+            }
+            for name in view["fields"]
+        }
+    }
+
+
+def stored_answer(view: Mapping[str, Any], stop: str) -> dict[str, Any]:
+    """What the server answers to a view's own question.
+
+    Args:
+        stop: of the field that varies.
+    """
+    from rackline.api.answer import answer, find_verb
+    from rackline.web.forms import view_of
+
+    fields = {name: value for name, value in view["fields"].items() if value}
+    question = find_verb(view["verb"]).question.from_params({**fields, view["stop"]: stop})
+    found = view_of(answer(question), view["figures"])
+    return {name: value for name, value in found.items() if name != "answer"}  # the page shows the rest
+
+
+def figures() -> dict[str, Any]:
+    """Specifications of the figures that the page fills, without their look."""
+    from rackline.report.axes import Measure
+    from rackline.report.live_figures import live_bars, live_lines, live_matrix
+
+    batch = Measure(field="batch_size", title="batch: sequences of a replica", kind="count")
+    context = Measure(field="context_len", title="context length [tokens]", kind="count")
+    step = Measure(field="seconds", title="time of a decode step", kind="seconds")
+    usd = Measure(field="usd_per_mtok", title="cost of a million output tokens", kind="usd")
+    held = Measure(field="held_bytes", title="cache of a sequence on one chip", kind="bytes")
+    fits = Measure(field="sequences", title="sequences that fit", kind="count")
+    micro = Measure(field="micro_batches", title="micro-batches", kind="count")
+    bubble = Measure(field="bubble_share", title="share of the step that waits", kind="share")
+    in_flight = Measure(field="in_flight", title="activations held, in stages", kind="number")
+    domain = Measure(field="domain_size", title="chips in a domain", kind="count")
+    exchange = Measure(field="seconds", title="time of one exchange", kind="seconds")
+    ratio = Measure(field="start", title="measured / predicted", kind="number")
+    stage = Measure(field="stage", title="stage")
+    slots = ["forward", "backward", "gradient of weights"]
+    made = {
+        "pipeline_slots": live_bars(
+            "What each stage does when",
+            Measure(field="start", title="time [forward passes]", kind="number"),
+            stage,
+            colour_title="slot",
+            names=slots,
+        ),
+        "pipeline_bubble": live_lines("Bubble by micro-batches", micro, bubble, y_scale="linear"),
+        "pipeline_memory": live_lines("Activations by micro-batches", micro, in_flight, y_scale="linear"),
+        "rack_time": live_lines("Exchange by domain size", domain, exchange),
+        "rack_matrix": live_matrix(
+            "Traffic", Measure(field="sent_bytes", title="sent", kind="bytes"), x="to chip", y="from chip"
+        ),
+        "accuracy_bands": live_bars("Bands", ratio, Measure(field="group", title="")),
+        "batch_step": live_lines("Time of a decode step by batch size", batch, step),
+        "batch_cost": live_lines("Cost of a million output tokens by batch size", batch, usd),
+        "context_step": live_lines("Time of a decode step by context length", context, step),
+        "context_held": live_lines("Cache of a sequence by context length", context, held),
+        "context_fits": live_lines("Sequences that fit by context length", context, fits),
+    }
+    return {name: _bare(figure.to_dict()) for name, figure in made.items()}
+
+
+def _bare(spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in spec.items() if key not in ("config", "title", "$schema")}
+
+
+def ledger() -> dict[str, Any]:
+    """Every claim of the lecture with its verdict, as the page shows it."""
+    from rackline.ledger import ledger as examined
+    from rackline.ledger.said import SEGMENTS
+
+    return {
+        "chapters": {str(number): title for number, title in SEGMENTS.items()},
+        "claims": {
+            one.claim.id: {
+                "id": one.claim.id,
+                "segment": one.claim.segment,
+                "at": one.claim.at,
+                "speaker": one.claim.speaker,
+                "said": one.claim.said,
+                "formula": one.claim.formula,
+                "quoted": one.claim.quoted,
+                "computed": [{"mark": value.mark, "text": value.text} for value in one.computed],
+                "verdict": one.verdict,
+                "condition": one.condition,
+                "reason": one.reason,
+                "uses": [*one.uses],
+            }
+            for one in examined()
+        },
+    }
+
+
+_MADE: dict[str, Callable[[], dict[str, Any]]] = {
+    "site": site,
+    "ledger": ledger,
+    "pipeline": pipelines,
+    "rack": racks,
+    "accuracy": accuracy,
+}
+
+
+def data_names() -> tuple[str, ...]:
+    """Names of all data files."""
+    asking = ((name, view) for name, view in views().items() if "verb" in view)
+    answers = (f"answer-{name}-{stop}" for name, view in asking for stop in range(len(view["stops"])))
+    return (*_MADE, *(f"scenario-{one.name}" for one in scenarios()), *answers)
+
+
+@functools.cache
+def data_script(name: str) -> str:
+    """A data file of the page.
+
+    Raises:
+        InputError: there is no such file.
+    """
+    if name in _MADE:
+        return _given(name, _MADE[name]())
+    for one in scenarios():
+        if name == f"scenario-{one.name}":
+            return scenario_script(one)
+    if name in data_names():
+        view, _, stop = name.removeprefix("answer-").rpartition("-")
+        return _given(name, stored_answer(views()[view], views()[view]["stops"][int(stop)]))
+    near = nearest_names(name, data_names(), 1)
+    raise InputError(what="data file", given=name, allowed=", ".join(data_names()), nearest=near[0] if near else None)
+
+
+def _given(name: str, value: Mapping[str, Any]) -> str:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return f"rackline.give({json.dumps(name)},{text});\n"

@@ -1,0 +1,112 @@
+"""Answers as they are sent: the JSON of `--json`, and the same with all that a page shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from io import StringIO
+from typing import Any
+
+from rackline.api.answer import Answer, Verbatim, answer_of, find_verb
+from rackline.api.question import options
+from rackline.api.verbs import MODULES
+from rackline.api.watch import Watch
+from rackline.errors import shown
+from rackline.web.offered import OFFERED, offered, taken
+from rackline.web.problem import problem
+
+TEXT_COLUMNS = 80
+
+
+def question_body(question: Mapping[str, Any], watch: Watch, *, view: bool, figures: Sequence[str] | None) -> bytes:
+    """Ask, and write the answer.
+
+    Args:
+        question: as `Question.to_data` writes it.
+        watch: is told how far it is.
+        view: with all that a page shows.
+        figures: kinds that are drawn in a view; the first by default.
+
+    Raises:
+        RacklineError: bad input, or a kind of figure that the answer does not have.
+    """
+    verb = find_verb(str(question["ask"]))
+    if verb.question.ask == "ask":
+        _check_questions(str(question["file"]))
+    found = answer_of(verb.question.from_data(question), verb.solve, watch)
+    return as_json(view_of(found, figures) if view else found.to_dict())
+
+
+def _check_questions(file: str) -> None:
+    """Refuse a file with questions, or options, that have no endpoint.
+
+    Raises:
+        ProblemError: it has such.
+    """
+    from rackline.api.ask import read_questions
+
+    for number, one in enumerate(read_questions(file), start=1):
+        name = str(one.get("ask", ""))
+        if name in MODULES and name not in OFFERED:
+            offered(name)
+        for key in one:
+            if name in OFFERED and key in options(find_verb(name).question) and key not in taken(name):
+                detail = f"question {number}: {key}: the server writes no files"
+                raise problem("bad-input", detail, what=key, given=shown(one[key]), allowed="nothing")
+
+
+def openapi_body() -> bytes:
+    """The description of all endpoints."""
+    from rackline.web.openapi import description
+
+    return as_json(description())
+
+
+def as_json(data: Any) -> bytes:
+    """Plain data as it is sent."""
+    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def view_of(found: Answer[Any, Any], figures: Sequence[str] | None) -> dict[str, Any]:
+    """The answer with its summary, its text, its rows, its figures, and how it is asked elsewhere.
+
+    Args:
+        found: the answer.
+        figures: kinds that are drawn; the first by default.
+    """
+    from rackline.api.spelling import command_of, python_of
+    from rackline.plain import plain
+    from rackline.report.frame import columns_of, csv_text
+
+    kinds = list(found.verb.figures)[:1] if figures is None else figures
+    columns = plain(columns_of(found.verb.rows(found)))
+    return {
+        "answer": found.to_dict(),
+        "summary": found.verb.summary(found),
+        "text": _text(found),
+        "columns": columns,
+        "csv": csv_text(columns),
+        "figures": {kind: _figure(found, kind) for kind in kinds},
+        "command": command_of(found.question),
+        "python": python_of(found.question),
+    }
+
+
+def _figure(found: Answer[Any, Any], kind: str) -> dict[str, Any]:
+    """Vega-Lite without its look, which the page sets."""
+    spec = found.plot(kind).to_dict()
+    del spec["config"]
+    return spec
+
+
+def _text(found: Answer[Any, Any]) -> str:
+    from rich.console import Console
+
+    console = Console(width=TEXT_COLUMNS, file=StringIO(), highlight=False, color_system=None)
+    with console.capture() as written:
+        for part in found.text(TEXT_COLUMNS):
+            if isinstance(part, Verbatim):
+                console.out(part.text, end="")
+            else:
+                console.print(part)
+    return written.get()

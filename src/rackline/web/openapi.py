@@ -1,0 +1,194 @@
+"""The description of the API (OpenAPI 3.1), made from the schemas of questions and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any, cast
+
+from rackline.api.answer import find_verb
+from rackline.api.question import written_defaults
+from rackline.api.schema import answer_schemas, question_schema
+from rackline.web.examples import EXAMPLES
+from rackline.web.offered import OFFERED, taken
+from rackline.web.problem import KINDS, MEDIA_TYPE
+from rackline.web.responses import EVENTS
+from rackline.web.settings import Limits
+
+Schema = dict[str, Any]
+
+_ABOUT = (
+    "One endpoint for each question of rackline: options in, the JSON of `--json` out, in SI units. Quantities may be "
+    "texts with a unit, such as 30ms, 4k or 141GB. `POST` takes the options as JSON, `GET` as flat texts. Files of "
+    "your own are sent along under `uploads` and named in place of a catalogue name. With `Accept: text/event-stream`, "
+    "progress is told as it comes (`progress` events), then one `answer` or `problem` event. Closing the connection "
+    "stops the work."
+)
+_BAD_INPUT = ("what", "given", "allowed", "where", "nearest")
+_BODY_PROBLEMS = ("bad-json", "too-large", "not-json")
+_ALWAYS = ("bad-host", "bad-input", "too-busy", "failed", "worker-lost", "too-long", "too-much-memory")
+
+
+def description() -> Schema:
+    """The whole description."""
+    schemas = {name: _moved(one) for name, one in answer_schemas(OFFERED).items()}
+    answers = {_key(f"{name} answer"): schemas.pop(name) for name in OFFERED}
+    parts = {_key(name): one for name, one in schemas.items()}
+    paths: Schema = {}
+    for name in OFFERED:
+        paths[f"/api/v1/{name}"] = _path(name, view=False)
+        paths[f"/api/v1/{name}/view"] = _path(name, view=True)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "rackline", "version": version("rackline"), "description": _ABOUT},
+        "paths": paths,
+        "components": {"schemas": {**answers, **parts, **_questions(), "problem": _problem()}},
+    }
+
+
+def _questions() -> Schema:
+    """Questions as bodies: without what names files to write, with files of the reader's own."""
+    found: Schema = {}
+    for name in OFFERED:
+        for view in (False, True):
+            one = question_schema(find_verb(name).question)
+            known = taken(name)
+            properties: Schema = {key: each for key, each in one["properties"].items() if key == "ask" or key in known}
+            properties["uploads"] = {
+                "type": "object",
+                "description": "files of your own: name and text",
+                "maxProperties": Limits().uploads,
+                "propertyNames": {"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"},
+                "additionalProperties": {"type": "string"},
+            }
+            if view:
+                kinds = list(find_verb(name).figures)
+                properties["figures"] = {
+                    "type": "array",
+                    "maxItems": len(kinds),
+                    "items": {"enum": kinds} if kinds else False,
+                    "description": "figures to draw; the first kind by default",
+                }
+            one["required"] = [key for key in one["required"] if key != "ask"]
+            found[_key(f"{name} view question" if view else f"{name} body")] = {**one, "properties": properties}
+    return found
+
+
+def _path(name: str, *, view: bool) -> Schema:
+    verb = find_verb(name)
+    title = (verb.question.__doc__ or "").partition("\n")[0]
+    about = f"{title} With its summary, text, columns and figures, and how it is asked elsewhere." if view else title
+    answer = {"$ref": f"#/components/schemas/{_key(f'{name} answer')}"}
+    content: Schema = {
+        "application/json": {"schema": _view(answer) if view else answer},
+        EVENTS: {"schema": {"type": "string"}},
+    }
+    found = {"200": {"description": "the answer", "headers": _headers(), "content": content}}
+    suffix = "_view" if view else ""
+    example = EXAMPLES[name]
+    body = {"$ref": f"#/components/schemas/{_key(f'{name} view question' if view else f'{name} body')}"}
+    usual = written_defaults(verb.question)
+    parameters = [
+        {
+            "name": key,
+            "in": "query",
+            "required": key not in usual,
+            "description": one.help,
+            "schema": {"type": "string"},
+            **({"example": params[key]} if key in (params := _params(name, example)) else {}),
+        }
+        for key, one in taken(name).items()
+    ]
+    return {
+        "post": {
+            "operationId": f"{name.replace('-', '_')}{suffix}",
+            "summary": about,
+            "requestBody": {
+                "required": True,
+                "content": {"application/json": {"schema": body, "example": example}},
+            },
+            "responses": found | _refusals((*_BODY_PROBLEMS, *_ALWAYS)),
+        },
+        "get": {
+            "operationId": f"{name.replace('-', '_')}{suffix}_by_address",
+            "summary": about,
+            "parameters": parameters,
+            "responses": {**found, "304": {"description": "as the reader has it"}, **_refusals(_ALWAYS)},
+        },
+    }
+
+
+def _params(name: str, example: Mapping[str, Any]) -> Mapping[str, str]:
+    if "uploads" in example:
+        return {}
+    return find_verb(name).question.from_data(example).to_params()
+
+
+def _headers() -> Schema:
+    return {"ETag": {"description": "of the request and this build", "schema": {"type": "string"}}}
+
+
+def _view(answer: Schema) -> Schema:
+    text = {"type": "string"}
+    properties = {
+        "answer": answer,
+        "summary": text,
+        "text": {**text, "description": "what the command prints, 80 columns wide"},
+        "columns": {"type": "object", "additionalProperties": {"type": "array"}},
+        "csv": text,
+        "figures": {
+            "type": "object",
+            "additionalProperties": {"type": "object"},
+            "description": "Vega-Lite by kind, without `config`",
+        },
+        "command": text,
+        "python": text,
+    }
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def _refusals(kinds: tuple[str, ...]) -> Schema:
+    found: Schema = {}
+    for kind in kinds:
+        status, title = KINDS[kind]
+        one = found.setdefault(
+            str(status),
+            {"description": "", "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/problem"}}}},
+        )
+        one["description"] = f"{one['description']}; {title}".removeprefix("; ")
+    return found
+
+
+def _problem() -> Schema:
+    text = {"type": "string"}
+    return {
+        "type": "object",
+        "description": "RFC 9457: what was given, what is allowed, where, and the nearest",
+        "properties": {
+            "type": {"enum": [f"/problems/{kind}" for kind in KINDS]},
+            "title": text,
+            "status": {"type": "integer"},
+            "detail": text,
+            **{key: {"type": ["string", "number"]} for key in _BAD_INPUT},
+            "retry": {"type": "boolean", "description": "whether asking the same again may help"},
+        },
+        "required": ["type", "title", "status", "detail"],
+    }
+
+
+def _key(name: str) -> str:
+    """A name as components have them."""
+    return name.replace(" ", "_")
+
+
+def _moved(value: Any) -> Any:
+    """A schema whose references lead to the components."""
+    if isinstance(value, dict):
+        found = {key: _moved(one) for key, one in cast("Schema", value).items()}
+        if isinstance(found.get("$ref"), str):
+            name = found["$ref"].removeprefix("#/$defs/")
+            found["$ref"] = f"#/components/schemas/{_key(name)}"
+        return found
+    if isinstance(value, list):
+        return [_moved(one) for one in cast("list[Any]", value)]
+    return value

@@ -1,0 +1,180 @@
+// @ts-check
+// Batch: three regimes of a decode step, what a token costs, where the knee is, and what fits.
+"use strict";
+
+(() => {
+  const { text, pass, parts, controls } = rackline;
+  const MOST = 16384;
+
+  /** Controls that all views of one pass share. */
+  function passControls(/** @type {any} */ site, /** @type {any} */ state, /** @type {(kept: boolean) => void} */ changed, /** @type {string[]} */ keys) {
+    const options = site.scenarios.map((/** @type {any} */ one) => ({ value: one.name, label: one.title }));
+    const all = /** @type {Record<string, any>} */ ({
+      s: () => controls.select({ key: "s", label: "Deployment", options, value: site.scenarios[0].name }, changed),
+      b: () => controls.slider({ key: "b", label: "Batch size", low: 1, high: MOST, value: 512, whole: true, unit: "sequences" }, changed),
+      c: () => controls.slider({ key: "c", label: "Context length", low: 128, high: 1048576, value: 4096, whole: true, binary: true, unit: "tokens" }, changed),
+      p: () => controls.slider({ key: "p", label: "Price of a chip", low: 0.2, high: 20, value: 2, kind: "usd", unit: "USD/h" }, changed),
+      on: () =>
+        controls.toggle(
+          {
+            key: "on",
+            label: "Timed with",
+            value: "measured",
+            options: [
+              { value: "measured", label: "Measured kernels" },
+              { value: "blackboard", label: "Ideal roofline" },
+            ],
+          },
+          changed,
+        ),
+    });
+    return Object.fromEntries(keys.map((key) => [key, all[key]()]));
+  }
+
+  /** Put a scenario's own values into the controls that the address leaves alone. */
+  function settle(/** @type {any} */ made, /** @type {any} */ scenario, /** @type {any} */ state) {
+    const { facts } = scenario;
+    if (made.s) made.s.set(state.s);
+    if (made.b) made.b.initial(facts.batch);
+    if (made.c) {
+      made.c.initial(facts.context);
+      made.c.limits(128, facts.longestContext);
+    }
+    if (made.p) made.p.initial(facts.usdPerChipHour || 2);
+    for (const key of ["b", "c", "p"]) if (made[key]) made[key].set(state[key] === undefined ? undefined : Number(state[key]));
+    if (made.on) made.on.set(state.on);
+  }
+
+  const scenarioOf = (/** @type {any} */ state) => {
+    const site = rackline.data.get("site");
+    const known = site && site.scenarios.some((/** @type {any} */ one) => one.name === state.s);
+    return `scenario-${known ? state.s : "deepseek-v3"}`;
+  };
+
+  /** The pass as `rackline explain` takes it. */
+  function explained(/** @type {any} */ facts, /** @type {string} */ basis, /** @type {number} */ batch, /** @type {number} */ context) {
+    const { model, on, ...rest } = facts.params;
+    const options = { on, batch, context, ...rest, ...(basis === "blackboard" ? { calibration: "unit", policy: "blackboard", ...(rest.calibration !== "unit" ? { stack: rest.calibration } : {}) } : {}) };
+    return parts.spelled("explain", [model], options);
+  }
+
+  /** What nine of ten measured passes of this kind were, in words. */
+  function banded(/** @type {any} */ time, /** @type {number} */ seconds) {
+    const { band } = time.facts;
+    if (!band) return time.facts.policy === "blackboard" ? " No machine is faster than this ideal roofline." : "";
+    return ` Nine of ten measured passes of such deployments took ${text.seconds(band.low * seconds)} to ${text.seconds(band.high * seconds)} where this much was predicted.`;
+  }
+
+  const binding = (/** @type {string} */ name) => ({ HBM: "reading memory", compute: "arithmetic", "scale-up": "the links inside the domain", "scale-out": "the network", overhead: "fixed overhead" })[name] || name;
+
+  rackline.view({
+    id: "batch",
+    title: "Batch",
+    question: "How many users should share a pass?",
+    data: (state) => [scenarioOf(state)],
+    mount(place, page) {
+      const site = rackline.data.get("site");
+      let scenario = rackline.data.get(scenarioOf(page.state));
+      const made = passControls(site, page.state, (kept) => change(kept), ["s", "b", "c", "p", "on"]);
+      const list = Object.values(made);
+      const step = new rackline.Figure({
+        name: "step",
+        title: "Time of a decode step",
+        spec: site.figures.batch_step,
+        hover: ["batch_size", "whole", "seconds", "seconds"],
+        measures: [["series", "series", ""], ["batch_size", "batch size", "whole"], ["seconds", "time", "seconds"]],
+      });
+      const cost = new rackline.Figure({
+        name: "cost",
+        title: "Cost of a million output tokens",
+        spec: site.figures.batch_cost,
+        hover: ["batch_size", "whole", "usd_per_mtok", "usd"],
+        measures: [["batch_size", "batch size", "whole"], ["usd_per_mtok", "cost", "usd"], ["tokens_per_s_per_user", "tokens/s of each user", "number"]],
+      });
+      const why = parts.why();
+      const commands = parts.commands();
+      place.append(
+        parts.bench(controls.form(list), [step.element, cost.element]),
+        why.element,
+        parts.claims(site.views.batch.claims),
+        commands.element,
+      );
+      const change = controls.frames(() => list, () => draw());
+
+      function draw() {
+        if (made.s.get() !== scenario.facts.name) return rackline.show();
+        const [batch, context, price, basis] = [made.b.get(), made.c.get(), made.p.get(), made.on.get()];
+        const time = pass.timing(scenario, basis);
+        const fits = scenario.fits(context);
+        const here = pass.breakdown(scenario, time, batch, context);
+        const sizes = pass.batches(MOST);
+        /** @type {any[]} */
+        const rows = [];
+        /** @type {any[]} */
+        const costs = [];
+        const series = ["the step", "compute", "HBM", "links", "overhead"];
+        for (const size of sizes) {
+          const found = pass.breakdown(scenario, time, size, context);
+          const parts = [found.seconds, found.alone.compute, found.alone.HBM, found.alone["scale-up"] + found.alone["scale-out"], found.alone.overhead];
+          parts.forEach((seconds, index) => {
+            if (seconds > 0) rows.push({ series: series[index], batch_size: size, seconds, style: index ? 1 : 0, place: index });
+          });
+          const money = scenario.cost(size, found.seconds, price);
+          costs.push({ series: "cost", batch_size: size, usd_per_mtok: money.usdPerMtok, tokens_per_s_per_user: money.perUser, style: 0, place: 0 });
+        }
+        const money = scenario.cost(batch, here.seconds, price);
+        const region = fits < MOST ? [{ low: Math.max(fits, 1), high: MOST, text: "does not fit" }] : [];
+        const shown = rows.filter((row) => row.style === 0 || row.seconds > here.seconds / 400);
+        const y = rackline.axis(shown.map((row) => row.seconds), { log: true });
+        const z = rackline.axis(costs.map((row) => row.usd_per_mtok), { log: true });
+        const x = { x_range: [1, MOST], x_ticks: [1, 3, 10, 30, 100, 300, 1000, 3000, 10000] };
+        const knee = pass.crossing((size) => {
+          const { alone } = pass.breakdown(scenario, time, size, context);
+          return alone.compute - alone.HBM;
+        }, 1, 1e6);
+        step.name(series.map((name, index) => ({ name, place: index, dashed: index > 0 })).filter((one) => rows.some((row) => row.series === one.name)));
+        step.update(
+          { rows, marks: [{ batch_size: batch, seconds: here.seconds }], regions: region },
+          { ...x, y_range: y.range, y_ticks: y.ticks },
+          `Time of a decode step against the batch size at a context of ${text.whole(context)} tokens, on log axes: ${text.seconds(rows[0].seconds)} with one sequence, ${text.seconds(here.seconds)} with ${text.whole(batch)}. ${Number.isFinite(knee) ? `Arithmetic takes longer than memory from ${text.whole(knee)} sequences.` : "Memory takes longer than arithmetic at every batch size."}`,
+        );
+        step.note.textContent = fits < MOST ? `Shaded: the cache of more than ${text.whole(fits)} such sequences does not fit.` : "";
+        cost.update(
+          { rows: costs, marks: [{ batch_size: batch, usd_per_mtok: money.usdPerMtok }], regions: region },
+          { ...x, y_range: z.range, y_ticks: z.ticks },
+          `Cost of a million output tokens against the batch size, on log axes: ${text.usd(costs[0].usd_per_mtok)} with one sequence, ${text.usd(money.usdPerMtok)} with ${text.whole(batch)}.`,
+        );
+        cost.note.textContent = `${text.number(money.perUser)} tokens/s for each user, ${text.number(money.perChip)} tokens/s from each chip.`;
+        const room = batch > fits ? `It does not fit: there is room for ${text.whole(fits)} sequences of this length.` : `${text.whole(fits)} sequences of this length fit.`;
+        const turn = Number.isFinite(knee)
+          ? `Arithmetic overtakes memory at ${text.whole(knee)} sequences`
+          : "Memory takes longer than arithmetic at any batch, because each sequence brings its own cache";
+        rackline.answer(
+          `A step with ${text.whole(batch)} ${batch === 1 ? "sequence" : "sequences"} takes ${text.seconds(here.seconds)}, most of it ${binding(here.binds)}, and a million output tokens cost ${text.usd(money.usdPerMtok)}. ${turn}. ${room}${banded(time, here.seconds)}`,
+        );
+        const { command, python } = explained(scenario.facts, basis, batch, context);
+        rackline.later(() => {
+          why.update(here);
+          commands.update(command, python);
+          if (place.isConnected) place.setAttribute("data-ready", "");
+        });
+        place.removeAttribute("data-ready");
+        return undefined;
+      }
+
+      return {
+        update(state) {
+          scenario = rackline.data.get(scenarioOf(state));
+          settle(made, scenario, state);
+          draw();
+        },
+        leave() {
+          step.leave();
+          cost.leave();
+        },
+      };
+    },
+  });
+
+  Object.assign(rackline, { passViews: { passControls, settle, scenarioOf, explained, banded, binding } });
+})();

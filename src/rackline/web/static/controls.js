@@ -1,0 +1,215 @@
+// @ts-check
+// Controls: sliders with exact entry, choices, switches. Each has a key of the address and a value at first.
+"use strict";
+
+(() => {
+  const { el, text } = rackline;
+  const STEPS = 480;
+  let number = 0;
+
+  /** @typedef {{key: string, get: () => any, set: (value: any) => void, write: () => string, element: HTMLElement,
+   *   initial: (value: any) => void, limits?: (low: number, high: number) => void}} Control */
+
+  /** A slider, logarithmic unless said otherwise.
+   * @param {{key: string, label: string, low: number, high: number, value: number, kind?: string, whole?: boolean,
+   *   linear?: boolean, unit?: string, binary?: boolean, note?: string}} spec
+   * @param {(kept: boolean) => void} changed  called at each move, with true when the reader lets go
+   * @returns {Control} */
+  function slider(spec, changed) {
+    const id = `control-${++number}`;
+    let { low, high, value } = spec;
+    let first = value;
+    const log = !spec.linear;
+    const kind = spec.kind || "count";
+    const range = el("input", { type: "range", id, min: 0, max: STEPS, step: 1 });
+    const exact = el("input", { type: "text", inputmode: "decimal", "aria-label": `${spec.label}, exact`, autocomplete: "off", spellcheck: "false" });
+    const element = el(
+      "div",
+      { class: "control slider", "data-key": spec.key },
+      el("label", { for: id, text: spec.label }),
+      el("div", { class: "exact" }, exact, spec.unit ? el("span", { text: spec.unit }) : null),
+      range,
+    );
+    /** @param {number} part */
+    const at = (part) => (log ? low * (high / low) ** part : low + part * (high - low));
+    const part = () => (log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low));
+    /** Three digits, or a round number of tokens: what a slider stops at. @param {number} found */
+    function tidy(found) {
+      if (spec.binary && found >= 2048) {
+        const step = 2 ** Math.max(10, Math.floor(Math.log2(found)) - 4);
+        return Math.min(Math.max(Math.round(found / step) * step, low), high);
+      }
+      const step = 10 ** (Math.floor(Math.log10(Math.abs(found) || 1)) - 2);
+      const round = Number((Math.round(found / step) * step).toPrecision(6));
+      return Math.min(Math.max(spec.whole ? Math.round(round) : round, low), high);
+    }
+    const written = () => (spec.binary ? text.tokens(value) : kind === "count" ? (spec.whole && value < 1e6 ? text.whole(value) : text.count(value)) : kind === "usd" ? text.round(value) : text.of(kind, value));
+    function shown() {
+      const place = Math.round(part() * STEPS);
+      range.value = String(place);
+      range.style.setProperty("--part", `${(100 * place) / STEPS}%`);
+      range.setAttribute("aria-valuetext", `${written()}${spec.unit ? ` ${spec.unit}` : ""}`);
+      if (document.activeElement !== exact) exact.value = written();
+      exact.classList.remove("wrong");
+      exact.removeAttribute("aria-invalid");
+    }
+    range.addEventListener("input", () => {
+      value = tidy(at(Number(range.value) / STEPS));
+      const place = range.value;
+      shown();
+      range.value = place; // the thumb stays where the hand is
+      changed(false);
+    });
+    range.addEventListener("change", () => changed(true));
+    function entered() {
+      const found = text.parse(exact.value, spec.binary);
+      if (!(found >= low && found <= high)) {
+        exact.classList.add("wrong");
+        exact.setAttribute("aria-invalid", "true");
+        exact.title = `${text.of(kind, low)} to ${text.of(kind, high)}`;
+        return;
+      }
+      exact.removeAttribute("title");
+      value = spec.whole ? Math.round(found) : found;
+      exact.value = written();
+      shown();
+      changed(true);
+    }
+    exact.addEventListener("change", entered);
+    exact.addEventListener("blur", () => exact.classList.contains("wrong") || (exact.value = written()));
+    shown();
+    return {
+      key: spec.key,
+      element,
+      get: () => value,
+      set(given) {
+        const found = given === undefined ? first : typeof given === "number" ? given : Number(given);
+        value = Number.isFinite(found) ? Math.min(Math.max(found, low), high) : first;
+        shown();
+      },
+      initial(given) {
+        first = given;
+      },
+      limits(least, most) {
+        [low, high] = [least, most];
+        value = Math.min(Math.max(value, low), high);
+        shown();
+      },
+      write: () => (value === first ? "" : String(Number(value.toPrecision(9)))),
+    };
+  }
+
+  /** A choice among a few names.
+   * @param {{key: string, label: string, options: {value: string, label: string}[], value: string}} spec
+   * @param {(kept: boolean) => void} changed @returns {Control} */
+  function select(spec, changed) {
+    const id = `control-${++number}`;
+    let first = spec.value;
+    const box = el("select", { id, onchange: () => changed(true) });
+    const fill = (/** @type {{value: string, label: string}[]} */ options) =>
+      box.replaceChildren(...options.map((one) => el("option", { value: one.value, text: one.label })));
+    fill(spec.options);
+    box.value = first;
+    return {
+      key: spec.key,
+      element: el("div", { class: "control", "data-key": spec.key }, el("label", { for: id, text: spec.label }), box),
+      get: () => box.value,
+      set(given) {
+        box.value = given === undefined ? first : given;
+        if (box.selectedIndex < 0) box.value = first;
+      },
+      initial(given) {
+        first = given;
+      },
+      write: () => (box.value === first ? "" : box.value),
+    };
+  }
+
+  /** Two or three choices side by side.
+   * @param {{key: string, label: string, options: {value: string, label: string}[], value: string}} spec
+   * @param {(kept: boolean) => void} changed @returns {Control} */
+  function toggle(spec, changed) {
+    const name = `control-${++number}`;
+    let first = spec.value;
+    const inputs = spec.options.map((one) =>
+      el("input", { type: "radio", name, id: `${name}-${one.value}`, value: one.value, onchange: () => changed(true) }),
+    );
+    const element = el(
+      "fieldset",
+      { class: "control toggle", "data-key": spec.key },
+      el("legend", { text: spec.label }),
+      el("div", { class: "choices" }, inputs.map((input, index) => [input, el("label", { for: input.id, text: spec.options[index].label })])),
+    );
+    const set = (/** @type {string} */ value) => inputs.forEach((input) => (input.checked = input.value === value));
+    set(first);
+    const get = () => (inputs.find((input) => input.checked) || inputs[0]).value;
+    return {
+      key: spec.key,
+      element,
+      get,
+      set: (given) => set(spec.options.some((one) => one.value === given) ? given : first),
+      initial(given) {
+        first = given;
+      },
+      write: () => (get() === first ? "" : get()),
+    };
+  }
+
+  /** A text, such as the name of a model, with names to choose from.
+   * @param {{key: string, label: string, value: string, names?: string[], placeholder?: string, hint?: string}} spec
+   * @param {(kept: boolean) => void} changed @returns {Control} */
+  function entry(spec, changed) {
+    const id = `control-${++number}`;
+    let first = spec.value;
+    const list = spec.names ? el("datalist", { id: `${id}-names` }, spec.names.map((name) => el("option", { value: name }))) : null;
+    const box = el("input", { type: "text", id, list: list && list.id, autocomplete: "off", spellcheck: "false", placeholder: spec.placeholder, onchange: () => changed(true) });
+    box.value = first;
+    return {
+      key: spec.key,
+      element: el("div", { class: "control", "data-key": spec.key }, el("label", { for: id, text: spec.label, title: spec.hint }), box, list),
+      get: () => box.value.trim(),
+      set: (given) => (box.value = given === undefined ? first : given),
+      initial(given) {
+        first = given;
+      },
+      write: () => (box.value.trim() === first ? "" : box.value.trim()),
+    };
+  }
+
+  /** Controls as a form whose state is the address. Moves redraw at the next frame; letting go is a step of Back.
+   * @param {Control[]} controls */
+  function form(controls, /** @type {{text: string, close?: boolean}=} */ options) {
+    return el("form", { class: "controls", "aria-label": (options && options.text) || "Controls", onsubmit: (/** @type {Event} */ event) => event.preventDefault() }, controls.map((one) => one.element));
+  }
+
+  /** A scheduler of frames: `changed(kept)` draws at the next frame and writes the address when it is kept.
+   * @param {() => Control[]} controls @param {() => void} draw */
+  function frames(controls, draw) {
+    let asked = false;
+    return (/** @type {boolean} */ kept) => {
+      if (kept) {
+        const state = Object.fromEntries(controls().map((one) => [one.key, one.write()]));
+        rackline.remember(state, true);
+      }
+      if (asked) return;
+      asked = true;
+      requestAnimationFrame(() => {
+        asked = false;
+        const start = performance.now();
+        draw();
+        rackline.frames.push(performance.now() - start);
+        if (rackline.frames.length > 500) rackline.frames.shift();
+      });
+    };
+  }
+
+  let timer = 0;
+  /** What follows a move once the hand rests: tables and texts, which need not keep up with each frame.
+   * @param {() => void} act */
+  function later(act) {
+    clearTimeout(timer);
+    timer = window.setTimeout(act, 90);
+  }
+
+  Object.assign(rackline, { later, controls: { slider, select, toggle, entry, form, frames }, frames: /** @type {number[]} */ ([]) });
+})();

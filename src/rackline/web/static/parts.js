@@ -1,0 +1,155 @@
+// @ts-check
+// What the views have in common: reasons row by row, claims of the lecture, the same question elsewhere.
+"use strict";
+
+(() => {
+  const { el, text } = rackline;
+
+  /** @param {string} title @param {...any} children */
+  const section = (title, ...children) => el("section", {}, el("h2", { text: title }), ...children);
+
+  /** A table whose rows are replaced. @param {{name: string, kind?: string}[]} columns @param {string} label */
+  function table(columns, label) {
+    const body = el("tbody");
+    const element = el(
+      "div",
+      { class: "scroll", tabindex: 0, role: "region", "aria-label": label },
+      el(
+        "table",
+        {},
+        el("thead", {}, el("tr", {}, columns.map((column) => el("th", { scope: "col", class: column.kind ? "number" : null, text: column.name })))),
+        body,
+      ),
+    );
+    return {
+      element,
+      /** @param {any[][]} rows */
+      fill: (rows) =>
+        body.replaceChildren(
+          ...rows.map((row) =>
+            el(
+              "tr",
+              {},
+              row.map((value, index) => {
+                const kind = columns[index] && columns[index].kind;
+                const cell = el(index ? "td" : "th", { scope: index ? null : "row", class: kind ? "number" : null });
+                if (value instanceof Node) cell.append(value);
+                else cell.textContent = typeof value === "number" && kind ? (value || kind !== "seconds" ? text.of(kind, value) : "–") : String(value ?? "–");
+                return cell;
+              }),
+            ),
+          ),
+        ),
+    };
+  }
+
+  /** The rows of a pass, and what each is for. */
+  function why() {
+    const columns = [
+      { name: "operation" },
+      { name: "compute", kind: "seconds" },
+      { name: "HBM", kind: "seconds" },
+      { name: "links", kind: "seconds" },
+      { name: "fixed", kind: "seconds" },
+      { name: "total", kind: "seconds" },
+      { name: "share", kind: "share" },
+      { name: "binds" },
+    ];
+    const made = table(columns, "The pass row by row");
+    const element = section("Why: the pass, row by row", made.element);
+    let last = "";
+    return {
+      element,
+      /** @param {any} found  breakdown of a pass */
+      update(found) {
+        const most = Math.max(...found.rows.map((/** @type {any} */ row) => row.seconds));
+        const total = found.rows.reduce((/** @type {number} */ sum, /** @type {any} */ row) => sum + row.seconds, 0) || 1;
+        const key = found.rows.map((/** @type {any} */ row) => row.seconds).join();
+        if (key === last) return;
+        last = key;
+        made.fill(
+          found.rows.map((/** @type {any} */ row) => {
+            const part = row.seconds / total;
+            const share = el("span", { class: "bar" }, el("span", { text: part < 1e-3 ? "< 0.1 %" : `${text.round(100 * part, 2)} %` }));
+            share.style.setProperty("--part", `${(100 * row.seconds) / most}%`);
+            return [el("span", { title: row.formula, text: row.name.replace(/_/g, " ") }), row.compute, row.hbm, row.up + row.out, row.fixed, row.seconds, share, row.binds];
+          }),
+        );
+      },
+    };
+  }
+
+  const MARKS = /** @type {Record<string, string>} */ ({ holds: "✓", "by definition": "≡", "does not hold": "✗", "no number": "·", "not computed": "·" });
+
+  /** A verdict as a badge. @param {string} verdict */
+  const badge = (verdict) => el("span", { class: `badge verdict-${verdict.split(" ").slice(0, 3).join("-")}` }, `${MARKS[verdict] || "◐"} ${verdict}`);
+
+  /** One claim. @param {any} claim @param {boolean=} linked */
+  function claimCard(claim, linked) {
+    const to = linked ? (rackline.data.get("site").links || {})[claim.id] : null;
+    return el(
+      "details",
+      { class: "claim", id: `claim-${claim.id}` },
+      el("summary", {}, el("span", { class: "id", text: claim.id }), el("span", { class: "said", text: claim.said }), badge(claim.verdict)),
+      el(
+        "div",
+        { class: "more" },
+        claim.formula ? el("p", {}, el("code", { text: claim.formula })) : null,
+        claim.quoted ? el("p", { text: `Quoted: ${claim.quoted}` }) : null,
+        claim.computed.length
+          ? el("ul", {}, claim.computed.map((/** @type {any} */ one) => el("li", { text: `${one.mark ? `${one.mark} ` : ""}${one.text}` })))
+          : null,
+        claim.condition ? el("p", { text: `Holds if ${claim.condition}.` }) : null,
+        claim.reason ? el("p", { text: claim.reason }) : null,
+        el("p", { class: "quiet", text: [claim.at ? `at ${claim.at}` : "", claim.speaker ? `said by ${{ RP: "Reiner Pope", DP: "Dwarkesh Patel", both: "both" }[/** @type {string} */ (claim.speaker)] || claim.speaker}` : ""].filter(Boolean).join(", ") }),
+        to ? el("p", {}, el("a", { href: to, text: "See it move" })) : null,
+      ),
+    );
+  }
+
+  /** The lecture's claims of a view, loaded when it is idle. @param {string[]} ids */
+  function claims(ids) {
+    const place = el("div", { class: "claims" });
+    const element = section("What the lecture says", place);
+    rackline.load("ledger").then(
+      (ledger) => place.replaceChildren(...ids.filter((id) => ledger.claims[id]).map((id) => claimCard(ledger.claims[id]))),
+      () => place.replaceChildren(el("p", { text: "The ledger did not load." })),
+    );
+    return element;
+  }
+
+  /** The same question on the command line and in Python. */
+  function commands() {
+    /** @type {HTMLElement[]} */
+    const codes = [el("code"), el("code")];
+    const blocks = ["Command line", "Python"].map((name, index) => {
+      const copy = el("button", { type: "button", text: "Copy" });
+      copy.addEventListener("click", () => rackline.copied(copy, codes[index].textContent || ""));
+      return el("div", { class: "code" }, el("h3", { text: name }), copy, el("pre", { tabindex: 0, role: "region", "aria-label": name }, codes[index]));
+    });
+    return {
+      element: section("The same elsewhere", el("div", { class: "pair" }, blocks)),
+      /** @param {string} command @param {string} python */
+      update(command, python) {
+        codes[0].textContent = command;
+        codes[1].textContent = python;
+      },
+    };
+  }
+
+  /** A question in both spellings. @param {string} verb @param {string[]} positional @param {Record<string, string | number>} options */
+  function spelled(verb, positional, options) {
+    const given = Object.entries(options).filter(([, value]) => value !== "" && value !== undefined);
+    const bare = (/** @type {any} */ value) => (/^[\w.,=/:@%+-]+$/.test(String(value)) ? String(value) : `'${value}'`);
+    const quoted = (/** @type {any} */ value) => (typeof value === "number" ? String(value) : JSON.stringify(value));
+    return {
+      command: [`rackline ${verb}`, ...positional.map(bare), ...given.map(([name, value]) => `--${name.replace(/_/g, "-")} ${bare(value)}`)].join(" "),
+      python: `import rackline as rl\n\nrl.${verb.replace(/-/g, "_")}(${[...positional.map(quoted), ...given.map(([name, value]) => `${name.replace(/-/g, "_")}=${quoted(value)}`)].join(", ")})`,
+    };
+  }
+
+  /** Controls beside figures. @param {any} form @param {any[]} figures */
+  const bench = (form, figures) => el("div", { class: "bench" }, form, el("div", { class: "figures" }, figures));
+
+  Object.assign(rackline, { parts: { section, table, why, claims, claimCard, badge, commands, spelled, bench } });
+})();

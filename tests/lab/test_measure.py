@@ -1,0 +1,306 @@
+"""`measure` from end to end with a small model: structure, bounds and use of the file; no time is judged."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rackline.catalog import calibration_record, chip_record, cluster_record, stack_record
+from rackline.cli.main import run
+from rackline.errors import CatalogError, InputError
+from rackline.hardware import cluster
+from rackline.lab import start_jax
+from rackline.parallel import Layout
+from rackline.passes import calibration_on
+from rackline.serving.stack import stack_of
+
+pytest.importorskip("jax")
+start_jax()  # before any test imports JAX by itself
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The file of this machine, and what the command said of it."""
+    import rackline as rl
+
+    file = tmp_path_factory.mktemp("measured") / "here.toml"
+    answer = rl.measure(quick=True, anyway=True, output=str(file))
+    return file, answer.to_dict()
+
+
+@pytest.mark.slow
+def test_what_was_not_fitted_is_judged(measured: tuple[Path, dict[str, Any]]) -> None:
+    data = measured[1]
+    assert set(data["held_out"]) == {"decode", "prefill", "mixed", "served"}
+    for kind, one in data["held_out"].items():
+        unseen = [row for row in data["rows"] if row["kind"] == kind and not row["is_fitted"]]
+        assert one["n"] == len(unseen) > 0
+        assert 0 <= one["median_abs_error"] <= one["p90_abs_error"]
+    seen = [(row["sequences"], row["context_len"], row["prompt_tokens"]) for row in data["rows"] if row["is_fitted"]]
+    assert data["fitted"]["n"] == len(seen) == len(set(seen))
+    others = {
+        (row["sequences"], row["context_len"], row["prompt_tokens"])
+        for row in data["rows"]
+        if not row["is_fitted"] and row["kind"] != "served"
+    }
+    assert not others & set(seen)
+    assert all(row["measured_s"] > 0 and row["predicted_s"] > 0 for row in data["rows"])
+
+
+@pytest.mark.slow
+def test_rates_are_positive_and_have_a_footprint(measured: tuple[Path, dict[str, Any]]) -> None:
+    rates = measured[1]["rates"]
+    assert {"read", "copy", "first touch (host)", "launch", "product"} <= {rate["name"] for rate in rates}
+    assert {rate["dtype"] for rate in rates if rate["name"] == "product"} == {"fp32", "bf16"}
+    assert all(rate["value"] > 0 for rate in rates)
+
+
+@pytest.mark.slow
+def test_the_file_holds_a_chip_a_cluster_a_calibration_and_a_stack(measured: tuple[Path, dict[str, Any]]) -> None:
+    file = str(measured[0])
+    chip, machine, numbers, stack = (
+        read(file) for read in (chip_record, cluster_record, calibration_record, stack_record)
+    )
+    assert chip.name == machine.name
+    assert machine.chip == machine.calibration == numbers.serving == "here.toml"
+    assert {one.operation_class for one in numbers.operation} >= {"gemm", "attention_decode", "attention_prefill"}
+    assert all(one.eta_memory <= 1 and one.eta_compute <= 1 for one in numbers.operation)
+    assert stack.admission == "prefill_first"
+    found = cluster(file)
+    assert calibration_on(found).name == numbers.name
+    assert stack_of(calibration_on(found)).name == stack.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["explain", "qwen3-0.6b", "--batch", "2", "--context", "256"],
+        ["plan", "qwen3-0.6b", "--input", "64", "--output", "16", "--tpot", "1000s", "--ttft", "10000s"],
+        ["simulate", "qwen3-0.6b", "--rate", "0.001", "--requests", "5", "--input", "32", "--output", "4"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_commands_take_the_file(
+    measured: tuple[Path, dict[str, Any]], command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*command, "--on", str(measured[0]), "--precision", "fp32", "--json"]) == 0
+    assert "jax-here" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_predictions_are_those_of_the_file(measured: tuple[Path, dict[str, Any]]) -> None:
+    from rackline.lab.measurement.engine import Work
+    from rackline.lab.measurement.jax_engine import jax_engine
+    from rackline.lab.measurement.measured import resolved
+
+    file, data = measured
+    engine = jax_engine("fp32", 0, quick=True)
+    deployment, _ = resolved(file.read_text(encoding="utf-8"), engine)
+    assert deployment.layout == Layout()
+    row = next(row for row in data["rows"] if row["kind"] == "mixed")
+    work = Work(
+        sequences=int(row["sequences"]), context_len=int(row["context_len"]), prompt_tokens=int(row["prompt_tokens"])
+    )
+    assert float(deployment.table().seconds(work.batch())[0]) == pytest.approx(row["predicted_s"])
+
+
+def test_passes_of_the_engine_are_those_of_the_transformer() -> None:
+    """Prompts, then tokens beside another prompt: the same tokens as without a cache."""
+    import jax
+    import jax.numpy as jnp
+
+    from rackline.lab.measurement.jax_engine import BLOCK, one_pass, turned
+    from rackline.lab.transformer import Shape, init, logits
+
+    shape = Shape(num_layers=2, d_model=32, num_q_heads=4, num_kv_heads=2, head_dim=8, d_ff=64, vocab_size=64)
+    params = init(jax.random.key(0), shape)
+    texts = [np.array(jax.random.randint(jax.random.key(7 + n), (5 + n,), 0, 64), dtype=np.int32) for n in range(2)]
+    none = np.zeros(0, dtype=np.int32)
+    empty = [jnp.zeros((2, 2, 2 * BLOCK, 8)) for _ in range(2)]
+    run = jax.jit(partial(one_pass, shape=shape))
+    first, cache = run(turned(params), (empty, list(empty)), none, none, texts[0], 0)
+    newest, lengths = np.array(first), np.array([5], dtype=np.int32)
+    both, cache = run(turned(params), cache, newest, lengths, texts[1], 1)
+    whole = np.concatenate([texts[0], newest])
+    plain = jax.jit(partial(logits, shape=shape))
+    wanted = [int(jnp.argmax(plain(params, text)[-1])) for text in (texts[0], whole, texts[1])]
+    assert [int(first[0]), *both.tolist()] == wanted
+    again, _ = run(turned(params), cache, both, np.array([6, 6], dtype=np.int32), none, 0)
+    texts = [np.concatenate([whole, both[:1]]), np.concatenate([texts[1], both[1:]])]
+    assert again.tolist() == [int(jnp.argmax(plain(params, text)[-1])) for text in texts]
+
+
+def test_a_machine_file_names_what_is_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "broken.toml"
+    file.write_text("[chip]\nname = 'a'\n[clutser]\n", encoding="utf-8")
+    with pytest.raises(CatalogError, match=r"clutser.*nearest: cluster"):
+        chip_record(str(file))
+    file.write_text("[chip]\nname = 'a'\n", encoding="utf-8")
+    with pytest.raises(CatalogError, match=r"a machine with chip.*\[cluster\]"):
+        cluster_record(str(file))
+
+
+def test_a_busy_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rackline.lab.measurement import MeasureSetup, measure_machine
+    from rackline.lab.measurement.repeats import Repeated
+
+    disturbed = Repeated(seconds=(1.0, 1.0, 2.0, 2.0))
+    assert disturbed.spread == 1.0
+    assert disturbed.typical_s == 1.0
+    monkeypatch.setattr("rackline.lab.measurement.measured.measured_rates", _no_rates)
+    monkeypatch.setattr(
+        "rackline.lab.measurement.measured.timed", lambda engine, works, repeats: dict.fromkeys(works, disturbed)
+    )
+    monkeypatch.setattr("rackline.lab.measurement.jax_engine.JaxEngine.prepare", lambda self, work: None)
+    with pytest.raises(InputError, match=r"spread by 100%.*--anyway"):
+        measure_machine(MeasureSetup(quick=True))
+
+
+def _no_rates(device: Any, repeats: int, clock: Any, *, small: bool) -> Any:
+    from rackline.lab.measurement.rates import Rate
+
+    return (
+        Rate(name="read", dtype="fp32", unit="bytes/s", value=1e10, spread=0.0),
+        Rate(name="product", dtype="fp32", unit="FLOP/s", value=1e11, spread=0.0),
+        Rate(name="launch", dtype="fp32", unit="s", value=1e-5, spread=0.0),
+    )
+
+
+def test_a_fit_finds_the_numbers_that_made_its_passes() -> None:
+    from rackline.lab.measurement.device import processor
+    from rackline.lab.measurement.engine import Limits, batch_of
+    from rackline.lab.measurement.fitted import calibration_of, fitted, starts
+    from rackline.lab.measurement.points import fitted_works, held_out_works
+    from rackline.lab.this_machine import deployment_of
+    from rackline.lab.transformer import Shape
+
+    assert processor().cores >= 1
+    shape = Shape(num_layers=3, d_model=1024, num_q_heads=16, num_kv_heads=4, head_dim=64, d_ff=2816, vocab_size=8192)
+    table = _scaled(deployment_of(shape).table())
+    shares = {"product_compute": 0.9, "product_memory": 0.5, "cache_memory": 0.15, "prompt_compute": 0.3}
+    true = {**{name: one.start for name, one in starts(1e-5).items()}, **shares, "token_memory": 0.1}
+    limits = Limits(sequences=16, context_len=1024, prompt_tokens=256)
+    works, unseen = fitted_works(limits), held_out_works(limits)
+    made = table.with_calibration(calibration_of(true, "made", "made"))
+    fit = fitted(table, works, list(made.seconds(batch_of(list(works)))), 1e-5, "made")
+    found = table.with_calibration(fit.calibration).seconds(batch_of(list(unseen)))
+    assert np.max(np.abs(found / made.seconds(batch_of(list(unseen))) - 1.0)) < 0.25
+    assert fit.determined["product_memory"] > fit.determined["context_s"]
+
+
+def _scaled(table: Any) -> Any:
+    """The same table on a chip with peaks like those of a processor."""
+    from dataclasses import replace
+
+    chip = replace(table.chip, peak_flop_per_s={"fp32": 1e11, "bf16": 1e11}, hbm_bytes_per_s=2e10)
+    return replace(table, chip=chip)
+
+
+@pytest.mark.slow
+def test_the_file_is_toml(measured: tuple[Path, dict[str, Any]]) -> None:
+    data = tomllib.loads(measured[0].read_text(encoding="utf-8"))
+    assert set(data) == {"chip", "cluster", "calibration", "stack", "measured"}
+    assert data["measured"]["versions"]["jax"]
+
+
+def test_contexts_are_read_in_blocks() -> None:
+    from rackline.passes import Batch
+
+    contexts = np.array([0.0, 64.0, 255.0, 256.0, 1000.0])
+    read = Batch(decode_sequences=1.0, context_len=contexts).in_blocks(256).context_len
+    assert np.asarray(read).tolist() == [256.0, 256.0, 256.0, 512.0, 1024.0]
+    assert Batch(context_len=64.0).in_blocks(1).context_len == 64.0
+
+
+def test_the_simulator_reads_half_a_block_more() -> None:
+    from dataclasses import replace
+
+    from rackline.lab.measurement.fitted import calibration_of, starts
+    from rackline.lab.this_machine import deployment_of
+    from rackline.lab.transformer import Shape
+    from rackline.simulation import TableClock
+
+    numbers = calibration_of({name: one.start for name, one in starts(1e-5).items()}, "made", "made")
+    plain = replace(deployment_of(Shape()), calibration=numbers)
+    blocks = replace(plain, calibration=replace(numbers, context_block=64))
+    at = np.array([100.0, 300.0])
+    longer, shorter = (
+        TableClock.of(plain).steps(at + 32.0, np.zeros(1), 2.0),
+        TableClock.of(blocks).steps(at, np.zeros(1), 2.0),
+    )
+    assert shorter == pytest.approx(longer)
+
+
+def test_an_engine_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = ["-o", str(tmp_path / "m.toml")]
+    assert run(["measure", "--engine", "llama.cpp", *out]) == 2
+    assert "pip install llama-cpp-python" in " ".join(capsys.readouterr().err.split())
+    assert run(["measure", "--engine", "lama.cpp", *out]) == 2
+    assert "nearest: llama.cpp" in " ".join(capsys.readouterr().err.split())
+    assert run(["measure", "--engine", "sglang", *out]) == 2
+    assert "rackline observe" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "m.toml").exists()
+
+
+_WORKER = """
+import sys
+sys.path.insert(0, {folder!r})
+from worker import Clock, answer_commands
+
+class Made:
+    versions = {{"made": "1"}}
+    def __init__(self, config):
+        self.clock = Clock(cpu=True)
+        print("on standard output, which is not for answers")
+    def seconds(self, sequences, context_len, prompt_tokens):
+        if prompt_tokens == 13:
+            raise ValueError("thirteen")
+        return sequences + context_len / 1000.0
+    def serve(self, arrival_s, input_len, output_len):
+        began = self.clock.now()
+        self.clock.wait_until(began + 1000.0)
+        return {{"ttft_s": [self.clock.now() - began] * len(arrival_s), "e2e_s": [float(n) for n in output_len]}}
+
+answer_commands(Made)
+"""
+
+
+def test_an_engine_in_a_process_of_its_own(tmp_path: Path) -> None:
+    import sys
+
+    import rackline.lab.measurement.workers.worker as worker
+    from rackline.lab.measurement.engine import Limits, Scheduler, Work
+    from rackline.lab.measurement.process_engine import ProcessEngine
+    from rackline.lab.transformer import Shape
+    from rackline.simulation import Requests
+
+    script = tmp_path / "made.py"
+    script.write_text(_WORKER.format(folder=str(Path(worker.__file__).parent)), encoding="utf-8")
+    engine = ProcessEngine(
+        name="made",
+        dtype="fp32",
+        shape=Shape(),
+        limits=Limits(sequences=1, context_len=1, prompt_tokens=1),
+        scheduler=Scheduler(admission="chunked", max_num_seqs=1, max_batched_tokens=1, prompt_tokens=1),
+        context_block=1,
+    )
+    try:
+        engine.start(sys.executable, str(script), {})
+        assert engine.versions == {"made": "1"}
+        assert engine.seconds(Work(sequences=2, context_len=500)) == 2.5
+        requests = Requests(arrival_s=np.zeros(2), input_len=np.ones(2, dtype=int), output_len=np.array([3, 4]))
+        served = engine.serve(requests)
+        assert served.e2e_s.tolist() == [3.0, 4.0]
+        assert 1000.0 <= served.ttft_s[0] < 1010.0
+        with pytest.raises(InputError, match="thirteen"):
+            engine.seconds(Work(prompt_tokens=13))
+    finally:
+        engine.close()
+    with pytest.raises(InputError, match=r"not started|ended"):
+        engine.seconds(Work(sequences=1))

@@ -1,0 +1,92 @@
+"""Fine-tuning: adapters on some products, weights kept in four bits, samples packed into a sequence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rackline import arch
+from rackline.errors import PrecisionError
+from rackline.hardware import cluster
+from rackline.passes import calibration
+from rackline.search.train_evaluate import TrainJob
+from rackline.search.train_inputs import whole_batch
+from rackline.training.flop import attention_flop, model_flop
+from rackline.training.precision import TrainPrecision, train_precision, with_frozen
+from rackline.training.runs import Runs, TrainLayout
+from rackline.training.stack import BEFORE_HOPPER, training_stack
+
+CHIPS = replace(cluster("dgx-h100"), num_chips=8)
+RUNS = Runs.of([TrainLayout(tp=8, micro_batch=1, zero=1)])
+
+
+def job(**changes: object) -> TrainJob:
+    model = arch.model("llama-3.1-70b")
+    assert isinstance(model, arch.Model)
+    stack = training_stack("megatron-bridge")
+    plain = TrainJob(
+        model=model,
+        cluster=CHIPS,
+        precision=TrainPrecision(label="bf16"),
+        stack=stack,
+        calibration=calibration(stack.kernels, CHIPS.chip),
+        global_batch_sequences=32,
+        seq_len=4096,
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def test_adapters_on_fewer_products_are_smaller_and_faster() -> None:
+    whole = job(lora_rank=16)
+    steps = [float(replace(whole, lora_targets=name).step(RUNS).step[0]) for name in ("all", "attention", "qkv")]
+    states = [
+        float(replace(whole, lora_targets=name).memory(RUNS).optimizer[0]) for name in ("all", "attention", "qkv")
+    ]
+    assert steps[0] > steps[1] > steps[2]
+    assert states[0] > states[1] > states[2] > 0
+
+
+def test_weights_in_four_bits_take_a_quarter_and_are_written_out_in_each_pass() -> None:
+    lora = job(lora_rank=16)
+    qlora = replace(lora, precision=with_frozen(lora.precision, "nf4"))
+    held = [float(one.memory(RUNS).weights[0]) for one in (lora, qlora)]
+    assert 0.25 < held[1] / held[0] < 0.36  # 0.516 of 2 bytes, the head and one layer whole
+    more = float(qlora.step(RUNS).step[0]) - float(lora.step(RUNS).step[0])
+    # each of 32 micro-batches reads 0.516 and writes 2 bytes of a chip's share twice
+    layers = 70.55e9 - 2 * 128256 * 8192
+    moved = 32 * 2 * layers / 8 * (4.127 / 8 + 2.0) / CHIPS.chip.hbm_bytes_per_s
+    assert more == pytest.approx(moved, rel=0.35)
+    with pytest.raises(PrecisionError, match="nf4"):
+        with_frozen(lora.precision, "int3")
+    with pytest.raises(PrecisionError, match="bf16"):
+        with_frozen(train_precision("fp8", CHIPS.chip), "nf4")
+
+
+def test_packed_samples_cut_attention_only() -> None:
+    whole, packed = job(), job(packed_len=200.0)
+    times = [one.step(RUNS) for one in (whole, packed)]
+    for kind in ("gemm", "elementwise", "tensor"):
+        assert np.allclose(times[0].shown[kind], times[1].shown[kind])
+    share = float(times[1].shown["attention"][0] / times[0].shown["attention"][0])
+    assert 0.01 < share < 0.3
+    model = whole.model
+    less = float(model_flop(model, 4096, 1.0)) - float(model_flop(model, 4096, 1.0, packed_len=200.0))
+    assert less == pytest.approx(3.0 * (attention_flop(model, 4096) - attention_flop(model, 200.0) * 4096 / 200))
+
+
+def test_attention_before_hopper_is_the_same_kernel_under_every_stack() -> None:
+    stacks = [training_stack(name) for name in ("megatron-bridge", "nemo", "llm-foundry")]
+    for generation in BEFORE_HOPPER:
+        assert len({stack.flash_of(generation) for stack in stacks}) == 1
+    assert stacks[0].flash_of("hopper") == 1.0 < stacks[2].flash_of("hopper")
+
+
+@pytest.mark.parametrize("chips", [24, 100, 1000, 2000, 3072])
+def test_a_rounded_batch_shares_as_much_as_possible_with_the_chips(chips: int) -> None:
+    exact = 4e6 / 8192
+    found = whole_batch(4e6, 8192, chips)
+    near = range(math.ceil(exact * 0.94), math.floor(exact * 1.06) + 1)
+    assert math.gcd(found, chips) == max(math.gcd(count, chips) for count in near)

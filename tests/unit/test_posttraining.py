@@ -1,0 +1,237 @@
+"""A step of reinforcement learning: lengths, the batch that empties, both sides, modes, the search, refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from helpers import call, call_json
+from rackline import arch
+from rackline.cli.main import run
+from rackline.errors import InputError
+from rackline.hardware import cluster
+from rackline.parallel import Deployment, Layout, precision
+from rackline.passes import calibration
+from rackline.posttraining.job import RlJob, RlOverheads
+from rackline.posttraining.lengths import AnswerLengths
+from rackline.posttraining.plan import engines_of, given_step, rl_plan, run_of
+from rackline.posttraining.rollout import RolloutEngine, emptying
+from rackline.posttraining.step import RlStep, Schedule, what_twice_gives
+from rackline.posttraining.transfer import num_tensors, transfer_s
+from rackline.posttraining.updates import updates_of
+from rackline.serving.stack import stack_named
+from rackline.simulation.requests import Requests
+from rackline.simulation.run import simulate
+from rackline.simulation.server import pool_of
+from rackline.training.precision import TrainPrecision
+from rackline.training.runs import TrainLayout
+from rackline.training.stack import training_stack
+
+PLAIN = RlOverheads(decode_step_s=0.0, training=1.0, tensor_s=0.0)
+RACK = replace(cluster("dgx-h100"), num_chips=8)
+GEN, TRAIN = Layout(tp=1, dp=8), TrainLayout(dp=8, micro_batch=1, zero=1)
+
+
+def job(**changes: object) -> RlJob:
+    model = arch.model("llama-3.1-8b")
+    assert isinstance(model, arch.Model)
+    numbers = calibration("vllm", RACK.chip)
+    stack = stack_named("vllm", numbers, RACK.chip.hbm_bytes)
+    train = training_stack("megatron-bridge")
+    plain = RlJob(
+        model=model,
+        cluster=RACK,
+        prompts=16,
+        generations=32,
+        prompt_len=100.0,
+        lengths=AnswerLengths(mean=500.0, spread=0.6, longest=2000.0),
+        stack=stack,
+        calibration=numbers,
+        precision=precision("bf16", model, RACK.chip),
+        train_stack=train,
+        train_calibration=calibration(train.kernels, RACK.chip),
+        train_precision=TrainPrecision(label="bf16", gradient_bytes=2.0),
+        overheads=PLAIN,
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def engine_of(one: RlJob, layout: Layout = GEN) -> RolloutEngine:
+    deployment = Deployment(
+        model=one.model,
+        cluster=one.cluster.with_num_chips(layout.num_chips),
+        layout=layout,
+        precision=one.precision,
+        calibration=one.calibration,
+    )
+    return RolloutEngine.of(deployment, one)
+
+
+@pytest.mark.parametrize(("mean", "spread", "longest"), [(1000, 0.6, 4096), (3000, 0.8, 4000), (10, 0.0, 10)])
+def test_lengths_have_the_mean_after_the_cut(mean: float, spread: float, longest: float) -> None:
+    lengths = AnswerLengths(mean=mean, spread=spread, longest=longest)
+    found = lengths.sorted_lengths(4096)
+    assert found.mean() == pytest.approx(mean, rel=0.01)
+    assert found.max() <= longest
+    assert np.all(np.diff(found) >= 0)
+
+
+def test_a_mean_above_the_cut_is_refused() -> None:
+    with pytest.raises(InputError, match="longest answer"):
+        AnswerLengths(mean=5000.0, spread=0.5, longest=4000.0)
+
+
+@pytest.mark.parametrize("slots", [1, 3, 8, 20])
+def test_an_emptying_batch_generates_every_token_once(slots: int) -> None:
+    lengths = np.random.default_rng(1).integers(1, 500, 17).astype(float)
+    clock, running, age = emptying(lengths, slots)
+    assert float((np.diff(clock) * running).sum()) == pytest.approx(lengths.sum())
+    assert running.max() <= slots
+    assert running[-1] == 1.0
+    assert np.all(age <= clock[:-1] + 1e-9)
+    if slots >= lengths.size:
+        assert clock[-1] == lengths.max()
+    if slots == 1:
+        assert clock[-1] == pytest.approx(lengths.sum())
+
+
+def test_a_batch_takes_what_the_simulator_takes() -> None:
+    """The closed form against discrete events, with the lengths of the fullest rank."""
+    one = job()
+    engine = engine_of(one, Layout(tp=1))
+    found = engine.batch(96, one.lengths)
+    lengths = np.round(one.lengths.sorted_lengths(96)).astype(np.int64)
+    requests = Requests(arrival_s=np.zeros(96), input_len=np.full(96, 100, dtype=np.int64), output_len=lengths)
+    done = simulate(requests, pool_of(engine.deployment, one.stack))
+    assert found.seconds == pytest.approx(float(np.nanmax(done.finish_s)), rel=0.05)
+
+
+def test_parts_add_up_and_overlap_is_the_longer_side() -> None:
+    one = job()
+    together = given_step(one, Schedule(), GEN, TRAIN)
+    assert together.seconds == pytest.approx(sum(part.seconds for part in together.parts))
+    apart = Schedule(mode="one-step-off", colocated=False, staleness=1)
+    halves = given_step(one, apart, Layout(tp=1, dp=4), replace(TRAIN, dp=4))
+    sides = [sum(part.seconds for part in halves.parts if part.side == side) for side in ("rollout", "training")]
+    assert halves.seconds <= sum(sides)
+    assert min(halves.idle_s.values()) == pytest.approx(0.0, abs=1e-9)
+    assert (halves.gen_chips, halves.train_chips) == (4, 4)
+
+
+def step(one: RlJob, schedule: Schedule) -> RlStep:
+    return given_step(one, schedule, Layout(tp=1, dp=4), replace(TRAIN, dp=4))
+
+
+def test_staleness_and_partial_rollouts_hide_the_tail() -> None:
+    one = job(lengths=AnswerLengths(mean=500.0, spread=0.6, longest=8000.0), prompts=4)
+    times = [
+        step(one, Schedule(mode="async", colocated=False, staleness=lag, in_flight=True)).part_s("rollouts")
+        for lag in (1, 2, 4, 16)
+    ]
+    assert times[0] > times[1] > times[2] >= times[3]
+    whole = step(one, Schedule(mode="async", colocated=False, staleness=1, partial=True)).part_s("rollouts")
+    assert whole < times[0]
+
+
+def test_models_of_an_algorithm_are_parts_of_the_step() -> None:
+    one = job()
+    plain = given_step(one, Schedule(), GEN, TRAIN)
+    for change, part in ((replace(one, algorithm="ppo"), "critic"), (replace(one, reward=one.model), "rewards")):
+        found = given_step(change, Schedule(), GEN, TRAIN)
+        assert found.part_s(part) > 0
+        assert found.seconds == pytest.approx(plain.seconds + found.part_s(part))
+    alone = given_step(replace(one, reference=False), Schedule(), GEN, TRAIN)
+    assert alone.seconds == pytest.approx(plain.seconds - plain.part_s("reference log-probabilities"))
+
+
+def test_log_probabilities_are_the_forward_third_of_an_update() -> None:
+    found = updates_of(job(), RACK, TRAIN)
+    assert 0.22 < found.log_prob_s / found.train_s < 0.4
+
+
+def test_what_twice_gives_is_amdahls_law_for_shared_chips() -> None:
+    one = job()
+    engine = engine_of(one)
+    updates = updates_of(one, RACK, TRAIN)
+    whole = given_step(one, Schedule(), GEN, TRAIN)
+    found = what_twice_gives(one, Schedule(), engine, updates)
+    expected = whole.seconds / (whole.seconds - whole.part_s("updates") / 2.0)
+    assert found["updates"] == pytest.approx(expected)
+    assert all(1.0 <= ratio < 2.0 for ratio in found.values())
+
+
+def test_transfers_count_bytes_and_tensors() -> None:
+    one = job(overheads=replace(PLAIN, tensor_s=0.001))
+    wire = transfer_s(job(), TRAIN, colocated=False)
+    assert transfer_s(one, TRAIN, colocated=False) == pytest.approx(wire + 0.001 * num_tensors(one.model))
+    assert num_tensors(one.model) == pytest.approx(291, abs=3)  # of the checkpoint's index
+
+
+def test_the_search_is_at_least_as_fast_as_given_layouts() -> None:
+    one = job()
+    given = given_step(one, Schedule(), GEN, TRAIN)
+    found = rl_plan(one, Schedule(), steps=100.0)
+    assert found.best is not None
+    assert found.best.seconds <= given.seconds * 1.0001
+    assert found.run is not None
+    assert found.run.days == pytest.approx(100.0 * found.best.seconds / 86400.0)
+    apart = rl_plan(one, Schedule(mode="one-step-off", colocated=False, staleness=1))
+    assert apart.best is not None
+    assert apart.best.seconds == min(apart.others.values())
+    assert apart.best.gen_chips + apart.best.train_chips == 8
+
+
+def test_what_does_not_fit_is_an_answer_that_names_the_side() -> None:
+    big = arch.model("llama-3.1-405b")
+    assert isinstance(big, arch.Model)
+    found = rl_plan(job(model=big), Schedule())
+    assert found.best is None
+    assert "training of llama-3.1-405b" in found.reason
+    with pytest.raises(InputError, match=r"rollouts of llama-3\.1-405b"):
+        engines_of(job(model=big), RACK)
+
+
+def test_flop_of_a_token_are_those_of_its_passes() -> None:
+    one = job(prompt_len=1e-9)
+    run = run_of(one, given_step(job(), Schedule(), GEN, TRAIN), 1.0)
+    assert run.flop_per_param_token == pytest.approx(2.0 + 2.0 + 2.0 + 6.0)
+    assert 0.0 < run.mfu < 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--staleness", "3"], "only with --mode async"),
+        (["--gen-chips", "8"], "1 to 7 of 8"),
+        (["--output", "9k"], "longest answer"),
+        (["--trained", "5000"], "answers of a step"),
+        (["--algorithm", "sac"], "grpo"),
+        (["--gen-layout", "tp=3"], "query heads"),
+    ],
+)
+def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], options: list[str], words: str) -> None:
+    assert run(["rl", "llama-3.1-8b", "--on", "dgx-h100", "--chips", "8", *options]) == 2
+    shown = capsys.readouterr()
+    assert words in shown.err
+    assert len(shown.err.strip().splitlines()) == 1
+    assert shown.out == ""
+
+
+def test_report_and_json_of_a_small_run(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["rl", "llama-3.1-8b", "--on", "dgx-h100", "--chips", "4", "--prompts", "8", "--generations", "8"]
+    asked += ["--output", "200", "--longest", "600", "--gen-layout", "tp=1", "--train-layout", "tp=1,pp=1,cp=1"]
+    text = call(capsys, *asked)
+    for words in (
+        "bound by",
+        "rollouts",
+        "updates",
+        "what a part twice as fast gives",
+        "Half of the answers",
+        "budget",
+    ):
+        assert words in text
+    found = call_json(capsys, *asked)
+    assert found["best"]["step_s"] == pytest.approx(sum(part["seconds"] for part in found["best"]["parts"]))
+    assert found["run"]["days"] > 0

@@ -1,0 +1,102 @@
+"""What tests share: a server, the exported page, and a browser that only loopback and the disk answer."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from rackline.web.export import export
+from web_server import Server, running
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The exported page."""
+    folder = tmp_path_factory.mktemp("site")
+    export(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Debian's chromium."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium: .ci/run installs it")
+    with sync_playwright() as play:
+        found = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="session")
+def desk(browser: Browser, site: Path) -> Iterator[Watched]:
+    """One page at 1280 pixels, which tests of the disk's page share."""
+    found = Watched(browser, site)
+    yield found
+    found.context.close()
+
+
+class Watched:
+    """A page of a browser, with what went wrong in it."""
+
+    def __init__(self, browser: Browser, site: Path, **options: Any) -> None:
+        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+        self.page: Page = self.context.new_page()
+        self.faults: list[str] = []
+        self.requests: list[str] = []
+        self.root = site.as_uri() + "/index.html"
+        self.page.on("console", lambda m: self.faults.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+
+    def open(self, address: str) -> Page:
+        """Show a view, such as "batch?b=64", and wait until it is drawn."""
+        self.page.goto(f"{self.root}#/{address}")
+        self.page.wait_for_selector("#view[data-shown]")
+        self.page.wait_for_selector(".body[data-ready]")
+        return self.page
+
+    def rows(self, figure: str) -> list[dict[str, Any]]:
+        """The rows that a figure draws."""
+        return self.page.evaluate("name => rackline.drawn.get(name).all()", figure)
+
+    def marks(self, figure: str) -> list[dict[str, Any]]:
+        """The marks of a figure."""
+        return self.page.evaluate("name => rackline.drawn.get(name).rows.marks", figure)
+
+    def answer(self) -> str:
+        """The sentence that answers the view's question."""
+        return self.page.inner_text("#answer")
+
+
+@pytest.fixture
+def watched(desk: Watched) -> Iterator[Watched]:
+    """A page at 1280 pixels; faults and requests beyond the disk fail the test."""
+    found = desk
+    found.page.goto("about:blank")
+    found.faults.clear()
+    found.requests.clear()
+    yield found
+    assert found.faults == []
+    assert all(url.startswith(("file://", "data:", "blob:")) for url in found.requests)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """A server as `rackline web` starts it."""
+    with running("--workers", "2") as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def client(server: Server) -> httpx.Client:
+    """Asks the usual server."""
+    return server.client

@@ -1,0 +1,148 @@
+"""The views that look up grids: what they show is what the library computes, controls move it, nothing is at fault."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from conftest import Watched
+from rackline.api.answer import answer, find_verb
+from rackline.cli.main import run
+from rackline.hardware import cluster
+from rackline.ledger import ledger
+from rackline.parallel.traffic import ExpertRouting, dispatch_traffic
+from rackline.training.schedules import equal_stages, schedule
+from rackline.web.data import views
+
+ASKING = {name: view for name, view in views().items() if "verb" in view}
+ALONE = tuple(name for name in views() if name not in ASKING)
+
+
+@pytest.mark.parametrize(("name", "pp", "micro_batches"), [("1f1b", 4, 8), ("gpipe", 8, 32), ("zb-h1", 2, 16)])
+def test_a_pipeline_waits_as_its_schedule_does(watched: Watched, name: str, pp: int, micro_batches: int) -> None:
+    watched.open(f"pipeline?x={name}&pp={pp}&m={micro_batches}")
+    one = schedule(name)
+    timeline = one.run(pp, micro_batches, equal_stages(one, pp, 1.0, 1.0, 1.0))
+    assert watched.marks("bubble")[0]["bubble_share"] == pytest.approx(timeline.bubble_fraction)
+    assert watched.marks("in-flight")[0]["in_flight"] == one.in_flight(pp, micro_batches, 1)
+    drawn = watched.rows("slots")
+    assert [(row["stage"], row["start"], row["x2"]) for row in drawn] == [
+        (event.device, event.start, event.end) for event in timeline.events
+    ]
+
+
+def test_controls_of_the_pipeline_move_it(watched: Watched) -> None:
+    page = watched.open("pipeline")
+    page.get_by_label("Schedule", exact=True).select_option("zb-h2")
+    page.wait_for_function("location.hash.includes('x=zb-h2')")
+    page.locator("[data-key=m] label", has_text="32").click()
+    page.wait_for_function("rackline.drawn.get('bubble').rows.marks[0].micro_batches === 32")
+    page.reload()
+    page.wait_for_selector(".body[data-ready]")
+    assert watched.marks("bubble")[0]["micro_batches"] == 32
+    assert page.get_by_label("Schedule", exact=True).input_value() == "zb-h2"
+
+
+@pytest.mark.parametrize("size", [1, 8, 64])
+def test_an_exchange_takes_as_long_as_its_traffic(watched: Watched, size: int) -> None:
+    watched.open(f"rack?k=dgx-h100&d={size}&t=1024")
+    machine = cluster("dgx-h100")
+    assert machine.scale_out is not None
+    routing = ExpertRouting(num_ranks=64, num_experts=256, experts_per_token=8, ranks_per_domain=size)
+    traffic = dispatch_traffic(routing, 1024.0, 7168.0)
+    wanted = traffic.seconds(machine.scale_up.bytes_per_s_each_way, machine.scale_out.bytes_per_s_each_way)
+    assert watched.marks("exchange")[0]["seconds"] == pytest.approx(wanted)
+    crossing = sum(row["sent_bytes"] > 0 for row in watched.rows("matrix"))
+    assert crossing == 32 * (32 - min(size, 32))
+
+
+def test_every_claim_stands_in_the_ledger_with_its_verdict(watched: Watched) -> None:
+    page = watched.open("lecture?n=all")
+    shown = page.eval_on_selector_all(
+        ".claim", "cards => cards.map(card => [card.id.slice(6), card.querySelector('.badge').innerText.slice(2)])"
+    )
+    assert dict(shown) == {one.claim.id: one.verdict for one in ledger()}
+
+
+def test_the_walk_leads_through_chapters_and_to_views(watched: Watched) -> None:
+    page = watched.open("lecture")
+    page.get_by_role("button", name="Next chapter →").click()
+    page.wait_for_function("location.hash.includes('n=2')")
+    page.locator("#claim-C43 summary").click()
+    page.locator("#claim-C43").get_by_role("link", name="See it move").click()
+    page.wait_for_function("location.hash.startsWith('#/rack')")
+    page.wait_for_selector("[data-figure=exchange] svg")
+    assert watched.marks("exchange")[0]["domain_size"] == 64
+    page.go_back()
+    page.wait_for_selector("#claim-C43")
+
+
+def test_every_link_of_a_claim_leads_to_a_state_of_a_view() -> None:
+    from rackline.web.data import site
+
+    found = site()
+    claims = {one.claim.id for one in ledger()}
+    for claim, link in found["links"].items():
+        assert claim in claims
+        assert link.removeprefix("#/").partition("?")[0] in found["views"]
+    for view in found["views"].values():
+        assert set(view["claims"]) <= claims
+
+
+def test_bands_are_those_that_ship(watched: Watched) -> None:
+    from rackline.validation.bands import shipped_bands
+
+    page = watched.open("accuracy?metric=ttft_s&by=cases")
+    wanted = [band for (metric, _), band in shipped_bands().items() if metric == "ttft_s"]
+    drawn = watched.rows("bands")
+    assert {(row["group"], row["start"], row["x2"]) for row in drawn} == {
+        (band.of.text(), band.low, band.high) for band in wanted
+    }
+    assert drawn[0]["cases"] == max(band.num_cases for band in wanted)
+    page.get_by_label("Stack", exact=True).select_option("vllm")
+    page.wait_for_function("rackline.drawn.get('bands').all().every(row => row.group.startsWith('vllm'))")
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_a_stored_answer_is_that_of_the_command(
+    watched: Watched, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    view = ASKING[name]
+    page = watched.open(name)
+    fields = {key: value for key, value in view["fields"].items() if value}
+    question = find_verb(view["verb"]).question.from_params(fields)
+    found = answer(question)
+    summary = found.verb.summary(found)
+    assert watched.answer().lower().removesuffix(".") == " ".join(summary.lower().split()).removesuffix(".")
+    assert page.locator(".drawing svg").count() == len(view["figures"])
+    command = page.locator(".code code").first.inner_text()
+    assert run([*shlex.split(command)[1:], "--json"]) == 0
+    assert capsys.readouterr().out.startswith("{")
+
+
+def test_another_stored_answer_is_chosen_by_its_field(watched: Watched) -> None:
+    page = watched.open("tiers")
+    before = watched.rows("tiers-cost")
+    page.locator("[data-key=prompt] select").select_option("4k")
+    page.wait_for_function("location.hash.includes('prompt=4k')")
+    page.wait_for_selector(".body[data-ready]")
+    page.wait_for_function("document.querySelector('.code code').textContent.includes('--prompt 4000')")
+    assert watched.rows("tiers-cost") != before
+
+
+@pytest.mark.parametrize(("width", "look"), [(390, "light"), (390, "dark"), (1280, "light"), (1280, "dark")])
+def test_all_views_fit_and_are_accessible(browser: Browser, site: Path, width: int, look: Any) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    watched = Watched(browser, site, viewport={"width": width, "height": 844}, color_scheme=look)
+    for name in views():
+        page = watched.open(name)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        found = Axe().run(page, options={"preload": False})
+        assert found.violations_count == 0, (name, found.generate_report())
+    assert watched.faults == []
+    watched.context.close()
