@@ -126,7 +126,9 @@ class SearchedWays:
     resolved: Resolved
     layouts: Sequence[Layout] | None
     memory_fraction: float
-    found: dict[tuple[float, float, float, float | None], Way | str] = field(default_factory=dict, compare=False)
+    found: dict[tuple[float, float, float, float | None], Way | str] = field(
+        default_factory=dict[tuple[float, float, float, float | None], "Way | str"], compare=False
+    )
 
     def cheapest(self, lengths: PromptLengths, output_len: float, tpot_s: float | None) -> Way | str:
         """The cheapest that holds the longest prompt of the tier and, at the mean of its lengths, meets the limit [s].

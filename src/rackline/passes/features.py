@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -180,4 +180,4 @@ class Batch:
 
 def as_array(value: FloatLike) -> Array:
     """Float array view of a feature; a traced one (see `rackline.passes.trace`) as it is."""
-    return value if is_traced(value) else np.asarray(value, dtype=np.float64)
+    return cast(Array, value) if is_traced(value) else np.asarray(value, dtype=np.float64)

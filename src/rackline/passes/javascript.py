@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from rackline.errors import InputError
 from rackline.passes.compile import StepFunction, experts_source, variable
-from rackline.passes.features import EXPERT_TOKENS, EXPERTS_TOUCHED, ONE
+from rackline.passes.features import EXPERT_TOKENS, EXPERTS_TOUCHED, ONE, FloatLike
 from rackline.passes.line import line_seconds, total
 from rackline.passes.numbers import RowNumbers
 from rackline.passes.routing import ExpertLoad
@@ -64,9 +64,9 @@ def rows_javascript(rows: Sequence[RowNumbers], names: Sequence[str]) -> str:
         A function that returns four numbers a row, one row behind the other [s].
     """
 
-    def seconds(*values: float) -> list[float]:
+    def seconds(*values: float) -> list[FloatLike]:
         features = {ONE: 1.0, **dict(zip(names, values, strict=True))}
-        found: list[float] = []
+        found: list[FloatLike] = []
         for one in rows:
             first, second = (
                 total(one.row.amounts(resource), features) / one.rates[resource] if resource in one.rates else 0.0

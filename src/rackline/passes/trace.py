@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -171,9 +171,10 @@ def function(
     lines = Lines()
     found = formula(*(Traced(lines, parameter) for parameter in parameters))
     if isinstance(found, Mapping):
-        result = "{" + ",".join(f"{key}:{literal(value)}" for key, value in found.items()) + "}"
+        named = cast(Mapping[str, Any], found)
+        result = "{" + ",".join(f"{key}:{literal(value)}" for key, value in named.items()) + "}"
     elif isinstance(found, Sequence):
-        result = "[" + ",".join(map(literal, found)) + "]"
+        result = "[" + ",".join(map(literal, cast(Sequence[Any], found))) + "]"
     else:
         result = literal(found)
     return f"function {name}({','.join(parameters)}){{{lines.body()}return {result}}}"

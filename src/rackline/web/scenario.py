@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rackline.passes.features import ONE, FloatLike
 from rackline.passes.javascript import experts_javascript, row_features, rows_javascript, step_javascript
+from rackline.passes.routing import ExpertLoad
 from rackline.passes.trace import function
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def scenario_script(scenario: Scenario) -> str:
         "fits": _fits(deployment, server),
         "held": _held(deployment, server),
         "cost": _cost(deployment),
-        "experts": experts_javascript(table.experts) if table.experts is not None else "null",
+        "experts": experts_javascript(table.experts) if isinstance(table.experts, ExpertLoad) else "null",
         "times": "[" + ",".join(_written(time) for time in times) + "]",
     }
     body = ",".join(f"{name}:{code}" for name, code in functions.items())

@@ -5,6 +5,8 @@ the squares of relative errors. Each number is drawn to where it starts, as stro
 not determine all of them.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import math
