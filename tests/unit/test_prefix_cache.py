@@ -78,6 +78,18 @@ def test_what_leaves_the_chip_is_found_in_the_tier_and_what_expires_nowhere() ->
     assert set(cache.stamps) == {2, 3}
 
 
+@pytest.mark.parametrize("name", ["lru", "lfu", "cost-aware"])
+def test_a_block_in_use_outlives_its_copy_in_a_tier(name: str) -> None:
+    cache = used(cache_of(name, 1, ttl_s=10.0), [0])
+    cache.trim(0)  # to the tier
+    cache.insert([0], 0, None, 1.0)  # loaded back, in use
+    used(cache, [5])
+    cache.trim(0)  # 5 pushes the copy of 0 out of the tier
+    assert set(cache.tiers[0].blocks) == {5}
+    assert cache.release([0], 2.0) == 1
+    assert cache.match([0], 1, 3.0)[0] == 1
+
+
 def test_use_begins_the_time_anew_or_not() -> None:
     for from_use, found in ((True, 1), (False, 0)):
         cache = used(PrefixCache(1, 1, rules=CacheRules(ttl_s=3.0, ttl_from_use=from_use)), [0], [0], [0])

@@ -296,5 +296,6 @@ class PrefixCache:
                     break
                 block = tier.blocks.pop_first()
             else:
-                if block not in self.idle and not any(block in tier.blocks for tier in self.tiers):
+                kept = block in self.refs or block in self.idle or any(block in tier.blocks for tier in self.tiers)
+                if not kept:
                     self._forget(block)
