@@ -228,7 +228,7 @@ def _summary(answer: Answered) -> str:
     return (
         f"{cost}TPOT {format_seconds(best.tpot_s)}, TTFT {format_seconds(best.ttft_s)}, "
         f"{best.output_tokens_per_s_per_chip:,.0f} output tokens/s per chip;\n  {plan.model.name} on "
-        f"{best.num_chips} chips of {plan.cluster.name}, {best.serving}, batch {best.batch_size} with "
+        f"{best.num_chips} chips of {plan.cluster.name}, {best.serving}, batch {best.batch_size:.4g} with "
         f"{best.layout.label()}, {best.precision.short()}"
     )
 

@@ -1,7 +1,7 @@
-"""Figures that are filled while they are looked at: the page puts rows and ranges in, frame by frame.
+"""Figures that the page fills frame by frame with rows and ranges.
 
 A live figure is a `Figure` whose data have names and no rows yet. Ranges and ticks of its axes are parameters of the
-specification (`x_range`, `x_ticks`, ...), so that whoever fills it changes data and numbers, never the figure.
+specification (`x_range`, `x_ticks`, ...), so that the page changes data and numbers, never the figure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rackline.report.axes import Measure, hover, text_of
 from rackline.report.figure import Figure
 from rackline.report.layers import Layer
 
-ROWS, MARKS, REGIONS, DIAGONAL = "rows", "marks", "regions", "diagonal"
+ROWS, MARKS, REGIONS = "rows", "marks", "regions"
 Scale = Literal["log", "linear"]
 
 
@@ -64,7 +64,7 @@ def live_lines(
 ) -> Figure:
     """Lines of series, with marked points and regions.
 
-    Rows have x, y, `series`, `style` (0 for what is looked at, 1 for what is there for comparison) and `place` (of the
+    Rows have x, y, `series`, `style` (0 for the subject, 1 for what it is compared with) and `place` (of the
     colour); marks have x, y and `text`, or only one of the two for a line across; regions have `low`, `high`, `text`.
     """
     across, up = live_axis("x", x, x_scale), live_axis("y", y, y_scale)
@@ -192,46 +192,5 @@ def live_matrix(title: str, measure: Measure, *, x: str, y: str) -> Figure:
                 },
                 "tooltip": tooltip,
             },
-        },
-    )
-
-
-def live_points(title: str, x: Measure, y: Measure, *, names: list[str], shown: list[Measure]) -> Figure:
-    """Points by colour around the line of equal values, such as predicted over measured."""
-    across, up = live_axis("x", x), live_axis("y", y)
-    transforms, tooltip = hover([*shown, x, y])
-    diagonal: list[Layer] = [
-        {
-            "data": {"name": DIAGONAL},
-            "mark": {"type": "line", "style": "reference", "clip": True},
-            "encoding": {"x": across, "y": up, "detail": {"field": "series", "type": "nominal"}},
-        }
-    ]
-    return Figure(
-        title=title,
-        description=title,
-        spec={
-            "params": live_params(),
-            "datasets": empty(ROWS, DIAGONAL),
-            "data": {"name": ROWS},
-            "layer": [
-                *diagonal,
-                {
-                    "data": {"name": ROWS},
-                    "transform": transforms,
-                    "mark": {"type": "point", "size": 30, "opacity": 0.55, "clip": True},
-                    "encoding": {
-                        "x": across,
-                        "y": up,
-                        "color": {
-                            "field": "series",
-                            "type": "nominal",
-                            "scale": {"domain": names},
-                            "legend": {"title": None},
-                        },
-                        "tooltip": tooltip,
-                    },
-                },
-            ],
         },
     )

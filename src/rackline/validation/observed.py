@@ -83,6 +83,11 @@ class ObservedRequest:
     blocks: tuple[int, ...] = ()
 
     @property
+    def is_finished(self) -> bool:
+        """Whether its stream came to its end."""
+        return self.outcome == "finished"
+
+    @property
     def ttft_s(self) -> float:
         """Sent to first token; NaN without one [s]."""
         return self.token_s[0] - self.sent_s if self.token_s and self.sent_s is not None else math.nan

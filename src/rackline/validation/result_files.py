@@ -168,6 +168,21 @@ READ: Mapping[str, Callable[[Any], list[_Seen]]] = {
 }
 
 
+def _vllm_runs(rows: list[Any]) -> list[Any]:
+    open_loop = [row for row in rows if row.get("max_concurrency") is None and "start_times" in row]
+    return open_loop if all("itls" in row for row in rows) else []
+
+
+# the runs in the rows of a file, by the form of the file
+_RUNS: Mapping[str, Callable[[list[Any]], list[Any]]] = {
+    "vllm": _vllm_runs,
+    "aiperf": lambda rows: [rows] if all("metadata" in row for row in rows) else [],
+    "genai-perf": lambda rows: [row for row in rows if "experiments" in row],
+    "inference-perf": lambda rows: [rows] if all("start_time" in row and "info" in row for row in rows) else [],
+    "guidellm": lambda rows: [one for row in rows for one in row.get("benchmarks", ()) if "requests" in one],
+}
+
+
 def detailed_results(path: Path, form: str) -> list[Any]:
     """The runs of a file that has each request of them; empty where it has not.
 
@@ -188,20 +203,8 @@ def detailed_results(path: Path, form: str) -> list[Any]:
     rows: list[Any] = cast("list[Any]", data) if isinstance(data, list) else [data]
     if not rows or not all(isinstance(row, dict) for row in rows):
         return []
-    match form:
-        case "vllm":
-            open_loop = [row for row in rows if row.get("max_concurrency") is None and "start_times" in row]
-            return open_loop if all("itls" in row for row in rows) else []
-        case "aiperf":
-            return [rows] if all("metadata" in row for row in rows) else []
-        case "genai-perf":
-            return [row for row in rows if "experiments" in row]
-        case "inference-perf":
-            return [rows] if all("start_time" in row and "info" in row for row in rows) else []
-        case "guidellm":
-            return [one for row in rows for one in row.get("benchmarks", ()) if "requests" in one]
-        case _:
-            return []
+    found = _RUNS.get(form)
+    return found(rows) if found is not None else []
 
 
 def run_of_result(data: Any, form: str, name: str, given: Mapping[str, Any]) -> ObservedRun:
@@ -266,24 +269,7 @@ def result_text(run: ObservedRun, form: str) -> str:
     """
     begin = datetime.fromisoformat(run.started).timestamp() if run.started else datetime.now(UTC).timestamp()
     sent = [one for one in run.requests if one.sent_s is not None]
-    match form:
-        case "vllm":
-            return json.dumps(_vllm(run)) + "\n"
-        case "aiperf":
-            return "".join(json.dumps(_aiperf(one, index, begin)) + "\n" for index, one in enumerate(sent))
-        case "genai-perf":
-            rows = [
-                {"timestamp": _ns(begin, one.sent_s), "response_timestamps": [_ns(begin, at) for at in one.token_s]}
-                for one in sent
-                if one.outcome == "finished"
-            ]
-            users = run.load.get("users")
-            mode = {"mode": "concurrency", "value": int(users)} if users else {"mode": "request_rate", "value": 0}
-            return (
-                json.dumps({"service_kind": "openai", "experiments": [{"experiment": mode, "requests": rows}]}) + "\n"
-            )
-        case _:
-            return json.dumps([_inference_perf(one, begin) for one in sent]) + "\n"
+    return _WRITERS[form](run, sent, begin)
 
 
 def _ns(begin: float, at: float | None) -> int:
@@ -291,7 +277,7 @@ def _ns(begin: float, at: float | None) -> int:
 
 
 def _vllm(run: ObservedRun) -> dict[str, Any]:
-    done = [one for one in run.requests if one.outcome == "finished"]
+    done = [one for one in run.requests if one.is_finished]
     took = max(run.duration_s, 1e-9)
     inputs, outputs = sum(one.prompt_len for one in done), sum(one.tokens for one in done)
     data: dict[str, Any] = {
@@ -306,7 +292,7 @@ def _vllm(run: ObservedRun) -> dict[str, Any]:
         if len(values):
             data |= {f"mean_{name}_ms": values.mean() / _MS, f"median_{name}_ms": np.median(values) / _MS}
             data |= {f"std_{name}_ms": values.std() / _MS, f"p99_{name}_ms": np.percentile(values, 99) / _MS}
-    good = [one.outcome == "finished" for one in run.requests]
+    good = [one.is_finished for one in run.requests]
     each = list(zip(run.requests, good, strict=True))
     data |= {
         "input_lens": [one.prompt_len for one in run.requests],
@@ -327,7 +313,7 @@ def _aiperf(one: ObservedRequest, index: int, begin: float) -> dict[str, Any]:
         "benchmark_phase": "profiling", "was_cancelled": cancelled,
         "cancellation_time_ns": end if cancelled else None,
     }  # fmt: skip
-    if one.outcome != "finished":
+    if not one.is_finished:
         error = {"code": one.status or 0, "type": one.outcome, "message": one.error}
         return {"metadata": metadata, "metrics": {"error_isl": _tokens(one.prompt_len)}, "error": error}
     metrics: dict[str, Any] = {
@@ -349,7 +335,7 @@ def _tokens(count: int) -> dict[str, Any]:
 
 
 def _inference_perf(one: ObservedRequest, begin: float) -> dict[str, Any]:
-    well = one.outcome == "finished"
+    well = one.is_finished
     times = [begin + at for at in one.token_s]
     answer = {"output_tokens": one.tokens, "response_chunks": [], "chunk_times": times, "output_token_times": times}
     return {
@@ -364,3 +350,23 @@ def _inference_perf(one: ObservedRequest, begin: float) -> dict[str, Any]:
         },
         "error": None if well else {"error_type": one.outcome, "error_msg": one.error or one.outcome},
     }
+
+
+def _genai_perf(run: ObservedRun, sent: Sequence[ObservedRequest], begin: float) -> dict[str, Any]:
+    rows = [
+        {"timestamp": _ns(begin, one.sent_s), "response_timestamps": [_ns(begin, at) for at in one.token_s]}
+        for one in sent
+        if one.is_finished
+    ]
+    users = run.load.get("users")
+    mode = {"mode": "concurrency", "value": int(users)} if users else {"mode": "request_rate", "value": 0}
+    return {"service_kind": "openai", "experiments": [{"experiment": mode, "requests": rows}]}
+
+
+# (run, requests that were sent, Unix time of its begin) -> text of the file
+_WRITERS: Mapping[str, Callable[[ObservedRun, Sequence[ObservedRequest], float], str]] = {
+    "vllm": lambda run, sent, begin: json.dumps(_vllm(run)) + "\n",
+    "aiperf": lambda run, sent, begin: "".join(json.dumps(_aiperf(one, i, begin)) + "\n" for i, one in enumerate(sent)),
+    "genai-perf": lambda run, sent, begin: json.dumps(_genai_perf(run, sent, begin)) + "\n",
+    "inference-perf": lambda run, sent, begin: json.dumps([_inference_perf(one, begin) for one in sent]) + "\n",
+}
