@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -82,7 +83,7 @@ def percent(fraction: float, *, signed: bool = False) -> str:
 
 def _metrics(board: Scoreboard) -> Table:
     table = plain_table("error = |predicted / measured - 1|; bias = median(predicted / measured) - 1")
-    table.add_column("measured", no_wrap=True)
+    table.add_column("measured", overflow="fold")
     _stats_columns(table)
     for name, stats in board.metrics.items():
         table.add_row(name, *_stats_cells(stats))
@@ -95,16 +96,16 @@ def _groups(board: Scoreboard, by: str) -> Table | None:
     if len({group.group for group in groups}) < 2:
         return None
     table = plain_table(f"by {by}")
-    table.add_column("measured", no_wrap=True)
-    table.add_column(by, overflow="fold")
+    table.add_column("", overflow="fold")
     _stats_columns(table)
     hidden = 0
     for metric in dict.fromkeys(group.metric for group in groups):
         rows = [group for group in groups if group.metric == metric]
         hidden += max(len(rows) - _MOST_GROUPS, 0)
-        for index, group in enumerate(rows[:_MOST_GROUPS]):
+        table.add_row(Text(metric, style="bold"))
+        for group in rows[:_MOST_GROUPS]:
             name = _bare(group.group) if by == "model" else group.group
-            table.add_row("" if index else metric, name, *_stats_cells(group.stats))
+            table.add_row(Padding(Text(name, overflow="fold"), (0, 0, 0, 2)), *_stats_cells(group.stats))
     if hidden:
         table.caption = f"{hidden} smaller groups; --json shows all"
     return table
