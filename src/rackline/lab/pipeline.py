@@ -267,7 +267,7 @@ def run(setup: Setup) -> Experiment:
         )
     setup.progress("decoding in a ring")
     for groups in (1, 2, 4, 8):
-        busy, wrong = decode_in_a_ring(blocks, groups, 24, PP)
+        busy, wrong = decode_in_a_ring(blocks, groups, 12, PP)
         rows.append(
             Reading(
                 quantity=f"decoding, {groups} groups in a ring of {PP} stages: share that a stage works",
