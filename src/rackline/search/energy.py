@@ -10,6 +10,7 @@ import numpy as np
 from rackline.hardware import Cluster, drawn_w
 from rackline.parallel import Deployment, Layout
 from rackline.search.choice import Choice, Energy
+from rackline.search.disaggregated import without_context
 from rackline.search.served import Site
 from rackline.serving.closed_loop import engine_of
 from rackline.serving.energy import Power, output_joules, power_at, power_of, prompt_joules, request_joules
@@ -31,9 +32,12 @@ def energy_of(choice: Choice, site: Site) -> Energy | None:
         joules = request_joules(_engine(alone), choice.layout, choice.workload, _per_rank(choice, choice.layout))
         decode = power_at(site.cluster, joules, choice.requests_per_s, choice.num_chips)
         return _summed(choice, site.cluster, decode, None)
-    decoding = site.deployment(then.layout, then.precision)
-    prompts = site.deployment(first.layout, first.precision, prefill=True)
-    output = output_joules(_engine(decoding), then.layout, choice.workload, _per_rank(choice, then.layout))
+    # ranks that share contexts take the energy of as many that each hold a part of the sequences
+    ranks = without_context(then.layout, site.model)
+    decoding = site.deployment(ranks, then.precision)
+    prompts = site.deployment(without_context(first.layout, site.model), first.precision, prefill=True)
+    share = max(_per_rank(choice, then.layout) / then.layout.cp, 1.0)
+    output = output_joules(_engine(decoding), ranks, choice.workload, share)
     prompt = prompt_joules(_engine(prompts), first.layout, choice.workload, float(first.mode.max_batched_tokens))
     return _summed(
         choice,

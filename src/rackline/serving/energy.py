@@ -6,13 +6,14 @@ step of a loop of b sequences on a rank decodes b tokens and carries b / (output
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from rackline.hardware import Cluster, drawn_w, wall_w
 from rackline.parallel import Layout
 from rackline.passes import Batch
 from rackline.passes.features import Array, FloatLike, as_array
+from rackline.serving.context import prefill_chunk
 from rackline.serving.steady import Engine
 from rackline.serving.workload import Workload, Workloads
 
@@ -114,16 +115,11 @@ def output_joules(engine: Engine, layout: Layout, work: Workload, sequences: flo
 
 
 def prompt_joules(engine: Engine, layout: Layout, work: Workload, max_batched_tokens: float) -> float:
-    """The same for the prompt alone, in passes full of prompts [J]."""
-    chunk = min(work.new_tokens, max_batched_tokens)
-    full = Batch(
-        prefill_sequences=max_batched_tokens / chunk,
-        chunk_tokens=chunk,
-        prefix_tokens=work.prefix_tokens + (work.new_tokens - chunk) / 2.0,
-        group_tokens=max_batched_tokens * layout.attention_dp,
-    )
-    passes = work.new_tokens / max_batched_tokens  # of one rank, for one prompt
-    chips = layout.chips_per_replica / (layout.pp * layout.attention_dp)
+    """The same for the prompt alone, in passes full of prompts [J]; a prompt may be shared by cp ranks."""
+    ranks = layout.attention_dp * layout.cp
+    full = replace(prefill_chunk(work, max_batched_tokens, layout.cp), group_tokens=max_batched_tokens * ranks)
+    passes = work.new_tokens / max_batched_tokens  # of all ranks, for one prompt
+    chips = layout.chips_per_replica / (layout.pp * ranks)
     return float(engine.table.kernel_joules(full)) * passes * chips
 
 
