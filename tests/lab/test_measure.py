@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jsonschema import Draft202012Validator
 
 from rackline.catalog import calibration_record, chip_record, cluster_record, stack_record
 from rackline.cli.main import run
@@ -31,6 +32,14 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     file = tmp_path_factory.mktemp("measured") / "here.toml"
     answer = rl.measure(quick=True, anyway=True, output=str(file))
     return file, answer.to_dict()
+
+
+@pytest.mark.slow
+def test_the_answer_follows_its_schema(measured: tuple[Path, dict[str, Any]]) -> None:
+    import rackline as rl
+
+    schemas = rl.schema(answers=True).result
+    Draft202012Validator({"$ref": "#/$defs/measure", "$defs": schemas["$defs"]}).validate(measured[1])
 
 
 @pytest.mark.slow

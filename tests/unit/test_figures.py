@@ -401,7 +401,7 @@ def test_the_page_of_figures_is_the_one_that_its_script_writes() -> None:
     spec.loader.exec_module(script)
     assert (root / "docs" / "figures.md").read_text(encoding="utf-8") == script.page()
     drawn = {script.file_of(picture, look).name for picture in script.PICTURES for look in script.LOOKS}
-    others = ("sweep-", "lab-")  # of the pages on sweeps and on the lab
+    others = ("sweep-", "lab-", "page-")  # of the pages on sweeps, on the lab and on the web page
     assert drawn == {file.name for file in (root / "docs" / "images").iterdir() if not file.name.startswith(others)}
     for name in drawn:
         file = root / "docs" / "images" / name

@@ -100,7 +100,9 @@ def test_plan_and_simulation_pay_the_encoder(vl: str) -> None:
     assert best.memory.weights["vision_tower"] == 2.0 * TOWER.model.total_params
     data = images.to_dict()
     assert data["media"][0]["tokens"] == TOKENS
-    printed = "\n".join(str(part) for part in images.text(100) if not hasattr(part, "renderables"))
+    printed = "\n".join(
+        getattr(part, "plain", str(part)) for part in images.text(100) if not hasattr(part, "renderables")
+    )
     assert "each prompt brings 2 images of 1024x1024 pixels" in printed
     run: dict[str, Any] = {"output": 100, "chips": 1, "rate": 2, "requests": 300, "layout": "tp=1", **ON}
     served = rl.simulate(vl, input=1000, images=2, **run).to_dict()
