@@ -24,6 +24,7 @@ TIME_LIMIT_S = 120
 # (page, language of its fences) -> why its commands are not run here
 ELSEWHERE = {
     ("measure.md", "console"): "measures for a minute and asks for other engines: tests/lab/test_measure.py",
+    ("observe.md", "console"): "asks a live server: tests/lab/test_observe.py",
     ("web-api.md", "text"): "serves until it is interrupted: tests/web/test_serving.py",
 }
 
