@@ -170,7 +170,8 @@ def _rates(cluster: Cluster) -> list[Rate]:
 
 def _bare(cluster: Cluster) -> Cluster:
     """A cluster without what only says where its numbers come from, and without prices of the chip."""
-    chip = replace(cluster.chip, sources=(), usd_per_chip_hour=None, rent_kind=None)
+    # a sweep of passes has no energies, and none is capped
+    chip = replace(cluster.chip, sources=(), usd_per_chip_hour=None, rent_kind=None, power=None)
     return replace(cluster, chip=chip, sources=(), rent="")
 
 
