@@ -170,8 +170,9 @@ def _rates(cluster: Cluster) -> list[Rate]:
 
 def _bare(cluster: Cluster) -> Cluster:
     """A cluster without what only says where its numbers come from, and without prices of the chip."""
-    # a sweep of passes has no energies, and none is capped
-    chip = replace(cluster.chip, sources=(), usd_per_chip_hour=None, rent_kind=None, power=None)
+    # a sweep of passes has no energies; only under a cap do times depend on the chip's power
+    power = None if cluster.chip.power_cap_w is None else cluster.chip.power
+    chip = replace(cluster.chip, sources=(), usd_per_chip_hour=None, rent_kind=None, power=power)
     return replace(cluster, chip=chip, sources=(), rent="")
 
 
