@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 SRC = Path(__file__).resolve().parents[2] / "src"
+TESTS = Path(__file__).resolve().parents[1]
 FILES = sorted(SRC.rglob("*.py"))
 IDS = [str(path.relative_to(SRC)) for path in FILES]
 MAX_PARAMETERS = 12
@@ -16,6 +18,12 @@ MAX_POSITIONAL = 4
 
 def test_source_files_are_found() -> None:
     assert any(path.name == "units.py" for path in FILES)
+
+
+def test_names_of_test_files_are_unique() -> None:
+    """The test folders are no packages, so pytest cannot collect two files of one name in one run."""
+    names = Counter(path.name for path in TESTS.rglob("test_*.py"))
+    assert [name for name, files in names.items() if files > 1] == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=IDS)
