@@ -38,8 +38,6 @@ WHERE_INSTALLED = {
 RUN_NOT_IMPORTED = {
     "import-linter": "lint-imports in .ci/run",
     "pyright": "in .ci/run",
-    "pytest-benchmark": "fixture `benchmark` in tests/bench",
-    "pytest-randomly": "plugin of pytest",
     "ruff": "in .ci/run",
     "flask": "server of moto",
     "ipykernel": "runs the notebooks under nbclient",
@@ -119,7 +117,9 @@ def test_every_import_is_declared() -> None:
 def test_every_tool_of_development_is_used() -> None:
     tools = named(PROJECT["dependency-groups"]["dev"])
     used = distributions({name for folder in (SRC, ROOT / "tests", ROOT / "bench") for name in imported(folder)})
-    idle = tools - used - set(RUN_NOT_IMPORTED)
+    plugins = {name for name in tools if name.startswith("pytest-")}
+    site = {name for name in tools if name.startswith("mkdocs") and (ROOT / "mkdocs.yml").is_file()}
+    idle = tools - used - plugins - site - set(RUN_NOT_IMPORTED)
     assert not idle, f"nothing imports {sorted(idle)}"
     assert set(RUN_NOT_IMPORTED) <= tools
 
