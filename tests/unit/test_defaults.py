@@ -40,7 +40,7 @@ def test_the_stack_is_the_same_whatever_is_asked(name: str, place: str) -> None:
 def test_a_remembered_stack_belongs_to_values_not_to_names() -> None:
     known, on = model("deepseek-v3"), cluster("dgx-b200")
     assert isinstance(known, Model)
-    thinner = replace(known, layers=tuple(replace(group, num_layers=1) for group in known.layers))
+    thinner = replace(known, layer_groups=tuple(replace(one, count=1) for one in known.layer_groups))
     slower = replace(on, chip=replace(on.chip, hbm_bytes_per_s=on.chip.hbm_bytes_per_s / 4))
     first = usual_stack(known, on)
     ratios = {usual_stack(one, place).ratio for one in (known, thinner) for place in (on, slower)}
