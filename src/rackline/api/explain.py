@@ -261,9 +261,9 @@ class _Pass:
 
         context_len = max(self.context_len, self.new_tokens)
         found = held(start.model, start.cluster, start.precision, context_len=context_len, server=server)
-        holding = [one.layout for one in found if one.sequences >= max(self.sequences, 1)]
+        holding = [one.layout for one in found if one.max_concurrency >= max(self.sequences, 1)]
         if not holding:
-            roomiest = max(found, key=lambda one: (one.sequences, one.kv_room_bytes))
+            roomiest = max(found, key=lambda one: (one.max_concurrency, one.kv_room_bytes))
             return roomiest.layout, "none holds the batch; this one holds the most"
         chips = min(layout.chips_per_replica for layout in holding)
         equal = [layout for layout in holding if layout.chips_per_replica == chips]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -35,6 +35,8 @@ from rackline.search.served import Site
 from rackline.search.space import BATCH_GRID, Constraints, SearchSpace, default_modes, default_precisions
 from rackline.serving.stack import stack_of
 from rackline.serving.workload import Workload
+
+_NEXT = "that follows"  # why an estimate is not simulated yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +144,13 @@ class Plan:
             disaggregated=both,
         )
 
+    def waiting(self) -> Plan:
+        """The same, said to be simulated next."""
+        alone, both = self.aggregated, self.disaggregated
+        if both is not None and both.best is not None:
+            both = replace(both, best=replace(both.best, not_simulated=_NEXT))
+        return replace(self, aggregated=alone and replace(alone, not_simulated=_NEXT), disaggregated=both)
+
     def served(self, site: Site, engines: Engines) -> Plan:
         """The same with the cheapest of each kind served.
 
@@ -178,6 +187,7 @@ def plan(
     prefill: PrefillPool | None = ANY_POOL,
     threads: int = 2,
     served: bool = True,
+    tell_estimate: Callable[[Plan], None] | None = None,
 ) -> Plan:
     """Evaluate every layout × precision × mode × batch and return the cheapest that meets the limits.
 
@@ -188,6 +198,7 @@ def plan(
         prefill: of separate pools for prefill and decode; None to look at single engines only.
         served: whether to rank engines under random arrivals and simulate the cheapest to find the rate at which the
             limits hold; else engines are ranked in a closed loop, with every slot always taken.
+        tell_estimate: is given the plan by estimates, before the cheapest are simulated.
 
     Raises:
         InputError: the space is empty.
@@ -261,6 +272,8 @@ def plan(
         prefill_cluster=(prefill and prefill.cluster) or cluster,
         prefill_calibration=(prefill and prefill.calibration) or calibration,
     )
+    if served and tell_estimate is not None:
+        tell_estimate(found.waiting().with_energy(site))
     return (found.served(site, engines) if served else found).with_energy(site)
 
 

@@ -91,18 +91,18 @@ class Held:
 
     Args:
         kv_room_bytes: memory left for KV on the fullest chip [bytes].
-        sequences: of the context on one replica [sequences].
-        on_all: the same, on all replicas that fit on the cluster [sequences].
+        max_concurrency: sequences of the context on one replica [sequences].
+        total_concurrency: the same, on all replicas that fit on the cluster [sequences].
     """
 
     layout: Layout
     kv_room_bytes: float
-    sequences: int
-    on_all: int
+    max_concurrency: int
+    total_concurrency: int
 
     def order(self) -> tuple[int, int, int]:
         """Most sequences first, then fewest chips."""
-        return -self.on_all, self.layout.chips_per_replica, self.layout.pp
+        return -self.total_concurrency, self.layout.chips_per_replica, self.layout.pp
 
 
 def held(
@@ -128,8 +128,8 @@ def held(
         Held(
             layout=layout,
             kv_room_bytes=float(room[i]),
-            sequences=int(count[i]),
-            on_all=int(count[i]) * _replicas(layout, cluster),
+            max_concurrency=int(count[i]),
+            total_concurrency=int(count[i]) * _replicas(layout, cluster),
         )
         for i, layout in enumerate(options)
     ]
