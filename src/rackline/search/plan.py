@@ -234,10 +234,6 @@ def plan(
     if pools is not None and pools.contenders and (prefill is None or prefill.cluster is None):
         pairs = tuple(with_leftover(pools.contenders, space, limits, open_loop=served))
         pools = replace(pools, contenders=pairs, best=pairs[0])
-    better = [better_refused(whole, everything, limits, next(iter(engines.contenders), None), open_loop=served)]
-    if prefill is not None and pools is not None:
-        launched = [*engines.contenders[:1], *pools.contenders[:1]]
-        better.append(better_refused_pair(whole, everything, limits, prefill, launched))
     found = Plan(
         model=model,
         cluster=cluster,
@@ -247,7 +243,7 @@ def plan(
         aggregated=engines.contenders[0] if engines.contenders else None,
         pareto=engines.pareto,
         ranked=engines.ranked,
-        rejected=(*(one for one in better if one is not None), *engines.rejected),
+        rejected=engines.rejected,
         candidates_evaluated=engines.candidates_evaluated,
         combinations=space.combinations,
         priced=cluster.usd_per_chip_hour is not None,
@@ -274,6 +270,11 @@ def plan(
     )
     if served and tell_estimate is not None:
         tell_estimate(found.waiting().with_energy(site))
+    better = [better_refused(whole, everything, limits, next(iter(engines.contenders), None), open_loop=served)]
+    if prefill is not None and pools is not None:
+        launched = [*engines.contenders[:1], *pools.contenders[:1]]
+        better.append(better_refused_pair(whole, everything, limits, prefill, launched))
+    found = replace(found, rejected=(*(one for one in better if one is not None), *engines.rejected))
     return (found.served(site, engines) if served else found).with_energy(site)
 
 
