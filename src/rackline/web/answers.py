@@ -7,8 +7,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from rackline.web.worker import Progress
-from rackline.web.workers import Tell, Workers
+from rackline.web.messages import Progress, Tell
+from rackline.web.workers import Workers
 
 
 class Job:

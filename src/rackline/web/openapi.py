@@ -10,9 +10,9 @@ from rackline.api.answer import find_verb
 from rackline.api.question import written_defaults
 from rackline.api.schema import answer_schemas, question_schema
 from rackline.web.examples import EXAMPLES
+from rackline.web.messages import EVENTS
 from rackline.web.offered import OFFERED, taken
 from rackline.web.problem import KINDS, MEDIA_TYPE
-from rackline.web.responses import EVENTS
 from rackline.web.settings import Limits
 
 Schema = dict[str, Any]

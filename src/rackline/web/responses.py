@@ -11,11 +11,9 @@ from typing import Any
 from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
+from rackline.web.messages import EVENTS, Progress, Tell
 from rackline.web.problem import ProblemError
-from rackline.web.worker import Progress
-from rackline.web.workers import Tell
 
-EVENTS = "text/event-stream"
 _ALIVE_EVERY_S = 5.0
 
 Find = Callable[[Tell], Awaitable[bytes]]

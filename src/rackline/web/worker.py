@@ -1,4 +1,4 @@
-"""A process that answers questions, one at a time: what it is sent, and what it sends back."""
+"""A process that answers questions, one at a time."""
 
 from __future__ import annotations
 
@@ -9,75 +9,20 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
-from typing import Any
 
 from rackline.api.watch import Computed, Counted, Served, Watch
 from rackline.errors import HubError, InputError, RacklineError
+from rackline.web.messages import Progress, Reply, Task
 from rackline.web.problem import ProblemError, problem, problem_of
 from rackline.web.sandbox import Sandbox
 
 _TOLD_EVERY_S = 0.1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """What a worker is asked.
-
-    Args:
-        number: of the task, which each message about it carries.
-        form: answer (the JSON of `--json`), view (with rows, figures and texts) or openapi.
-        question: with its name under "ask".
-        uploads: files that it names: name and text.
-        figures: kinds that a view has; the first by default.
-    """
-
-    number: int
-    form: str
-    question: Mapping[str, Any]
-    uploads: Mapping[str, str] = field(default_factory=dict[str, str])
-    figures: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far an answer is.
-
-    Args:
-        number: of the task.
-        what: is done.
-        done, total: parts [count]; None for work of unknown length.
-    """
-
-    number: int
-    what: str
-    done: int | None = None
-    total: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """The end of a task.
-
-    Args:
-        number: of the task.
-        body: the JSON of the answer; empty where there is none.
-        problem: why there is none.
-        cancelled: whether it was asked to stop.
-        resident_bytes: memory of the worker [bytes].
-    """
-
-    number: int
-    body: bytes = b""
-    problem: ProblemError | None = None
-    cancelled: bool = False
-    resident_bytes: float = 0.0
 
 
 class CancelledError(KeyboardInterrupt):
