@@ -212,6 +212,7 @@ def build_table(
         calibration=calibration,
         kinds=model.cores(),
         experts=experts or expert_law(model, layout, routing),
+        adapters=model.adapter if model.adapter is not None and model.adapter.number > 1 else None,
         num_layouts=num,
         assumptions=(
             f"routing {routing.label()}" if model.is_moe else "dense model",

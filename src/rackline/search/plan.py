@@ -17,7 +17,9 @@ from rackline.parallel import (
     Routing,
     enumerate_layouts,
 )
+from rackline.parallel.adapters import most_sequences
 from rackline.passes import Calibration
+from rackline.passes.features import Array
 from rackline.search.candidate import Candidate
 from rackline.search.choice import Choice
 from rackline.search.disaggregated import Disaggregated, PoolSearch
@@ -217,7 +219,7 @@ def plan(
         modes=list(among.modes) if among.modes else default_modes(model),
         calibration=calibration,
         routing=routing or stack_of(calibration, cluster.chip.hbm_bytes).routing,
-        batches=np.asarray(BATCH_GRID if among.batches is None else among.batches, dtype=np.float64),
+        batches=_batches(model, among),
         memory_fraction=limits.memory_fraction,
         threads=threads,
         rules=None if among.any_layout else among.rules or rules_of(calibration),
@@ -276,6 +278,12 @@ def plan(
         better.append(better_refused_pair(whole, everything, limits, prefill, launched))
     found = replace(found, rejected=(*(one for one in better if one is not None), *engines.rejected))
     return (found.served(site, engines) if served else found).with_energy(site)
+
+
+def _batches(model: AnyModel, among: SearchSpace) -> Array:
+    """Sequences of a rank and micro-batch to evaluate: no more than whose adapters are resident."""
+    found = np.asarray(BATCH_GRID if among.batches is None else among.batches, dtype=np.float64)
+    return found[found <= max(most_sequences(model), found[0])]
 
 
 def _looked_at(
