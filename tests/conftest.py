@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from rackline.processes import usable_cores
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
@@ -42,6 +44,15 @@ def browser() -> Iterator[Browser]:
         started = play.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield started
         started.close()
+
+
+_MOST_WORKERS = 4  # each collects all tests and may hold 2 GB of the lab's arrays
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """The whole suite runs on the cores that there are; named files and tests run in this process."""
+    whole = config.args == config.getini("testpaths")
+    return min(usable_cores(), _MOST_WORKERS) if whole else 0
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
