@@ -17,7 +17,9 @@ Where the budget fills, almost all passes are beyond the graph, and `rackline.se
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +28,7 @@ from rackline.serving.prompt_queue import PromptQueue
 from rackline.serving.steady import Engine
 
 _ROUNDS = 6  # of the mean passes of the three kinds
+_TINY = 1e-30
 PROMPTS = 40  # at most, of a pass that a graph holds
 _FULL = 2.0  # budgets over mean prompt tokens of a pass, from which on passes fill and prompts are left behind
 _FIELDS = (
@@ -116,72 +119,111 @@ class GraphPasses:
         )
 
 
+class _Kinds(NamedTuple):
+    """Shares of the three kinds of passes, mean and variance of the prompts in held ones and in those beyond.
+
+    `again` is the chance that a pass beyond the graph follows another, `anew` that it follows one of the other kinds.
+    """
+
+    none: Array
+    held: Array
+    beyond: Array
+    in_held: Array
+    in_beyond: Array
+    held_variance: Array
+    beyond_variance: Array
+    again: Array
+    anew: Array
+
+
+def _kinds(coming: Array, chances: Sequence[Array], most: Array) -> _Kinds:
+    """The kinds of passes where a mean number of prompts comes in a pass of each kind, (3, ...).
+
+    Args:
+        chances: that a graph holds a pass with 1, 2, ... prompts; none beyond.
+        most: prompts of a pass at most.
+    """
+    none = np.exp(-coming)
+    some, ones, squares = np.zeros(coming.shape), np.zeros(coming.shape), np.zeros(coming.shape)
+    term = none
+    for count, chance in enumerate(chances, start=1):
+        term = term * coming / count
+        inside = term * chance
+        some, ones, squares = some + inside, ones + count * inside, squares + count * count * inside
+    over = np.maximum(1.0 - none - some, 0.0)
+    # the stationary distribution of three states, by their spanning trees
+    (_, h0, b0), (n1, _, b1), (n2, h2, b2) = ((none[i], some[i], over[i]) for i in range(3))
+    trees = (n1 * n2 + n1 * h2 + b1 * n2, h0 * h2 + h0 * n2 + b0 * h2, b0 * b1 + b0 * n1 + h0 * b1)
+    shares = np.stack(trees) / sum(trees)
+    of_held = np.maximum((shares * some).sum(axis=0), _TINY)
+    of_beyond = np.maximum((shares * over).sum(axis=0), _TINY)
+    in_held = np.clip((shares * ones).sum(axis=0) / of_held, 1.0, most)
+    in_beyond = np.clip((shares * np.maximum(coming - ones, 0.0)).sum(axis=0) / of_beyond, 1.0, most)
+    square_beyond = (shares * np.maximum(coming + coming**2 - squares, 0.0)).sum(axis=0) / of_beyond
+    return _Kinds(
+        none=shares[0],
+        held=shares[1],
+        beyond=shares[2],
+        in_held=in_held,
+        in_beyond=in_beyond,
+        held_variance=np.maximum((shares * squares).sum(axis=0) / of_held - in_held**2, 0.0),
+        beyond_variance=np.maximum(square_beyond - in_beyond**2, 0.0),
+        again=b2,
+        anew=(shares[0] * b0 + shares[1] * b1) / np.maximum(shares[0] + shares[1], _TINY),
+    )
+
+
 def lumped(passes: GraphPasses, rate: Array) -> PromptQueue:
     """The chain of passes without prompts, with held ones and with ones beyond; it knows no `load` or `growth`.
 
     Args:
         rate: lambda, prompts that arrive [requests/s].
     """
-    new, decode_s = passes.new_tokens, passes.decode_s
-    verified = passes.engine.speculation.verified_tokens
+    new, decode_s, stack = passes.new_tokens, passes.decode_s, passes.engine.stack
     most = passes.room / new
-    least = np.maximum((passes.engine.stack.held_tokens - passes.sequences * verified) / new, 0.0)
+    least = np.maximum(stack.held_tokens - passes.sequences * passes.engine.speculation.verified_tokens, 0.0) / new
     counts = range(1, int(min(float(np.max(least)) + 4.0, PROMPTS)) + 1)
     chances = [1.0 - passes.beyond(float(count)) for count in counts]
     shape = np.broadcast_shapes(np.shape(rate), np.shape(decode_s), np.shape(passes.kernels_s))
-    in_held, in_beyond = np.ones(shape), np.broadcast_to(np.floor(least) + 1.0, shape)
-    held_s, beyond_s = passes.pass_s(in_held, held=True), passes.pass_s(in_beyond, held=False)
-    for turn in range(_ROUNDS + 1):
-        coming = np.stack(np.broadcast_arrays(rate * decode_s, rate * held_s, rate * beyond_s))
-        none = np.exp(-coming)
-        some, ones, squares = np.zeros(coming.shape), np.zeros(coming.shape), np.zeros(coming.shape)
-        term = none
-        for count, chance in zip(counts, chances, strict=True):
-            term = term * coming / count
-            inside = term * chance
-            some, ones, squares = some + inside, ones + count * inside, squares + count * count * inside
-        over = np.maximum(1.0 - none - some, 0.0)
-        (_, h0, b0), (n1, _, b1), (n2, h2, b2) = ((none[i], some[i], over[i]) for i in range(3))
-        shares = np.stack([n1 * n2 + n1 * h2 + b1 * n2, h0 * h2 + h0 * n2 + b0 * h2, b0 * b1 + b0 * n1 + h0 * b1])
-        shares = shares / shares.sum(axis=0)
-        of_held = np.maximum((shares * some).sum(axis=0), 1e-30)
-        of_beyond = np.maximum((shares * over).sum(axis=0), 1e-30)
-        in_held = np.clip((shares * ones).sum(axis=0) / of_held, 1.0, most)
-        in_beyond = np.clip((shares * np.maximum(coming - ones, 0.0)).sum(axis=0) / of_beyond, 1.0, most)
-        if turn == _ROUNDS:
-            break
-        held_s = passes.pass_s(in_held, held=True)
-        found_s = passes.pass_s(in_beyond, held=False)
-        again = np.clip(rate * passes.kernels_s_per_prompt * passes.engine.stack.prefill_slowdown * b2, 0.0, 0.9)
-        beyond_s = np.maximum(beyond_s + (found_s - beyond_s) / (1.0 - again), 0.5 * found_s)
-    none_share, held_share, beyond_share = shares
-    square_held = np.maximum((shares * squares).sum(axis=0) / of_held - in_held**2, 0.0)
-    square_beyond = (shares * np.maximum(coming + coming**2 - squares, 0.0)).sum(axis=0) / of_beyond
-    square_beyond = np.maximum(square_beyond - in_beyond**2, 0.0)
-    held_slope = passes.pass_s(in_held + 0.5, held=True) - passes.pass_s(in_held - 0.5, held=True)
-    beyond_slope = passes.pass_s(in_beyond + 0.5, held=False) - passes.pass_s(in_beyond - 0.5, held=False)
-    mean_s = none_share * decode_s + held_share * held_s + beyond_share * beyond_s
-    square = (
-        none_share * decode_s**2
-        + held_share * (held_s**2 + held_slope**2 * square_held)
-        + beyond_share * (beyond_s**2 + beyond_slope**2 * square_beyond)
+    held_s = passes.pass_s(np.ones(shape), held=True)
+    beyond_s = passes.pass_s(np.broadcast_to(np.floor(least) + 1.0, shape), held=False)
+    for _ in range(_ROUNDS):
+        found = _kinds(_coming(rate, decode_s, held_s, beyond_s), chances, most)
+        held_s = passes.pass_s(found.in_held, held=True)
+        found_s = passes.pass_s(found.in_beyond, held=False)
+        feedback = np.clip(rate * passes.kernels_s_per_prompt * stack.prefill_slowdown * found.again, 0.0, 0.9)
+        beyond_s = np.maximum(beyond_s + (found_s - beyond_s) / (1.0 - feedback), 0.5 * found_s)
+    found = _kinds(_coming(rate, decode_s, held_s, beyond_s), chances, most)
+    of_held_s, of_beyond_s = (
+        passes.pass_s(mean + 0.5, held=held) - passes.pass_s(mean - 0.5, held=held)
+        for mean, held in ((found.in_held, True), (found.in_beyond, False))
     )
-    prompts = held_share * in_held + beyond_share * in_beyond
+    held_noise, beyond_noise = of_held_s * found.held_variance, of_beyond_s * found.beyond_variance
+    mean_s = found.none * decode_s + found.held * held_s + found.beyond * beyond_s
+    square = (
+        found.none * decode_s**2
+        + found.held * (held_s**2 + of_held_s * held_noise)
+        + found.beyond * (beyond_s**2 + of_beyond_s * beyond_noise)
+    )
     with_prompt_s = (
-        held_share * (in_held * held_s + held_slope * square_held)
-        + beyond_share * (in_beyond * beyond_s + beyond_slope * square_beyond)
-    ) / prompts
-    stays = b2 - (none_share * b0 + held_share * b1) / np.maximum(none_share + held_share, 1e-30)
-    again = np.clip(rate * (held_share * held_slope + beyond_share * beyond_slope), 0.0, 0.98)
+        found.held * (found.in_held * held_s + held_noise) + found.beyond * (found.in_beyond * beyond_s + beyond_noise)
+    ) / (found.held * found.in_held + found.beyond * found.in_beyond)
+    some = found.held + found.beyond
+    stays = np.maximum(found.again - found.anew, rate * (found.held * of_held_s + found.beyond * of_beyond_s))
     return PromptQueue(
         pass_s=mean_s,
-        prompt_pass_s=(held_share * held_s + beyond_share * beyond_s) / (held_share + beyond_share),
-        some=held_share + beyond_share,
+        prompt_pass_s=(found.held * held_s + found.beyond * beyond_s) / some,
+        some=some,
         prompt_tokens=rate * new * mean_s,
         wait_s=square / (2.0 * mean_s) + with_prompt_s,
         backlog=rate * new * mean_s,
         left_behind=rate * new * with_prompt_s,
         load=np.zeros(shape),
-        settling=1.0 / (1.0 - np.clip(np.maximum(stays, again), 0.0, 0.98)),
+        settling=1.0 / (1.0 - np.clip(stays, 0.0, 0.98)),
         growth=np.ones(shape),
     )
+
+
+def _coming(rate: Array, *pass_s: Array) -> Array:
+    """Prompts that arrive in each kind of pass, (3, ...) [prompts]."""
+    return np.stack(np.broadcast_arrays(*(rate * seconds for seconds in pass_s)))
