@@ -20,7 +20,7 @@ from worker import Clock, answer_commands
 FLOAT32, FLOAT16 = 0, 1  # numbers of ggml's types
 
 
-def add_vocabulary(writer: gguf.GGUFWriter, size: int) -> None:
+def _add_vocabulary(writer: gguf.GGUFWriter, size: int) -> None:
     """A word for each id, so that a server has a text to send."""
     special = ["<unk>", "<s>", "</s>"]
     single = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -52,7 +52,7 @@ def write_model(path: Path, shape: dict[str, int], dtype: str, context_len: int,
     writer.add_rope_dimension_count(shape["head_dim"])
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_vocab_size(shape["vocab_size"])
-    add_vocabulary(writer, shape["vocab_size"])
+    _add_vocabulary(writer, shape["vocab_size"])
 
     def add(name: str, outputs: int, inputs: int) -> None:
         weights = random.standard_normal((outputs, inputs), dtype=np.float32) / np.float32(np.sqrt(inputs))
