@@ -12,8 +12,8 @@ from rackline.cli.main import run
 from rackline.errors import InputError
 from rackline.hardware import cluster, wall_w
 from rackline.search.least_energy import capped, caps_of, least_energy
-from rackline.search.plan import plan
-from rackline.search.space import SearchSpace
+from rackline.search.plan import plan, space_of
+from rackline.search.space import Constraints, SearchSpace
 from rackline.serving.energy import Power
 from rackline.serving.fleet import Part, Traffic, fleet
 from rackline.serving.workload import Workload
@@ -104,7 +104,11 @@ def test_the_least_energy_is_the_least_of_the_caps_that_were_tried() -> None:
     on = cluster("dgx-h100").with_num_chips(1)
     MODEL, WORK, NUMBERS = model("llama-3.1-8b"), Workload(input_len=500.0, output_len=100.0), calibration("vllm", H100)
     space = SearchSpace(layouts=[parse_layout("tp=1", MODEL)], precisions=[precision("bf16", MODEL, H100)])
-    found, tried = least_energy(on, space, search)
+
+    def space_on(on: object, among: SearchSpace) -> object:
+        return space_of(MODEL, on, WORK, calibration=NUMBERS, limits=Constraints(), among=among)
+
+    found, tried = least_energy(on, space, Constraints(), search, space_on)
     joules = [one.joules_per_output_token for one in tried]
     assert [one.cap_w for one in tried] == list(caps_of(on))
     assert tried[0].cap_w is None
