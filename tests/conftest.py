@@ -8,6 +8,8 @@ from collections import Counter
 import pytest
 from hypothesis import settings
 
+from rackline.processes import usable_cores
+
 # No test leaves this machine: the Hub is a closed port of loopback, unless a test serves one.
 os.environ["HF_ENDPOINT"] = "http://127.0.0.1:1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
@@ -22,6 +24,15 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 # A loaded 2-core machine breaks hypothesis's 200 ms deadline without any fault in the code.
 settings.register_profile("rackline", deadline=None, max_examples=60, print_blob=True)
 settings.load_profile("rackline")
+
+
+_MOST_WORKERS = 4  # each collects all tests and may hold 2 GB of the lab's arrays
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """The whole suite runs on the cores that there are; named files and tests run in this process."""
+    whole = config.args == config.getini("testpaths")
+    return min(usable_cores(), _MOST_WORKERS) if whole else 0
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

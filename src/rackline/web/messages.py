@@ -48,6 +48,19 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The answer by estimates, ahead of one that is simulated.
+
+    Args:
+        number: of the task.
+        body: its JSON.
+    """
+
+    number: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """The end of a task.
 
@@ -66,5 +79,6 @@ class Reply:
     resident_bytes: float = 0.0
 
 
-Tell = Callable[[Progress], None]
-"""Takes how far an answer is."""
+News = Progress | Estimate
+Tell = Callable[[News], None]
+"""Takes how far an answer is, and what it is by estimates."""

@@ -21,7 +21,8 @@ _ABOUT = (
     "One endpoint for each question of rackline: options in, the JSON of `--json` out, in SI units. Quantities may be "
     "texts with a unit, such as 30ms, 4k or 141GB. `POST` takes the options as JSON, `GET` as flat texts. Files of "
     "your own are sent along under `uploads` and named in place of a catalogue name. With `Accept: text/event-stream`, "
-    "progress is told as it comes (`progress` events), then one `answer` or `problem` event. Closing the connection "
+    "progress is told as it comes (`progress` events), a plan's view by estimates before the best is simulated "
+    "(`estimate`), then one `answer` or `problem` event. Closing the connection "
     "stops the work."
 )
 _BAD_INPUT = ("what", "given", "allowed", "where", "nearest")
@@ -140,6 +141,11 @@ def _view(answer: Schema) -> Schema:
             "type": "object",
             "additionalProperties": {"type": "object"},
             "description": "Vega-Lite by kind, without `config`",
+        },
+        "documents": {
+            "type": "object",
+            "additionalProperties": text,
+            "description": "to be copied, such as launch commands and manifests, by title",
         },
         "command": text,
         "python": text,

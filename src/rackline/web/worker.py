@@ -15,10 +15,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
+from typing import Any
 
 from rackline.api.watch import Computed, Counted, Served, Watch
 from rackline.errors import HubError, InputError, RacklineError
-from rackline.web.messages import Progress, Reply, Task
+from rackline.web.messages import Estimate, News, Progress, Reply, Task
 from rackline.web.problem import ProblemError, problem, problem_of
 from rackline.web.sandbox import Sandbox
 
@@ -100,7 +101,7 @@ class Worker:
             self._current = None
             raise CancelledError
 
-    def _tell(self, message: Progress) -> None:
+    def _tell(self, message: News) -> None:
         """Send a whole message; an interruption waits until it is sent."""
         self._sending = True
         self._pipe.send(message)
@@ -172,12 +173,15 @@ def _problem(error: Exception) -> ProblemError:
     return problem("failed", f"{type(error).__name__}, an error of rackline: the log of the server has it")
 
 
-def _body(task: Task, watch: Watch) -> bytes:
-    from rackline.web.forms import openapi_body, question_body
+def _body(task: Task, watch: WireWatch) -> bytes:
+    from rackline.web.forms import estimate_body, openapi_body, question_body
 
     if task.form == "openapi":
         return openapi_body()
-    return question_body(task.question, watch, view=task.form == "view", figures=task.figures)
+    is_view = task.form == "view"
+    if is_view:
+        watch.written = lambda result: estimate_body(task.question, result, watch, task.figures)
+    return question_body(task.question, watch, view=is_view, figures=task.figures)
 
 
 class WireWatch(Watch):
@@ -186,13 +190,23 @@ class WireWatch(Watch):
     Args:
         tell: sends a message.
         number: of the task.
+
+    Attributes:
+        written: writes a result by estimates; None where nobody looks at it.
     """
 
-    def __init__(self, tell: Callable[[Progress], None], number: int) -> None:
+    def __init__(self, tell: Callable[[News], None], number: int) -> None:
         super().__init__()
+        self.written: Callable[[Any], bytes] | None = None
         self._send = tell
         self._number = number
         self._told_s = -1.0
+
+    def estimated(self, result: Any) -> None:
+        """Send the result, and say what follows."""
+        if self.written is not None:
+            self._send(Estimate(number=self._number, body=self.written(result)))
+            self._send(Progress(number=self._number, what="simulating the best"))
 
     def moving(self, what: str) -> AbstractContextManager[None]:
         """Say what begins."""
