@@ -138,6 +138,8 @@ def ranked_by_energy(
     """
     best: dict[tuple[int, int], tuple[float, int, int]] = {}  # (layout, precision) → (joules, mode, batch)
     numbering = Numbering(len(space.modes), len(options), len(space.batches))
+    machine_w = wall_w(space.cluster, 0.0)
+    plug = wall_w(space.cluster, 1.0) - machine_w  # watts at the plug for one of the chip
     idle_w = wall_w(space.cluster, float(drawn_w(space.cluster.chip, 0.0, 1.0)))
     for part in space.parts():
         layouts = len(part.space.grid)
@@ -157,7 +159,7 @@ def ranked_by_energy(
             at = block.where[wanted]
             with np.errstate(invalid="ignore", divide="ignore"):
                 chip_w = drawn_w(space.cluster.chip, kernels.ravel()[at] * points.rate, 1.0)
-                joules = wall_w(space.cluster, chip_w) / points.rate
+                joules = (machine_w + plug * chip_w) / points.rate
             good = points.serves & points.meets(limits) & np.isfinite(joules)
             for index in np.flatnonzero(good)[np.argsort(joules[good])].tolist():
                 key = (part.start + int(at[index]) // len(space.batches), part.label)
