@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
-import signal
-import subprocess
 import sys
 import time
 from collections import Counter
 from typing import Any
 
 import httpx
+from web_started import started
 
-_ADDRESS = re.compile(r"rackline web: (http://\S+/)")
 _HANGS_AFTER_S = 120.0
 # questions whose random answers take minutes are asked less often
 _HEAVY = ("plan", "simulate", "train", "price", "compare", "validate", "calibrate", "ask")
@@ -101,18 +98,8 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    command = [sys.executable, "-m", "rackline", "web", "--port", "0", "--no-browser", "--workers", "2"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    if process.stderr is None:
-        raise RuntimeError("no pipe")
-    match = _ADDRESS.search(process.stderr.readline())
-    if match is None:
-        raise RuntimeError("the server did not start")
-    try:
-        found = fuzz(match[1], given.cases, given.seed)
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(30)
+    with started(2) as (address, _):
+        found = fuzz(address, given.cases, given.seed)
     print(json.dumps(found, indent=2))
     return 1 if found["num_failures"] else 0
 

@@ -12,10 +12,7 @@ import argparse
 import asyncio
 import json
 import random
-import re
 import resource
-import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -23,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from web_started import started
 
-_ADDRESS = re.compile(r"rackline web: (http://\S+/)")
 MODELS = ("llama-3.1-8b", "llama-3.1-70b", "qwen3-32b", "gpt-oss-120b")
 
 
@@ -115,26 +112,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--clients", type=int, default=200)
-    parser.add_argument("--workers", default="2")
+    parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
-    command = [sys.executable, "-m", "rackline", "web", "--port", "0", "--no-browser", "--workers", given.workers]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    if process.stderr is None:
-        raise RuntimeError("no pipe")
-    match = _ADDRESS.search(process.stderr.readline())
-    if match is None:
-        raise RuntimeError("the server did not start")
-    try:
+    with started(given.workers) as (address, pid):
         first = {"model": MODELS[0], "on": "dgx-h200", "batch": 1, "context": 1000}
         for _ in range(4):
-            httpx.post(f"{match[1]}api/v1/explain", json=first, timeout=120).raise_for_status()
+            httpx.post(f"{address}api/v1/explain", json=first, timeout=120).raise_for_status()
             first["batch"] += 1
-        found = asyncio.run(load(match[1], process.pid, given.clients, given.seconds))
-        usage = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        found = asyncio.run(load(address, pid, given.clients, given.seconds))
+        usage = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         found["server_cpu_s"] = round((int(usage[11]) + int(usage[12])) / 100, 2)
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(30)
     print(json.dumps(found, indent=2))
     errors = {key for key in found["answers"] if not key.endswith((" 200", " 429"))}
     return 1 if errors else 0

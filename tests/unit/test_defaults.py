@@ -10,7 +10,7 @@ import pytest
 import rackline as rl
 from rackline.api.resolve import resolve_on
 from rackline.api.watch import Watch
-from rackline.arch import AnyModel, model
+from rackline.arch import AnyModel, Model, model
 from rackline.catalog import cluster_record, measured_stacks, names
 from rackline.catalog.index import usual_machine
 from rackline.errors import UnknownNameError
@@ -35,6 +35,18 @@ def test_the_stack_is_the_same_whatever_is_asked(name: str, place: str) -> None:
     assert found.second != found.name
     for other in (on.with_num_chips(1), on.with_num_chips(4), replace(on, rented_chips=1, usd_per_chip_hour=9.0)):
         assert usual_stack(model(name), other) == found
+
+
+def test_a_remembered_stack_belongs_to_values_not_to_names() -> None:
+    known, on = model("deepseek-v3"), cluster("dgx-b200")
+    assert isinstance(known, Model)
+    thinner = replace(known, layer_groups=tuple(replace(one, count=1) for one in known.layer_groups))
+    slower = replace(on, chip=replace(on.chip, hbm_bytes_per_s=on.chip.hbm_bytes_per_s / 4))
+    first = usual_stack(known, on)
+    ratios = {usual_stack(one, place).ratio for one in (known, thinner) for place in (on, slower)}
+    assert len(ratios) == 4
+    assert usual_stack(known, on) == first
+    assert usual_stack(known, on) is usual_stack(known, replace(on, usd_per_chip_hour=1.0))
 
 
 def test_a_stack_is_one_with_kernels_measured_on_the_chip_and_rules_of_its_own() -> None:

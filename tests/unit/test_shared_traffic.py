@@ -12,7 +12,7 @@ import pytest
 import rackline as rl
 from rackline.api.compare_question import CompareQuestion
 from rackline.api.plan_question import PlanQuestion
-from rackline.api.price import PriceQuestion
+from rackline.api.price_question import PriceQuestion
 from rackline.api.question import options
 from rackline.api.simulate_question import SimulateQuestion
 from rackline.errors import InputError

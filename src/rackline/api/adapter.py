@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rackline.api.media import MediaQuestion
-from rackline.api.option import Quantity, count, option, whole
+from rackline.api.option import Quantity, count, option, si, whole
 from rackline.errors import CatalogError, ConfigError, HubError, InputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -31,10 +31,43 @@ class AdapterQuestion(MediaQuestion):
     adapters: Quantity = field(
         default="1",
         metadata=whole(
-            "number of adapters of this shape in memory; each request uses one of them, all alike",
+            "number of adapters of this shape, of which each request uses one; all are in memory unless "
+            "`resident_adapters` says how many",
             group="Model by name",
         ),
     )
+    resident_adapters: Quantity | None = field(
+        default=None,
+        metadata=whole(
+            "adapters that memory holds at a time; the others are transferred from the host when a request needs them, "
+            "in place of the least recently used",
+            group="Model by name",
+        ),
+    )
+    adapter_popularity: Quantity = field(
+        default="0",
+        metadata=option(
+            "count",
+            "how requests choose adapters: exponent of Zipf's law, 0 for all alike, 1 for shares of 1, 1/2, 1/3, ...",
+            unit="1",
+            zero=True,
+            maximum=5.0,
+            group="Model by name",
+        ),
+    )
+    adapter_link: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "rate",
+            "bandwidth of an adapter's transfer from the host, per chip; by default that of the chip's PCIe or "
+            "superchip link",
+            unit="B/s",
+            group="Model by name",
+        ),
+    )
+
+
+_OF_SEVERAL = ("resident_adapters", "adapter_popularity", "adapter_link")
 
 
 def with_adapter(model: AnyModel, question: AdapterQuestion, watch: Watch) -> AnyModel:
@@ -44,11 +77,19 @@ def with_adapter(model: AnyModel, question: AdapterQuestion, watch: Watch) -> An
         InputError: an aggregate model.
         ConfigError, HubError: the adapter cannot be read, or changes modules that the model does not have.
     """
-    number = count(question.adapters) or 1
+    number, resident = count(question.adapters) or 1, count(question.resident_adapters)
+    changed = question.changed()
     if question.adapter is None:
-        if number > 1:
-            raise InputError(what="adapters", given=number, allowed="only with `adapter`, which says their shape")
+        for name in ("adapters", *_OF_SEVERAL):
+            if name in changed:
+                raise InputError(what=name, given=changed[name], allowed="only with `adapter`, which says their shape")
         return model
+    if number == 1:
+        for name in _OF_SEVERAL:
+            if name in changed:
+                raise InputError(what=name, given=changed[name], allowed="only with `adapters`, of several")
+    if resident is not None and resident > number:
+        raise InputError(what="resident_adapters", given=resident, allowed=f"up to {number}, all adapters")
     from rackline.arch import Model, apply_adapter
     from rackline.hub import read_adapter
 
@@ -61,7 +102,14 @@ def with_adapter(model: AnyModel, question: AdapterQuestion, watch: Watch) -> An
     if number > 1 and built.adapter is not None:
         if any(module.copies > 1 for module in built.adapter.modules):
             raise InputError(what="adapters", given=number, allowed="1 where experts have adapters")
-        built = replace(built, adapter=replace(built.adapter, resident=number))
+        several = replace(
+            built.adapter,
+            number=number,
+            resident=resident or number,
+            popularity=si(question.adapter_popularity),
+            link_bytes_per_s=si(question.adapter_link),
+        )
+        built = replace(built, adapter=several)
     watch.adapter = built.adapter
     return built
 

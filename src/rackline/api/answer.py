@@ -167,6 +167,10 @@ def _no_notes(answer: Any) -> tuple[str, ...]:
     return ()
 
 
+def _no_documents(answer: Any) -> Mapping[str, str]:
+    return {}
+
+
 def _zero(answer: Any) -> int:
     return 0
 
@@ -188,6 +192,7 @@ class Verb(Generic[Q, R]):
         data: what is written as JSON; the result by default.
         figures: draw the answer, by kind, the usual one first.
         files: what a command can write beside the answer, by the names of the flags.
+        documents: texts to be copied from a page, by title.
         notes: lines for standard error.
         status: exit status of the command that has printed its answer.
         refuse: refuses outputs (by name) that the question does not have, before any work is done.
@@ -203,6 +208,7 @@ class Verb(Generic[Q, R]):
         default_factory=dict[str, Callable[[Answer[Q, R]], "Figure"]]
     )
     files: Mapping[str, SideFile] = field(default_factory=dict[str, SideFile])
+    documents: Callable[[Answer[Q, R]], Mapping[str, str]] = _no_documents
     notes: Callable[[Answer[Q, R]], Iterable[str]] = _no_notes
     status: Callable[[Answer[Q, R]], int] = _zero
     refuse: Callable[[Q, frozenset[str]], None] = _refuse_nothing
@@ -225,6 +231,7 @@ def asks(
     data: Callable[[Answer[Q, R]], Any] = _result,
     figures: Mapping[str, Callable[[Answer[Q, R]], Figure]] | None = None,
     files: Mapping[str, SideFile] | None = None,
+    documents: Callable[[Answer[Q, R]], Mapping[str, str]] = _no_documents,
     notes: Callable[[Answer[Q, R]], Iterable[str]] = _no_notes,
     status: Callable[[Answer[Q, R]], int] = _zero,
     refuse: Callable[[Q, frozenset[str]], None] = _refuse_nothing,
@@ -233,7 +240,7 @@ def asks(
 
     Args:
         question: the class of the question.
-        text, summary, rows, data, figures, files, notes, status, refuse: as in `Verb`.
+        text, summary, rows, data, figures, files, documents, notes, status, refuse: as in `Verb`.
 
     Returns:
         A decorator for a function of the question and a watch.
@@ -258,6 +265,7 @@ def asks(
             data=data,
             figures=figures or {},
             files=files or {},
+            documents=documents,
             notes=notes,
             status=status,
             refuse=refuse,
@@ -317,11 +325,15 @@ def answer_of(question: Q, solve: Callable[[Q, Watch], R], watch: Watch | None =
     """Answer a question with the function that solves it."""
     start = time.perf_counter()
     watch = watch or Watch()
-    result = solve(question, watch)
+    return noted(question, solve(question, watch), watch, time.perf_counter() - start)
+
+
+def noted(question: Q, result: R, watch: Watch, elapsed_s: float) -> Answer[Q, R]:
+    """A result with what was noted on the way to it."""
     return Answer(
         question=question,
         result=result,
-        elapsed_s=time.perf_counter() - start,
+        elapsed_s=elapsed_s,
         origins=tuple(watch.origins),
         warnings=tuple(watch.warnings),
         defaults=tuple(watch.defaults),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rackline.api.plan_question import PlanQuestion
-    from rackline.api.price import PriceQuestion
+    from rackline.api.price_question import PriceQuestion
     from rackline.api.selling import SearchedWays
     from rackline.api.watch import Watch
     from rackline.pricing import Offered

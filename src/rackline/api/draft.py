@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from rackline.api.media import MediaQuestion
+from rackline.api.adapter import AdapterQuestion
 from rackline.api.option import option
 from rackline.api.resolve import lookup_of
 from rackline.errors import InputError
@@ -18,7 +18,7 @@ _LIKE = 0.02  # relative difference of vocabularies that are one tokenizer's, pa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DraftQuestion(MediaQuestion):
+class DraftQuestion(AdapterQuestion):
     """A question whose tokens may be drafted by another model."""
 
     draft: str | None = field(

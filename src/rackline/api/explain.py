@@ -257,18 +257,13 @@ class _Pass:
 
     def smallest(self, start: Deployment, server: ServerMemory) -> tuple[Layout, str]:
         """The layout of the fewest chips that holds the batch, the fastest of those; how it was chosen."""
-        from rackline.serving.capacity import capacity
+        from rackline.serving.capacity import held
 
-        found = capacity(
-            start.model,
-            start.cluster,
-            start.precision,
-            context_len=max(self.context_len, self.new_tokens),
-            server=server,
-        )
-        holding = [row.layout for row in found.rows if row.max_concurrency >= max(self.sequences, 1)]
+        context_len = max(self.context_len, self.new_tokens)
+        found = held(start.model, start.cluster, start.precision, context_len=context_len, server=server)
+        holding = [one.layout for one in found if one.max_concurrency >= max(self.sequences, 1)]
         if not holding:
-            roomiest = max(found.rows, key=lambda row: (row.max_concurrency, row.kv_room_bytes))
+            roomiest = max(found, key=lambda one: (one.max_concurrency, one.kv_room_bytes))
             return roomiest.layout, "none holds the batch; this one holds the most"
         chips = min(layout.chips_per_replica for layout in holding)
         equal = [layout for layout in holding if layout.chips_per_replica == chips]

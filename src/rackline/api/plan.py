@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,10 +13,11 @@ from rackline.api.option import si, texts
 from rackline.api.plan_parts import PlanInputs, plan_inputs
 from rackline.api.plan_question import PlanQuestion
 from rackline.api.resolve import named
-from rackline.api.starting import LAUNCH_AS, Starting, write_manifests_of
+from rackline.api.starting import KINDS, LAUNCH_AS, Starting, manifests_of
 from rackline.api.uses import Use, use_lines, with_use
 from rackline.api.watch import Watch
 from rackline.errors import InputError
+from rackline.files import write_text
 
 if TYPE_CHECKING:
     from rackline.hardware import Cluster
@@ -252,16 +254,44 @@ def _figure(answer: Answered) -> Figure:
 def _rejected(answer: Answered) -> Figure:
     from rackline.report.plan_figure import rejected_figure
 
-    found = answer.result
-    if isinstance(found, WhatIf):
-        raise InputError(what="plot_kind", given="rejected", allowed="front, for one plan", nearest="front")
-    return rejected_figure(found.plan)
+    return rejected_figure(_one(answer, "rejected"))
+
+
+def _step(answer: Answered) -> Figure:
+    from rackline.report.plan_figure import step_figure
+
+    return step_figure(_one(answer, "step"))
+
+
+def _one(answer: Answered, kind: str) -> Plan:
+    """The plan of an answer.
+
+    Raises:
+        InputError: there are several.
+    """
+    if isinstance(answer.result, WhatIf):
+        raise InputError(what="plot_kind", given=kind, allowed="front, for several plans", nearest="front")
+    return answer.result.plan
 
 
 def _write_manifests(answer: Answered, path: Path, kind: str) -> None:
     starting = answer.result.starting if isinstance(answer.result, Planned) else None
     if starting is not None:
-        write_manifests_of(starting, kind, path)
+        write_text(path, manifests_of(starting, kind), what="launch_as")
+
+
+def _documents(answer: Answered) -> Mapping[str, str]:
+    """How the answer is launched."""
+    from rackline.report.launch_report import commands_text
+
+    starting = answer.result.starting if isinstance(answer.result, Planned) else None
+    if starting is None or starting.plan.best is None:
+        return {}
+    found = {"launch command": commands_text(starting.commands(leftover=True))}
+    for kind in KINDS:
+        with contextlib.suppress(InputError):  # what one of them cannot express is said where it is asked for
+            found[f"{kind} manifest"] = manifests_of(starting, kind)
+    return found
 
 
 def _refuse(question: PlanQuestion, outputs: frozenset[str]) -> None:
@@ -275,7 +305,8 @@ def _refuse(question: PlanQuestion, outputs: frozenset[str]) -> None:
     summary=_summary,
     rows=_rows,
     data=_data,
-    figures={"front": _figure, "rejected": _rejected},
+    figures={"front": _figure, "rejected": _rejected, "step": _step},
+    documents=_documents,
     files={"launch_as": SideFile(option=LAUNCH_AS, write=_write_manifests)},
     refuse=_refuse,
 )
@@ -301,7 +332,7 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
         if question.objective == "joules":
             found, caps = least_energy_of(asked)
         else:
-            found = searched(asked)
+            found = searched(asked, tell_estimate=lambda plan: watch.estimated(Planned(plan=plan, use=use)))
 
     from rackline.search.attention_ffn import plan_split
     from rackline.search.fleet import plan_fleet
@@ -327,13 +358,19 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
 
 
 def searched(
-    asked: PlanInputs, cluster: Cluster | None = None, space: SearchSpace | None = None, *, served: bool = True
+    asked: PlanInputs,
+    cluster: Cluster | None = None,
+    space: SearchSpace | None = None,
+    *,
+    served: bool = True,
+    tell_estimate: Callable[[Plan], None] | None = None,
 ) -> Plan:
     """The plan of a question.
 
     Args:
         cluster, space: instead of the question's.
         served: whether the best is simulated.
+        tell_estimate: is given the plan by estimates, before the best is simulated.
     """
     from rackline.search import plan as search_plan
 
@@ -347,15 +384,30 @@ def searched(
         routing=asked.resolved.routing,
         prefill=asked.prefill,
         served=served,
+        tell_estimate=tell_estimate,
     )
 
 
 def least_energy_of(asked: PlanInputs) -> tuple[Plan, tuple[Tried, ...]]:
     """The plan of a question with the least energy of an output token, and the power caps that were tried."""
     from rackline.search.least_energy import least_energy
+    from rackline.search.plan import space_of
 
+    one = asked.resolved
     return least_energy(
-        asked.resolved.cluster, asked.space, lambda on, space, served: searched(asked, on, space, served=served)
+        one.cluster,
+        asked.space,
+        asked.limits,
+        lambda on, space, served: searched(asked, on, space, served=served),
+        lambda on, among: space_of(
+            one.model,
+            on,
+            asked.workload,
+            calibration=one.calibration,
+            limits=asked.limits,
+            among=among,
+            routing=one.routing,
+        ),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from rackline.api.adapter import with_adapter
 from rackline.api.draft import with_draft
 from rackline.api.lengths import mixture_of_file, mixture_of_trace
 from rackline.api.media import media_of, media_tokens, with_media
@@ -139,6 +140,7 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     media = media_of(question, watch)
     workload = workload_of(question, media_tokens(media))
     model = with_draft(with_media(model, media, workload.input_len), question, question.speculate, watch)
+    model = with_adapter(model, question, watch)
     check_context(model, workload.longest_context, watch)
     other = _prefill_pool(question)
     engine, version = engine_of(question.launch or "auto")

@@ -11,7 +11,7 @@ from rackline.errors import InputError
 from rackline.units import parse_per_second
 
 if TYPE_CHECKING:
-    from rackline.api.tiers import TiersQuestion
+    from rackline.api.tiers_question import TiersQuestion
     from rackline.pricing.prefixes import Repeats
     from rackline.simulation.reuse import Reuse
 

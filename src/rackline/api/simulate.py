@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from rackline.api.adapter import with_adapter
 from rackline.api.answer import Answer, SideFile, asks
 from rackline.api.draft import with_draft
 from rackline.api.media import media_of, media_tokens, with_media
-from rackline.api.option import Option, texts
+from rackline.api.option import Option, count, texts
 from rackline.api.resolve import check_context, named
 from rackline.api.server import Server, other_server, server_of
 from rackline.api.simulate_question import SimulateQuestion
@@ -24,8 +25,9 @@ from rackline.files import write_text
 _TIMES: tuple[tuple[Literal["ttft_s", "tpot_s"], str], ...] = (("ttft_s", "TTFT"), ("tpot_s", "TPOT"))
 
 if TYPE_CHECKING:
+    from rackline.arch import AnyModel
     from rackline.report.figure import Figure
-    from rackline.search.energy import RunEnergy
+    from rackline.search.choice import Energy
     from rackline.search.rate_capacity import RateCapacity
     from rackline.simulation import Requests, Result, Slo
     from rackline.simulation.metrics import RunData
@@ -55,8 +57,8 @@ class Run:
         return self.result.summary(self.slo, self.server.costs(self.result))
 
     @property
-    def energy(self) -> RunEnergy | None:
-        """Power and energy; None for separate pools, and where nothing is known of the chips' power."""
+    def energy(self) -> Energy | None:
+        """Power and energy; None where nothing is known of the chips' power."""
         return self.server.energy(self.result)
 
 
@@ -302,7 +304,8 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
     media = media_of(question, watch)
     traffic = requests_of(question, media_tokens(media))
     model = with_media(model, media, encoded_over(question, traffic, media_tokens(media)))
-    model = with_draft(model, question, question.speculate, watch)
+    model = with_adapter(with_draft(model, question, question.speculate, watch), question, watch)
+    traffic = _with_adapters(question, traffic, model)
     longest = int((traffic.input_len + traffic.output_len).max())
     check_context(model, float(longest), watch)
     asked_for = {ASKED: (question, cluster)}
@@ -326,6 +329,21 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
         if result.interrupted:
             break
     return Simulated(requests=traffic, runs=runs, use=use)
+
+
+def _with_adapters(question: SimulateQuestion, traffic: Requests, model: AnyModel) -> Requests:
+    """The requests with the adapters that they choose.
+
+    Raises:
+        InputError: several adapters and a cache of prefixes, which those of different adapters do not share.
+    """
+    from rackline.arch import Model
+    from rackline.simulation.resident_adapters import with_chosen_adapters
+
+    adapter = model.adapter if isinstance(model, Model) else None
+    if adapter is not None and adapter.number > 1 and (question.prefix_caching or question.tier or question.cache_ttl):
+        raise InputError(what="adapters", given=adapter.number, allowed="1 with a cache of prefixes")
+    return with_chosen_adapters(traffic, adapter, count(question.seed))
 
 
 def _sustained(server: Server, traffic: Requests, asked: Slo, skip_bad: bool, watch: Watch) -> Sustained:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rackline.api.option import Option
@@ -61,8 +60,8 @@ class Starting:
         )
 
 
-def write_manifests_of(starting: Starting, kind: str, path: Path) -> None:
-    """Write manifests of a plan's answer.
+def manifests_of(starting: Starting, kind: str) -> str:
+    """Manifests of a plan's answer as YAML.
 
     Args:
         kind: one of KINDS.
@@ -70,7 +69,7 @@ def write_manifests_of(starting: Starting, kind: str, path: Path) -> None:
     Raises:
         InputError: no answer, or one that cannot be expressed.
     """
-    from rackline.report.manifest_file import write_manifests
+    from rackline.report.manifest_file import manifest_text
     from rackline.search.dynamo import dynamo_manifests, engine_version
     from rackline.search.kubernetes import kubernetes_manifests, routing_note
 
@@ -101,4 +100,4 @@ def write_manifests_of(starting: Starting, kind: str, path: Path) -> None:
         "network devices (RDMA) and volumes that keep the weights are the cluster's own: add them to the pods",
     ]
     notes = [left, "" if of_dynamo else routing_note(commands)]
-    write_manifests(path, documents, [*about, *filter(None, notes)])
+    return manifest_text(documents, [*about, *filter(None, notes)])

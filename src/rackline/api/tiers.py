@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rackline.api import fields as shared
-from rackline.api import traffic_fields as traffic
 from rackline.api.answer import Answer, asks
-from rackline.api.model_question import ModelQuestion
-from rackline.api.option import MOST_SECONDS, Quantity, layout_text, numbers, option, si, tokens
+from rackline.api.option import layout_text, numbers, si
 from rackline.api.repeats import repeats_of
 from rackline.api.resolve import check_context, resolve
-from rackline.api.selling import CALIBRATION, MOST_MARGIN, costs_of, rent_of
+from rackline.api.selling import costs_of, rent_of
+from rackline.api.tiers_question import TiersQuestion
 from rackline.api.watch import Watch
 
 if TYPE_CHECKING:
-    from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Quantities, Settings
     from rackline.parallel import Deployment
     from rackline.pricing import CheapestSpan, KeepingCost
     from rackline.pricing.cache import HeldPrice, KeptLine
@@ -26,95 +24,7 @@ if TYPE_CHECKING:
     from rackline.report.figure import Figure
 
 _PLANNED_OUTPUT_LEN = 1000.0  # of the request for which the cheapest layout is looked for
-_TRAFFIC = "Traffic that repeats"
 USUAL_HOLDS_S = (300.0, 3600.0, 86400.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TiersQuestion(ModelQuestion):
-    """Where to keep the KV cache of a prompt: chip memory, host memory, CXL, flash, disk, or compute it again?"""
-
-    ask: ClassVar[str] = "tiers"
-
-    model: ModelLike = field(kw_only=False, metadata=shared.MODEL)
-    on: ClusterLike = field(metadata=shared.ON)
-    prompt: Quantity = field(
-        default="8k",
-        metadata=tokens("prompt tokens of the cache entry, such as 8k; of traffic, those of its mean prompt"),
-    )
-    hold_time: Quantities | None = field(
-        default=None,
-        metadata=option(
-            "seconds",
-            "holding time, such as 5min; may be repeated; by default 5 minutes, an hour and a day",
-            unit="s",
-            maximum=1e10,
-            several=True,
-            repeated=True,
-        ),
-    )
-    reuses: Quantity = field(
-        default="1",
-        metadata=option(
-            "count", "number of times it is loaded while it is held", unit="count", minimum=1.0, maximum=1e9
-        ),
-    )
-    max_load_time: Quantity | None = field(
-        default=None,
-        metadata=option(
-            "seconds",
-            "longest load time, such as 100ms; slower tiers are left out",
-            unit="s",
-            maximum=MOST_SECONDS,
-        ),
-    )
-    margin: Quantity = field(
-        default="30%",
-        metadata=option("fraction", "margin over cost of the prices shown", unit="1", maximum=MOST_MARGIN, zero=True),
-    )
-    utilisation: Quantity = field(
-        default="60%", metadata=option("fraction", "utilisation: share of chip-hours sold", unit="1")
-    )
-    trace: str | None = field(
-        default=None,
-        metadata=option(
-            "text", "recorded requests with hashes of their prefixes, such as Mooncake's traces", group=_TRAFFIC
-        ),
-    )
-    turns: Quantity | None = field(default=None, metadata=shared.within(traffic.TURNS, _TRAFFIC))
-    rate: Quantity | None = field(
-        default=None,
-        metadata=option("text", "with `turns`: conversations started per second", unit="1/s", group=_TRAFFIC),
-    )
-    input: Quantity | None = field(
-        default=None, metadata=tokens("with `turns`: mean tokens of a message", group=_TRAFFIC)
-    )
-    output: Quantity | None = field(
-        default=None, metadata=tokens("with `turns`: mean tokens of an answer", group=_TRAFFIC)
-    )
-    think_time: Quantity = field(default="1min", metadata=shared.within(shared.THINK_TIME, _TRAFFIC))
-    system_prompt: Quantity = field(default="0", metadata=shared.within(traffic.SYSTEM_PROMPT, _TRAFFIC))
-    tool_calls: Quantity | None = field(default=None, metadata=shared.within(traffic.TOOL_CALLS, _TRAFFIC))
-    tool_time: Quantity = field(default="0s", metadata=shared.within(traffic.TOOL_TIME, _TRAFFIC))
-    tool_output: Quantity | None = field(default=None, metadata=shared.within(traffic.TOOL_OUTPUT, _TRAFFIC))
-    session_lengths: str = field(default="geometric", metadata=shared.within(traffic.SESSION_LENGTHS, _TRAFFIC))
-    sheet: str | None = field(
-        default=None,
-        metadata=option(
-            "text",
-            "price sheet at which the same prompts are bought, such as claude-opus-4.6, by lifetime of its writes",
-            group=_TRAFFIC,
-        ),
-    )
-    layout: LayoutLike | None = field(
-        default=None,
-        metadata=option("text", "parallel layout such as tp=8; by default the cheapest for this prompt"),
-    )
-    precision: str = field(default="native", metadata=shared.PRECISION)
-    calibration: CalibrationLike = field(default="auto", metadata=CALIBRATION)
-    price: Quantity | None = field(default=None, metadata=shared.PRICE)
-    rent: str | None = field(default=None, metadata=shared.RENT)
-    set: Settings | None = field(default=None, metadata=shared.SET)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,8 +185,17 @@ def _kept_traffic(
     """What keeping the prefixes of the traffic costs."""
     from rackline.pricing import price_sheet
     from rackline.pricing.cache import RECOMPUTE
-    from rackline.pricing.prefixes import HeldBy, KeptPrefixes, best_lifetime, bought_lifetimes, lifetime_cost
+    from rackline.pricing.prefixes import (
+        HeldBy,
+        KeptPrefixes,
+        best_lifetime,
+        bought_lifetimes,
+        lifetime_cost,
+        staged_lifetime,
+    )
 
+    pairs = [(before, after) for before, after in itertools.pairwise(sorted(holds_s)) if before < after]
+    staged = (staged_lifetime(lines, repeats, prompt_len, times_s) for times_s in (*pairs, None))
     standard = None if question.sheet is None else price_sheet(question.sheet).standard
     return KeptPrefixes(
         name=name,
@@ -285,6 +204,7 @@ def _kept_traffic(
         computed_usd_per_mtok=next(line for line in lines if line.name == RECOMPUTE).retrieve_usd * 1e6 / prompt_len,
         lifetimes=tuple(lifetime_cost(lines, repeats, prompt_len, ttl_s) for ttl_s in holds_s),
         best=best_lifetime(lines, repeats, prompt_len),
+        staged=tuple(one for one in staged if one is not None),
         devices=tuple(
             HeldBy(tier=line.name, capacity_tokens=fits, hit_share=repeats.found_in(fits))
             for line in lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rackline.arch import AnyModel, AppliedAdapter, FoundModel, MediaPart, Origin
@@ -57,6 +57,9 @@ class Watch:
 
     def announces(self, what: str) -> None:
         """Say what is about to be done."""
+
+    def estimated(self, result: Any) -> None:
+        """Take the result by estimates, before it is simulated."""
 
     def moving(self, what: str) -> AbstractContextManager[None]:
         """Work of unknown length."""

@@ -1,10 +1,14 @@
-"""A low-rank adapter on a model: its modules, their parameters and what they add to a token."""
+"""A low-rank adapter on a model: its modules, their parameters, what they add to a token, and how many there are."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rackline.arch.shapes import Dim
 
@@ -55,6 +59,32 @@ class AdaptedModule:
         return 2.0 * self.layers * self.used * self.rank * (self.inputs + self.outputs)
 
 
+Array = NDArray[Any]
+_PER_OCTAVE = 8
+
+
+@cache
+def adapter_shares(number: int, exponent: float) -> Array:
+    """Share of the requests that use each adapter, the most popular first [1], (number,).
+
+    share of the i-th ∝ i^-exponent (Zipf); alike at exponent 0
+
+    Args:
+        number: adapters [count].
+        exponent: 0 or more [1].
+    """
+    weights = np.arange(1.0, number + 1.0) ** -exponent
+    return weights / weights.sum()
+
+
+@cache
+def _touched_by(number: int, exponent: float) -> tuple[Array, Array]:
+    """(sequences, different adapters that they use on average), tabulated, (points,) each."""
+    sequences = np.concatenate([[0.0], 2.0 ** (np.arange(16 * _PER_OCTAVE + 1) / _PER_OCTAVE)])
+    missed = np.log1p(-np.minimum(adapter_shares(number, exponent), 1.0 - 1e-12))
+    return sequences, np.array([-np.expm1(one * missed).sum() for one in sequences])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedAdapter:
     """A low-rank adapter on a model.
@@ -64,7 +94,11 @@ class AppliedAdapter:
         base: model that it says it belongs to; may be empty.
         modules: that have a bottleneck.
         whole_params: of modules that are stored whole beside them [elements].
-        resident: adapters of this shape in memory, of which each request uses one [count].
+        number: adapters of this shape, of which each request uses one [count].
+        resident: how many of them memory holds at a time [count].
+        popularity: exponent of Zipf's law by which requests choose; 0 for all alike [1].
+        link_bytes_per_s: from the host's memory, for those that are not resident; None for the chip's way to its host
+            [bytes/s].
         touched: mean number of different ones that the sequences of a pass use [count].
     """
 
@@ -76,7 +110,9 @@ class AppliedAdapter:
         "total_params",
         "stored_bytes",
         "flop_per_token",
+        "number",
         "resident",
+        "popularity",
         "touched",
     )
 
@@ -84,21 +120,55 @@ class AppliedAdapter:
     base: str
     modules: tuple[AdaptedModule, ...]
     whole_params: int = 0
+    number: int = 1
     resident: int = 1
+    popularity: float = 0.0
+    link_bytes_per_s: float | None = None
     touched: float = 1.0
 
-    def used_by(self, sequences: float) -> AppliedAdapter:
-        """The same in a pass of some sequences that use the resident adapters alike.
+    def adapters_touched(self, sequences: Any) -> Any:
+        """Mean number of different adapters that some sequences use [count]; shapes as given.
 
-        touched = N · (1 - (1 - 1/N)^sequences)
+        touched = Σ (1 - (1 - share_i)^sequences), at most those that are resident
+
+        Args:
+            sequences: of a pass [sequences], any shape.
+        """
+        if self.number == 1:
+            return np.minimum(sequences, 1.0)
+        if self.popularity:
+            points, found = _touched_by(self.number, self.popularity)
+            touched: Array = np.interp(np.asarray(sequences, dtype=float), points, found)
+        elif isinstance(sequences, float | int):
+            return min(-self.number * math.expm1(sequences * math.log1p(-1.0 / self.number)), float(self.resident))
+        else:
+            touched = -self.number * np.expm1(np.asarray(sequences, dtype=float) * math.log1p(-1.0 / self.number))
+        return np.minimum(touched, float(self.resident))
+
+    @property
+    def most_sequences(self) -> float:
+        """Sequences that use as many different adapters, on average, as are resident; infinite where all are.
+
+        More do not run at a time: some would wait for an adapter [sequences].
+        """
+        if self.resident >= self.number:
+            return math.inf
+        if not self.popularity:
+            return math.log1p(-self.resident / self.number) / math.log1p(-1.0 / self.number)
+        points, found = _touched_by(self.number, self.popularity)
+        return float(np.interp(self.resident, found, points))
+
+    def used_by(self, sequences: float) -> AppliedAdapter:
+        """The same with the number of different ones that a pass of some sequences uses.
 
         Args:
             sequences: of the pass [sequences].
         """
-        if self.resident == 1:
-            return self
-        touched = -self.resident * math.expm1(sequences * math.log1p(-1.0 / self.resident))
-        return replace(self, touched=max(touched, 1.0))
+        return replace(self, touched=max(float(self.adapters_touched(sequences)), 1.0))
+
+    def draw(self, rng: np.random.Generator, requests: int) -> Array:
+        """The adapter of each request, the most popular being 0, (requests,)."""
+        return rng.choice(self.number, size=requests, p=adapter_shares(self.number, self.popularity))
 
     @property
     def total_params(self) -> int:
@@ -119,8 +189,16 @@ class AppliedAdapter:
         return (
             f"adapter {self.name}: {rank} on {len(self.modules)} kinds of modules, {self.total_params:,} parameters, "
             f"{size:,.1f} MB in bf16, {flop:,.1f} MFLOP per token"
-            f"{f'; {self.resident:,} in memory' if self.resident > 1 else ''}"
+            f"{self._how_many}"
         )
+
+    @property
+    def _how_many(self) -> str:
+        if self.number == 1:
+            return ""
+        if self.number == self.resident:
+            return f"; {self.resident:,} in memory"
+        return f"; {self.number:,} of this shape, {self.resident:,} of them in memory at a time"
 
     @property
     def flop_per_token(self) -> float:

@@ -58,9 +58,16 @@ def names(kind: Kind) -> tuple[str, ...]:
     return tuple(sorted(p.name.removesuffix(".toml") for p in place.iterdir() if p.name.endswith(".toml")))
 
 
+@functools.cache
 def folder(kind: str) -> Traversable:
     """Where the files of a kind are."""
     return importlib.resources.files("rackline.catalog").joinpath("data", kind)
+
+
+@functools.cache
+def _file(kind: Kind, name: str) -> Traversable:
+    """The file of a canonical name."""
+    return folder(kind).joinpath(f"{name}.toml")
 
 
 def find(kind: Kind, name: str) -> Traversable:
@@ -70,12 +77,12 @@ def find(kind: Kind, name: str) -> Traversable:
     stands for the file of that name in the working folder.
     """
     if not name.endswith(".toml") and len(name) <= _LONGEST_NAME:
-        if _CANONICAL.match(name) and (path := folder(kind).joinpath(f"{name}.toml")).is_file():
-            return path
+        if name in names(kind):
+            return _file(kind, name)
         index = _alias_index(kind)
         for form in _forms(kind, name):
             if form in index:
-                return folder(kind).joinpath(f"{index[form]}.toml")
+                return _file(kind, index[form])
     user_file = Path(name)
     if (name.endswith(".toml") or "/" in name) and _exists(user_file):
         return user_file

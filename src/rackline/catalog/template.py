@@ -114,9 +114,10 @@ def _nearest(kind: Kind, name: str, like: str | None, usual: str) -> str:
 
 
 def _written(text: str, record: type[SourcedRecord], kind: str, name: str, nearest: str) -> str:
+    check = " --check" if kind == "chip" else ""
     lines = [
         f"# {SINGULAR[KINDS[kind][0]].capitalize()} {name}: the numbers of {nearest}, to be replaced.",
-        f"# Check it: rackline {_command(kind)} {name}.toml    Use it: wherever a name of the catalogue stands.",
+        f"# Check it: rackline {_command(kind)} {name}.toml{check}    Use it: wherever a name of the catalogue stands.",
         "# Quantities are SI (bytes, bytes/s, FLOP/s, seconds, watts, USD); peaks are dense.",
         "",
     ]

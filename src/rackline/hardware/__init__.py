@@ -1,10 +1,11 @@
 """Chips, the fabrics that join them, the racks that hold them and the memory tiers behind them."""
 
 from rackline.hardware.chip import Chip, chip, chip_from_record
+from rackline.hardware.drawn_power import checked_cap, drawn_w, wall_w
 from rackline.hardware.fabric import Cluster, FabricLevel, cluster, cluster_from_record
 from rackline.hardware.memory import MemoryTier, hbm_of, memory_tier, tier_from_record
 from rackline.hardware.paths import FatTree, Path, fat_tree, path_between, scale_out_path, scale_up_path, torus_hops
-from rackline.hardware.power import ChipPower, checked_cap, drawn_w, wall_w
+from rackline.hardware.power import ChipPower
 from rackline.hardware.racks import RackBill, rack_bill, scale_up_cables, scale_up_switches
 from rackline.hardware.renting import billed_chips, paid_share, replicas, taken_chips
 from rackline.hardware.rents import Rent, parse_rent_kind, rent_of, rented

@@ -7,11 +7,12 @@ layers with LoRA).
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 
-from rackline.arch import ADAPTER_BYTES, AdaptedModule, Dim, Model, Projection
+from rackline.arch import ADAPTER_BYTES, AdaptedModule, AnyModel, Dim, Model, Projection
 from rackline.hardware import Chip
 from rackline.parallel.layout import Sharding
 from rackline.parallel.work import ExpertsWork
@@ -37,19 +38,18 @@ def adapter_rows(model: Model, layout: Sharding, chip: Chip) -> list[Row]:
         for name, d_in, d_out in (("a", (module.d_in,), bottleneck), ("b", bottleneck, module.d_out)):
             product = Projection(name=f"lora_{name}_{module.name.rpartition('.')[2]}", d_in=d_in, d_out=d_out)
             row = gemm_row(product, count=module.layers, tp=tp, weights=weights, chip=chip, group="adapter")
-            rows.append(_grouped(row, model.adapter.touched))
+            rows.append(_grouped(row) if model.adapter.number > 1 else row)
     return rows
 
 
-def _grouped(row: Row, touched: float) -> Row:
+def _grouped(row: Row) -> Row:
     """The products of the adapters that a pass uses, in one kernel: the weights of each are read once.
 
     Sources: SGMV, Punica (arXiv:2310.18547); S-LoRA (arXiv:2311.03285).
     """
-    if touched == 1.0:
-        return row
-    more = {**row.hbm, f.ONE: row.hbm[f.ONE] * touched}
-    return replace(row, hbm=more, formula=f"{row.formula}, weights of {touched:,.1f} adapters")
+    once = {name: amount for name, amount in row.hbm.items() if name != f.ONE}
+    more = {**once, f.ADAPTERS_TOUCHED: row.hbm[f.ONE]}
+    return replace(row, hbm=more, formula=f"{row.formula}, weights of each adapter in use")
 
 
 def _experts_row(module: AdaptedModule, layout: Sharding) -> Row:
@@ -69,6 +69,11 @@ def _experts_row(module: AdaptedModule, layout: Sharding) -> Row:
         launches={f.ONE: 2.0 * module.layers},
         formula=f"{module.layers} × {module.rank}·({module.inputs} + {module.outputs}) weights per expert in bf16",
     )
+
+
+def most_sequences(model: AnyModel) -> float:
+    """Sequences of a rank whose adapters are resident at a time; infinite where all adapters are [sequences]."""
+    return model.adapter.most_sequences if isinstance(model, Model) and model.adapter is not None else math.inf
 
 
 def adapter_bytes(model: Model, layout: Sharding) -> dict[str, FloatLike]:

@@ -212,6 +212,7 @@ def build_table(
         calibration=calibration,
         kinds=model.cores(),
         experts=experts or expert_law(model, layout, routing),
+        adapters=model.adapter if model.adapter is not None and model.adapter.number > 1 else None,
         num_layouts=num,
         assumptions=(
             f"routing {routing.label()}" if model.is_moe else "dense model",
@@ -339,7 +340,7 @@ class Deployment:
         """Slowest stage over the mean stage: ceil(layers / pp) · pp / layers, at least 1."""
         return stage_imbalance(self.model, self.layout.pp)
 
-    def memory(self, *, sequences: float, context_len: float, server: ServerMemory = SERVER) -> MemoryUse:
+    def memory(self, *, sequences: FloatLike, context_len: float, server: ServerMemory = SERVER) -> MemoryUse:
         """Memory of the fullest chip with `sequences` sequences on one replica; see `memory_use`."""
         slots = self.layout.attention_dp * self.layout.pp
         return memory_use(
@@ -348,7 +349,7 @@ class Deployment:
             self.precision,
             self.cluster.chip,
             server,
-            sequences_per_rank=np.ceil(sequences / slots) * self.layout.pp,
+            sequences_per_rank=np.ceil(as_array(sequences) / slots) * self.layout.pp,
             context_len=context_len,
         )
 

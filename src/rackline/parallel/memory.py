@@ -11,7 +11,7 @@ from rackline.arch import AggregateModel, AnyModel, DenseFfn, Model
 from rackline.arch.attention import STATE_BYTES
 from rackline.errors import InputError
 from rackline.hardware import Chip
-from rackline.parallel.adapters import adapter_bytes
+from rackline.parallel.adapters import adapter_bytes, most_sequences
 from rackline.parallel.layout import Layout, Sharding
 from rackline.parallel.precision import Precision, storage_bytes
 from rackline.parallel.server_memory import SERVER, ServerMemory
@@ -402,7 +402,7 @@ def fitting_sequences(
     """Sequences of this context that fit on one attention-dp rank and micro-batch; everything else calls this.
 
     Equation:
-        floor(blocks of the room / pp / blocks of a sequence)
+        floor(blocks of the room / pp / blocks of a sequence), at most those whose adapters are resident
 
     Returns:
         Sequences, in the broadcast shape of layouts and contexts; 0 if weights do not fit.
@@ -418,7 +418,7 @@ def fitting_sequences(
     if not np.all((unit > 0) & (each > 0)):
         raise InputError(what=model.name, given="no KV cache", allowed="a model with a KV cache or state")
     blocks = np.floor(np.maximum(room, 0.0) / as_array(layout.pp) / (unit * server.block_size))
-    return np.floor(blocks / each)
+    return np.minimum(np.floor(blocks / each), np.floor(most_sequences(model)))
 
 
 def max_sequences(

@@ -28,6 +28,7 @@ GROUP_TOKENS = "group_tokens"
 EXPERT_TOKENS = "expert_tokens"
 EXPERTS_TOUCHED = "experts_touched"
 CHUNK_TOKENS = "chunk_tokens"
+ADAPTERS_TOUCHED = "adapters_touched"
 HAS_DECODE = "has_decode"
 HAS_PREFILL = "has_prefill"
 
@@ -66,6 +67,12 @@ class ExpertLaw(Protocol):
     def expert_tokens(self, group_tokens: FloatLike) -> FloatLike: ...
 
     def experts_touched(self, group_tokens: FloatLike) -> FloatLike: ...
+
+
+class AdapterLaw(Protocol):
+    """Different low-rank adapters that the sequences of a pass use (see `rackline.arch.AppliedAdapter`)."""
+
+    def adapters_touched(self, sequences: FloatLike) -> FloatLike: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +144,15 @@ class Batch:
             return self
         return replace(self, context_len=(self.context_len // block + 1.0) * block)
 
-    def features(self, kinds: Mapping[str, ReadLaw], experts: ExpertLaw | None = None) -> dict[str, FloatLike]:
+    def features(
+        self, kinds: Mapping[str, ReadLaw], experts: ExpertLaw | None = None, adapters: AdapterLaw | None = None
+    ) -> dict[str, FloatLike]:
         """Compute every feature that is not zero.
 
         Args:
             kinds: attention kinds by label; empty for aggregate models, which use kind "all".
             experts: law of the busiest expert-parallel rank; None for dense models.
+            adapters: law of the adapters that sequences use; None where there is at most one.
 
         Returns:
             Feature name → value, shapes as broadcast from the batch.
@@ -175,6 +185,8 @@ class Batch:
             found[GROUP_TOKENS] = group
             found[EXPERT_TOKENS] = experts.expert_tokens(group)
             found[EXPERTS_TOUCHED] = experts.experts_touched(group)
+        if adapters is not None:
+            found[ADAPTERS_TOUCHED] = adapters.adapters_touched(self.decode_sequences + self.prefill_sequences)
         return found
 
 

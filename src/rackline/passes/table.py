@@ -11,7 +11,7 @@ from rackline.passes.calibration import Calibration, StepPolicy, checked_policy
 from rackline.passes.compile import StepFunction, compile_table
 from rackline.passes.energy import joule_numbers
 from rackline.passes.evaluate import TimeTable
-from rackline.passes.features import Array, Batch, ExpertLaw, FloatLike, ReadLaw
+from rackline.passes.features import AdapterLaw, Array, Batch, ExpertLaw, FloatLike, ReadLaw
 from rackline.passes.numbers import PassNumbers, RowNumbers, row_numbers
 from rackline.passes.row import Row
 
@@ -26,6 +26,7 @@ class PassTable:
         calibration: the numbers of the line; its step policy is the default policy.
         kinds: attention kinds by label, for the features.
         experts: law of the busiest expert-parallel rank, None for dense models.
+        adapters: law of the adapters that sequences use, None where there is at most one.
         num_layouts: None for scalar coefficients, else the length of every coefficient array.
         assumptions: assumptions of the table.
     """
@@ -36,6 +37,7 @@ class PassTable:
     calibration: Calibration
     kinds: Mapping[str, ReadLaw]
     experts: ExpertLaw | None = None
+    adapters: AdapterLaw | None = None
     num_layouts: int | None = None
     assumptions: tuple[str, ...] = ()
     # cached forms, derived from the other fields
@@ -97,7 +99,7 @@ class PassTable:
 
     def features(self, batch: Batch) -> dict[str, FloatLike]:
         """Features of a batch for this table."""
-        return batch.in_blocks(self.calibration.context_block).features(self.kinds, self.experts)
+        return batch.in_blocks(self.calibration.context_block).features(self.kinds, self.experts, self.adapters)
 
     def seconds(self, batch: Batch, policy: StepPolicy | None = None) -> Array:
         """Time of the pass [s].

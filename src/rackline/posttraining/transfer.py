@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from rackline.arch import Model, MoeFfn
-from rackline.hardware import Chip, Cluster
+from rackline.hardware import Cluster
+from rackline.hardware.host_link import host_bytes_per_s
 from rackline.parallel import Layout, Precision
 from rackline.parallel.memory import weight_bytes
 from rackline.posttraining.job import RlJob
 from rackline.training.runs import TrainLayout
-from rackline.training.stack import has_grace
-
-HOST_BYTES_PER_S = 50e9
-"""A chip's way to the memory of its host: PCIe 5 of 16 lanes, 63 GB/s less its headers (assumed)."""
-GRACE_BYTES_PER_S = 400e9
-"""NVLink-C2C of a Grace superchip: 450 GB/s each way by its data sheet (assumed share)."""
-
-
-def host_bytes_per_s(chip: Chip) -> float:
-    """Speed at which a chip's states go to its host [bytes/s]."""
-    return GRACE_BYTES_PER_S if has_grace(chip) else HOST_BYTES_PER_S
 
 
 def model_bytes(job: RlJob, precision: Precision) -> float:

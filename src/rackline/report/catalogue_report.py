@@ -16,6 +16,7 @@ from rackline.arch import AnyModel, CountCheck, Model
 from rackline.catalog import ChipRecord, ClusterRecord, ModelRecord
 from rackline.catalog.base import SourcedRecord
 from rackline.hardware import Chip
+from rackline.hardware.chip_check import ChipFinding
 from rackline.parallel.precision import storage_bytes
 from rackline.report.breakdown import plain_table
 from rackline.report.wording import bar, flop, of_key, percent, share, short_count, tera
@@ -117,6 +118,23 @@ def _type(record: ModelRecord) -> str:
 def record_report(record: SourcedRecord) -> Group:
     """One record: every number with its evidence and source."""
     return Group(_head(record), Text(""), *_numbers(record))
+
+
+def findings_report(record: ChipRecord, findings: Sequence[ChipFinding]) -> Group:
+    """What the record of a chip lacks or leaves in doubt, and what that does to answers."""
+    table = plain_table("")
+    table.add_column("key", overflow="fold", max_width=24)
+    table.add_column("is", no_wrap=True)
+    table.add_column("what was found, and what it does to answers", overflow="fold")
+    for finding in findings:
+        style = "yellow" if finding.state == "doubtful" else "bold"
+        table.add_row(finding.key, Text(finding.state, style=style), Text(finding.why))
+        table.add_row("", "", Text(finding.effect, style="dim"))
+    missing = sum(finding.state == "missing" for finding in findings)
+    doubtful = len(findings) - missing
+    said = "nothing is missing or doubtful" if not findings else f"{missing} missing, {doubtful} doubtful"
+    last = Text(f"{record.name} can be used: {said}")
+    return Group(_head(record), Text(""), *([table, Text("")] if findings else []), last)
 
 
 def _head(record: SourcedRecord) -> Group:

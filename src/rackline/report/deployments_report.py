@@ -305,7 +305,9 @@ def why(today: Deployed, planned: Deployed) -> tuple[str, ...]:
         return ()
     before, after = _parts(now), _parts(then)
     whole = now.usd_per_mtok_output_all_in
-    names = sorted({*before, *after}, key=lambda name: -abs(after.get(name, 0.0) - before.get(name, 0.0)))
+    names = sorted(
+        dict.fromkeys([*before, *after]), key=lambda name: -abs(after.get(name, 0.0) - before.get(name, 0.0))
+    )
     found = [
         f"{name}: {money(before.get(name, 0.0), planned.priced)} to {money(after.get(name, 0.0), planned.priced)}"
         for name in names[:_SAID]

@@ -10,7 +10,7 @@ import numpy as np
 from rackline.parallel import ServerMemory
 from rackline.parallel.memory import fitting_sequences
 from rackline.parallel.precision import compute_dtype
-from rackline.passes import Batch, RowTime
+from rackline.passes import Batch, PassTime, RowTime
 from rackline.passes.features import Array, as_array
 from rackline.report.axes import Measure, linear_axis, log_axis
 from rackline.report.bars import BAR_HEIGHT, LONGEST_LABEL, nothing_figure, stacked_bars
@@ -103,7 +103,18 @@ def roofline_figure(explanation: Explanation) -> Figure:
 
 def waterfall_figure(explanation: Explanation) -> Figure:
     """The time of a pass, row by row: each begins where the one before ended, in its stream where streams overlap."""
-    time, ideal = explanation.time, explanation.ideal
+    title = _title(explanation, "where the time goes")
+    return pass_waterfall(explanation.time, title, _under(explanation), ideal_s=explanation.ideal.seconds)
+
+
+def pass_waterfall(time: PassTime, title: str, subtitle: str, *, ideal_s: float | None = None) -> Figure:
+    """The waterfall of any pass.
+
+    Args:
+        title: of the figure.
+        subtitle: its last words: what the pass is of.
+        ideal_s: the same pass on the blackboard; None to leave it out [s].
+    """
     used = [row for row in time.rows if row.used and row.seconds > 0.0]
     total = sum(row.seconds for row in used)
     rows: list[Row] = []
@@ -124,7 +135,7 @@ def waterfall_figure(explanation: Explanation) -> Figure:
     if time.host_s > 0.0:
         rows.append(_step("host", last, time.host_s, total, "overhead"))
     whole: Row = {**_step("pass", 0.0, time.seconds, total, ""), "share": None}
-    x = linear_axis(_START, [*(row["end_s"] for row in rows), time.seconds, ideal.seconds])
+    x = linear_axis(_START, [*(row["end_s"] for row in rows), time.seconds, ideal_s or 0.0])
     names = [row["operation"] for row in (*rows, whole)]
     y: Layer = {"field": "operation", "type": "nominal", "sort": names, "title": None}
     y |= {"axis": {"labelLimit": LONGEST_LABEL, "ticks": False, "domain": False}, "scale": {"paddingInner": 0.25}}
@@ -135,7 +146,7 @@ def waterfall_figure(explanation: Explanation) -> Figure:
     layers: list[Layer] = [
         hovered({"type": "bar"}, {**place, "color": colour(_BINDS, "binds", title="binds", used=binds)}, shown),
         hovered({"type": "bar", "style": "muted"}, place, shown, data={"values": [whole]}),
-        *limit("x", x, ideal.seconds, f"blackboard {format_seconds(ideal.seconds)}"),
+        *([] if ideal_s is None else limit("x", x, ideal_s, f"blackboard {format_seconds(ideal_s)}")),
         {
             "data": {"values": [{**row, "text": format_seconds(row["seconds"])} for row in (*rows, whole)]},
             "mark": words,
@@ -143,11 +154,11 @@ def waterfall_figure(explanation: Explanation) -> Figure:
         },
     ]
     how = {"serial": "sum of the rows", "overlap": "streams side by side", "blackboard": "longest resource"}
+    beside = "" if ideal_s is None else f", on the blackboard {format_seconds(ideal_s)}"
     return Figure(
-        title=_title(explanation, "where the time goes"),
-        subtitle=f"{format_seconds(time.seconds)} a pass ({how[time.policy]}). {_under(explanation)}",
-        description=f"A pass takes {format_seconds(time.seconds)}, on the blackboard {format_seconds(ideal.seconds)}. "
-        + _longest(time.rows, total),
+        title=title,
+        subtitle=f"{format_seconds(time.seconds)} a pass ({how[time.policy]}). {subtitle}",
+        description=f"A pass takes {format_seconds(time.seconds)}{beside}. " + _longest(time.rows, total),
         spec={"data": {"values": rows}, "layer": layers},
         width=560,
         height=BAR_HEIGHT * len(names),

@@ -6,6 +6,7 @@ network; JupyterLab and VS Code draw the specification themselves.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import re
@@ -162,7 +163,12 @@ class Figure:
         write_bytes(file, content.encode() if isinstance(content, str) else content, what=what)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
-        """What a notebook shows."""
+        """What a notebook shows: the figure as data, and as SVG (extra `plot`) where only images are drawn."""
+        with contextlib.suppress(InputError):  # without the extra
+            return {**self._as_data(), "image/svg+xml": self.svg()}
+        return self._as_data()
+
+    def _as_data(self) -> dict[str, Any]:
         return {
             NOTEBOOK_TYPE: self.to_dict(vega_lite=NOTEBOOK_VEGA_LITE),
             "text/plain": f"{self.title}: {self.description}",

@@ -25,6 +25,18 @@ def launch_report(commands: Sequence[LaunchCommand]) -> Group:
     return Group(*parts)
 
 
+def commands_text(commands: Sequence[LaunchCommand]) -> str:
+    """The same as plain text, its notes as comments of a shell."""
+    parts: list[str] = []
+    for one in commands:
+        head = f"# {NAMES[one.role]} with {one.stack}"
+        lines = [head + (f", {one.replicas} times" if one.replicas > 1 else ""), command_text(one.words)]
+        if one.options_file:
+            lines.append("\n".join(("# options.yaml:", *(f"#     {line}" for line in one.options_file))))
+        parts.append("\n".join((*lines, *(f"# {note}" for note in (*one.notes, *one.lacks)))))
+    return "\n\n".join(parts)
+
+
 def command_text(words: Sequence[str]) -> str:
     """Shell text with an option and its value on each line.
 

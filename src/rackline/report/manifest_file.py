@@ -1,12 +1,9 @@
-"""Manifests as a YAML file: what it is on top, then the documents."""
+"""Manifests as YAML: what they are on top, then the documents."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
-
-from rackline.files import write_text
 
 
 def manifest_text(documents: Sequence[Mapping[str, Any]], about: Sequence[str]) -> str:
@@ -22,15 +19,6 @@ def manifest_text(documents: Sequence[Mapping[str, Any]], about: Sequence[str]) 
     # values that occur twice are written twice: no reader expects anchors in a manifest
     body = yaml.dump_all(documents, Dumper=_plain_dumper(), sort_keys=False, width=120, explicit_start=True)
     return head + body
-
-
-def write_manifests(path: Path, documents: Sequence[Mapping[str, Any]], about: Sequence[str]) -> None:
-    """Write manifests, whole or not at all.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
-    write_text(path, manifest_text(documents, about), what="launch_as")
 
 
 def _plain_dumper() -> type:

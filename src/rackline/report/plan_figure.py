@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from rackline.report.axes import Measure, log_axis
 from rackline.report.bars import nothing_figure
+from rackline.report.explain_figures import pass_waterfall
 from rackline.report.figure import Figure
 from rackline.report.layers import Layer, Row, colour, hovered, limit, note
 from rackline.report.wording import money, money_name
@@ -105,6 +106,17 @@ def rejected_figure(plan: Plan) -> Figure:
         + ".",
         spec={"data": {"values": rows}, "layer": layers},
     )
+
+
+def step_figure(plan: Plan) -> Figure:
+    """The decode step of the best, row by row, at the batch of its estimate."""
+    best = plan.best
+    title = f"{plan.model.name} on {plan.cluster.name}: a decode step of the best"
+    if best is None:
+        return nothing_figure(title, plan.reason)
+    engine = best.estimate if isinstance(best.estimate, Candidate) else best.estimate.decode
+    what = f"{best.layout.label()}, {best.precision.short()}, batch {engine.batch_size:,.4g}, {plan.calibration.name}"
+    return pass_waterfall(best.inside.decode, title, what)
 
 
 def what_if_figure(name: str, points: Sequence[WhatIfPoint]) -> Figure:

@@ -75,9 +75,19 @@ def run_report(data: Mapping[str, Any], title: str, *, elapsed_s: float) -> Grou
         *_by_priority(data),
         Text(""),
         _occupancy(data),
+        *_adapters(data),
         Text(f"simulated in {format_seconds(elapsed_s)} ({data['steps']:,} steps)", style="dim"),
     ]
     return Group(*parts)
+
+
+def _adapters(data: Mapping[str, Any]) -> list[RenderableType]:
+    """How often a request found its adapter in memory; nothing where there is one at most."""
+    if "adapter_loads" not in data:
+        return []
+    loads = data["adapter_loads"]
+    found = f"{percent(data['adapter_hit_share'])} of requests found their adapter in memory"
+    return [Text(f"{found}; {loads:,} transfer{'s' if loads != 1 else ''} from the host")]
 
 
 def _by_priority(data: Mapping[str, Any]) -> list[RenderableType]:

@@ -92,7 +92,7 @@ def step_figure(plan: TrainPlan) -> Figure:
         return nothing_figure(title, plan.reason)
     bars = {f"{layout_text(one)}: MFU {percent(one.mfu)}": _shares(plan, one) for one in plan.best}
     first = _shares(plan, plan.best[0])
-    order = sorted({part for bar in bars.values() for part in bar}, key=lambda part: -first.get(part, 0.0))
+    order = sorted(dict.fromkeys(part for bar in bars.values() for part in bar), key=lambda part: -first.get(part, 0.0))
     parts = [*order[:_MOST_PARTS], _OTHER] if len(order) > _MOST_PARTS + 1 else order
     for bar in bars.values():
         rest = sum(bar.pop(part) for part in [*bar] if part not in parts)

@@ -10,7 +10,7 @@ import numpy as np
 
 from rackline.hardware import Cluster, billed_chips, replicas, taken_chips
 from rackline.parallel import Deployment, Layout, Precision, ServerMemory
-from rackline.passes.features import Array, FloatLike
+from rackline.passes.features import Array, FloatLike, as_array
 from rackline.serving.closed_loop import engine_of
 from rackline.serving.stack import stack_of
 from rackline.serving.steady import steady_state
@@ -199,6 +199,12 @@ def plan_points(
     layout = deployment.layout
     engine = engine_of(deployment, stack_of(deployment.calibration, deployment.cluster.chip.hbm_bytes))
     state = steady_state(engine, workload, like.mode, per_rank)
+    memory = deployment.memory(
+        sequences=per_rank.astype(int) * layout.attention_dp * layout.pp,
+        context_len=workload.final_context,
+        server=server,
+    )
+    free = np.broadcast_to(as_array(memory.free), per_rank.shape)
     found: list[Candidate] = []
     for index, count in enumerate(per_rank.astype(int)):
         batch_size = int(count) * layout.attention_dp * layout.pp
@@ -208,11 +214,6 @@ def plan_points(
         )
         cost = usd_per_chip_s / rate * 1e6
         share = float(state.prefill_cost_share[index])
-        free = deployment.memory(
-            sequences=float(batch_size),
-            context_len=workload.final_context,
-            server=server,
-        ).free
         found.append(
             replace(
                 like,
@@ -222,7 +223,7 @@ def plan_points(
                 ttft_s=float(state.ttft_s[index]),
                 **rate_and_costs(layout, workload, rate, cost, share),
                 prefill_utilisation=float(state.prefill_utilisation[index]),
-                free_bytes=float(free),
+                free_bytes=float(free[index]),
             )
         )
     return found

@@ -15,6 +15,7 @@ from itertools import islice
 import numpy as np
 
 from rackline.parallel import Layout, LayoutGrid, Precision, expert_law
+from rackline.parallel.adapters import most_sequences
 from rackline.passes.features import Array, as_array
 from rackline.search.candidate import Candidate, billed_of, open_loop_caveat, placed_on, rate_and_costs
 from rackline.search.evaluate import Space
@@ -169,6 +170,7 @@ class OpenEngines:
         empty, one = self._free_bytes(part, first.precision, budgets[:, 0])
         used = empty - one  # by one sequence
         fits = np.where(used > 0, np.floor(np.maximum(empty, 0.0) / np.where(used > 0, used, 1.0)), np.inf)
+        fits = np.minimum(fits, np.floor(most_sequences(space.model)))
         slots = np.minimum(SLOTS_PER_SEQUENCE * np.ceil(n) + MORE_SLOTS, fits[:, None])
         slots = np.minimum(slots, budgets - 1.0)
         peers = as_array(part.grid.attention_dp * part.grid.pp)[:, None]

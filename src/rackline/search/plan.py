@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -17,7 +17,9 @@ from rackline.parallel import (
     Routing,
     enumerate_layouts,
 )
+from rackline.parallel.adapters import most_sequences
 from rackline.passes import Calibration
+from rackline.passes.features import Array
 from rackline.search.candidate import Candidate
 from rackline.search.choice import Choice
 from rackline.search.disaggregated import Disaggregated, PoolSearch
@@ -35,6 +37,8 @@ from rackline.search.served import Site
 from rackline.search.space import BATCH_GRID, Constraints, SearchSpace, default_modes, default_precisions
 from rackline.serving.stack import stack_of
 from rackline.serving.workload import Workload
+
+_NEXT = "that follows"  # why an estimate is not simulated yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +146,13 @@ class Plan:
             disaggregated=both,
         )
 
+    def waiting(self) -> Plan:
+        """The same, said to be simulated next."""
+        alone, both = self.aggregated, self.disaggregated
+        if both is not None and both.best is not None:
+            both = replace(both, best=replace(both.best, not_simulated=_NEXT))
+        return replace(self, aggregated=alone and replace(alone, not_simulated=_NEXT), disaggregated=both)
+
     def served(self, site: Site, engines: Engines) -> Plan:
         """The same with the cheapest of each kind served.
 
@@ -178,6 +189,7 @@ def plan(
     prefill: PrefillPool | None = ANY_POOL,
     threads: int = 2,
     served: bool = True,
+    tell_estimate: Callable[[Plan], None] | None = None,
 ) -> Plan:
     """Evaluate every layout × precision × mode × batch and return the cheapest that meets the limits.
 
@@ -188,30 +200,15 @@ def plan(
         prefill: of separate pools for prefill and decode; None to look at single engines only.
         served: whether to rank engines under random arrivals and simulate the cheapest to find the rate at which the
             limits hold; else engines are ranked in a closed loop, with every slot always taken.
+        tell_estimate: is given the plan by estimates, before the cheapest are simulated.
 
     Raises:
         InputError: the space is empty.
     """
     limits, among = constraints or Constraints(), search_space or SearchSpace()
-    options = list(among.layouts) if among.layouts is not None else enumerate_layouts(model, cluster.num_chips)
-    if not options:
-        raise InputError(what="layouts", given=0, allowed=f"at least one layout of {model.name}")
-    chosen = list(among.precisions) if among.precisions else default_precisions(model, cluster.chip)
-    space = Space(
-        model=model,
-        cluster=cluster,
-        workload=workload,
-        grid=LayoutGrid.of(options),
-        precisions=chosen,
-        modes=list(among.modes) if among.modes else default_modes(model),
-        calibration=calibration,
-        routing=routing or stack_of(calibration, cluster.chip.hbm_bytes).routing,
-        batches=np.asarray(BATCH_GRID if among.batches is None else among.batches, dtype=np.float64),
-        memory_fraction=limits.memory_fraction,
-        threads=threads,
-        rules=None if among.any_layout else among.rules or rules_of(calibration),
+    space, options = whole, everything = space_of(
+        model, cluster, workload, calibration=calibration, limits=limits, among=among, routing=routing, threads=threads
     )
-    whole, everything = space, options
     alone = cluster.num_chips == 1 and prefill is not None and prefill.cluster is None
     if alone or isinstance(model, AggregateModel):
         prefill = None
@@ -223,10 +220,6 @@ def plan(
     if pools is not None and pools.contenders and (prefill is None or prefill.cluster is None):
         pairs = tuple(with_leftover(pools.contenders, space, limits, open_loop=served))
         pools = replace(pools, contenders=pairs, best=pairs[0])
-    better = [better_refused(whole, everything, limits, next(iter(engines.contenders), None), open_loop=served)]
-    if prefill is not None and pools is not None:
-        launched = [*engines.contenders[:1], *pools.contenders[:1]]
-        better.append(better_refused_pair(whole, everything, limits, prefill, launched))
     found = Plan(
         model=model,
         cluster=cluster,
@@ -236,7 +229,7 @@ def plan(
         aggregated=engines.contenders[0] if engines.contenders else None,
         pareto=engines.pareto,
         ranked=engines.ranked,
-        rejected=(*(one for one in better if one is not None), *engines.rejected),
+        rejected=engines.rejected,
         candidates_evaluated=engines.candidates_evaluated,
         combinations=space.combinations,
         priced=cluster.usd_per_chip_hour is not None,
@@ -261,7 +254,56 @@ def plan(
         prefill_cluster=(prefill and prefill.cluster) or cluster,
         prefill_calibration=(prefill and prefill.calibration) or calibration,
     )
+    if served and tell_estimate is not None:
+        tell_estimate(found.waiting().with_energy(site))
+    better = [better_refused(whole, everything, limits, next(iter(engines.contenders), None), open_loop=served)]
+    if prefill is not None and pools is not None:
+        launched = [*engines.contenders[:1], *pools.contenders[:1]]
+        better.append(better_refused_pair(whole, everything, limits, prefill, launched))
+    found = replace(found, rejected=(*(one for one in better if one is not None), *engines.rejected))
     return (found.served(site, engines) if served else found).with_energy(site)
+
+
+def space_of(
+    model: AnyModel,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    calibration: Calibration,
+    limits: Constraints,
+    among: SearchSpace,
+    routing: Routing | None = None,
+    threads: int = 2,
+) -> tuple[Space, list[Layout]]:
+    """The space of a search, with its layouts; those that the engine does not launch are in it.
+
+    Raises:
+        InputError: the space is empty.
+    """
+    options = list(among.layouts) if among.layouts is not None else enumerate_layouts(model, cluster.num_chips)
+    if not options:
+        raise InputError(what="layouts", given=0, allowed=f"at least one layout of {model.name}")
+    space = Space(
+        model=model,
+        cluster=cluster,
+        workload=workload,
+        grid=LayoutGrid.of(options),
+        precisions=list(among.precisions) if among.precisions else default_precisions(model, cluster.chip),
+        modes=list(among.modes) if among.modes else default_modes(model),
+        calibration=calibration,
+        routing=routing or stack_of(calibration, cluster.chip.hbm_bytes).routing,
+        batches=_batches(model, among),
+        memory_fraction=limits.memory_fraction,
+        threads=threads,
+        rules=None if among.any_layout else among.rules or rules_of(calibration),
+    )
+    return space, options
+
+
+def _batches(model: AnyModel, among: SearchSpace) -> Array:
+    """Sequences of a rank and micro-batch to evaluate: no more than whose adapters are resident."""
+    found = np.asarray(BATCH_GRID if among.batches is None else among.batches, dtype=np.float64)
+    return found[found <= max(most_sequences(model), found[0])]
 
 
 def _looked_at(

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rackline.arch import AnyModel
+from rackline.arch import AnyModel, AppliedAdapter, Model
 from rackline.hardware import Cluster
 from rackline.parallel import Deployment, Layout, Precision, Routing
 from rackline.passes import Calibration
@@ -20,6 +20,7 @@ from rackline.serving.stack import Stack, stack_of
 from rackline.serving.workload import Mode, Workload
 from rackline.simulation import Handover, Pool, Result, pool_of, simulate
 from rackline.simulation.open_loop import Latency, OpenLoop, latency, queue_grows
+from rackline.simulation.resident_adapters import with_chosen_adapters
 
 MEASURED = 4000  # measured requests of a run
 
@@ -98,6 +99,7 @@ class Group:
         copies: groups in the whole deployment [count].
         prefill_chips_share: prefill chips over all chips; 0 for a single engine [1].
         beyond_s: time to first token outside of all passes [s].
+        adapter: low-rank adapters that requests choose from; None without.
     """
 
     pool: Pool
@@ -106,6 +108,7 @@ class Group:
     prefill_chips_share: float
     beyond_s: float
     workload: Workload
+    adapter: AppliedAdapter | None = None
 
     def serve(self, requests_per_s: float, tpot_s: float, seed: int = 1, measured: int = MEASURED) -> Simulated:
         """Simulate the group at an arrival rate.
@@ -131,7 +134,7 @@ class Group:
         decode_s = min((work.output_len - 1.0) * tpot_s, slots / rate)  # more do not decode at a time
         # a batch that ends before the next begins has nobody in between
         begun = 0 if self.pool.policy.passes == "batch" else round(rate * decode_s)
-        requests = loop.requests(rate, begun, decode_s)
+        requests = with_chosen_adapters(loop.requests(rate, begun, decode_s), self.adapter, seed)
         result = simulate(
             requests,
             self.pool,
@@ -168,6 +171,7 @@ def group_of(estimate: Candidate | PoolPair, site: Site, max_num_seqs: int) -> G
         InputError: the simulator cannot run it, for example because the model has no KV cache.
     """
     work, limits = site.workload, site.limits
+    adapter = site.model.adapter if isinstance(site.model, Model) else None
     base = replace(stack_of(site.calibration, site.cluster.chip.hbm_bytes), max_num_seqs=max_num_seqs)
     if isinstance(estimate, Candidate):
         return Group(
@@ -177,6 +181,7 @@ def group_of(estimate: Candidate | PoolPair, site: Site, max_num_seqs: int) -> G
             prefill_chips_share=0.0,
             beyond_s=base.beyond_passes_s(work),
             workload=work,
+            adapter=adapter,
         )
     first, then = estimate.prefill, estimate.decode
     copies = gcd(first.layout.dp, then.layout.dp)
@@ -203,6 +208,7 @@ def group_of(estimate: Candidate | PoolPair, site: Site, max_num_seqs: int) -> G
         prefill_chips_share=first.num_chips / estimate.num_chips,
         beyond_s=front.beyond_passes_s(work),
         workload=work,
+        adapter=adapter,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -54,11 +55,17 @@ def usual_stack(model: AnyModel, cluster: Cluster) -> StackChoice:
     machine = _machine(model, cluster) if len(known) > 1 and isinstance(model, Model) else None
     if not isinstance(model, Model) or machine is None:
         return StackChoice(name=best_stack(cluster.chip))
-    known = [stack for stack in known if _is_measured(model, machine, stack)] or known
+    return _cheapest(model, machine, tuple(known))
+
+
+@lru_cache(maxsize=256)
+def _cheapest(model: Model, machine: Cluster, stacks: tuple[str, ...]) -> StackChoice:
+    """The cheapest of some stacks on a machine; remembered by all values of model and machine, not by their names."""
+    known = [stack for stack in stacks if _is_measured(model, machine, stack)] or [*stacks]
     costs = {stack: cost for stack in known if (cost := _cost(model, machine, stack)) < math.inf}
     ranked = sorted(costs, key=lambda stack: costs[stack])
     if not ranked:
-        return StackChoice(name=best_stack(cluster.chip))
+        return StackChoice(name=best_stack(machine.chip))
     first, *others = ranked
     if not others:
         return StackChoice(name=first)

@@ -14,6 +14,7 @@ import numpy as np
 
 from rackline.errors import RacklineError
 from rackline.parallel import ServerMemory
+from rackline.parallel.adapters import most_sequences
 from rackline.passes import Batch
 from rackline.search.candidate import Candidate, plan_points
 from rackline.search.pool_pair import PoolPair
@@ -118,7 +119,7 @@ def span_of(estimate: Candidate | PoolPair, site: Site) -> Span:
     """Slots for bursts, twice the mean batch and 8 more, as far as memory holds them; and what they reach."""
     engine = estimate.decode if isinstance(estimate, PoolPair) else estimate
     batch = engine.sequences_per_rank
-    most = 2 * batch + 8
+    most = int(min(2 * batch + 8, max(most_sequences(site.model), 1.0)))
     if isinstance(estimate, Candidate):
         tries = np.unique(np.geomspace(1.0, most, 24).astype(int))
         points = plan_points(

@@ -85,6 +85,68 @@ class Capacity:
         return bool(self.fitting)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What one replica of a layout holds.
+
+    Args:
+        kv_room_bytes: memory left for KV on the fullest chip [bytes].
+        max_concurrency: sequences of the context on one replica [sequences].
+        total_concurrency: the same, on all replicas that fit on the cluster [sequences].
+    """
+
+    layout: Layout
+    kv_room_bytes: float
+    max_concurrency: int
+    total_concurrency: int
+
+    def order(self) -> tuple[int, int, int]:
+        """Most sequences first, then fewest chips."""
+        return -self.total_concurrency, self.layout.chips_per_replica, self.layout.pp
+
+
+def held(
+    model: AnyModel, cluster: Cluster, precision: Precision, *, context_len: float, server: ServerMemory = SERVER
+) -> list[Held]:
+    """What each layout holds, most sequences first.
+
+    Args:
+        context_len: context of each request [tokens].
+        server: memory that a server needs besides weights and cache, and the memory fraction.
+
+    Raises:
+        InputError: context or memory fraction is out of range.
+    """
+    _check(context_len, server)
+    options = enumerate_layouts(model, cluster.num_chips)
+    grid, shape = LayoutGrid.of(options), (len(options),)
+    use = memory_use(model, grid, precision, cluster.chip, server, sequences_per_rank=1.0, context_len=context_len)
+    room = np.broadcast_to(as_array(use.kv_room), shape)
+    each = np.broadcast_to(fitting_sequences(model, grid, precision, cluster.chip, server, context_len), shape)
+    count = each * as_array(grid.attention_dp) * as_array(grid.pp)
+    found = [
+        Held(
+            layout=layout,
+            kv_room_bytes=float(room[i]),
+            max_concurrency=int(count[i]),
+            total_concurrency=int(count[i]) * _replicas(layout, cluster),
+        )
+        for i, layout in enumerate(options)
+    ]
+    return sorted(found, key=Held.order)
+
+
+def _check(context_len: float, server: ServerMemory) -> None:
+    if not context_len >= 1:
+        raise InputError(what="context", given=context_len, allowed="at least 1 token", nearest="1")
+    if not 0 < server.memory_fraction <= 1:
+        raise InputError(what="memory fraction", given=server.memory_fraction, allowed="above 0 to 1", nearest="0.9")
+
+
+def _replicas(layout: Layout, cluster: Cluster) -> int:
+    return max(1, cluster.num_chips // layout.chips_per_replica)
+
+
 def capacity(
     model: AnyModel,
     cluster: Cluster,
@@ -104,10 +166,7 @@ def capacity(
     Raises:
         InputError: context or memory fraction is out of range.
     """
-    if not context_len >= 1:
-        raise InputError(what="context", given=context_len, allowed="at least 1 token", nearest="1")
-    if not 0 < server.memory_fraction <= 1:
-        raise InputError(what="memory fraction", given=server.memory_fraction, allowed="above 0 to 1", nearest="0.9")
+    _check(context_len, server)
     options = list(layouts) if layouts is not None else enumerate_layouts(model, cluster.num_chips)
     grid = LayoutGrid.of(options)
     pp, ranks = as_array(grid.pp), as_array(grid.attention_dp)
@@ -147,7 +206,6 @@ def _row(
     longest: float,
     count: int,
 ) -> CapacityRow:
-    replicas = max(1, cluster.num_chips // layout.chips_per_replica)
     reason = ""
     if room < 0:
         reason = f"weights, activations and runtime exceed the usable memory by {-room / 1e9:.3g} GB per chip"
@@ -160,7 +218,7 @@ def _row(
         kv_bytes_per_sequence=float(per_sequence),
         max_context=float(longest),
         max_concurrency=count,
-        total_concurrency=count * replicas,
+        total_concurrency=count * _replicas(layout, cluster),
         reason=reason,
     )
 

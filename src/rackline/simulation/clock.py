@@ -203,6 +203,8 @@ class TableClock:
         values[at.tokens] = decoded + tokens
         values[at.logit_rows] = decoded + len(chunks)
         values[at.group_tokens] = group_tokens
+        if at.adapters_touched < len(table.order):
+            values[at.adapters_touched] = self._adapters(sequences + len(chunks))
         if sequences:
             values[at.decode_sequences] = sequences
             values[at.decode_tokens] = decoded
@@ -240,6 +242,11 @@ class TableClock:
             host_s = float(self.engine.host_s(decoded + tokens, sequences, prompts=True))
         return (stretched**4 + host_s**4) ** 0.25 if host_s else stretched
 
+    def _adapters(self, sequences: int) -> float:
+        """Different adapters that decoding sequences use on average [count]."""
+        adapters = self.engine.table.adapters
+        return 0.0 if adapters is None else float(adapters.adapters_touched(float(sequences)))
+
     def _decode(self, table: Table, contexts: Array, advance: Array, verified: int, group: float) -> Array:
         count = len(contexts)
         values: dict[str, Any] = {
@@ -249,6 +256,7 @@ class TableClock:
             f.DECODE_SEQUENCES: float(count),
             f.DECODE_TOKENS: float(count * verified),
             f.HAS_DECODE: 1.0,
+            f.ADAPTERS_TOUCHED: self._adapters(count),
         }
         grown = contexts[None, :] + advance[:, None]
         if not table.kinds:
@@ -275,6 +283,7 @@ class TableClock:
             f.DECODE_SEQUENCES: float(sequences),
             f.DECODE_TOKENS: decoded,
             f.HAS_DECODE: 1.0,
+            f.ADAPTERS_TOUCHED: self._adapters(sequences),
         }
         bend = start * sequences
         for others, per_kv, per_longest in table.kv_rows:

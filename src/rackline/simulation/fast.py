@@ -78,6 +78,7 @@ def is_plain(policy: Policy, spec: RankSpec) -> bool:
         and (spec.reserve or policy.reserve) == "chunk"
         and not spec.prefix_caching
         and not spec.swap_tokens_per_s
+        and spec.adapters is None
     )
 
 

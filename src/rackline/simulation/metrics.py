@@ -107,6 +107,8 @@ class RunData(TypedDict):
     cache_hit_share: float
     cache_hit_share_by_tier: list[float]
     cache_hit_share_unlimited: float | None
+    adapter_loads: NotRequired[int]
+    adapter_hit_share: NotRequired[float]
     slo: NotRequired[Limits]
     meets_slo: NotRequired[bool]
     slo_attainment: NotRequired[float]
@@ -175,6 +177,9 @@ class Result:
         skipped: requests that were left out because they cannot fit [count].
         blocks_left: blocks in use at the end, 0 when every request has finished [count].
         interrupted: whether the run was cut short.
+        adapter_loads: transfers of low-rank adapters from the host [count].
+        prefill_busy_s, prefill_passes: of a pool that computes prompts only: time in passes, and their number; of all
+            its replicas [s], [count].
     """
 
     requests: Requests
@@ -202,6 +207,9 @@ class Result:
     skipped: int
     blocks_left: int
     interrupted: bool
+    adapter_loads: int = 0
+    prefill_busy_s: float = 0.0
+    prefill_passes: int = 0
 
     @property
     def finished(self) -> Array:
@@ -393,6 +401,10 @@ class Result:
             "cache_hit_share_by_tier": [_per(float(tokens), prompt_tokens) for tokens in self.tier_tokens],
             "cache_hit_share_unlimited": unlimited_hit_share(self.requests),
         }
+        if self.requests.adapters is not None:
+            started = float(np.isfinite(self.admitted_s).sum() + self.preempted.sum())
+            data["adapter_loads"] = self.adapter_loads
+            data["adapter_hit_share"] = 1.0 - _per(float(self.adapter_loads), started)
         if slo is not None and slo.limits():
             good = self.good(slo)
             data["slo"] = slo.data
@@ -466,6 +478,9 @@ def gather(
         skipped=skipped,
         blocks_left=sum(rank.blocks.used for rank in ranks),
         interrupted=interrupted,
+        adapter_loads=log.adapter_loads,
+        prefill_busy_s=sum(r.statistics.busy_s for r in front),
+        prefill_passes=sum(r.statistics.passes for r in front),
     )
 
 

@@ -59,6 +59,7 @@ class PromptPlaces(NamedTuple):
     prefill_tokens: int
     chunk_prefix_tokens: int
     kv_of_all: int
+    adapters_touched: int
     kinds: tuple[tuple[Kind, int, int, int, int], ...]  # with KV tokens, KV pairs, longest context, attention pairs
 
 
@@ -67,7 +68,7 @@ def _places(order: Sequence[str], kinds: Sequence[Kind]) -> PromptPlaces:
     behind = len(order)
     names = (
         f.TOKENS, f.LOGIT_ROWS, f.GROUP_TOKENS, f.DECODE_SEQUENCES, f.DECODE_TOKENS, f.HAS_DECODE, f.HAS_PREFILL,
-        f.CHUNK_TOKENS, f.PREFILL_TOKENS, f.CHUNK_PREFIX_TOKENS, f.kv_tokens("all"),
+        f.CHUNK_TOKENS, f.PREFILL_TOKENS, f.CHUNK_PREFIX_TOKENS, f.kv_tokens("all"), f.ADAPTERS_TOUCHED,
     )  # fmt: skip
 
     def of(kind: Kind) -> tuple[Kind, int, int, int, int]:

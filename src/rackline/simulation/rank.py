@@ -11,6 +11,7 @@ from rackline.simulation.policies import Policy, Reserve, reserved_tokens
 from rackline.simulation.prefix_cache import PrefixCache
 from rackline.simulation.rank_spec import RankSpec
 from rackline.simulation.request_log import RequestLog
+from rackline.simulation.resident_adapters import ResidentAdapters
 from rackline.simulation.waiting import ArrivalOrder, KeyOrder
 
 
@@ -30,6 +31,7 @@ class Rank:
     """State of a rank, advanced by `replica`."""
 
     __slots__ = (
+        "adapters",
         "blocks",
         "cache",
         "decoding",
@@ -64,6 +66,7 @@ class Rank:
         self.is_open = True
         self.yields = False  # a prompt did not fit: decode before another is admitted
         self.swap_s = self.tier_s = 0.0
+        self.adapters = ResidentAdapters(spec.adapters) if spec.adapters and log.adapters is not None else None
         self.cache = (
             PrefixCache(spec.hash_tokens, spec.hash_tokens // spec.block_size, spec.tiers, spec.cache_rules)
             if spec.prefix_caching and log.hashes is not None
@@ -102,6 +105,8 @@ class Rank:
             blocks = self.held.pop(request)
         self.blocks.give(owner, blocks)
         del self.running[request]
+        if self.adapters is not None and self.log.adapters is not None:
+            self.adapters.release(self.log.adapters[request])
         shared = self.shared.pop(request, None)
         if shared is not None and self.cache is not None:
             self.blocks.used -= self.cache.release(shared, now) * self.cache.unit_blocks
@@ -181,7 +186,7 @@ class Rank:
         while self.waiting and len(self.running) < self.spec.max_num_seqs and self.waiting.first() in ready:
             request = self.waiting.first()
             entry = self._entry(request, self.spec.max_batched_tokens, now)
-            if entry.need > self.blocks.free:
+            if entry.need > self.blocks.free or not self._has_adapter(request):
                 return
             self._start(request, entry, now)
             self.prompt_done(request, now)
@@ -214,25 +219,41 @@ class Rank:
             need -= (found - resting) * cache.unit_blocks
         return _Entry(need, holding, done, take, found, tiers)
 
+    def _has_adapter(self, request: int) -> bool:
+        """Whether a request's adapter is in memory, or another one can leave for it."""
+        adapters, chosen = self.adapters, self.log.adapters
+        return adapters is None or chosen is None or adapters.has_room(chosen[request])
+
     def _admit(self, chunks: list[tuple[int, int, int]], budget: int, now: float) -> None:
         most = self.spec.max_batched_tokens
+        passed: list[int] = []  # requests whose adapter has no room: others overtake them
         while self.waiting and budget > 0 and len(self.running) < self.spec.max_num_seqs:
             request = self.waiting.first()
+            if not self._has_adapter(request):
+                self.waiting.remove_first()
+                passed.append(request)
+                continue
             entry = self._entry(request, budget, now)
             # a whole prompt that is longer than the token budget gets a pass of its own
             if entry.take > budget and (chunks or self.target(request) <= most):
-                return
+                break
             if entry.need > self.blocks.free:
-                return
+                break
             self._start(request, entry, now)
             chunks.append((request, entry.take, entry.done))
             budget -= entry.take
+        for request in reversed(passed):
+            self.waiting.put_back(request, self.log.engine_s[request] or 0.0)
 
     def _start(self, request: int, entry: _Entry, now: float) -> None:
         """Admit a request: remove it from the queue and allocate its blocks."""
         log = self.log
         self.waiting.remove_first()
         self.running[request] = None
+        if self.adapters is not None and log.adapters is not None:
+            load_s = self.adapters.use(log.adapters[request])
+            self.swap_s += load_s
+            log.adapter_loads += load_s > 0.0
         again = self.blocks.take_again(request, entry.done // self.spec.block_size)
         self.blocks.take(entry.need - again)
         if self.cache is not None and log.hashes is not None:

@@ -8,6 +8,7 @@ from math import floor
 from rackline.errors import InputError
 from rackline.simulation.policies import Reserve
 from rackline.simulation.prefix_cache import CacheRules, TierSpec
+from rackline.simulation.resident_adapters import AdapterSlots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class RankSpec:
         hash_tokens: tokens per hashed block [tokens].
         tiers: tiers behind HBM for hashed blocks.
         cache_rules: eviction and expiry of hashed blocks.
+        adapters: room for low-rank adapters, where requests use several; None else.
     """
 
     pool_tokens: int
@@ -42,6 +44,7 @@ class RankSpec:
     hash_tokens: int = 512
     tiers: tuple[TierSpec, ...] = ()
     cache_rules: CacheRules = field(default_factory=CacheRules)
+    adapters: AdapterSlots | None = None
 
     def __post_init__(self) -> None:
         for name in ("pool_tokens", "block_size", "max_num_seqs", "max_batched_tokens", "hash_tokens"):

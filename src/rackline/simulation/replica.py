@@ -312,7 +312,7 @@ class Replica:
         for rank in self.ranks:
             if rank.decoding.count:
                 most = min(most, rank.decoding.steps_to_end(per_step))
-            if rank.waiting:
+            if rank.waiting and rank.adapters is None:  # with adapters, later requests overtake
                 blocked = True
         for rank in self.ranks:
             if rank.decoding.count:

@@ -13,6 +13,8 @@ class RequestLog:
     """Lengths [tokens], times [s] and counts by request; times are None until they are known."""
 
     __slots__ = (
+        "adapter_loads",
+        "adapters",
         "admitted_s",
         "answer_hashes",
         "arrival_s",
@@ -39,6 +41,8 @@ class RequestLog:
         self.priority: list[int] | None = None if requests.priority is None else requests.priority.tolist()
         self.hashes: Sequence[Sequence[int]] | None = requests.hashes
         self.answer_hashes: Sequence[Sequence[int]] | None = requests.answer_hashes
+        self.adapters: list[int] | None = None if requests.adapters is None else requests.adapters.tolist()
+        self.adapter_loads = 0  # transfers of adapters from the host
         self.arrival_s: list[float | None] = [None] * count
         self.engine_s: list[float | None] = [None] * count  # when the scheduler sees it
         self.admitted_s: list[float | None] = [None] * count

@@ -24,6 +24,7 @@ class Requests:
         hashes: for each request, hashes of the full blocks of its prompt from the start; None when nothing is shared.
         answer_hashes: for each request, hashes of the further full blocks of prompt and answer, which its answer fills;
             None when no request begins with an answer.
+        adapters: low-rank adapter that each request uses, counted from 0, (n,); None for one or none.
         hash_tokens: tokens per hashed block [tokens].
         computed: prompt tokens that are cached when the request arrives; all of them to start with decoding [tokens],
             (n,). None when none are.
@@ -42,6 +43,7 @@ class Requests:
     after: Array | None = None
     hashes: Sequence[Sequence[int]] | None = None
     answer_hashes: Sequence[Sequence[int]] | None = None
+    adapters: Array | None = None
     hash_tokens: int = 512
     computed: Array | None = None
     name: str = ""
@@ -52,7 +54,17 @@ class Requests:
         count = len(self.arrival_s)
         if not count:
             raise InputError(what=self.name or "requests", given="none", allowed="at least one request")
-        for name in ("input_len", "output_len", "priority", "after", "hashes", "answer_hashes", "computed", "lines"):
+        for name in (
+            "input_len",
+            "output_len",
+            "priority",
+            "after",
+            "hashes",
+            "answer_hashes",
+            "adapters",
+            "computed",
+            "lines",
+        ):
             column = getattr(self, name)
             if column is not None and len(column) != count:
                 raise InputError(what=name, given=f"{len(column)} values", allowed=f"{count}, one per request")
@@ -130,6 +142,7 @@ class Requests:
             after=None if after is None else np.where(after < 0, -1, place[after]),
             hashes=_picked(self.hashes, keep),
             answer_hashes=_picked(self.answer_hashes, keep),
+            adapters=cut(self.adapters),
             computed=cut(self.computed),
             lines=cut(self.lines),
         )

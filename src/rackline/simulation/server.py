@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from rackline.arch import Model
 from rackline.errors import InputError
+from rackline.hardware.host_link import host_bytes_per_s
 from rackline.parallel import Deployment
+from rackline.parallel.adapters import adapter_bytes
 from rackline.parallel.memory import kv_room_bytes, kv_size
+from rackline.passes.features import as_array
 from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import IDEAL, Stack
 from rackline.simulation.clock import Chunk, TableClock
 from rackline.simulation.policies import Reserve, policy
 from rackline.simulation.prefix_cache import CacheRules, TierSpec
 from rackline.simulation.rank_spec import RankSpec
+from rackline.simulation.resident_adapters import AdapterSlots
 from rackline.simulation.run import Pool
 
 
@@ -103,12 +108,24 @@ def pool_of(
             hash_tokens=cache.hash_tokens,
             tiers=tuple(cache.tiers),
             cache_rules=_with_cost(cache, clock),
+            adapters=_adapter_slots(deployment),
         ),
         policy=policy(policy_name or stack.admission),
         ranks=layout.attention_dp,
         micro_batches=layout.pp,
         replicas=replicas or layout.dp,
     )
+
+
+def _adapter_slots(deployment: Deployment) -> AdapterSlots | None:
+    """Room for adapters on the chips of a rank; None for a model without several of them."""
+    model = deployment.model
+    adapter = model.adapter if isinstance(model, Model) else None
+    if adapter is None or adapter.number == 1:
+        return None
+    held = float(as_array(adapter_bytes(model, deployment.layout)["adapter"])) / adapter.resident
+    link = adapter.link_bytes_per_s or host_bytes_per_s(deployment.cluster.chip)
+    return AdapterSlots(slots=adapter.resident, load_s=held / link)
 
 
 def _with_cost(cache: CacheConfig, clock: TableClock) -> CacheRules:

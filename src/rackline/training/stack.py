@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 
 from rackline.catalog import TrainingStackRecord, names, training_stack_record
 from rackline.hardware import Chip
+from rackline.hardware.host_link import has_grace
 from rackline.training.runs import SCHEDULES
 
 Key = tuple[str, str]
@@ -80,11 +81,6 @@ class TrainingStack:
 BEFORE_HOPPER = ("volta", "ampere", "ada")
 IDEAL = TrainingStack()
 """Every kernel at its peak, everything exposed: the roofline of a training step."""
-
-
-def has_grace(chip: Chip) -> bool:
-    """Whether the chip's host is a Grace CPU, joined by NVLink-C2C: the "Grace Blackwell" superchips."""
-    return chip.name.startswith(("gb200", "gb300", "gh200"))
 
 
 def lookup(table: Mapping[Key, float], generation: str, dtype: str) -> float:

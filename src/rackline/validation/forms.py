@@ -204,6 +204,18 @@ FORMS: dict[str, Form] = {
         },
         measured={"rl_step_s": _DAY},
     ),
+    "adapters": Form(
+        required={
+            **_DEPLOYED,
+            "request_rate": "number",
+            "duration_s": "number",
+            "shortest": "length",
+            "longest": "length",
+            "kv_tokens": "count",
+        },
+        optional={"adapters": "count", "rank": "number", "arrival_cv": "number", "fewest": "counts"},
+        measured={"requests_per_s": math.inf, "over_fewest_adapters": math.inf},
+    ),
     "requests": Form(
         required={}, optional={}, measured={}, unsupported="is read from a runs.json with a requests.csv beside it"
     ),

@@ -7,10 +7,17 @@ from pathlib import Path
 
 from rackline.errors import InputError
 from rackline.files import parse_json, read_text
+from rackline.validation.adapters_table import is_adapters_table, read_adapters_table
 from rackline.validation.cases import Case, CaseSet, Unsupported, read_line
 from rackline.validation.op_table import read_op_table
 from rackline.validation.rl_table import is_rl_table, read_rl_table
 from rackline.validation.tuning_table import is_tuning_table, read_tuning_table
+
+_TABLES = (
+    (is_tuning_table, read_tuning_table),
+    (is_rl_table, read_rl_table),
+    (is_adapters_table, read_adapters_table),
+)
 
 
 def read_cases(paths: Iterable[str | Path]) -> CaseSet:
@@ -37,12 +44,9 @@ def read_cases(paths: Iterable[str | Path]) -> CaseSet:
             cases += [case for case in runs if isinstance(case, Case)]
             unsupported += [case for case in runs if isinstance(case, Unsupported)]
             continue
-        if path.suffix == ".csv" and is_tuning_table(text):
-            found = read_tuning_table(path, text, unknown)
-        elif path.suffix == ".csv" and is_rl_table(text):
-            found = read_rl_table(path, text, unknown)
-        elif path.suffix == ".csv":
-            found = read_op_table(path, text, unknown)
+        if path.suffix == ".csv":
+            read = next((reader for is_one, reader in _TABLES if is_one(text)), read_op_table)
+            found = read(path, text, unknown)
         else:
             lines = enumerate(text.split("\n"), start=1)
             found = [read_line(line, f"{path.name}, line {n}", unknown) for n, line in lines if line.strip()]

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from rackline.validation.cases import Case, Unsupported, case_from
+from rackline.validation.tables import has_columns
 
 _COLUMNS = {"framework", "algorithm", "mode", "gen_chips", "train_chips", "mean_seq_len", "step_s"}
 _SAME = ("model", "algorithm", "mode", "chip", "num_chips", "precision")
@@ -23,7 +24,7 @@ MEMORY_FRACTION = 0.6
 
 def is_rl_table(text: str) -> bool:
     """Whether a CSV file has the columns of published steps of reinforcement learning."""
-    return set(text.partition("\n")[0].strip().split(",")) >= _COLUMNS
+    return has_columns(text, _COLUMNS)
 
 
 def read_rl_table(path: Path, text: str, unknown_keys: dict[str, int]) -> list[Case | Unsupported]:

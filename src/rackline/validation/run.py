@@ -18,6 +18,8 @@ from rackline.validation.scoreboard import SERVED, Score, Scoreboard, group_of, 
 from rackline.validation.speculation import both_ways
 from rackline.validation.worst import MOST, worst_cases
 
+_ELSEWHERE = ("op", "train", "rl-step", "adapters", "requests", "observed")  # kinds with predictions of their own
+
 
 def validate(paths: Iterable[str | Path], calibration: str = "auto") -> Scoreboard:
     """Predict all cases of some files and compare them with the measurements.
@@ -95,7 +97,12 @@ def _predicted(predictor: Predictor, cases: Sequence[Case]) -> Iterable[tuple[Ca
         from rackline.validation.rl import predict_rl
 
         yield from predict_rl(predictor.resolver, steps)
-    others = [case for case in cases if case.kind not in ("op", "train", "rl-step", "requests", "observed")]
+    adapters = [case for case in cases if case.kind == "adapters"]
+    if adapters:
+        from rackline.validation.adapters import predict_adapters
+
+        yield from predict_adapters(predictor.resolver, adapters)
+    others = [case for case in cases if case.kind not in _ELSEWHERE]
     for case, values in zip(others, predictor.predict_all(others), strict=True):
         if isinstance(values, RacklineError):
             yield case, Unsupported.of(case, str(values), bad_input=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from rackline.arch import Model
 from rackline.errors import InputError, RacklineError
+from rackline.hardware.host_link import has_grace
 from rackline.passes import Calibration, calibration
 from rackline.passes.features import Array
 from rackline.training.adapters import LORA_TARGETS, LoraTargets
@@ -20,7 +21,6 @@ from rackline.training.stack import (
     IDEAL,
     TrainingStack,
     default_training_stack,
-    has_grace,
     lookup,
     training_stack,
 )

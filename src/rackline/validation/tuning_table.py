@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from rackline.validation.cases import Case, Unsupported, case_from
+from rackline.validation.tables import has_columns
 
 _COLUMNS = {"framework", "model", "task", "lora_rank", "chip", "num_chips", "precision", "seq_len", "step_s"}
 APART = 0.1
@@ -35,7 +36,7 @@ DEFAULT_RANK = 8
 
 def is_tuning_table(text: str) -> bool:
     """Whether a CSV file has the columns of published fine-tuning steps."""
-    return set(text.partition("\n")[0].strip().split(",")) >= _COLUMNS
+    return has_columns(text, _COLUMNS)
 
 
 def read_tuning_table(path: Path, text: str, unknown_keys: dict[str, int]) -> list[Case | Unsupported]:

@@ -7,23 +7,29 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from rackline.web.worker import Progress
-from rackline.web.workers import Tell, Workers
+from rackline.web.messages import Estimate, News, Progress, Tell
+from rackline.web.workers import Workers
 
 
 class Job:
-    """An answer that is being found: who is told how far it is, and how far it was when they were last told."""
+    """An answer that is being found: who is told how far it is, and what they were told last."""
 
     def __init__(self) -> None:
         self.task: asyncio.Task[bytes] | None = None
         self.listeners: list[Tell] = []
-        self.last: Progress | None = None
+        self.told: dict[type[News], News] = {}
 
-    def tell(self, progress: Progress) -> None:
+    def tell(self, message: News) -> None:
         """Tell all who wait."""
-        self.last = progress
+        self.told[type(message)] = message
         for listener in self.listeners:
-            listener(progress)
+            listener(message)
+
+    def tell_all(self, tell: Tell) -> None:
+        """Tell one who comes later what the others know."""
+        for kind in (Estimate, Progress):
+            if kind in self.told:
+                tell(self.told[kind])
 
 
 class Answers:
@@ -61,8 +67,8 @@ class Answers:
         if job is None:
             job = self._jobs[key] = Job()
             job.task = asyncio.ensure_future(self._find(key, job, form, asked, is_long=is_long))
-        elif job.last is not None:
-            tell(job.last)
+        else:
+            job.tell_all(tell)
         job.listeners.append(tell)
         task = job.task
         if task is None:

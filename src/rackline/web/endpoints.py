@@ -12,11 +12,12 @@ from fastapi import FastAPI, Request, Response
 from rackline.sweeps.chunk import build_hash
 from rackline.web.answers import Answers
 from rackline.web.asked import Asked, asked_by_body, asked_by_params, read_json
+from rackline.web.messages import EVENTS, Tell
 from rackline.web.offered import offered
 from rackline.web.problem import ProblemError, problem
-from rackline.web.responses import EVENTS, EventResponse, Find, ReaderGoneError, found_or_gone
+from rackline.web.responses import EventResponse, Find, ReaderGoneError, found_or_gone
 from rackline.web.settings import Limits, Settings
-from rackline.web.workers import Tell, Workers
+from rackline.web.workers import Workers
 
 PREFIX = "/api/v1"
 _JSON = re.compile(r"application/json\s*(;\s*charset\s*=\s*\"?utf-8\"?\s*)?$", re.IGNORECASE)

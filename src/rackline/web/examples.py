@@ -35,6 +35,7 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
         },
     },
     "lecture": {"claim": "C99"},
+    "rl": {"model": "qwen3-8b", "on": "dgx-h100", "chips": 16, "output": "1k"},
     "chips": {"name": "h100-sxm"},
     "clusters": {"name": "gb200-nvl72"},
     "models": {"name": "deepseek-v3"},

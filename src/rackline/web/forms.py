@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from io import StringIO
 from typing import Any
 
-from rackline.api.answer import Answer, Verbatim, answer_of, find_verb
+from rackline.api.answer import Answer, Verbatim, answer_of, find_verb, noted
 from rackline.api.question import options
 from rackline.api.verbs import MODULES
 from rackline.api.watch import Watch
@@ -35,6 +35,18 @@ def question_body(question: Mapping[str, Any], watch: Watch, *, view: bool, figu
         _check_questions(str(question["file"]))
     found = answer_of(verb.question.from_data(question), verb.solve, watch)
     return as_json(view_of(found, figures) if view else found.to_dict())
+
+
+def estimate_body(question: Mapping[str, Any], result: Any, watch: Watch, figures: Sequence[str] | None) -> bytes:
+    """An answer by estimates as a page shows it.
+
+    Args:
+        question, figures: as above.
+        result: by estimates.
+        watch: has noted what was read.
+    """
+    asked = find_verb(str(question["ask"])).question.from_data(question)
+    return as_json(view_of(noted(asked, result, watch, 0.0), figures))
 
 
 def _check_questions(file: str) -> None:
@@ -87,6 +99,7 @@ def view_of(found: Answer[Any, Any], figures: Sequence[str] | None) -> dict[str,
         "columns": columns,
         "csv": csv_text(columns),
         "figures": {kind: _figure(found, kind) for kind in kinds},
+        "documents": dict(found.verb.documents(found)),
         "command": command_of(found.question),
         "python": python_of(found.question),
     }

@@ -17,7 +17,7 @@ RESERVED = ("uploads", "figures")
 
 OFFERED = (
     "plan", "train", "simulate", "explain", "fit", "tiers", "price", "infer-prices", "budget", "validate", "calibrate",
-    "lecture", "chips", "clusters", "models", "memory", "compare", "encode", "ask", "schema",
+    "lecture", "rl", "chips", "clusters", "models", "memory", "compare", "encode", "ask", "schema",
 )  # fmt: skip
 """The questions that have an endpoint."""
 
@@ -31,7 +31,7 @@ ELSEWHERE = {
 }
 """The others, and why: what they touch is no business of a reader's request."""
 
-LONG = ("plan", "train", "simulate", "price", "compare", "validate", "calibrate", "ask")
+LONG = ("plan", "train", "simulate", "price", "compare", "rl", "validate", "calibrate", "ask")
 """Those that may take longer than a second: they never take the last worker from the others."""
 
 

@@ -10,9 +10,9 @@ from rackline.api.answer import find_verb
 from rackline.api.question import written_defaults
 from rackline.api.schema import answer_schemas, question_schema
 from rackline.web.examples import EXAMPLES
+from rackline.web.messages import EVENTS
 from rackline.web.offered import OFFERED, taken
 from rackline.web.problem import KINDS, MEDIA_TYPE
-from rackline.web.responses import EVENTS
 from rackline.web.settings import Limits
 
 Schema = dict[str, Any]
@@ -21,7 +21,8 @@ _ABOUT = (
     "One endpoint for each question of rackline: options in, the JSON of `--json` out, in SI units. Quantities may be "
     "texts with a unit, such as 30ms, 4k or 141GB. `POST` takes the options as JSON, `GET` as flat texts. Files of "
     "your own are sent along under `uploads` and named in place of a catalogue name. With `Accept: text/event-stream`, "
-    "progress is told as it comes (`progress` events), then one `answer` or `problem` event. Closing the connection "
+    "progress is told as it comes (`progress` events), a plan's view by estimates before the best is simulated "
+    "(`estimate`), then one `answer` or `problem` event. Closing the connection "
     "stops the work."
 )
 _BAD_INPUT = ("what", "given", "allowed", "where", "nearest")
@@ -140,6 +141,11 @@ def _view(answer: Schema) -> Schema:
             "type": "object",
             "additionalProperties": {"type": "object"},
             "description": "Vega-Lite by kind, without `config`",
+        },
+        "documents": {
+            "type": "object",
+            "additionalProperties": text,
+            "description": "to be copied, such as launch commands and manifests, by title",
         },
         "command": text,
         "python": text,

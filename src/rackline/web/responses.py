@@ -11,11 +11,9 @@ from typing import Any
 from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
+from rackline.web.messages import EVENTS, Estimate, News, Progress, Tell
 from rackline.web.problem import ProblemError
-from rackline.web.worker import Progress
-from rackline.web.workers import Tell
 
-EVENTS = "text/event-stream"
 _ALIVE_EVERY_S = 5.0
 
 Find = Callable[[Tell], Awaitable[bytes]]
@@ -51,7 +49,8 @@ async def found_or_gone(request: Request, find: Find) -> bytes:
 
 
 class EventResponse(Response):
-    """Server-sent events: `progress` as often as there is any, then one `answer` or `problem`.
+    """Server-sent events: `progress` as often as there is any, an `estimate` where there is one, then one `answer` or
+    `problem`.
 
     Args:
         find: finds the answer.
@@ -70,7 +69,7 @@ class EventResponse(Response):
 
         A problem that comes before any progress is an ordinary response with its status.
         """
-        news: asyncio.Queue[Progress | None] = asyncio.Queue()
+        news: asyncio.Queue[News | None] = asyncio.Queue()
         finding = asyncio.ensure_future(self._find(news.put_nowait))
         finding.add_done_callback(lambda _: news.put_nowait(None))
         leaving = asyncio.ensure_future(until_gone(Request(scope, receive)))
@@ -92,6 +91,8 @@ class EventResponse(Response):
                     await write(
                         _event("progress", json.dumps({"what": one.what, "done": one.done, "total": one.total}))
                     )
+                elif isinstance(one, Estimate):
+                    await write(_event("estimate", one.body.decode()))
                 elif not finding.done():
                     await write(": alive\n\n")
                 else:
@@ -108,7 +109,7 @@ class EventResponse(Response):
             await _stop(finding, leaving)
 
 
-async def _next(news: asyncio.Queue[Progress | None], leaving: asyncio.Task[None]) -> Progress | None:
+async def _next(news: asyncio.Queue[News | None], leaving: asyncio.Task[None]) -> News | None:
     """What is to be told next; None after a while without news, and at the end."""
     getting = asyncio.ensure_future(news.get())
     try:
@@ -131,5 +132,5 @@ def _event(kind: str, data: str) -> str:
     return f"event: {kind}\ndata: {data}\n\n"
 
 
-def _nobody(progress: Progress) -> None:
+def _nobody(message: News) -> None:
     pass

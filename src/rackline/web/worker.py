@@ -1,4 +1,4 @@
-"""A process that answers questions, one at a time: what it is sent, and what it sends back."""
+"""A process that answers questions, one at a time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
@@ -20,64 +19,11 @@ from typing import Any
 
 from rackline.api.watch import Computed, Counted, Served, Watch
 from rackline.errors import HubError, InputError, RacklineError
+from rackline.web.messages import Estimate, News, Progress, Reply, Task
 from rackline.web.problem import ProblemError, problem, problem_of
 from rackline.web.sandbox import Sandbox
 
 _TOLD_EVERY_S = 0.1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """What a worker is asked.
-
-    Args:
-        number: of the task, which each message about it carries.
-        form: answer (the JSON of `--json`), view (with rows, figures and texts) or openapi.
-        question: with its name under "ask".
-        uploads: files that it names: name and text.
-        figures: kinds that a view has; the first by default.
-    """
-
-    number: int
-    form: str
-    question: Mapping[str, Any]
-    uploads: Mapping[str, str] = field(default_factory=dict[str, str])
-    figures: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far an answer is.
-
-    Args:
-        number: of the task.
-        what: is done.
-        done, total: parts [count]; None for work of unknown length.
-    """
-
-    number: int
-    what: str
-    done: int | None = None
-    total: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """The end of a task.
-
-    Args:
-        number: of the task.
-        body: the JSON of the answer; empty where there is none.
-        problem: why there is none.
-        cancelled: whether it was asked to stop.
-        resident_bytes: memory of the worker [bytes].
-    """
-
-    number: int
-    body: bytes = b""
-    problem: ProblemError | None = None
-    cancelled: bool = False
-    resident_bytes: float = 0.0
 
 
 class CancelledError(KeyboardInterrupt):
@@ -155,7 +101,7 @@ class Worker:
             self._current = None
             raise CancelledError
 
-    def _tell(self, message: Progress) -> None:
+    def _tell(self, message: News) -> None:
         """Send a whole message; an interruption waits until it is sent."""
         self._sending = True
         self._pipe.send(message)
@@ -227,12 +173,15 @@ def _problem(error: Exception) -> ProblemError:
     return problem("failed", f"{type(error).__name__}, an error of rackline: the log of the server has it")
 
 
-def _body(task: Task, watch: Watch) -> bytes:
-    from rackline.web.forms import openapi_body, question_body
+def _body(task: Task, watch: WireWatch) -> bytes:
+    from rackline.web.forms import estimate_body, openapi_body, question_body
 
     if task.form == "openapi":
         return openapi_body()
-    return question_body(task.question, watch, view=task.form == "view", figures=task.figures)
+    is_view = task.form == "view"
+    if is_view:
+        watch.written = lambda result: estimate_body(task.question, result, watch, task.figures)
+    return question_body(task.question, watch, view=is_view, figures=task.figures)
 
 
 class WireWatch(Watch):
@@ -241,13 +190,23 @@ class WireWatch(Watch):
     Args:
         tell: sends a message.
         number: of the task.
+
+    Attributes:
+        written: writes a result by estimates; None where nobody looks at it.
     """
 
-    def __init__(self, tell: Callable[[Progress], None], number: int) -> None:
+    def __init__(self, tell: Callable[[News], None], number: int) -> None:
         super().__init__()
+        self.written: Callable[[Any], bytes] | None = None
         self._send = tell
         self._number = number
         self._told_s = -1.0
+
+    def estimated(self, result: Any) -> None:
+        """Send the result, and say what follows."""
+        if self.written is not None:
+            self._send(Estimate(number=self._number, body=self.written(result)))
+            self._send(Progress(number=self._number, what="simulating the best"))
 
     def moving(self, what: str) -> AbstractContextManager[None]:
         """Say what begins."""

@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from rackline.processes import bare_main, single_threads
+from rackline.web.messages import Estimate, News, Progress, Reply, Task, Tell
 from rackline.web.problem import problem
 from rackline.web.settings import Limits, Settings
-from rackline.web.worker import Progress, Reply, Task, run
-
-Tell = Callable[[Progress], None]
-"""Takes how far an answer is."""
+from rackline.web.worker import run
 
 _FIRST_WAIT_S = 90.0  # longest wait while no worker has started yet
 _RECYCLED = 0.5  # share of the memory limit above which a worker is replaced
@@ -139,11 +137,11 @@ class Process:
             return True
         return False
 
-    def _receive(self, message: Progress | Reply | None) -> None:
+    def _receive(self, message: News | Reply | None) -> None:
         if message is None:
             self.is_ready = True
             self._changed(self)
-        elif isinstance(message, Progress):
+        elif isinstance(message, Progress | Estimate):
             if self._tell is not None and message.number == self._number:
                 self._tell(message)
         elif self._reply is not None and not self._reply.done() and message.number == self._number:

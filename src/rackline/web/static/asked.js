@@ -14,8 +14,9 @@
   };
 
   /** Ask the server; tells how far it is. @param {string} verb @param {any} question @param {string[]} figures
-   * @param {AbortSignal} signal @param {(what: string, done: number | null, total: number | null) => void} tell */
-  async function ask(verb, question, figures, signal, tell) {
+   * @param {AbortSignal} signal @param {(what: string, done: number | null, total: number | null) => void} tell
+   * @param {(found: any) => void} estimated  is given the answer by estimates, where there is one */
+  async function ask(verb, question, figures, signal, tell, estimated) {
     for (let turn = 0; ; turn++) {
       const response = await fetch(`api/v1/${verb}/view`, {
         method: "POST",
@@ -52,6 +53,7 @@
             if (!name || !data) continue;
             const found = JSON.parse(data[1]);
             if (name[1] === "answer") return found;
+            if (name[1] === "estimate") estimated(found);
             if (name[1] === "progress") tell(found.what, found.done, found.total);
             if (name[1] === "problem") problem = found;
           }
@@ -95,11 +97,14 @@
         } else form.append(el("div", { class: "asking" }, button, stop), bar, told);
         const figures = el("div", { class: "figures" });
         const data = el("div");
+        const waits = el("p", { class: "note estimate", role: "status", hidden: true, text: "Estimated. The best is being simulated with requests that arrive at random; its numbers will replace these." });
+        const texts = el("div");
         const printed = el("pre", { tabindex: 0, role: "region", "aria-label": "Answer as text" });
         const commands = parts.commands();
         place.append(
-          el("div", { class: "bench" }, form, figures),
+          el("div", { class: "bench" }, form, el("div", {}, waits, figures)),
           el("section", { class: "text" }, el("h2", { text: "Why: as the command prints it" }), printed, el("details", { class: "rows" }, el("summary", { text: "All rows" }), data)),
+          texts,
           ...(view.claims.length ? [parts.claims(view.claims)] : []),
           commands.element,
         );
@@ -109,7 +114,9 @@
         let running = null;
         let asked = "";
 
-        function shown(/** @type {any} */ found) {
+        /** @param {any} found @param {boolean=} estimated  whether numbers will follow that replace these */
+        function shown(found, estimated) {
+          waits.hidden = !estimated;
           drawn.forEach((one) => one.leave());
           drawn = Object.entries(found.figures).map(([kind, spec]) => {
             const several = ["hconcat", "vconcat", "concat", "facet", "repeat"].some((key) => key in /** @type {any} */ (spec));
@@ -130,8 +137,11 @@
           data.replaceChildren(made.element, count > 60 ? el("p", { class: "quiet", text: `60 of ${count} rows; CSV holds all.` }) : "", el("button", { type: "button", text: "CSV", onclick: () => rackline.save(`${id}.csv`, found.csv, "text/csv") }));
           printed.textContent = found.text;
           commands.update(found.command, `import rackline as rl\n\n${found.python}`.replace(/(import rackline as rl\s+)+/, "import rackline as rl\n\n"));
-          rackline.answer(`${found.summary[0].toUpperCase()}${found.summary.slice(1)}.`.replace(/\.\.$/, "."));
-          place.setAttribute("data-ready", "");
+          texts.replaceChildren(...(Object.keys(found.documents).length ? [parts.section("To launch it", ...Object.entries(found.documents).map(([name, document]) => parts.document(name, document)))] : []));
+          const said = estimated ? `Estimated: ${found.summary}` : `${found.summary[0].toUpperCase()}${found.summary.slice(1)}`;
+          rackline.answer(`${said}.`.replace(/\.\.$/, "."));
+          place.toggleAttribute("data-estimated", Boolean(estimated));
+          place.toggleAttribute("data-ready", !estimated);
         }
 
         async function go(/** @type {boolean} */ kept) {
@@ -154,7 +164,7 @@
                 bar.max = total;
                 bar.value = done || 0;
               } else bar.removeAttribute("value");
-            });
+            }, (estimate) => mine === running && shown(estimate, true));
             if (mine === running) {
               told.textContent = "";
               shown(found);

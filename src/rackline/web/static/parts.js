@@ -118,6 +118,14 @@
     return element;
   }
 
+  /** A text to be copied, such as a manifest. @param {string} title @param {string} content */
+  function document_(title, content) {
+    const copy = el("button", { type: "button", text: "Copy" });
+    copy.addEventListener("click", () => rackline.copied(copy, content));
+    const name = title[0].toUpperCase() + title.slice(1);
+    return el("details", { class: "rows" }, el("summary", { text: name }), el("div", { class: "code" }, copy, el("pre", { tabindex: 0, role: "region", "aria-label": name }, el("code", { text: content }))));
+  }
+
   /** The same question on the command line and in Python. */
   function commands() {
     /** @type {HTMLElement[]} */
@@ -151,5 +159,5 @@
   /** Controls beside figures. @param {any} form @param {any[]} figures */
   const bench = (form, figures) => el("div", { class: "bench" }, form, el("div", { class: "figures" }, figures));
 
-  Object.assign(rackline, { parts: { section, table, why, claims, claimCard, badge, commands, spelled, bench } });
+  Object.assign(rackline, { parts: { section, table, why, claims, claimCard, badge, commands, document: document_, spelled, bench } });
 })();

@@ -1,0 +1,245 @@
+"""What the record of a chip lacks or leaves in doubt, and what that does to answers.
+
+A record that loads has all that a pass needs. What else it could hold decides how far answers can be trusted: a
+missing number is replaced by another chip's or leaves a part of an answer out, a doubtful one is used as it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rackline.catalog import ChipRecord, calibration_record, chip_record, measured_stacks, names
+from rackline.catalog.base import Evidence
+from rackline.hardware.power import peak_16_bit
+
+SHARE_OF_CHIPS = 0.9
+"""Of the chips in the catalogue, the share whose range of a ratio is taken as usual."""
+_MOST_FASTER = 2.1  # a narrower type is twice as fast, rounded; four times as fast is often a rate with sparsity
+_FEWEST_HBM_BYTES = 1e9  # below, weights are spread over the memory of many chips on the die
+
+State = Literal["missing", "doubtful"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChipFinding:
+    """One number that is missing or doubtful.
+
+    Args:
+        key: of the record, or what stands outside of it ("measured kernels", "cluster").
+        state: missing or doubtful.
+        why: what was found.
+        effect: what becomes of answers.
+    """
+
+    key: str
+    state: State
+    why: str
+    effect: str
+
+
+def check_chip(record: ChipRecord) -> tuple[ChipFinding, ...]:
+    """All that is missing or doubtful in the record of a chip, what is missing first.
+
+    Example:
+        >>> {finding.key for finding in check_chip(chip_record("h100-sxm"))} & {"power_w", "cores", "measured kernels"}
+        set()
+    """
+    parts = (_missing, _without_measurements, _sources, _amounts, _ratios, _rents)
+    found = [finding for part in parts for finding in part(record)]
+    return tuple(sorted(found, key=lambda finding: finding.state != "missing"))
+
+
+# ------------------------------------------------------------------------------------------------ what is missing
+
+_NO_RENT = "no dollars: plans rank by chips, `price` and `compare` need --price"
+_EFFECTS: Mapping[str, str] = {
+    "power_w": "no watts and no joules; efficiencies taken from other chips are not corrected for power",
+    "power": "watts and joules follow from the mean shares of measured chips, or of those of its generation",
+    "cores": "tiles of attention and experts are spread over 128 cores",
+    "driver_bytes": "all of hbm_bytes counts as free for programs: up to 3 % more than fits",
+    "usd_per_chip_hour": _NO_RENT,
+    "rents": "--rent of any kind is estimated from usd_per_chip_hour and marked as estimated",
+    "rent_kind": "the price is compared with prices of other kinds as if it were of theirs",
+    "released": "shown as no date; nothing is computed from it",
+    "l2_bytes": "shown as unknown; passes do not depend on it",
+}
+_TYPES: Mapping[str, str] = {
+    "bf16": "16-bit models need fp16, or are refused",
+    "fp8": "fp8 weights are kept in fp8 and multiplied in a wider type; no speed is gained",
+    "fp4": "fp4 weights are kept in fp4 and multiplied in a wider type; no speed is gained",
+    "int8": "int8 products run in another type",
+    "fp32": "--precision fp32 is refused",
+}
+
+
+def _missing(record: ChipRecord) -> Iterator[ChipFinding]:
+    for key, effect in _EFFECTS.items():
+        if key not in record.model_fields_set and not getattr(record, key):
+            if key == "rents" and record.usd_per_chip_hour is None:
+                continue  # said of the price
+            if key == "rent_kind" and record.usd_per_chip_hour is None:
+                continue
+            yield ChipFinding(key=key, state="missing", why="not stated", effect=effect)
+    peaks = record.peak_flop_per_s
+    for dtype, effect in _TYPES.items():
+        if getattr(peaks, dtype) is None:
+            yield ChipFinding(
+                key=f"peak_flop_per_s.{dtype}", state="missing", why="absent means not supported", effect=effect
+            )
+
+
+def _without_measurements(record: ChipRecord) -> Iterator[ChipFinding]:
+    tables = [calibration_record(stack) for stack in measured_stacks()]
+    chips = {entry.chip for table in tables for entry in table.operation}
+    if record.name in chips:
+        return
+    siblings = sorted(
+        name for name in chips if name in names("chips") and chip_record(name).generation == record.generation
+    )
+    if siblings:
+        yield ChipFinding(
+            key="measured kernels",
+            state="missing",
+            why=f"none of {record.name}; {record.generation} has {', '.join(siblings)}",
+            effect="kernels reach the shares of the peaks of these chips, corrected for power and memory",
+        )
+        return
+    generations = sorted({chip_record(name).generation for name in chips if name in names("chips")})
+    yield ChipFinding(
+        key="generation",
+        state="missing",
+        why=f"nothing measured on {record.generation}; measured are {', '.join(generations)}",
+        effect="kernels reach the mean shares of all chips: times can be off by tens of percent",
+    )
+
+
+# ----------------------------------------------------------------------------------------------- what is doubtful
+
+
+def _sources(record: ChipRecord) -> Iterator[ChipFinding]:
+    assumed: dict[str, list[str]] = {}
+    undated: dict[str, list[str]] = {}
+    for key in record.numbers():
+        source = record.source_of(key)
+        if source is None:
+            continue
+        if source.kind == Evidence.ASSUMED:
+            assumed.setdefault(source.citation or source.url or "", []).append(key)
+        elif source.url is not None and source.accessed is None:
+            undated.setdefault(source.url, []).append(key)
+    for citation, keys in assumed.items():
+        yield ChipFinding(
+            key=_named(keys),
+            state="doubtful",
+            why=f"assumed: {citation}",
+            effect="used as they stand; replace them, and name data sheet or measurement under [[sources]]",
+        )
+    for url, keys in undated.items():
+        yield ChipFinding(
+            key=_named(keys), state="doubtful", why=f"{url} without the day it was read",
+            effect="used as they stand; pages of vendors change",
+        )  # fmt: skip
+
+
+def _named(keys: Sequence[str]) -> str:
+    tops = list(dict.fromkeys(key.split(".")[0] for key in keys))
+    return ", ".join(tops)
+
+
+def _amounts(record: ChipRecord) -> Iterator[ChipFinding]:
+    if record.hbm_bytes >= _FEWEST_HBM_BYTES and record.hbm_bytes % 1e9 == 0:
+        yield ChipFinding(
+            key="hbm_bytes",
+            state="doubtful",
+            why=f"{record.hbm_bytes / 1e9:,.0f} GB exactly, as in a data sheet",
+            effect=f"drivers report binary units: {record.hbm_bytes / 1e9:,.0f} GiB are "
+            f"{record.hbm_bytes / 1e9 * 2**30:.0f} bytes, 7.4 % more to hold a KV cache",
+        )
+    peaks = record.peak_flop_per_s
+    for narrow, wide in (("fp8", "bf16"), ("int8", "bf16"), ("fp4", "fp8")):
+        fast, slow = getattr(peaks, narrow), getattr(peaks, wide)
+        if fast is not None and slow is not None and fast / slow > _MOST_FASTER:
+            yield ChipFinding(
+                key=f"peak_flop_per_s.{narrow}",
+                state="doubtful",
+                why=f"{fast / slow:.3g} times {wide}",
+                effect=f"a rate with structured sparsity would make every {narrow} product twice as fast as it is",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ratio:
+    """Something that is alike on most chips: its keys, its value, its unit, what a slip would do."""
+
+    key: str
+    of: Callable[[ChipRecord], float | None]
+    unit: str
+    effect: str
+
+
+_RATIOS = (
+    _Ratio(
+        key="hbm_bytes_per_s",
+        of=lambda record: 1e3 * record.hbm_bytes / record.hbm_bytes_per_s,
+        unit="ms to read all of hbm_bytes",
+        effect="decode steps wait for memory: their time goes with this number (units are bytes and bytes/s)",
+    ),
+    _Ratio(
+        key="peak_flop_per_s",
+        of=lambda record: peak_16_bit(record.peak_flop_per_s.model_dump(exclude_none=True)) / record.hbm_bytes_per_s,
+        unit="FLOP/byte at the ridge, as if of 16 bits",
+        effect="prompts and training wait for products: their time goes with this number (dense FLOP/s)",
+    ),
+    _Ratio(
+        key="power_w",
+        of=lambda record: (
+            record.power_w and peak_16_bit(record.peak_flop_per_s.model_dump(exclude_none=True)) / record.power_w / 1e12
+        ),
+        unit="TFLOP/s per watt, as if of 16 bits",
+        effect="watts and joules; efficiencies taken from other chips are corrected by it",
+    ),
+    _Ratio(
+        key="usd_per_chip_hour",
+        of=lambda record: (
+            record.usd_per_chip_hour
+            and peak_16_bit(record.peak_flop_per_s.model_dump(exclude_none=True)) / record.usd_per_chip_hour / 1e12
+        ),
+        unit="TFLOP/s for a dollar an hour, as if of 16 bits",
+        effect="all costs go with this number (USD per chip and hour)",
+    ),
+)
+
+
+def _ratios(record: ChipRecord) -> Iterator[ChipFinding]:
+    others = [chip_record(name) for name in names("chips") if name != record.name]
+    for ratio in _RATIOS:
+        mine = ratio.of(record)
+        if mine is None:
+            continue
+        known = sorted(value for other in others if (value := ratio.of(other)) is not None)
+        cut = round(len(known) * (1 - SHARE_OF_CHIPS) / 2)
+        low, high = known[cut], known[-1 - cut]
+        if not low <= mine <= high:
+            yield ChipFinding(
+                key=ratio.key,
+                state="doubtful",
+                why=f"{mine:.3g} {ratio.unit}; {SHARE_OF_CHIPS:.0%} of chips {low:.3g} to {high:.3g}",
+                effect=ratio.effect,
+            )
+
+
+def _rents(record: ChipRecord) -> Iterator[ChipFinding]:
+    price, kind = record.usd_per_chip_hour, record.rent_kind
+    if price is None or kind is None or not record.rents:
+        return
+    listed = record.rents.get(kind)
+    if listed is None or listed.usd_per_chip_hour != price:
+        yield ChipFinding(
+            key="usd_per_chip_hour",
+            state="doubtful",
+            why=f"{price:g} of kind {kind}, but [rents] has "
+            + (f"{listed.usd_per_chip_hour:g}" if listed else "no such kind"),
+            effect="answers without --rent and with it differ",
+        )
