@@ -45,16 +45,8 @@ CASES = {
     "attention-dp and pp": ("deepseek-v3", "dgx-h200", "attention_dp=4,ep=4,pp=2", "vllm", "", 1000, 200, (7.878,)),
 }
 REQUESTS = (5_000, 12_000, 60_000)
-_BEYOND_GRAPH = (
-    "passes of 1 to 3 prompts lie on both sides of the largest graph (512 tokens); the estimate has their mean"
-)
-MISSES = {
-    ("short answers", 47.05): f"{_BEYOND_GRAPH}: first token 12 % low",
-    ("short answers", 94.09): f"{_BEYOND_GRAPH}: first token 45 % low",
-    ("short answers", 141.1): f"{_BEYOND_GRAPH}: time between tokens 17 % low",
-    ("prefill first, long", 1.331): "time between tokens 5.1 % low",
-}
-"""Points outside of the bars, with how far they are off; a test fails when one of them comes inside."""
+NOISY = {("prefill first, long", 1.331): 36_000}
+"""Points whose time between tokens spreads by 4 % over seeds in 12,000 requests, with as many as they need."""
 
 
 def _points() -> list[object]:
@@ -62,9 +54,8 @@ def _points() -> list[object]:
     for name, case in CASES.items():
         for index, rate in enumerate(case[7]):
             marks = [pytest.mark.slow] if index == 2 else []
-            if (name, rate) in MISSES:
-                marks.append(pytest.mark.xfail(reason=MISSES[name, rate], strict=True, raises=AssertionError))
-            found.append(pytest.param(name, rate, REQUESTS[index], marks=marks, id=f"{name} at {rate}"))
+            count = NOISY.get((name, rate), REQUESTS[index])
+            found.append(pytest.param(name, rate, count, marks=marks, id=f"{name} at {rate}"))
     return found
 
 
@@ -99,7 +90,8 @@ def test_an_open_loop_agrees_with_the_simulator(name: str, rate: float, count: i
     slots = split.attention_dp * split.pp
     decoding = rate * steps * float(tpot_s.mean()) / slots
     batches = np.geomspace(decoding / 2.0, decoding * 2.0, 15)
-    workload = Workload(input_len=input_len, output_len=output_len)
+    spread_of = 0.0 if spread == "fixed" else 0.4 / np.sqrt(3.0)  # uniform from 0.6 to 1.4 times the mean
+    workload = Workload(input_len=input_len, output_len=output_len, input_spread=spread_of)
     state = open_loop(engine_of(deployment, of), workload, of.mode(), batches)
     assert np.interp(rate, state.requests_per_s, state.ttft_s) == pytest.approx(float(ttft_s.mean()), rel=0.10)
     assert np.interp(rate, state.requests_per_s, state.tpot_s) == pytest.approx(float(tpot_s.mean()), rel=0.05)

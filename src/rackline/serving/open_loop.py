@@ -21,11 +21,12 @@ import numpy as np
 from rackline.passes import Batch, TimeTable
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.serving.busiest import busiest_share
+from rackline.serving.graph_passes import PROMPTS, GraphPasses
 from rackline.serving.prompt_queue import PromptPasses, PromptQueue, first_tokens, prompt_queue
 from rackline.serving.steady import Engine, SteadyState
 from rackline.serving.workload import Mode, Workload
 
-_ITERATIONS = 8  # of the rate at which a batch size holds; each reduces the error
+_ITERATIONS = 6  # of the rate at which a batch size holds; each reduces the error
 _FOUND = 0.1  # relative error of the number in flight above which there is no such rate: beyond saturation
 UNEVEN = 0.9  # sequences by which the busiest of many ranks exceeds the mean when each request goes to the least loaded
 
@@ -75,7 +76,7 @@ def open_loop(
     if growth_s is None:
         growth_s = _step(engine, workload, mode, np.maximum(n, 1.0) + 1.0, times, None, threads) - step_s
     busiest_s = step_s + growth_s * UNEVEN * (1.0 - 1.0 / peers)
-    passes = _passes(engine, workload, mode, budget, n, times, step_s, busiest_s, threads)
+    passes, graphs = _passes(engine, workload, mode, budget, n, times, step_s, busiest_s, threads)
     if mode.is_batch_by_batch:
         return _batch_after_batch(engine, workload, n, steps, step_s, growth_s, passes)
     chunked = mode.is_mixed
@@ -91,19 +92,28 @@ def open_loop(
     rate = coming / (passes.decode_s + some * first_s + more)
     rate = np.minimum(rate, most)
     least = 1e-3 * rate
-    queue = prompt_queue(passes, rate, workload.new_tokens, sizes=sizes)
+
+    def queue_at(rate: Array) -> PromptQueue:
+        found = prompt_queue(passes, rate, workload.new_tokens, sizes=sizes)
+        return found if graphs is None else graphs.queue(found, rate, steps, as_array(growth_s))
+
+    queue = queue_at(rate)
     tpot_s = _step_seen_s(queue, passes, mode, n, rate, steps, growth_s)
-    for _ in range(iterations):
+    slope = np.clip(tpot_s / passes.decode_s, 1.0, 5.0)  # of ln(rate · tpot) against ln(rate), at first
+    before, at = np.zeros_like(rate), rate
+    for turn in range(iterations):
         error = np.log(np.maximum(rate * steps * tpot_s / n, 1e-9))
         most = np.where(error > 0.0, rate, most)
         least = np.where(error > 0.0, least, rate)
-        slope = np.clip(tpot_s / passes.decode_s, 1.0, 5.0)  # approximate slope of ln(rate · tpot) against ln(rate)
+        if turn:
+            slope = _slope(error - before, np.log(rate / at), slope)
+        before, at = error, rate
         rate = rate * np.exp(np.clip(-error / slope, -0.7, 0.7))
         rate = np.where((rate > least) & (rate < most), rate, np.sqrt(least * most))
-        queue = prompt_queue(passes, rate, workload.new_tokens, sizes=sizes)
+        queue = queue_at(rate)
         tpot_s = _step_seen_s(queue, passes, mode, n, rate, steps, growth_s)
     error = np.clip(np.log(np.maximum(rate * steps * tpot_s / n, 1e-9)), -3.0, 3.0)  # remaining error
-    moved = np.exp(-error / np.clip(tpot_s / passes.decode_s, 1.0, 5.0))
+    moved = np.exp(-error / _slope(error - before, np.log(rate / at), slope))
     rate = rate * moved
     tpot_s = n / (rate * steps)
     prompts = queue.pass_s - passes.decode_s * (1.0 - queue.some * (not chunked))
@@ -125,6 +135,12 @@ def open_loop(
         prefill_utilisation=np.where(exists, load, np.maximum(load, 1.0)),
         prefill_cost_share=prompts / queue.pass_s,
     )
+
+
+def _slope(more_error: Array, more_rate: Array, known: Array) -> Array:
+    """Between two rates, where they differ: at least 1, because the time per token never falls with the rate."""
+    apart = np.abs(more_rate) > 1e-9
+    return np.where(apart, np.clip(more_error / np.where(apart, more_rate, 1.0), 1.0, 20.0), known)
 
 
 def _batch_after_batch(
@@ -194,8 +210,12 @@ def _passes(
     step_s: Array,
     busiest_s: Array,
     threads: int,
-) -> PromptPasses:
-    """Time that prompts add to a pass: the first one, and each further token at a typical load."""
+) -> tuple[PromptPasses, GraphPasses | None]:
+    """Time that prompts add to a pass: the first one, and each further token at a typical load.
+
+    Where CUDA graphs hold some passes with prompts and not others, it is that of the others, and the second part of the
+    answer has both.
+    """
     chunked = mode.is_mixed
     verified, new = engine.speculation.verified_tokens, workload.new_tokens
     room = np.maximum(budget - (n * verified if chunked else 0.0 * n), 1.0)
@@ -204,8 +224,12 @@ def _passes(
     sizes = workload.prompt_sizes()
     first = first_tokens(new, room, sizes)
     beside = n if chunked else np.zeros_like(n)
+    # one rank alone, prompts of one size that fit a graph: passes may lie on both sides of it
+    held = engine.stack.held_tokens
+    both = chunked and held / PROMPTS < new < held and sizes is None and not engine.speculation.draft_tokens
+    apart = (peers == 1.0) & (budget > held) & (n < held) & both
 
-    def extra_s(tokens: Array, group: Array, chunk: Array = first, prefix: Array | None = None) -> Array:
+    def kernels_s(tokens: Array, group: Array, chunk: Array = first, prefix: Array | None = None) -> Array:
         batch = Batch(
             decode_sequences=beside,
             decode_tokens=verified,
@@ -215,11 +239,16 @@ def _passes(
             prefix_tokens=workload.prefix_tokens + np.maximum(new - chunk, 0.0) / 2.0 if prefix is None else prefix,
             group_tokens=ranks * beside * verified + np.maximum(group * tokens, tokens),
         )
-        device = engine.seconds(batch, times, two_batch_overlap=mode.two_batch_overlap, threads=threads)
+        return engine.seconds(batch, times, two_batch_overlap=mode.two_batch_overlap, threads=threads)
+
+    def stretched_s(device: Array, tokens: Array) -> Array:
         if chunked:
-            pushed = beside * verified + tokens
+            pushed = np.where(apart, np.inf, beside * verified + tokens)
             return engine.with_prompts_s(step_s, device, tokens=pushed, sequences=n) - step_s
         return engine.with_prompts_s(0.0, device, tokens=tokens)
+
+    def extra_s(tokens: Array, group: Array, chunk: Array = first, prefix: Array | None = None) -> Array:
+        return stretched_s(kernels_s(tokens, group, chunk, prefix), tokens)
 
     def one_prompt_s(group: Array) -> Array:
         if sizes is None:
@@ -247,14 +276,30 @@ def _passes(
     together = n if mode.is_batch_by_batch else 1.1 * busiest
     usual = np.minimum(np.maximum(2.0 * first, together * new), room)
     usual = np.where(usual > 1.01 * first, usual, 0.5 * room)
-    slope = np.maximum((extra_s(usual, group) - first_s) / (usual - first), 0.0)
-    return PromptPasses(
+    usual_s = kernels_s(usual, group)
+    slope = np.maximum((stretched_s(usual_s, usual) - first_s) / (usual - first), 0.0)
+    passes = PromptPasses(
         decode_s=busiest_s,
         first_s=first_s if chunked else first_s - busiest_s,
         per_token_s=slope,
         room=room,
         peers=peers,
     )
+    if not np.any(apart):
+        return passes, None
+    one_s = kernels_s(first, one)
+    graphs = GraphPasses(
+        engine=engine,
+        applies=apart,
+        decode_s=step_s,
+        kernels_s=one_s,
+        kernels_s_per_prompt=np.maximum(usual_s - one_s, 0.0) / (usual - first) * new,
+        sequences=n,
+        new_tokens=new,
+        spread=workload.input_spread,
+        room=room,
+    )
+    return passes, graphs
 
 
 def _step_seen_s(

@@ -27,6 +27,7 @@ class Workload:
         cache_hit: share of the prompt whose KV is already cached, 0 to below 1 [1].
         equal_lengths: whether all requests have exactly these lengths, as in some benchmarks; else they vary.
         output_spread: standard deviation of the output lengths over their mean [1].
+        input_spread: the same of prompts, which decides how many passes a CUDA graph holds [1].
         mixture: several lengths, of which input_len and output_len are the means; None for one.
 
     Raises:
@@ -38,6 +39,7 @@ class Workload:
     cache_hit: float = 0.0
     equal_lengths: bool = False
     output_spread: float = 0.0
+    input_spread: float = 0.0
     mixture: Mixture | None = None
 
     @classmethod
