@@ -94,25 +94,25 @@ def kernels(kind: str, part: str = "median_error") -> str:
     """An error of the shipped calibrations: the median over fits of the kernels of a kind, on shapes left out of them.
 
     Args:
-        kind: "gemm bf16", "gemm fp8 and fp4", "attention prefill", "attention decode", "mla", "moe",
-            "library collectives" or "custom all-reduce".
+        kind: "gemm bf16", "gemm fp8 and fp4", "attention prefill", "attention decode", "mla", "moe" or
+            "custom all-reduce".
         part: median_error, p90_error, family_median_error (whole families of shapes left out), or ideal_median_error
             (the peaks alone).
 
     Raises:
         KeyError: no fit of that kind.
     """
-    from rackline.catalog import calibration_record, names
+    from rackline.catalog import calibration_record
     from rackline.fitting.summary import kind_of
 
     found: list[float] = []
-    for name in names("calibrations"):
+    for name in STACKS:
         record = calibration_record(name)
-        rows = [one for one in record.operation if kind_of(one.operation_class, one.dtype) == kind]
-        if "coll" in kind or "reduce" in kind:
-            custom = kind == "custom all-reduce"
-            rows = [one for one in record.collective if (one.collective_class == "all_reduce_one_shot") == custom]
-        found += [getattr(one, part) for one in rows if name in STACKS and getattr(one, part) is not None]
+        if kind == "custom all-reduce":
+            rows = [one for one in record.collective if one.collective_class == "all_reduce_one_shot"]
+        else:
+            rows = [one for one in record.operation if kind_of(one.operation_class, one.dtype) == kind]
+        found += [getattr(one, part) for one in rows if getattr(one, part) is not None]
     if not found:
         raise KeyError(f"no {part} of {kind}")
     return percent(statistics.median(found))

@@ -105,7 +105,7 @@ TERMS: tuple[Term, ...] = (
     _term("prefill", "the pass over a prompt, which fills its KV cache and yields the first token"),
     _term("prefix caching", "keeping the KV cache of the beginning that prompts share"),
     _term("rank", "one member of a parallel group; a chip, or the chips that hold one copy of the attention weights"),
-    _term("recompute", "activations dropped in the forward pass and computed again in the backward pass"),
+    _term("recompute", "activations dropped in the forward pass and recomputed in the backward pass"),
     _term("reduce-scatter", "exchange after which each chip holds its part of the sum of what all had"),
     _term("replica", "chips that together hold one copy of a model and serve requests"),
     _term(
