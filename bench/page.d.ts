@@ -122,6 +122,7 @@ interface Rackline {
     claimCard: (claim: any, linked?: boolean) => HTMLElement;
     badge: (verdict: string) => HTMLElement;
     commands: () => { element: HTMLElement; update: (command: string, python: string) => void };
+    measured: (kind: string) => { element: HTMLElement; update: (model: string) => Promise<void> };
     document: (title: string, content: string) => HTMLElement;
     spelled: (verb: string, given: any[], options: any) => { command: string; python: string };
     bench: (form: HTMLElement, figures: HTMLElement[]) => HTMLElement;

@@ -55,6 +55,9 @@ def test_a_plan_is_shown_by_estimates_first_then_as_the_command_answers(
     page.locator("summary", has_text="Launch command").click()
     launched = page.locator("details[open] .code code").inner_text()
     assert "Llama-3.1-8B" in launched
+    measured = page.get_by_role("region", name="Published measurements of this model").locator("tbody tr")
+    assert all("trtllm" in row or "sglang" in row for row in measured.all_inner_texts())
+    assert measured.count() >= 3
     page.locator("summary", has_text="Kubernetes manifest").click()
     assert "apiVersion" in page.locator("details[open] .code code").last.inner_text()
 

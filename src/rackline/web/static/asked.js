@@ -89,6 +89,7 @@
             return controls.select({ key, label, value: String(value), options: option.choices.map((/** @type {string} */ one) => ({ value: one, label: one })) }, changed);
           return controls.entry({ key, label, value: String(value), hint: option.help }, changed);
         });
+        const model = made.find((one) => one.key === "model");
         const stateNow = () => Object.fromEntries(made.map((one) => [one.key, one.write()]));
         const button = el("button", { type: "submit", class: "main", text: "Ask" });
         const stop = el("button", { type: "button", text: "Stop", hidden: true });
@@ -105,10 +106,12 @@
         const texts = el("div");
         const printed = el("pre", { tabindex: 0, role: "region", "aria-label": "Answer as text" });
         const commands = parts.commands();
+        const measured = parts.measured(view.verb);
         place.append(
           el("div", { class: "bench" }, form, el("div", {}, waits, figures)),
           el("section", { class: "text" }, el("h2", { text: "Why: as the command prints it" }), printed, el("details", { class: "rows" }, el("summary", { text: "All rows" }), data)),
           texts,
+          measured.element,
           ...(view.claims.length ? [parts.claims(view.claims)] : []),
           commands.element,
         );
@@ -144,6 +147,7 @@
           texts.replaceChildren(...(Object.keys(found.documents).length ? [parts.section("To launch it", ...Object.entries(found.documents).map(([name, document]) => parts.document(name, document)))] : []));
           const said = estimated ? `Estimated: ${found.summary}` : `${found.summary[0].toUpperCase()}${found.summary.slice(1)}`;
           rackline.answer(`${said}.`.replace(/\.\.$/, "."));
+          if (model && ["plan", "simulate", "train"].includes(view.verb)) measured.update(model.get());
           place.toggleAttribute("data-estimated", Boolean(estimated));
           place.toggleAttribute("data-ready", !estimated);
         }

@@ -118,6 +118,29 @@
     return element;
   }
 
+  /** Published measurements of a model beside what is predicted, loaded when first shown. @param {string} kind  "train" or another */
+  function measured(kind) {
+    const columns = [{ name: "case" }, { name: "what" }, { name: "measured" }, { name: "predicted" }, { name: "predicted / measured", kind: "number" }, { name: "source" }];
+    const made = table(columns, "Published measurements of this model");
+    const element = section("Published measurements of this model", made.element);
+    element.hidden = true;
+    return {
+      element,
+      /** @param {string} model */
+      async update(model) {
+        const { rows } = await rackline.load("parity").catch(() => ({ rows: [] }));
+        const found = rows.filter((/** @type {any} */ one) => one.model === model.toLowerCase() && (one.kind === "train") === (kind === "train"));
+        element.hidden = !found.length;
+        made.fill(
+          found.map((/** @type {any} */ one) => {
+            const unit = one.metric.includes("tokens_per_s") ? "count" : "seconds";
+            return [`${one.chips} ${one.chip}, ${one.stack} ${one.version}`.trim(), one.metric.replace(/_s$/, "").replace(/_/g, " "), text.of(unit, one.measured), text.of(unit, one.predicted), one.predicted / one.measured, one.source];
+          }),
+        );
+      },
+    };
+  }
+
   /** A text to be copied, such as a manifest. @param {string} title @param {string} content */
   function document_(title, content) {
     const copy = el("button", { type: "button", text: "Copy" });
@@ -159,5 +182,5 @@
   /** Controls beside figures. @param {any} form @param {any[]} figures */
   const bench = (form, figures) => el("div", { class: "bench" }, form, el("div", { class: "figures" }, figures));
 
-  Object.assign(rackline, { parts: { section, table, why, claims, claimCard, badge, commands, document: document_, spelled, bench } });
+  Object.assign(rackline, { parts: { section, table, why, claims, claimCard, badge, commands, measured, document: document_, spelled, bench } });
 })();
