@@ -169,6 +169,37 @@ PICTURES = (
         command="validate ../shared/measured/training.jsonl",
         measured=True,
     ),
+    Picture(
+        name="tutorial-engineer",
+        shows="time of a decode step and output against the batch, for the inference engineer's tutorial",
+        command="explain llama-3.1-70b --on dgx-h100 --batch 64 --context 2k --layout tp=4 --plot-kind batch",
+    ),
+    Picture(
+        name="tutorial-planner",
+        shows="two machines side by side, for the capacity planner's tutorial",
+        command="compare dgx-h100 dgx-h200",
+    ),
+    Picture(
+        name="tutorial-training",
+        shows="memory of the fullest chip by layout, for the training lead's tutorial",
+        command="train llama-3.1-8b --on dgx-h100 --chips 64 --tokens 1T --global-batch 4M --plot-kind memory",
+    ),
+    Picture(
+        name="tutorial-architect",
+        shows="rows of a pass under the roofs of a faster memory, for the chip architect's tutorial",
+        command="explain llama-3.1-70b --on dgx-h100 --batch 64 --context 8k --layout tp=8 "
+        "--set hbm_bytes_per_s=6.7TB/s --plot-kind roofline",
+    ),
+    Picture(
+        name="tutorial-analyst",
+        shows="price and cost over the length of the prompt, for the price analyst's tutorial",
+        command="price llama-3.1-70b --on dgx-h100 --layout tp=8",
+    ),
+    Picture(
+        name="tutorial-learner",
+        shows="a step and its output against the batch on eight chips, for the learner's tutorial",
+        command="explain llama-3.1-70b --on dgx-h100 --batch 64 --context 2k --layout tp=8 --plot-kind batch",
+    ),
 )
 
 _HEAD = """# Figures

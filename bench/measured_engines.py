@@ -22,7 +22,7 @@ from typing import Any
 import rackline as rl
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "measured"
-RUNS = (("jax", "fp32"), ("llama.cpp", "fp32"), ("llama.cpp", "bf16"), ("vllm", "bf16"))
+RUNS = (("jax", "fp32"), ("llama.cpp", "fp32"), ("llama.cpp", "bf16"), ("vllm", "fp32"))
 
 
 def main() -> None:
@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--vllm-python")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--anyway", action="store_true")
+    parser.add_argument("--seed", default="0", help="draws the passes that are not fitted, and the requests")
     given = parser.parse_args()
     pythons = {"jax": "", "llama.cpp": given.llama_python, "vllm": given.vllm_python}
     for engine, dtype in RUNS:
@@ -44,6 +45,7 @@ def main() -> None:
             engine_python=pythons[engine] or None,
             clock=given.clock,
             anyway=given.anyway,
+            seed=given.seed,
             output=str(FOLDER / f"machine-{name}.toml"),
         )
         (FOLDER / f"measure-{name}.json").write_text(json.dumps(shortened(answer.to_dict()), indent=1) + "\n")

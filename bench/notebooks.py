@@ -1,13 +1,12 @@
 """Run the notebooks of docs/notebooks: `uv run python bench/notebooks.py [--check] [NAME...]`.
 
 Without `--check` their outputs are stored again. With it they are compared with the stored ones: words must be equal,
-numbers within `TOLERANCE`, and pictures are not compared, for they follow from the numbers.
+numbers within 2 % (`stored_outputs.TOLERANCE`), and pictures are not compared, for they follow from the numbers.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import re
 import sys
 from html import unescape
@@ -16,19 +15,18 @@ from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
+from stored_outputs import differences
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "docs" / "notebooks"
-TOLERANCE = 0.02  # of a number: machines add up in different orders, and a choice between equals may turn
 LIMIT_S = 300
-NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
 def run(path: Path) -> Any:
     """The notebook with the outputs of a fresh kernel, in its folder."""
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
-        notebook, timeout=LIMIT_S, kernel_name="python3", record_timing=False,
+        notebook, timeout=LIMIT_S, kernel_name="python3", record_timing=False, coalesce_streams=True,
         resources={"metadata": {"path": str(path.parent)}},
     )  # fmt: skip
     client.execute()
@@ -52,18 +50,6 @@ def words_of(output: Any) -> str:
 def said(notebook: Any) -> list[str]:
     """Text of the outputs of each code cell."""
     return ["\n".join(map(words_of, cell.outputs)) for cell in notebook.cells if cell.cell_type == "code"]
-
-
-def differences(stored: str, found: str) -> list[str]:
-    """Where two texts differ by more than the last digits of their numbers."""
-    if " ".join(NUMBER.sub("#", stored).split()) != " ".join(NUMBER.sub("#", found).split()):
-        return [f"stored:\n{stored}\nfound:\n{found}"]
-    pairs = zip(NUMBER.findall(stored), NUMBER.findall(found), strict=True)
-    return [
-        f"stored {before}, found {after}"
-        for before, after in pairs
-        if not math.isclose(float(before.replace(",", "")), float(after.replace(",", "")), rel_tol=TOLERANCE)
-    ]
 
 
 def check(path: Path) -> list[str]:

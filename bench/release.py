@@ -22,7 +22,7 @@ import time
 import tomllib
 import urllib.request
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -182,9 +182,9 @@ def space_is_swept(rackline: Path, folder: Path, *more: str) -> str:
 
 def mechanism_is_measured(rackline: Path, folder: Path) -> str:
     """An experiment of the lab."""
-    found = json.loads(command([rackline, "lab", "cipher", "--quick", "--json"], cwd=folder))
-    readings = sum(len(one["readings"]) for one in found["experiments"])
-    return f"`lab cipher --quick`: {readings} readings"
+    found = json.loads(command([rackline, "lab", "experts", "--quick", "--json"], cwd=folder))
+    readings = sum(len(one["rows"]) for one in found["experiments"])
+    return f"`lab experts --quick`: {readings} rows"
 
 
 MAIN: dict[str, Callable[[Path, Path], str]] = {
@@ -200,7 +200,7 @@ MAIN: dict[str, Callable[[Path, Path], str]] = {
 
 def install_and_try(wheel: Path, folder: Path, python: str, extra: str) -> Tried:
     """One environment with one extra, and its main command."""
-    environment = folder / f"{python}-{extra}"
+    environment = folder / f"{Path(python).parent.parent.name or python}-{extra}"
     shutil.rmtree(environment, ignore_errors=True)
     environment.mkdir(parents=True)
     venv = environment / "venv"
@@ -210,7 +210,7 @@ def install_and_try(wheel: Path, folder: Path, python: str, extra: str) -> Tried
         # installed packages only: a package without a wheel would be compiled by the machine at hand
         command(["uv", "pip", "install", "--quiet", "--only-binary", ":all:", "--python", venv / "bin/python", what])
     except RuntimeError as error:
-        return Tried(python=python, extra=extra, said=str(error).splitlines()[-1].strip(" ╰─▶│"), skipped=True)
+        return Tried(python=python, extra=extra, said=" ".join(str(error).split())[-150:], skipped=True)
     listed = command(["uv", "pip", "list", "--quiet", "--format", "json", "--python", venv / "bin/python"])
     size, packages = megabytes(venv), len(json.loads(listed))
     try:
@@ -263,7 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Build, try, print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "release", help="where everything is written")
-    parser.add_argument("--python", nargs="+", default=["3.11"], help="versions of Python")
+    parser.add_argument("--python", nargs="+", default=["3.11"], help="versions of Python, or paths of interpreters")
     parser.add_argument("--extra", nargs="+", choices=EXTRAS, default=list(EXTRAS[:-1]), help="extras, each alone")
     parser.add_argument("--ray", action="store_true", help="also the extra ray, once, with the first Python")
     parser.add_argument("--sdist", action="store_true", help="run the fast tests in the source distribution")
@@ -282,14 +282,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     print(sizes)
 
-    tried: list[Tried] = []
+    store = folder / "tried.json"  # of this version; what is run again replaces its row
+    kept = json.loads(store.read_text(encoding="utf-8")) if store.is_file() else {}
+    tried = {(one["python"], one["extra"]): Tried(**one) for one in kept.get(version, []) if not one["skipped"]}
     pairs = [(python, extra) for python in given.python for extra in given.extra]
     pairs += [(given.python[0], "ray")] if given.ray and "ray" not in given.extra else []
     for python, extra in pairs:
         start = time.monotonic()
-        tried.append(install_and_try(wheel, folder, python, extra))
-        print(f"{python} {extra}: {time.monotonic() - start:.0f} s; {tried[-1].said}", flush=True)
-    text = table(tried)
+        one = install_and_try(wheel, folder, python, extra)
+        tried[one.python, extra] = one
+        store.write_text(json.dumps({version: [asdict(each) for each in tried.values()]}, indent=1), encoding="utf-8")
+        print(f"{python} {extra}: {time.monotonic() - start:.0f} s; {one.said}", flush=True)
+    rows = sorted(tried.values(), key=lambda one: (one.python, EXTRAS.index(one.extra)))
+    text = table(rows)
     print(f"\n{text}")
     passed, said = True, ""
     if given.sdist:
@@ -301,7 +306,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.sdist and passed:
             page = written(page, "tests", f"Tests of the source distribution without the slow ones: {said}.")
         PAGE.write_text(page, encoding="utf-8")
-    return 0 if passed and not any(one.failed for one in tried) else 1
+    return 0 if passed and not any(one.failed for one in rows) else 1
 
 
 if __name__ == "__main__":

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from rackline.processes import usable_cores
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # No test leaves this machine: the Hub is a closed port of loopback, unless a test serves one.
 os.environ["HF_ENDPOINT"] = "http://127.0.0.1:1"
@@ -24,6 +30,20 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 # A loaded 2-core machine breaks hypothesis's 200 ms deadline without any fault in the code.
 settings.register_profile("rackline", deadline=None, max_examples=60, print_blob=True)
 settings.load_profile("rackline")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Debian's chromium; one for all tests, as Playwright drives one at a time in a thread."""
+    from playwright.sync_api import sync_playwright
+
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("no chromium: .ci/run installs it")
+    with sync_playwright() as play:
+        started = play.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield started
+        started.close()
 
 
 _MOST_WORKERS = 4  # each collects all tests and may hold 2 GB of the lab's arrays

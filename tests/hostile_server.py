@@ -49,6 +49,7 @@ EXPECTED = {
     "two tokens an event": "finished",
 }  # fmt: skip
 """What a client should make of each."""
+LONG_S = 120.0  # longer than any client waits
 STREAM = "200 OK\r\nContent-Type: text/event-stream"
 
 
@@ -92,7 +93,7 @@ class Handler(socketserver.StreamRequestHandler):
             case "stalls":
                 self.head(STREAM)
                 self.send(event())
-                time.sleep(3.0)
+                self.server.over.wait(LONG_S)
             case "resets":
                 self.head(STREAM)
                 self.send(event())
@@ -132,15 +133,14 @@ class Handler(socketserver.StreamRequestHandler):
                 self.head("200 OK\r\nContent-Type: text/html")
                 self.send(b"<html>please log in</html>")
             case "never answers":
-                time.sleep(3.0)
+                self.server.over.wait(LONG_S)
             case "an endless line":
                 self.head(STREAM)
                 self.send(b"data: " + b"x" * 3_000_000)
             case "trickles longer than it may":
                 self.head(STREAM)
-                for _ in range(60):
+                while not self.server.over.wait(0.05):
                     self.send(event())
-                    time.sleep(0.1)
 
     def well(self, count: int, *, usage: bool = True, each: int = 1) -> None:
         self.head(STREAM)
@@ -172,6 +172,7 @@ class Server(socketserver.ThreadingTCPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.lock = threading.Lock()
+        self.over = threading.Event()
         self.seen: Counter[str] = Counter()  # requests by what is done to them
         self.tried: Counter[str] = Counter()  # and by prompt
 
@@ -188,6 +189,7 @@ def hostile_server() -> Generator[Server]:
     try:
         yield server
     finally:
+        server.over.set()
         server.shutdown()
         server.server_close()
         thread.join()

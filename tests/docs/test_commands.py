@@ -17,7 +17,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TUTORIALS = ROOT / "docs" / "tutorials"  # run with their outputs in test_tutorials.py
+PAGES = [
+    ROOT / "README.md",
+    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if TUTORIALS not in page.parents),
+]
 COMMAND = re.compile(r"^(?:\$ )?(?:pip install uv && )?(?:uv run )?(?=rackline(?:\s|$))")
 EXITS = re.compile(r"#\s*exits (\d+)\s*$")
 TIME_LIMIT_S = 120
@@ -25,6 +29,7 @@ TIME_LIMIT_S = 120
 ELSEWHERE = {
     ("measure.md", "console"): "measures for a minute and asks for other engines: tests/lab/test_measure.py",
     ("observe.md", "console"): "asks a live server: tests/lab/test_observe.py",
+    ("calibrate.md", "console"): "asks a live server: tests/lab/test_observe.py",
     ("web-api.md", "text"): "serves until it is interrupted: tests/web/test_serving.py",
 }
 

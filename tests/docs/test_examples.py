@@ -1,7 +1,8 @@
 """Python in the README, in docs/ and in the docstrings of src runs and shows what it prints.
 
-One test a page: the examples of a page share their names and run in order. Sybil's own Python parser leaves
-`pycon` fences out without a word, so fences are also counted by themselves and compared.
+One test a page: the examples of a page share their names and run in order, and so do the numbers of the prose that
+bench/fill_docs.py fills in. Sybil's own Python parser leaves `pycon` fences out without a word, so fences are also
+counted by themselves and compared.
 """
 
 from __future__ import annotations
@@ -9,15 +10,14 @@ from __future__ import annotations
 import ast
 import doctest
 import importlib
+import importlib.util
 import re
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-from sybil import Document, Region, Sybil
-from sybil.evaluators.doctest import DocTestEvaluator
-from sybil.parsers.abstract.doctest import DocTestStringParser
-from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
 ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "src"
@@ -25,21 +25,18 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-class PyconParser:
-    """Reads `pycon` fences as doctest sessions."""
-
-    def __init__(self) -> None:
-        self.fences = CodeBlockParser(language="pycon", evaluator=lambda example: None)
-        self.sessions = DocTestStringParser(DocTestEvaluator(OPTIONS))
-
-    def __call__(self, document: Document) -> Iterable[Region]:
-        for fence in self.fences(document):
-            for region in self.sessions(fence.parsed, document.path):
-                region.adjust(fence, fence.parsed)
-                yield region
+def load_script(name: str) -> ModuleType:
+    """A script of bench/."""
+    spec = importlib.util.spec_from_file_location(f"bench_{name}", ROOT / "bench" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = script
+    spec.loader.exec_module(script)
+    return script
 
 
-SYBIL = Sybil(parsers=[PythonCodeBlockParser(doctest_optionflags=OPTIONS), PyconParser()])
+SYBIL = load_script("fill_docs").sybil_of_docs(OPTIONS)
 
 
 def python_fences(text: str) -> Iterator[tuple[int, int]]:
@@ -83,6 +80,17 @@ def test_a_wrong_example_fails(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("```pycon\n>>> 1 + 1\n3\n```\n")
     with pytest.raises(Exception, match=r"Expected:\s+3"):
+        run_page(page)
+
+
+def test_a_wrong_number_fails(tmp_path: Path) -> None:
+    """A number in the prose sees the names of the fences before it; one inside of a fence is text."""
+    page = tmp_path / "page.md"
+    text = "```python\nx = 3\n```\n\nIt is <!--= f'{x} s' -->3 s<!--/-->.\n\n```text\n<!--= y -->1<!--/-->\n```\n"
+    page.write_text(text)
+    run_page(page)
+    page.write_text(text.replace("3 s<", "4 s<"))
+    with pytest.raises(Exception, match="computed is '3 s'"):
         run_page(page)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ def test_the_answer_follows_its_schema(measured: tuple[Path, dict[str, Any]]) ->
 @pytest.mark.slow
 def test_what_was_not_fitted_is_judged(measured: tuple[Path, dict[str, Any]]) -> None:
     data = measured[1]
-    assert set(data["held_out"]) == {"decode", "prefill", "mixed", "served"}
+    assert set(data["held_out"]) == {"decode", "prefill", "mixed", "served", "saturation"}
     for kind, one in data["held_out"].items():
         unseen = [row for row in data["rows"] if row["kind"] == kind and not row["is_fitted"]]
         assert one["n"] == len(unseen) > 0
@@ -105,11 +106,11 @@ def test_commands_take_the_file(
 @pytest.mark.slow
 def test_predictions_are_those_of_the_file(measured: tuple[Path, dict[str, Any]]) -> None:
     from rackline.lab.measurement.engine import Work
-    from rackline.lab.measurement.jax_engine import jax_engine
+    from rackline.lab.measurement.jax_engine import QUICK_SHAPE
     from rackline.lab.measurement.measured import resolved
 
     file, data = measured
-    engine = jax_engine("fp32", 0, quick=True)
+    engine: Any = SimpleNamespace(shape=QUICK_SHAPE, dtype="fp32")
     deployment, _ = resolved(file.read_text(encoding="utf-8"), engine)
     assert deployment.layout == Layout()
     row = next(row for row in data["rows"] if row["kind"] == "mixed")
@@ -138,11 +139,17 @@ def test_passes_of_the_engine_are_those_of_the_transformer() -> None:
     both, cache = run(turned(params), cache, newest, lengths, texts[1], 1)
     whole = np.concatenate([texts[0], newest])
     plain = jax.jit(partial(logits, shape=shape))
-    wanted = [int(jnp.argmax(plain(params, text)[-1])) for text in (texts[0], whole, texts[1])]
+
+    def next_token(text: Any) -> int:
+        """What follows a text; what stands behind it changes nothing."""
+        longer = np.pad(text, (0, BLOCK // 4 - len(text)))
+        return int(jnp.argmax(plain(params, longer)[len(text) - 1]))
+
+    wanted = [next_token(text) for text in (texts[0], whole, texts[1])]
     assert [int(first[0]), *both.tolist()] == wanted
     again, _ = run(turned(params), cache, both, np.array([6, 6], dtype=np.int32), none, 0)
     texts = [np.concatenate([whole, both[:1]]), np.concatenate([texts[1], both[1:]])]
-    assert again.tolist() == [int(jnp.argmax(plain(params, text)[-1])) for text in texts]
+    assert again.tolist() == [next_token(text) for text in texts]
 
 
 def test_a_machine_file_names_what_is_wrong(tmp_path: Path) -> None:
@@ -157,6 +164,7 @@ def test_a_machine_file_names_what_is_wrong(tmp_path: Path) -> None:
 
 def test_a_busy_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from rackline.lab.measurement import MeasureSetup, measure_machine
+    from rackline.lab.measurement.engine import Limits
     from rackline.lab.measurement.repeats import Repeated
 
     disturbed = Repeated(seconds=(1.0, 1.0, 2.0, 2.0))
@@ -166,7 +174,9 @@ def test_a_busy_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "rackline.lab.measurement.measured.timed", lambda engine, works, repeats: dict.fromkeys(works, disturbed)
     )
-    monkeypatch.setattr("rackline.lab.measurement.jax_engine.JaxEngine.prepare", lambda self, work: None)
+    limits = Limits(sequences=2, context_len=128, prompt_tokens=64)
+    engine = SimpleNamespace(limits=limits, prepare=lambda works: None, close=lambda: None)
+    monkeypatch.setattr("rackline.lab.measurement.measured.start_engine", lambda setup: engine)
     with pytest.raises(InputError, match=r"spread by 100%.*--anyway"):
         measure_machine(MeasureSetup(quick=True))
 
@@ -195,7 +205,10 @@ def test_a_fit_finds_the_numbers_that_made_its_passes() -> None:
     shares = {"product_compute": 0.9, "product_memory": 0.5, "cache_memory": 0.15, "prompt_compute": 0.3}
     true = {**{name: one.start for name, one in starts(1e-5).items()}, **shares, "token_memory": 0.1}
     limits = Limits(sequences=16, context_len=1024, prompt_tokens=256)
-    works, unseen = fitted_works(limits), held_out_works(limits)
+    works, unseen = fitted_works(limits), held_out_works(limits, 0)
+    assert unseen == held_out_works(limits, 0) != held_out_works(limits, 1)
+    assert not set(unseen) & set(works)
+    assert len(set(unseen)) == len(unseen)
     made = table.with_calibration(calibration_of(true, "made", "made"))
     fit = fitted(table, works, list(made.seconds(batch_of(list(works)))), 1e-5, "made")
     found = table.with_calibration(fit.calibration).seconds(batch_of(list(unseen)))

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,12 @@ from rackline.simulation import Lengths, Requests, Sessions, closed_loop_of
 from rackline.validation import read_cases
 from rackline.validation.observed import ObservedRun, request_from, requests_from
 
-SHORT = Bounds(max_s=20.0, timeout_s=2.0, stall_s=0.7, connect_s=2.0, retries=2, longest_wait_s=5.0)
+PATIENT = Bounds(max_s=100.0, timeout_s=90.0, stall_s=90.0, connect_s=90.0, retries=2, longest_wait_s=5.0)
+# one limit at a time can end a request, however slow this machine is
+ENDED_BY = {
+    "stalled": replace(PATIENT, stall_s=0.5),
+    "timeout": replace(PATIENT, timeout_s=0.5),
+}
 WELL = next(length for length, what in BEHAVIOURS.items() if what == "well")
 KEY = "sk-very-secret-1234"
 
@@ -50,11 +56,13 @@ def requests_of(lengths: list[int], output_len: int = 4, gap_s: float = 0.0) -> 
     )
 
 
-def test_a_hostile_server_loses_no_record_and_leaves_nothing_behind(hostile: Server) -> None:
+@pytest.mark.parametrize("limit", ["none", *ENDED_BY])
+def test_a_hostile_server_loses_no_record_and_leaves_nothing_behind(hostile: Server, limit: str) -> None:
     threads = threading.active_count()
-    lengths = list(BEHAVIOURS) * 3
-    found = observe_load(requests_of(lengths, gap_s=0.002), prompts_to(hostile), SHORT)
-    assert len(found.requests) == len(lengths)
+    kinds = [length for length, what in BEHAVIOURS.items() if _limit_of(what) == limit]
+    lengths = kinds * 3
+    found = observe_load(requests_of(lengths, gap_s=0.002), prompts_to(hostile), ENDED_BY.get(limit, PATIENT))
+    assert len(found.requests) == len(lengths) > 0
     seen = [(BEHAVIOURS[one.input_len], one.outcome) for one in found.requests]
     assert seen == [(BEHAVIOURS[length], EXPECTED[BEHAVIOURS[length]]) for length in lengths]
     for one in found.requests:
@@ -67,15 +75,20 @@ def test_a_hostile_server_loses_no_record_and_leaves_nothing_behind(hostile: Ser
         assert one.retries == {"429 once": 1, "503 with a date": 1, "429 always": 2}.get(what, 0), what
         assert (one.output_tokens is None) == (what in ("no usage",) or one.outcome != "finished"), what
         assert one.tokens == 4 or one.outcome != "finished"
-    assert hostile.seen["429 always"] == 3 * 3
+    assert limit != "none" or hostile.seen["429 always"] == 3 * 3
     gc.collect()  # what is left behind would warn here, and warnings are errors
     assert not [one for one in threading.enumerate() if "asyncio" in one.name]
     assert threading.active_count() <= threads + len(lengths)  # the server's own threads may still sleep
 
 
+def _limit_of(what: str) -> str:
+    """Which of the bounds ends what the server does."""
+    return EXPECTED[what] if EXPECTED[what] in ENDED_BY else "none"
+
+
 def test_the_end_of_the_time_is_the_end(hostile: Server) -> None:
     slow = next(length for length, what in BEHAVIOURS.items() if what == "never answers")
-    bounds = Bounds(max_s=1.5, timeout_s=5.0, stall_s=5.0)
+    bounds = replace(PATIENT, max_s=3.0)
     load = Requests(
         arrival_s=np.array([0.0, 0.0, 30.0]), input_len=np.array([WELL, slow, WELL]), output_len=np.full(3, 4), name="t"
     )
@@ -92,7 +105,7 @@ def test_an_interruption_keeps_what_was_recorded(hostile: Server) -> None:
         if done == 1:
             os.kill(os.getpid(), signal.SIGINT)
 
-    found = observe_load(requests_of([WELL, slow]), prompts_to(hostile), Bounds(stall_s=30.0), press)
+    found = observe_load(requests_of([WELL, slow]), prompts_to(hostile), PATIENT, press)
     assert found.interrupted
     assert [one.outcome for one in found.requests] == ["finished", "unfinished"]
 
@@ -101,7 +114,7 @@ def test_inside_a_running_loop(hostile: Server) -> None:
     """Notebooks have one."""
 
     async def notebook() -> int:
-        return len(observe_load(requests_of([WELL] * 3), prompts_to(hostile), SHORT).requests)
+        return len(observe_load(requests_of([WELL] * 3), prompts_to(hostile), PATIENT).requests)
 
     assert asyncio.run(notebook()) == 3
 
@@ -113,7 +126,7 @@ def test_nothing_listens() -> None:
 
 def test_users_wait_for_their_answers(hostile: Server) -> None:
     load = closed_loop_of(np.random.default_rng(0), 12, 3, Lengths(input_len=WELL, output_len=3), think_s=0.02)
-    found = observe_load(load, prompts_to(hostile), SHORT)
+    found = observe_load(load, prompts_to(hostile), PATIENT)
     assert {one.outcome for one in found.requests} == {"finished"}
     assert found.generator.in_flight <= 3
     for one in found.requests:
@@ -280,7 +293,7 @@ def test_a_blocked_generator_measures_its_own_lag(hostile: Server, monkeypatch: 
         usual(self)
 
     monkeypatch.setattr(generator._Run, "_saw", slow)
-    found = observe_load(requests_of([WELL] * 20), prompts_to(hostile), SHORT)
+    found = observe_load(requests_of([WELL] * 20), prompts_to(hostile), PATIENT)
     assert found.generator.binds
     assert found.generator.lag_p99_s >= 0.03
     run = ObservedRun(run_id="x", requests=found.requests, generator=found.generator)

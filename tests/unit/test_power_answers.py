@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import rackline as rl
 from rackline.cli.main import run
 from rackline.errors import InputError
 from rackline.hardware import cluster, wall_w
-from rackline.search.least_energy import capped, caps_of, least_energy
-from rackline.search.plan import plan
-from rackline.search.space import SearchSpace
+from rackline.parallel import Deployment
+from rackline.search.least_energy import capped, caps_of, least_energy, ranked_by_energy
+from rackline.search.plan import plan, space_of
+from rackline.search.space import Constraints, SearchSpace
 from rackline.serving.energy import Power
 from rackline.serving.fleet import Part, Traffic, fleet
-from rackline.serving.workload import Workload
+from rackline.serving.workload import Workload, parse_mode
 
 H100 = cluster("dgx-h100").chip
 SMALL = {"on": "dgx-h100", "chips": 2, "layout": "tp=1", "serving": "aggregated", "input": 500, "output": 100}
@@ -104,7 +106,11 @@ def test_the_least_energy_is_the_least_of_the_caps_that_were_tried() -> None:
     on = cluster("dgx-h100").with_num_chips(1)
     MODEL, WORK, NUMBERS = model("llama-3.1-8b"), Workload(input_len=500.0, output_len=100.0), calibration("vllm", H100)
     space = SearchSpace(layouts=[parse_layout("tp=1", MODEL)], precisions=[precision("bf16", MODEL, H100)])
-    found, tried = least_energy(on, space, search)
+
+    def space_on(on: object, among: SearchSpace) -> object:
+        return space_of(MODEL, on, WORK, calibration=NUMBERS, limits=Constraints(), among=among)
+
+    found, tried = least_energy(on, space, Constraints(), search, space_on)
     joules = [one.joules_per_output_token for one in tried]
     assert [one.cap_w for one in tried] == list(caps_of(on))
     assert tried[0].cap_w is None
@@ -116,6 +122,66 @@ def test_the_least_energy_is_the_least_of_the_caps_that_were_tried() -> None:
     own = capped(on, 400.0)
     assert caps_of(own) == (400.0,)
     assert capped(own, 400.0) is own
+
+
+def test_engines_are_ranked_by_the_energy_of_each_point() -> None:
+    """Every layout × batch by hand: idle power and kernels of a request at the plug, over its output."""
+    from rackline.arch import model
+    from rackline.parallel import parse_layout, precision
+    from rackline.passes import calibration
+    from rackline.serving.closed_loop import engine_of
+    from rackline.serving.energy import power_at, request_joules
+    from rackline.serving.stack import stack_of
+    from rackline.serving.steady import steady_state
+
+    llama, work, numbers = model("llama-3.1-8b"), Workload(input_len=500.0, output_len=100.0), calibration("vllm", H100)
+    on, limits = cluster("dgx-h100").with_num_chips(2), Constraints(tpot_s=0.02)
+    among = SearchSpace(
+        layouts=[parse_layout(text, llama) for text in ("tp=1", "tp=2")],
+        precisions=[precision("bf16", llama, H100)],
+        modes=[parse_mode("chunked=2048")],
+        batches=np.array([1, 8, 64, 256]),
+    )
+    space, options = space_of(llama, on, work, calibration=numbers, limits=limits, among=among)
+    best: dict[str, tuple[float, int]] = {}
+    for layout in options:
+        one = Deployment(
+            model=llama,
+            cluster=on,
+            layout=layout,
+            precision=space.precisions[0],
+            calibration=numbers,
+            routing=space.routing,
+        )
+        engine = engine_of(one, stack_of(numbers, H100.hbm_bytes))
+        state = steady_state(engine, work, space.modes[0], space.batches)
+        for place, batch in enumerate(space.batches.tolist()):
+            if state.tpot_s[place] > 0.02 or state.prefill_utilisation[place] >= 1.0:
+                continue
+            rate = batch / (float(state.hold_s[place]) + 99.0 * float(state.tpot_s[place]))
+            joules = request_joules(engine, layout, work, batch)
+            power = power_at(on, joules, rate, layout.chips_per_replica)
+            assert power is not None
+            each = power.wall_w * layout.chips_per_replica / rate / 100.0
+            best[layout.label()] = min(best.get(layout.label(), (np.inf, 0)), (each, batch))
+    ranked = ranked_by_energy(space, options, limits, among)
+    order = sorted(best, key=lambda label: best[label][0])
+    assert [one.layouts[0].label() for one in ranked] == order
+    assert [int(one.batches[-1]) for one in ranked] == [best[label][1] for label in order]
+
+
+def test_pools_of_a_run_draw_power() -> None:
+    asked = {"on": "dgx-h100", "rate": 10, "requests": 150, "input": "2k", "output": 60, "chips": 3}
+    found = rl.simulate("llama-3.1-8b", **asked, layout="tp=1", prefill_replicas=1).to_dict()
+    energy = found["energy"]
+    host = wall_w(cluster("dgx-h100"), energy["prefill_chip_w"])
+    assert energy["power_w"] == pytest.approx(2.0 * energy["wall_w"] + host)
+    assert energy["joules_per_request"] == pytest.approx(energy["power_w"] / found["requests_per_s"], rel=0.01)
+    assert energy["joules_per_output_token"] == pytest.approx(energy["joules_per_request"] / 60.0)
+    assert energy["chip_w"] < 700.0
+    busier = rl.simulate("llama-3.1-8b", **{**asked, "rate": 20}, layout="tp=1", prefill_replicas=1).to_dict()["energy"]
+    assert busier["prefill_chip_w"] > energy["prefill_chip_w"]
+    assert busier["joules_per_output_token"] < energy["joules_per_output_token"]
 
 
 def test_least_energy_needs_a_power() -> None:

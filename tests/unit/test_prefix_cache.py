@@ -194,3 +194,66 @@ def test_refused() -> None:
         rl.simulate(**ask, cache_ttl_from="last")
     with pytest.raises(InputError, match="above 0"):
         CacheRules(ttl_s=0.0)
+
+
+def test_a_tier_keeps_what_has_expired_on_the_chip() -> None:
+    host = TierSpec(name="host", tokens=100, tokens_per_s=1.0, ttl_s=60.0)
+    flash = TierSpec(name="flash", tokens=100, tokens_per_s=1.0, ttl_s=600.0)
+    cache = used(PrefixCache(1, 1, (host, flash), CacheRules(ttl_s=10.0)), [0, 1])
+    places = {9.0: (2, [0, 0]), 11.0: (0, [2, 0]), 59.0: (0, [2, 0]), 61.0: (0, [0, 2]), 599.0: (0, [0, 2])}
+    for now, (on_chip, behind) in places.items():
+        cache.expire(now)
+        found = cache.match([0, 1], 2, now)
+        assert (found[0], found[2]) == (on_chip, behind)
+    cache.expire(601.0)
+    assert cache.match([0, 1], 2, 601.0) == (0, 0, [0, 0])
+    assert not cache.stamps
+    assert cache.next_expiry_s == np.inf
+
+
+def test_a_use_begins_the_time_anew_in_every_tier() -> None:
+    host = TierSpec(name="host", tokens=100, tokens_per_s=1.0, ttl_s=60.0)
+    cache = used(PrefixCache(1, 1, (host,), CacheRules(ttl_s=10.0)), [0, 1])
+    cache.expire(50.0)
+    assert cache.match([0, 1], 2, 50.0)[2] == [2]
+    cache.insert([0, 1], 0, None, 50.0)
+    cache.release([0, 1], 50.0)
+    cache.expire(59.0)
+    assert cache.match([0, 1], 2, 59.0)[0] == 2
+    cache.expire(109.0)
+    assert cache.match([0, 1], 2, 109.0)[2] == [2]
+    cache.expire(110.0)
+    assert cache.match([0, 1], 2, 110.0) == (0, 0, [0])
+
+
+def test_a_tier_that_forgets_sooner_is_refused() -> None:
+    host = TierSpec(name="host", tokens=100, tokens_per_s=1.0, ttl_s=5.0)
+    with pytest.raises(InputError, match="tier host: got 'ttl=5s', allowed: at least 10 s"):
+        PrefixCache(1, 1, (host,), CacheRules(ttl_s=10.0))
+    asked = {"on": "dgx-h100", "chips": 1, "rate": 1, "input": 100, "output": 5, "turns": 2, "requests": 10}
+    with pytest.raises(InputError, match=r"\[,ttl=TIME\]"):
+        rl.simulate("llama-3.1-8b", **asked, tier=["host=1GB@1GB/s,lifetime=5"])  # pyright: ignore[reportArgumentType]
+
+
+def test_hits_of_a_run_with_two_lifetimes_are_those_of_the_longer_one() -> None:
+    """Without a limit of memory, five minutes on the chip and an hour behind find what an hour finds."""
+    rng = np.random.default_rng(4)
+    talks = Sessions(turns=6, think_s=400.0).draw(rng, 400, 0.05, Lengths(input_len=600, output_len=20))
+
+    def found(ttl_s: float, behind_s: float | None) -> tuple[float, list[int]]:
+        tier = (TierSpec(name="host", tokens=1e9, tokens_per_s=1e9, ttl_s=behind_s),) if behind_s else ()
+        spec = RankSpec(
+            pool_tokens=10_000_000,
+            prefix_caching=True,
+            hash_tokens=talks.hash_tokens,
+            tiers=tier,
+            cache_rules=CacheRules(ttl_s=ttl_s),
+        )
+        result = simulate(talks, Pool(clock=CLOCK, spec=spec, policy=policy("chunked")))
+        return float(result.cached_tokens.sum()), list(result.tier_tokens)
+
+    short, hour, both = found(300.0, None), found(3600.0, None), found(300.0, 3600.0)
+    assert short[0] < 0.8 * hour[0]
+    assert both[0] == hour[0]
+    assert both[1][0] == pytest.approx(short[0], rel=0.02)
+    assert sum(both[1]) == both[0]

@@ -14,7 +14,7 @@ from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.pricing import price_sheet
 from rackline.pricing.cache import KeepingCost, recompute_cost
-from rackline.pricing.prefixes import Repeats, best_lifetime, bought_lifetimes, lifetime_cost
+from rackline.pricing.prefixes import Repeats, best_lifetime, bought_lifetimes, lifetime_cost, staged_lifetime
 from rackline.simulation import Requests
 from rackline.simulation.reuse import reuse_of
 
@@ -47,6 +47,25 @@ def test_cost_of_a_lifetime() -> None:
     assert lifetime_cost([near, COMPUTE], AGAIN, 1000.0, 60.0).tier == "near"
     with pytest.raises(InputError, match="memory tier"):
         lifetime_cost([COMPUTE], AGAIN, 1000.0, 60.0)
+
+
+def test_cost_of_two_tiers_after_each_other() -> None:
+    near, far = line("near", 1e-5), line("far", 1e-7, 4e-4)
+    one = staged_lifetime([near, far, COMPUTE], AGAIN, 1000.0, (60.0, 300.0))
+    assert one is not None
+    assert (one.tier, one.then_tier, one.until_s, one.ttl_s) == ("near", "far", 60.0, 300.0)
+    soon, late = 1.0 - np.exp(-1.0), 1.0 - np.exp(-5.0)
+    held = 1e-5 * 60.0 * soon + 1e-7 * 60.0 * (late - soon)
+    usd = held + (late - soon) * 4e-4 + (1.0 - late) * 1e-3
+    assert one.usd_per_mtok_prompt == pytest.approx(usd * 1e3)
+    assert one.hit_share == pytest.approx(late)
+    best = staged_lifetime([near, far, COMPUTE], AGAIN, 1000.0)
+    assert best is not None
+    assert best.usd_per_mtok_prompt < one.usd_per_mtok_prompt
+    # a token on the chip costs 1e-5 a second, the chance of a use in it saves 4e-4 / 60 s: less, so it does not stay
+    assert best.until_s == pytest.approx(1.0)
+    assert staged_lifetime([near, COMPUTE], AGAIN, 1000.0) is None
+    assert staged_lifetime([near, far, COMPUTE], AGAIN, 1000.0, (60.0,)) is None
 
 
 def test_what_always_pays_is_kept_longest_and_what_never_pays_shortest() -> None:

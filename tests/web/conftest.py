@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from rackline.web.export import export
 from web_server import Server, running
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="session")
@@ -23,17 +20,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     export(folder)
     return folder
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """Debian's chromium."""
-    if CHROMIUM is None:
-        pytest.skip("no chromium: .ci/run installs it")
-    with sync_playwright() as play:
-        found = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="session")
@@ -47,12 +33,12 @@ def desk(browser: Browser, site: Path) -> Iterator[Watched]:
 class Watched:
     """A page of a browser, with what went wrong in it."""
 
-    def __init__(self, browser: Browser, site: Path, **options: Any) -> None:
+    def __init__(self, browser: Browser, site: Path | str, **options: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
         self.page: Page = self.context.new_page()
         self.faults: list[str] = []
         self.requests: list[str] = []
-        self.root = site.as_uri() + "/index.html"
+        self.root = site if isinstance(site, str) else site.as_uri() + "/index.html"
         self.page.on("console", lambda m: self.faults.append(m.text) if m.type in ("error", "warning") else None)
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))

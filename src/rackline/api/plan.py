@@ -391,9 +391,23 @@ def searched(
 def least_energy_of(asked: PlanInputs) -> tuple[Plan, tuple[Tried, ...]]:
     """The plan of a question with the least energy of an output token, and the power caps that were tried."""
     from rackline.search.least_energy import least_energy
+    from rackline.search.plan import space_of
 
+    one = asked.resolved
     return least_energy(
-        asked.resolved.cluster, asked.space, lambda on, space, served: searched(asked, on, space, served=served)
+        one.cluster,
+        asked.space,
+        asked.limits,
+        lambda on, space, served: searched(asked, on, space, served=served),
+        lambda on, among: space_of(
+            one.model,
+            on,
+            asked.workload,
+            calibration=one.calibration,
+            limits=asked.limits,
+            among=among,
+            routing=one.routing,
+        ),
     )
 
 

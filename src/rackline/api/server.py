@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rackline.arch import AnyModel
     from rackline.hardware import Cluster
     from rackline.parallel import Deployment, Layout
-    from rackline.search.energy import RunEnergy
+    from rackline.search.choice import Energy
     from rackline.serving.speculative import Speculation
     from rackline.serving.stack import Stack
     from rackline.simulation import CacheConfig, Handover, Pool, Requests, Result
@@ -44,6 +44,7 @@ class Server:
         beyond_s: time to the first token beside the passes [s].
         chips: in all [chips].
         prefill_chips: of one replica of the prefill pool [chips].
+        prefill_layout: of that pool; None without one.
     """
 
     json_keys: ClassVar = (
@@ -65,6 +66,7 @@ class Server:
     beyond_s: float
     chips: int
     prefill_chips: int
+    prefill_layout: Layout | None = None
 
     @property
     def prefill_replicas(self) -> int:
@@ -87,11 +89,19 @@ class Server:
         share = front / self.chips if front else prompt_cost_share(result, self.pool)
         return result.usd_per_mtok(self.usd_per_s, share)
 
-    def energy(self, result: Result) -> RunEnergy | None:
-        """Power and energy of a run; None for separate pools, and where nothing ended or is known of the chips."""
-        from rackline.search.energy import run_energy
+    def energy(self, result: Result) -> Energy | None:
+        """Power and energy of a run; None where nothing ended or is known of the chips."""
+        from rackline.search.energy import FrontPool, run_energy
 
-        return None if self.prefill is not None else run_energy(result, self.pool, self.deployment, self.chips)
+        if self.prefill is None:
+            return run_energy(result, self.pool, self.deployment, self.chips)
+        ahead = self.prefill_replicas * self.prefill_chips
+        front = FrontPool(
+            pool=self.prefill.pool,
+            deployment=replace(self.deployment, layout=self.prefill_layout or self.deployment.layout),
+            chips=ahead,
+        )
+        return run_energy(result, self.pool, self.deployment, self.chips - ahead, front)
 
     def serve(
         self, requests: Requests, skip_bad: bool, progress: Served | None, *, keep_passes: bool = False
@@ -203,6 +213,7 @@ def server_of(
         beyond_s=(stack.prefill_pool() if front else stack).first_token_s,
         chips=used,
         prefill_chips=front_layout.chips_per_replica,
+        prefill_layout=front_layout if front else None,
     )
 
 

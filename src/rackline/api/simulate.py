@@ -27,7 +27,7 @@ _TIMES: tuple[tuple[Literal["ttft_s", "tpot_s"], str], ...] = (("ttft_s", "TTFT"
 if TYPE_CHECKING:
     from rackline.arch import AnyModel
     from rackline.report.figure import Figure
-    from rackline.search.energy import RunEnergy
+    from rackline.search.choice import Energy
     from rackline.search.rate_capacity import RateCapacity
     from rackline.simulation import Requests, Result, Slo
     from rackline.simulation.metrics import RunData
@@ -57,8 +57,8 @@ class Run:
         return self.result.summary(self.slo, self.server.costs(self.result))
 
     @property
-    def energy(self) -> RunEnergy | None:
-        """Power and energy; None for separate pools, and where nothing is known of the chips' power."""
+    def energy(self) -> Energy | None:
+        """Power and energy; None where nothing is known of the chips' power."""
         return self.server.energy(self.result)
 
 

@@ -128,7 +128,8 @@ class SimulateQuestion(DraftQuestion):
         default=None,
         metadata=option(
             "text",
-            "cache tier behind HBM, per rank: NAME=BYTES@RATE[@LATENCY], fastest first; may be repeated",
+            "cache tier behind HBM, per rank: NAME=BYTES@RATE[@LATENCY][,ttl=TIME], fastest first, with an expiry of "
+            "its own; may be repeated",
             several=True,
             repeated=True,
             group=_CACHE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -184,8 +185,17 @@ def _kept_traffic(
     """What keeping the prefixes of the traffic costs."""
     from rackline.pricing import price_sheet
     from rackline.pricing.cache import RECOMPUTE
-    from rackline.pricing.prefixes import HeldBy, KeptPrefixes, best_lifetime, bought_lifetimes, lifetime_cost
+    from rackline.pricing.prefixes import (
+        HeldBy,
+        KeptPrefixes,
+        best_lifetime,
+        bought_lifetimes,
+        lifetime_cost,
+        staged_lifetime,
+    )
 
+    pairs = [(before, after) for before, after in itertools.pairwise(sorted(holds_s)) if before < after]
+    staged = (staged_lifetime(lines, repeats, prompt_len, times_s) for times_s in (*pairs, None))
     standard = None if question.sheet is None else price_sheet(question.sheet).standard
     return KeptPrefixes(
         name=name,
@@ -194,6 +204,7 @@ def _kept_traffic(
         computed_usd_per_mtok=next(line for line in lines if line.name == RECOMPUTE).retrieve_usd * 1e6 / prompt_len,
         lifetimes=tuple(lifetime_cost(lines, repeats, prompt_len, ttl_s) for ttl_s in holds_s),
         best=best_lifetime(lines, repeats, prompt_len),
+        staged=tuple(one for one in staged if one is not None),
         devices=tuple(
             HeldBy(tier=line.name, capacity_tokens=fits, hit_share=repeats.found_in(fits))
             for line in lines

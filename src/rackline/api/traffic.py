@@ -247,7 +247,7 @@ def limits_of(text: str, name: str) -> Slo:
 
 
 def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[TierSpec, ...]:
-    """Read "host=2TB@50GB/s[@10us]" for each tier behind HBM, per rank.
+    """Read "host=2TB@50GB/s[@10us][,ttl=1h]" for each tier behind HBM, per rank.
 
     Raises:
         InputError: another form.
@@ -257,15 +257,18 @@ def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[TierSpec, ..
     found: list[TierSpec] = []
     for text in texts:
         name, equals, rest = text.partition("=")
-        parts = rest.split("@")
-        if not equals or len(parts) not in (2, 3):
-            raise InputError(what="tier", given=text, allowed="NAME=BYTES@RATE[@LATENCY], such as host=500GB@50GB/s")
+        rest, comma, lifetime = (piece.strip() for piece in rest.partition(","))
+        parts, (key, _, ttl) = rest.split("@"), lifetime.partition("=")
+        if not equals or len(parts) not in (2, 3) or (comma and key.strip() != "ttl"):
+            allowed = "NAME=BYTES@RATE[@LATENCY][,ttl=TIME], such as host=500GB@50GB/s or flash=4TB@6GB/s,ttl=1h"
+            raise InputError(what="tier", given=text, allowed=allowed)
         found.append(
             TierSpec(
                 name=name.strip(),
                 tokens=parse_bytes(parts[0], name=f"tier {name}") / bytes_per_token,
                 tokens_per_s=parse_rate(parts[1], name=f"tier {name}") / bytes_per_token,
                 latency_s=parse_seconds(parts[2], name=f"tier {name}") if len(parts) == 3 else 0.0,
+                ttl_s=parse_seconds(ttl, name=f"tier {name} ttl") if comma else None,
             )
         )
     return tuple(found)

@@ -138,7 +138,7 @@ class AppliedAdapter:
             return np.minimum(sequences, 1.0)
         if self.popularity:
             points, found = _touched_by(self.number, self.popularity)
-            touched = np.interp(sequences, points, found)
+            touched: Array = np.interp(np.asarray(sequences, dtype=float), points, found)
         elif isinstance(sequences, float | int):
             return min(-self.number * math.expm1(sequences * math.log1p(-1.0 / self.number)), float(self.resident))
         else:

@@ -1,4 +1,4 @@
-"""What `rackline --help` and `rackline COMMAND --help` say: groups, one line per command, examples, a glossary."""
+"""What `rackline --help` and `rackline COMMAND --help` say: groups, one line per command, examples."""
 
 from __future__ import annotations
 
@@ -286,18 +286,6 @@ with questions.toml such as
 """,
 }
 """Examples of each command; "" is `rackline` itself."""
-
-GLOSSARY = """Glossary:
-
-    tp, pp, ep    tensor, pipeline, expert parallelism: degrees of
-                  splitting each layer, the layers, the experts over chips
-    cp            context parallelism: chips that split one long prompt
-    attention_dp  data-parallel attention: ranks with full attention weights
-                  and different requests, which share the experts
-    ttft, tpot    time to first token; time per output token after the first
-    MFU           model FLOP utilisation: the model's FLOP per second over
-                  the peak of the chips
-"""
 
 
 def first_examples(name: str, number: int = 2) -> str:

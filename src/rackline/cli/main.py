@@ -11,7 +11,8 @@ from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, Unkno
 
 from rackline.api.verbs import MODULES, function_name
 from rackline.cli.commands import ALL_OPTIONS, DOORS
-from rackline.cli.help import COMMANDS, EXAMPLES, GLOSSARY, GROUPS, USUAL, first_examples
+from rackline.cli.glossary import help_text
+from rackline.cli.help import COMMANDS, EXAMPLES, GROUPS, USUAL, first_examples
 from rackline.cli.screen import FailedCheckError, drop_output, screen
 from rackline.errors import RacklineError, nearest_names
 
@@ -27,7 +28,7 @@ def build_app(*, all_options: bool = False) -> App:
     app = App(
         name="rackline",
         help="Seconds, bytes, chips and dollars of training and serving large language models, from first principles.",
-        help_epilogue=f"{EXAMPLES['']}\n{GLOSSARY}",
+        help_epilogue=f"{EXAMPLES['']}\n{help_text()}",
         help_format="plaintext",
         version=_version,
         result_action="return_value",
@@ -51,7 +52,7 @@ def build_app(*, all_options: bool = False) -> App:
 
 def _epilogue(name: str, *, hides: bool, all_options: bool) -> str:
     if all_options or not hides:
-        return f"{EXAMPLES[name]}\n{GLOSSARY}" if all_options else EXAMPLES[name]
+        return f"{EXAMPLES[name]}\n{help_text()}" if all_options else EXAMPLES[name]
     return f"{first_examples(name)}\nAll options and examples: rackline {name} --help-all\n"
 
 

@@ -122,9 +122,8 @@ def run(setup: Setup) -> Experiment:
     rates = measured_rates(device, repeats, Clock(cpu=False))
     peaks, launch_s = peaks_of(rates), next(rate.value for rate in rates if rate.name == "launch")
     engine = steps_engine(setup.seed)
-    for point in POINTS:
-        setup.progress(f"decode steps: {point[0]} sequences of {point[1]} tokens")
-        engine.prepare(work_of(point))
+    setup.progress(f"decode steps of {len(POINTS)} batches and contexts")
+    engine.prepare([work_of(point) for point in POINTS])
     times = timed(engine, [work_of(point) for point in POINTS], repeats)
     measured = {point: times[work_of(point)].typical_s for point in POINTS}
     table = deployment_on(engine, device, peaks).table()

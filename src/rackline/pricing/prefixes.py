@@ -60,6 +60,27 @@ class LifetimeCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StagedLifetime:
+    """Cost of the prompts of some traffic, if prefixes stay in one tier for a time and in a slower one after that.
+
+    Args:
+        tier, until_s: the first, and how long after their last use they stay there [s].
+        then_tier, ttl_s: the second, and how long after their last use they expire [s].
+        hit_share: share of prompt tokens found in either [1].
+        usd_per_mtok_prompt: cost of a million prompt tokens [USD].
+        saving: share of the cost of computing all of them that it saves [1].
+    """
+
+    tier: str
+    until_s: float
+    then_tier: str
+    ttl_s: float
+    hit_share: float
+    usd_per_mtok_prompt: float
+    saving: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BoughtLifetime:
     """What prompts cost at the prices of an API that sells cache writes.
 
@@ -104,6 +125,8 @@ class KeptPrefixes:
         computed_usd_per_mtok: cost of computing a million prompt tokens [USD].
         lifetimes: the cheapest tier for each lifetime that was asked for.
         best: the cheapest lifetime and tier of all.
+        staged: the cheapest two tiers for each two consecutive lifetimes that were asked for, then the cheapest two of
+            all; nothing with one tier.
         devices: what one device of each tier finds, by capacity alone.
         bought: at the prices of an API; nothing without one.
     """
@@ -115,6 +138,7 @@ class KeptPrefixes:
         "computed_usd_per_mtok",
         "lifetimes",
         "best",
+        "staged",
         "devices",
         "bought",
     )
@@ -125,6 +149,7 @@ class KeptPrefixes:
     computed_usd_per_mtok: float
     lifetimes: tuple[LifetimeCost, ...]
     best: LifetimeCost
+    staged: tuple[StagedLifetime, ...]
     devices: tuple[HeldBy, ...]
     bought: tuple[BoughtLifetime, ...]
 
@@ -164,6 +189,54 @@ def best_lifetime(lines: Sequence[KeepingCost], repeats: Repeats, prompt_len: fl
     """The cheapest lifetime and tier, from a second to a week."""
     tried = (lifetime_cost(lines, repeats, prompt_len, ttl_s) for ttl_s in _TRIED_S.tolist())
     return min(tried, key=lambda one: one.usd_per_mtok_prompt)
+
+
+def staged_lifetime(
+    lines: Sequence[KeepingCost], repeats: Repeats, prompt_len: float, lifetimes_s: Sequence[float] | None = None
+) -> StagedLifetime | None:
+    """The cheapest two tiers, the second cheaper to hold than the first; None where there are fewer than two.
+
+    cost per prompt token = hold₁ · held(t₁) + hold₂ · (held(t₂) - held(t₁)) + found(t₁) · retrieve₁
+    + (found(t₂) - found(t₁)) · retrieve₂ + (1 - found(t₂)) · compute + (1 - found(t₁)) · (write₁ + write₂)
+
+    Each token that is not used again within t₁ moves to the second tier; each that the first does not hold is written
+    there.
+
+    Args:
+        lines: cost lines of an entry of each tier, and of recomputing it.
+        prompt_len: tokens of that entry [tokens].
+        lifetimes_s: both times after the last use; by default the cheapest two from a second to a week [s].
+    """
+    compute = next(line for line in lines if line.name == RECOMPUTE).retrieve_usd
+    tiers = [line for line in lines if line.name != RECOMPUTE]
+    times = _TRIED_S if lifetimes_s is None else np.asarray(lifetimes_s, dtype=float)
+    if len(tiers) < 2 or len(times) < 2:
+        return None
+    found, held_s = (np.array([law(ttl_s) for ttl_s in times.tolist()]) for law in (repeats.found, repeats.held_s))
+    first, then = (found[:, None], held_s[:, None]), (found[None, :], held_s[None, :])
+    before = times[:, None] < times[None, :]
+    best: StagedLifetime | None = None
+    for one in tiers:
+        for other in tiers:
+            if other.hold_usd_per_s >= one.hold_usd_per_s:
+                continue
+            usd = one.hold_usd_per_s * first[1] + other.hold_usd_per_s * (then[1] - first[1])
+            usd = usd + first[0] * one.retrieve_usd + (then[0] - first[0]) * other.retrieve_usd
+            usd = usd + (1.0 - then[0]) * compute + (1.0 - first[0]) * (one.once_usd + other.once_usd)
+            least = np.where(before, usd, np.inf)
+            row, column = (int(at) for at in np.unravel_index(np.argmin(least), least.shape))
+            cost = float(least[row, column])
+            if best is None or cost * 1e6 / prompt_len < best.usd_per_mtok_prompt:
+                best = StagedLifetime(
+                    tier=one.name,
+                    until_s=float(times[row]),
+                    then_tier=other.name,
+                    ttl_s=float(times[column]),
+                    hit_share=float(found[column]),
+                    usd_per_mtok_prompt=cost * 1e6 / prompt_len,
+                    saving=1.0 - cost / compute,
+                )
+    return best
 
 
 def bought_lifetimes(tier: PriceTier, repeats: Repeats) -> tuple[BoughtLifetime, ...]:

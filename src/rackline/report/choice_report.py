@@ -15,7 +15,6 @@ from rackline.report.prose import Prose
 from rackline.report.wording import money, money_name, percent, share, short_count, written
 from rackline.search import Basis, Choice, Plan, Pool
 from rackline.search.choice import Energy
-from rackline.search.energy import RunEnergy
 from rackline.search.fits import ClusterNeed
 from rackline.units import format_count, format_seconds
 
@@ -45,9 +44,9 @@ def request_text(plan: Plan) -> str:
     return text
 
 
-def energy_text(energy: Energy | RunEnergy) -> str:
+def energy_text(energy: Energy) -> str:
     """Watts of a chip and of all machines, and joules, in a sentence."""
-    power, prefill = energy.power, getattr(energy, "prefill_power", None)
+    power, prefill = energy.power, energy.prefill_power
     if power.basis == "nameplate":
         return f"{format_count(energy.power_w)} W by the nameplate: nothing is known of what the chip draws"
     chip = f"{power.chip_w:,.0f} W a chip"

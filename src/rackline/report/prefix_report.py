@@ -24,7 +24,10 @@ def prefixes_report(found: KeptPrefixes) -> Group:
         f"computing them all costs {format_usd(found.computed_usd_per_mtok)} per M prompt tokens\n",
         style="not bold",
     )
-    parts: list[RenderableType] = [head, _lifetimes(found), Text(""), _devices(found)]
+    parts: list[RenderableType] = [head, _lifetimes(found)]
+    if found.staged:
+        parts += [Text(""), _staged(found)]
+    parts += [Text(""), _devices(found)]
     if found.bought:
         parts += [Text(""), _bought(found)]
     return Group(*parts)
@@ -33,7 +36,7 @@ def prefixes_report(found: KeptPrefixes) -> Group:
 def _table(title: str, columns: tuple[str, ...]) -> Table:
     table = plain_table(title)
     for name in columns:
-        table.add_column(name, justify="left" if name in ("tier", "write", "") else "right")
+        table.add_column(name, justify="left" if name in ("tier", "then", "write", "") else "right")
     return table
 
 
@@ -49,6 +52,25 @@ def _lifetimes(found: KeptPrefixes) -> Table:
             percent(one.hit_share),
             format_seconds(one.held_s),
             one.tier,
+            format_usd(one.usd_per_mtok_prompt),
+            percent(one.saving),
+        )
+    return table
+
+
+def _staged(found: KeptPrefixes) -> Table:
+    table = _table(
+        "kept in one tier after each use, then in a slower one, the cheapest two",
+        ("", "tier", "until", "then", "expiry", "found", "$ per M prompt tokens", "saved"),
+    )
+    for place, one in enumerate(found.staged, start=1):
+        table.add_row(
+            "cheapest" if place == len(found.staged) else "",
+            one.tier,
+            format_seconds(one.until_s),
+            one.then_tier,
+            format_seconds(one.ttl_s),
+            percent(one.hit_share),
             format_usd(one.usd_per_mtok_prompt),
             percent(one.saving),
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -75,57 +74,69 @@ def _per_rank(choice: Choice, layout: Layout) -> float:
     return max(choice.batch_size / (layout.attention_dp * layout.pp), 1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEnergy:
-    """Power and energy of a simulated run.
+def run_energy(
+    result: Result, pool: Pool, deployment: Deployment, chips: int, front: FrontPool | None = None
+) -> Energy | None:
+    """Power and energy of a run; None where no request ended or nothing is known of the chips.
+
+    Requests take the energy of the mean request at the mean number that decoded together, and of the mean pass of
+    prompts where these have a pool of their own; idle power is that of the whole run.
 
     Args:
-        power: of a chip, on average over the run.
-        power_w: of all chips with their machines [W].
-        joules_per_request: over the requests that ended [J].
-        joules_per_output_token: over their output tokens [J].
-    """
-
-    json_keys: ClassVar = (
-        "chip_w=power.chip_w",
-        "wall_w=power.wall_w",
-        "basis=power.basis",
-        "cap_w=power.cap_w",
-        "power_w",
-        "joules_per_request",
-        "joules_per_output_token",
-    )
-
-    power: Power
-    power_w: float
-    joules_per_request: float
-    joules_per_output_token: float
-
-
-def run_energy(result: Result, pool: Pool, deployment: Deployment, chips: int) -> RunEnergy | None:
-    """Power and energy of a run over one pool; None where no request ended or nothing is known of the chips.
-
-    Requests take the energy of the mean request at the mean number that decoded together; idle power is that of the
-    whole run.
-
-    Args:
-        chips: of all replicas [count].
+        chips: of the replicas that decode [count].
+        front: the prefill pool; None where prompts and outputs share one.
     """
     clock, done = pool.clock, result.finished
-    if not isinstance(clock, TableClock) or not np.any(done) or not result.busy_s > 0 or not result.makespan_s > 0:
+    busy_s = result.busy_s - result.prefill_busy_s
+    if not isinstance(clock, TableClock) or not np.any(done) or not busy_s > 0 or not result.makespan_s > 0:
         return None
     outputs = float(result.requests.output_len[done].mean())
-    work = Workload(input_len=float(result.requests.input_len[done].mean()), output_len=max(outputs, 2.0))
-    decoding = max(result.sequence_s / result.busy_s / (pool.ranks * pool.micro_batches), 1.0)
+    inputs = float(result.requests.input_len[done].mean())
+    cached = float(result.cached_tokens[done].mean()) / inputs
+    work = Workload(input_len=inputs, output_len=max(outputs, 2.0), cache_hit=min(cached, 1.0 - 1.0 / inputs))
+    decoding = max(result.sequence_s / busy_s / (pool.ranks * pool.micro_batches), 1.0)
     rate = float(done.sum()) / result.makespan_s
-    joules = request_joules(clock.engine, deployment.layout, work, decoding)
-    power = power_at(deployment.cluster, joules, rate, chips)
+    if front is None:
+        joules = request_joules(clock.engine, deployment.layout, work, decoding)
+        power = power_at(deployment.cluster, joules, rate, chips)
+        prefill = None
+    else:
+        ahead = front.pool.clock
+        if not isinstance(ahead, TableClock):
+            return None
+        tokens = min(work.new_tokens * float(len(result.requests)) / max(result.prefill_passes, 1), front.most_tokens)
+        joules = prompt_joules(ahead.engine, front.deployment.layout, work, tokens)
+        prefill = power_at(front.deployment.cluster, joules, rate, front.chips)
+        joules = output_joules(clock.engine, deployment.layout, work, decoding)
+        power = power_at(deployment.cluster, joules, rate, chips)
+        if prefill is None:
+            return None
     if power is None:
         return None
-    each = power.joules_per_request(chips, rate)
-    return RunEnergy(
+    watts = power.wall_w * chips + (prefill.wall_w * front.chips if front is not None and prefill is not None else 0.0)
+    return Energy(
         power=power,
-        power_w=power.wall_w * chips,
-        joules_per_request=each,
-        joules_per_output_token=each / outputs,
+        prefill_power=prefill,
+        power_w=watts,
+        joules_per_request=watts / rate,
+        joules_per_output_token=watts / rate / outputs,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontPool:
+    """A pool of a run that computes prompts only.
+
+    Args:
+        deployment: of one replica.
+        chips: of all its replicas [count].
+    """
+
+    pool: Pool
+    deployment: Deployment
+    chips: int
+
+    @property
+    def most_tokens(self) -> float:
+        """Tokens of all ranks of a replica in one pass, at most [tokens]."""
+        return float(self.pool.spec.max_batched_tokens)

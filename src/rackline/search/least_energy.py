@@ -1,9 +1,9 @@
 """The plan with the least energy of an output token within the limits: power caps, and at each its layouts.
 
-Dollars are chip-seconds, joules are watts times chip-seconds. So the engines that a plan finds cheapest at a power cap
-are near the least energy at that cap, and the cap is what trades speed against joules. At each cap the cheapest engine
-of each style (tp, pp, moe_tp, precision) and the cheapest pair of pools are compared by their energy; the best of all
-caps is searched again and simulated.
+At each cap all engines of the space are ranked by the energy of an output token with every slot taken: idle power and
+kernels of the mean step, at the machine's plug. The best of these, with the chips that they leave idle, the cheapest
+engine and the cheapest pair of pools (whose search is by dollars: chip-seconds, of which joules are watts times) are
+compared; the best of all caps is searched again and simulated.
 """
 
 from __future__ import annotations
@@ -11,12 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from rackline.errors import InputError
-from rackline.hardware import Cluster, checked_cap
-from rackline.search.choice import Choice
-from rackline.search.plan import Plan
-from rackline.search.space import SearchSpace
+import numpy as np
 
+from rackline.errors import InputError
+from rackline.hardware import Cluster, checked_cap, drawn_w, wall_w
+from rackline.parallel import Layout
+from rackline.passes.features import Array, as_array
+from rackline.search.choice import Choice
+from rackline.search.evaluate import Part, Space
+from rackline.search.plan import Plan
+from rackline.search.points import Block, Numbering
+from rackline.search.space import Constraints, SearchSpace
+from rackline.serving.energy import step_joules
+
+MOST_RANKED = 4
+"""Engines of the least energy that are compared with their idle chips, at each cap."""
 CAPS = (1.0, 0.85, 0.7, 0.55, 0.4)
 """Power caps that are tried, as shares of the range between idle power and the limit."""
 
@@ -61,15 +70,21 @@ def capped(cluster: Cluster, cap_w: float | None) -> Cluster:
 
 Search = Callable[[Cluster, SearchSpace, bool], Plan]
 """Plan on a cluster, within a space, simulated or estimated."""
+SpaceOn = Callable[[Cluster, SearchSpace], tuple[Space, list[Layout]]]
+"""The space of the same question on a cluster, with its layouts."""
 
 
-def least_energy(cluster: Cluster, space: SearchSpace, search: Search) -> tuple[Plan, tuple[Tried, ...]]:
+def least_energy(
+    cluster: Cluster, among: SearchSpace, limits: Constraints, search: Search, space_on: SpaceOn
+) -> tuple[Plan, tuple[Tried, ...]]:
     """The plan with the least energy of an output token, and what was tried.
 
     Args:
         cluster: with a power cap where only that one counts.
-        space: what the plan may choose from.
+        among: what the plan may choose from.
+        limits: of the plan.
         search: the plan of its question.
+        space_on: its space.
 
     Raises:
         InputError: nothing is known of what its chips draw.
@@ -78,28 +93,98 @@ def least_energy(cluster: Cluster, space: SearchSpace, search: Search) -> tuple[
     tried: list[Tried] = []
     for cap_w in caps_of(cluster):
         on = capped(cluster, cap_w)
-        here = _least(on, space, search)
-        joules, kept, layout = here or (None, space, "")
+        space, options = space_on(on, among)
+        here = _least(on, among, search, ranked_by_energy(space, options, limits, among))
+        joules, kept, layout = here or (None, among, "")
         tried.append(Tried(cap_w=cap_w, joules_per_output_token=joules, layout=layout))
         if joules is not None:
             found.append((joules, on, kept))
     if not found:
-        return search(cluster, space, True), tuple(tried)
+        return search(cluster, among, True), tuple(tried)
     _, on, kept = min(found, key=lambda one: one[0])
     return replace(search(on, kept, True), objective="joules"), tuple(tried)
 
 
-def _least(on: Cluster, space: SearchSpace, search: Search) -> tuple[float, SearchSpace, str] | None:
-    """Energy, space and layout of the best engine or pools at a cap; None where nothing meets the limits."""
-    whole = search(on, space, False)
-    best = [(joules, space, one.layout.label()) for one in whole.choices if (joules := _joules(one)) is not None]
-    for one in whole.ranked[1:]:
-        kept = replace(space, layouts=[replace(one.layout, dp=1)], precisions=[one.precision])
-        choice = search(on, kept, False).aggregated
-        joules = _joules(choice)
-        if choice is not None and joules is not None:
-            best.append((joules, kept, choice.layout.label()))
+def _least(
+    on: Cluster, among: SearchSpace, search: Search, ranked: list[SearchSpace]
+) -> tuple[float, SearchSpace, str] | None:
+    """Energy, space and layout of the best engine or pools at a cap; None where nothing meets the limits.
+
+    Args:
+        ranked: single engines of the least energy, each as a space of its own.
+    """
+    best = [
+        (joules, kept, choice.layout.label())
+        for kept in (among, *ranked)
+        for choice in search(on, kept, False).choices
+        if (joules := _joules(choice)) is not None
+    ]
     return min(best, key=lambda one: one[0], default=None)
+
+
+def ranked_by_energy(
+    space: Space, options: list[Layout], limits: Constraints, among: SearchSpace, most: int = MOST_RANKED
+) -> list[SearchSpace]:
+    """Engines that meet the limits with the least energy of an output token, all slots taken: the best of each layout
+    and precision, the least first.
+
+    Every layout × precision × mode × batch is compared, those apart that idle power alone makes worse than what is
+    ranked already.
+
+    Args:
+        options: layouts of the space.
+        among: what each of the spaces is a part of.
+        most: engines [count].
+    """
+    best: dict[tuple[int, int], tuple[float, int, int]] = {}  # (layout, precision) → (joules, mode, batch)
+    numbering = Numbering(len(space.modes), len(options), len(space.batches))
+    machine_w = wall_w(space.cluster, 0.0)
+    plug = wall_w(space.cluster, 1.0) - machine_w  # watts at the plug for one of the chip
+    idle_w = wall_w(space.cluster, float(drawn_w(space.cluster.chip, 0.0, 1.0)))
+    for part in space.parts():
+        layouts = len(part.space.grid)
+        rows = np.arange(layouts)
+        kernels = _kernel_joules(part)
+        for place, mode in enumerate(space.modes):
+            block = Block.of(part, mode, numbering.indices(part.label, place, part.start, layouts))
+            worst = sorted(one[0] for one in best.values())[most - 1] if len(best) >= most else np.inf
+            price = np.broadcast_to(part.space.usd_per_chip_s[:, None], kernels.shape).ravel()[block.where]
+            bound = idle_w * block.bounds.cost / 1e6 / price  # chip-seconds of a token, at idle power
+            wanted = (bound < worst) & (block.bounds.free_bytes >= 0)
+            if limits.tpot_s is not None:
+                wanted &= block.bounds.tpot_s <= limits.tpot_s
+            if not np.any(wanted):
+                continue
+            points = block.timed(part, rows, wanted)
+            at = block.where[wanted]
+            with np.errstate(invalid="ignore", divide="ignore"):
+                chip_w = drawn_w(space.cluster.chip, kernels.ravel()[at] * points.rate, 1.0)
+                joules = (machine_w + plug * chip_w) / points.rate
+            good = points.serves & points.meets(limits) & np.isfinite(joules)
+            for index in np.flatnonzero(good)[np.argsort(joules[good])].tolist():
+                key = (part.start + int(at[index]) // len(space.batches), part.label)
+                if key not in best or joules[index] < best[key][0]:
+                    best[key] = (float(joules[index]), place, int(at[index]) % len(space.batches))
+    order = sorted(best, key=lambda key: best[key][0])[:most]
+    return [
+        replace(
+            among,
+            layouts=[replace(options[row], dp=1)],
+            precisions=[space.precisions[label]],
+            modes=[space.modes[best[row, label][1]]],
+            batches=space.batches[: best[row, label][2] + 1],
+        )
+        for row, label in order
+    ]
+
+
+def _kernel_joules(part: Part) -> Array:
+    """Energy of the kernels of a chip beyond idle, for each output token that it yields, (layouts, batches) [J]."""
+    space, batches = part.space, part.space.batches[None, :]
+    work, grid = space.workload, part.space.grid
+    steps = (work.output_len - 1.0) / part.engine.speculation.tokens_per_step / work.output_len
+    chips = (as_array(grid.chips_per_replica) / as_array(grid.attention_dp * grid.pp))[:, None]
+    return step_joules(part.engine, work, batches) * steps * chips / batches
 
 
 def _joules(choice: Choice | None) -> float | None:

@@ -206,25 +206,9 @@ def plan(
         InputError: the space is empty.
     """
     limits, among = constraints or Constraints(), search_space or SearchSpace()
-    options = list(among.layouts) if among.layouts is not None else enumerate_layouts(model, cluster.num_chips)
-    if not options:
-        raise InputError(what="layouts", given=0, allowed=f"at least one layout of {model.name}")
-    chosen = list(among.precisions) if among.precisions else default_precisions(model, cluster.chip)
-    space = Space(
-        model=model,
-        cluster=cluster,
-        workload=workload,
-        grid=LayoutGrid.of(options),
-        precisions=chosen,
-        modes=list(among.modes) if among.modes else default_modes(model),
-        calibration=calibration,
-        routing=routing or stack_of(calibration, cluster.chip.hbm_bytes).routing,
-        batches=_batches(model, among),
-        memory_fraction=limits.memory_fraction,
-        threads=threads,
-        rules=None if among.any_layout else among.rules or rules_of(calibration),
+    space, options = whole, everything = space_of(
+        model, cluster, workload, calibration=calibration, limits=limits, among=among, routing=routing, threads=threads
     )
-    whole, everything = space, options
     alone = cluster.num_chips == 1 and prefill is not None and prefill.cluster is None
     if alone or isinstance(model, AggregateModel):
         prefill = None
@@ -278,6 +262,42 @@ def plan(
         better.append(better_refused_pair(whole, everything, limits, prefill, launched))
     found = replace(found, rejected=(*(one for one in better if one is not None), *engines.rejected))
     return (found.served(site, engines) if served else found).with_energy(site)
+
+
+def space_of(
+    model: AnyModel,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    calibration: Calibration,
+    limits: Constraints,
+    among: SearchSpace,
+    routing: Routing | None = None,
+    threads: int = 2,
+) -> tuple[Space, list[Layout]]:
+    """The space of a search, with its layouts; those that the engine does not launch are in it.
+
+    Raises:
+        InputError: the space is empty.
+    """
+    options = list(among.layouts) if among.layouts is not None else enumerate_layouts(model, cluster.num_chips)
+    if not options:
+        raise InputError(what="layouts", given=0, allowed=f"at least one layout of {model.name}")
+    space = Space(
+        model=model,
+        cluster=cluster,
+        workload=workload,
+        grid=LayoutGrid.of(options),
+        precisions=list(among.precisions) if among.precisions else default_precisions(model, cluster.chip),
+        modes=list(among.modes) if among.modes else default_modes(model),
+        calibration=calibration,
+        routing=routing or stack_of(calibration, cluster.chip.hbm_bytes).routing,
+        batches=_batches(model, among),
+        memory_fraction=limits.memory_fraction,
+        threads=threads,
+        rules=None if among.any_layout else among.rules or rules_of(calibration),
+    )
+    return space, options
 
 
 def _batches(model: AnyModel, among: SearchSpace) -> Array:

@@ -178,6 +178,8 @@ class Result:
         blocks_left: blocks in use at the end, 0 when every request has finished [count].
         interrupted: whether the run was cut short.
         adapter_loads: transfers of low-rank adapters from the host [count].
+        prefill_busy_s, prefill_passes: of a pool that computes prompts only: time in passes, and their number; of all
+            its replicas [s], [count].
     """
 
     requests: Requests
@@ -206,6 +208,8 @@ class Result:
     blocks_left: int
     interrupted: bool
     adapter_loads: int = 0
+    prefill_busy_s: float = 0.0
+    prefill_passes: int = 0
 
     @property
     def finished(self) -> Array:
@@ -475,6 +479,8 @@ def gather(
         blocks_left=sum(rank.blocks.used for rank in ranks),
         interrupted=interrupted,
         adapter_loads=log.adapter_loads,
+        prefill_busy_s=sum(r.statistics.busy_s for r in front),
+        prefill_passes=sum(r.statistics.passes for r in front),
     )
 
 

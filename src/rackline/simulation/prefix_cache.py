@@ -25,14 +25,18 @@ class TierSpec:
         tokens: capacity [tokens].
         tokens_per_s: rate at which the cache is loaded back [tokens/s].
         latency_s: time to the first byte [s].
+        ttl_s: time after which a block expires here; that of the rules where it is None [s].
     """
 
     name: str
     tokens: float
     tokens_per_s: float
     latency_s: float = 0.0
+    ttl_s: float | None = None
 
     def __post_init__(self) -> None:
+        if self.ttl_s is not None and not self.ttl_s > 0:
+            raise InputError(what=f"tier {self.name}", given=f"ttl={self.ttl_s:g}s", allowed="above 0 s")
         if not (self.tokens >= 0 and self.tokens_per_s > 0 and self.latency_s >= 0):
             raise InputError(
                 what=f"tier {self.name}",
@@ -47,7 +51,8 @@ class CacheRules:
 
     Args:
         eviction: which block goes when memory is needed, in each tier.
-        ttl_s: time after which a block expires; infinite if it never does [s].
+        ttl_s: time after which a block expires; infinite if it never does. A tier may keep it longer: a block
+            whose time in HBM is over then moves there [s].
         ttl_from_use: whether the time begins anew with each use (a sliding expiry), or once, when it is written.
         recompute_s: time to recompute a block at the start of a prompt, and the increase with each block before it
             [s].
@@ -105,10 +110,11 @@ class _Past:
 class Tier:
     """Blocks of a tier behind HBM."""
 
-    __slots__ = ("blocks", "room", "spec")
+    __slots__ = ("blocks", "room", "spec", "ttl_s")
 
-    def __init__(self, spec: TierSpec, unit_tokens: int, blocks: BlockStore) -> None:
+    def __init__(self, spec: TierSpec, unit_tokens: int, blocks: BlockStore, ttl_s: float) -> None:
         self.spec = spec
+        self.ttl_s = ttl_s if spec.ttl_s is None else spec.ttl_s
         self.room = int(spec.tokens // unit_tokens)
         self.blocks = blocks
 
@@ -121,9 +127,12 @@ class PrefixCache:
         unit_blocks: KV blocks that it takes [count].
         tiers: tiers behind HBM, fastest first.
         rules: eviction and expiry.
+
+    Raises:
+        InputError: a tier whose blocks expire before those of a faster one.
     """
 
-    __slots__ = ("_expires", "_past", "_stamped", "idle", "refs", "rules", "stamps", "tiers", "unit_blocks",
+    __slots__ = ("_expires", "_lives", "_past", "_stamped", "idle", "refs", "rules", "stamps", "tiers", "unit_blocks",
                  "unit_tokens")  # fmt: skip
 
     def __init__(
@@ -133,12 +142,18 @@ class PrefixCache:
         self.unit_blocks = unit_blocks
         self.rules = rules or CacheRules()
         self._past = None if self.rules.eviction.key is None else _Past(self.rules)
-        self._expires = self.rules.ttl_s < inf
         self.refs: dict[int, int] = {}
         self.idle = self._store()
-        self.tiers = [Tier(spec, unit_tokens, self._store()) for spec in tiers]
+        self.tiers = [Tier(spec, unit_tokens, self._store(), self.rules.ttl_s) for spec in tiers]
+        self._lives = (self.rules.ttl_s, *(tier.ttl_s for tier in self.tiers))  # by level, HBM first [s]
+        for before, tier in zip(self._lives, self.tiers, strict=False):
+            if tier.ttl_s < before:
+                allowed = f"at least {before:g} s, as long as in the memory before it (`cache_ttl` for HBM)"
+                raise InputError(what=f"tier {tier.spec.name}", given=f"ttl={tier.ttl_s:g}s", allowed=allowed)
+        self._expires = self._lives[0] < inf
         self.stamps: dict[int, float] = {}  # block → when its time began [s], where blocks expire
-        self._stamped: deque[tuple[float, int]] = deque()
+        # by level, what expires there, in the order of the stamps
+        self._stamped: list[deque[tuple[float, int]]] = [deque() for life in self._lives if life < inf]
 
     def _store(self) -> BlockStore:
         past = self._past
@@ -171,18 +186,16 @@ class PrefixCache:
         behind = [0] * len(self.tiers)
         if self.tiers:
             for block in hashes[found:most]:
-                if not self._is_alive(block, now):
-                    break
                 for index, tier in enumerate(self.tiers):
-                    if block in tier.blocks:
+                    if block in tier.blocks and self._is_alive(block, now, 1 + index):
                         behind[index] += 1
                         break
                 else:
                     break
         return found, resting, behind
 
-    def _is_alive(self, block: int, now: float) -> bool:
-        return not self._expires or now < self.stamps.get(block, -inf) + self.rules.ttl_s
+    def _is_alive(self, block: int, now: float, level: int = 0) -> bool:
+        return not self._expires or now < self.stamps.get(block, -inf) + self._lives[level]
 
     def touch(self, hashes: Sequence[int]) -> None:
         """Mark these blocks of lower tiers as most recently used."""
@@ -250,7 +263,7 @@ class PrefixCache:
                 if self.rules.ttl_from_use:
                     self._stamp(block, now)
                 elif not self._is_alive(block, now):
-                    self._drop(block)
+                    self._move_on(block, now, 0)
                     continue
             self.idle.add(block)
         return freed
@@ -260,25 +273,46 @@ class PrefixCache:
     @property
     def next_expiry_s(self) -> float:
         """When the next block may expire [s]; infinite if none does."""
-        return self._stamped[0][0] + self.rules.ttl_s if self._stamped else inf
+        pairs = zip(self._stamped, self._lives, strict=False)
+        return min((stamped[0][0] + life for stamped, life in pairs if stamped), default=inf)
 
     def _stamp(self, block: int, now: float) -> None:
         self.stamps[block] = now
-        self._stamped.append((now, block))
+        for stamped in self._stamped:
+            stamped.append((now, block))
 
     def expire(self, now: float) -> None:
-        """Drop unused blocks whose time is over, from every tier."""
-        stamped = self._stamped
-        while stamped and stamped[0][0] + self.rules.ttl_s <= now:
-            time_s, block = stamped.popleft()
-            if self.stamps.get(block) == time_s and block not in self.refs:
-                self._drop(block)
+        """Take unused blocks whose time is over out of the memory where it is; a tier that keeps longer gets them."""
+        for level, stamped in enumerate(self._stamped):
+            life = self._lives[level]
+            while stamped and stamped[0][0] + life <= now:
+                time_s, block = stamped.popleft()
+                here = self.tiers[level - 1].blocks if level else self.idle
+                if self.stamps.get(block) == time_s and block in here:
+                    here.discard(block)
+                    self._move_on(block, now, level)
 
-    def _drop(self, block: int) -> None:
-        self.idle.discard(block)
-        for tier in self.tiers:
-            tier.blocks.discard(block)
-        self._forget(block)
+    def _move_on(self, block: int, now: float, level: int) -> None:
+        """The time of a block in one memory is over: it goes to the next tier in which it may still stay."""
+        for index in range(level, len(self.tiers)):
+            if self._is_alive(block, now, 1 + index):
+                self._move_down(block, index)
+                return
+        if not self._is_kept(block):
+            self._forget(block)
+
+    def _is_kept(self, block: int) -> bool:
+        return block in self.refs or block in self.idle or any(block in tier.blocks for tier in self.tiers)
+
+    def _move_down(self, block: int, first: int) -> None:
+        """Put a block into a tier; what that evicts goes further down."""
+        for tier in self.tiers[first:]:
+            tier.blocks.add(block)
+            if len(tier.blocks) <= tier.room:
+                return
+            block = tier.blocks.pop_first()
+        if not self._is_kept(block):
+            self._forget(block)
 
     def _forget(self, block: int) -> None:
         self.stamps.pop(block, None)
@@ -289,13 +323,4 @@ class PrefixCache:
         """Evict unused blocks until the rest fit into `room_blocks` KV blocks."""
         keep = max(room_blocks, 0) // self.unit_blocks
         while len(self.idle) > keep:
-            block = self.idle.pop_first()
-            for tier in self.tiers:
-                tier.blocks.add(block)
-                if len(tier.blocks) <= tier.room:
-                    break
-                block = tier.blocks.pop_first()
-            else:
-                kept = block in self.refs or block in self.idle or any(block in tier.blocks for tier in self.tiers)
-                if not kept:
-                    self._forget(block)
+            self._move_down(self.idle.pop_first(), 0)

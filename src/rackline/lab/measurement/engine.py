@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -126,13 +127,18 @@ class Engine(Protocol):
         ...
 
     @property
+    def in_a_row(self) -> int:
+        """Timings of one pass that follow each other: more than one where its contexts take long to compute."""
+        ...
+
+    @property
     def limits(self) -> Limits: ...
 
     @property
     def scheduler(self) -> Scheduler: ...
 
-    def prepare(self, work: Work) -> None:
-        """Do what only a first pass of this kind does, such as compiling."""
+    def prepare(self, works: Sequence[Work]) -> None:
+        """Do what only first passes of these kinds do, such as compiling."""
         ...
 
     def seconds(self, work: Work) -> float:

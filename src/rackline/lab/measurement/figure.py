@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rackline.lab.measurement.held_out import KINDS, Compared, Kind
+from rackline.lab.measurement.held_out import Compared, Kind
 from rackline.lab.measurement.measured import Measured
 from rackline.report.axes import Measure, linear_axis, log_axis
 from rackline.report.figure import Figure
@@ -27,9 +27,9 @@ _Y = Measure(field="seconds", title="time", kind="seconds")
 
 def measured_figure(found: Measured) -> Figure:
     """Predicted and measured times of passes and requests."""
-    rows = [row for kind in KINDS for row in _rows(found.rows, kind)]
+    rows = [row for kind in _X for row in _rows(found.rows, kind)]
     names = list(dict.fromkeys(str(row["series"]) for row in rows))
-    panels = [_panel(rows, kind, names) for kind in KINDS if any(row["kind"] == kind for row in rows)]
+    panels = [_panel(rows, kind, names) for kind in _X if any(row["kind"] == kind for row in rows)]
     busy = "; the machine was busy" if found.is_busy else ""
     return Figure(
         title=f"{found.engine} on {found.device.name}: predicted and measured",

@@ -10,8 +10,8 @@ import numpy as np
 
 from rackline.lab.measurement.engine import WORK_KINDS
 
-Kind = Literal["decode", "prefill", "mixed", "served"]
-KINDS: tuple[Kind, ...] = (*WORK_KINDS, "served")
+Kind = Literal["decode", "prefill", "mixed", "served", "saturation"]
+KINDS: tuple[Kind, ...] = (*WORK_KINDS, "served", "saturation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,12 +19,13 @@ class Compared:
     """One time, predicted and measured.
 
     Args:
-        kind: decode, prefill, mixed or served.
+        kind: decode, prefill, mixed, served, or saturation: requests of which some always wait.
         sequences: that decode; 0 for none [sequences].
         context_len: that each has cached [tokens].
         prompt_tokens: of the prompt in the pass, or of the request [tokens].
         rate_per_s: of the arrivals of a served request, over the highest that the engine is predicted to hold [1].
-        predicted_s, measured_s: time of the pass, or of the request from arrival to last token [s].
+        predicted_s, measured_s: time of the pass, or of the request from arrival to last token; at saturation, time
+            that the engine takes for each request [s].
         spread: of the repeats, distance of the quartiles over the lower one; 0 for a request [1].
         is_fitted: whether the fit has seen it.
     """

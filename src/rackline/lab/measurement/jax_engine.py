@@ -9,6 +9,8 @@ together. Each sequence attends to what it has cached, in blocks, as far as the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -18,11 +20,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rackline.lab.measurement.device import available_cores
 from rackline.lab.measurement.engine import Dtype, Limits, Scheduler, ServedTimes, Work
 from rackline.lab.measurement.workers.worker import Clock
 from rackline.lab.transformer import Params, Shape, causal_attention, ffn_block, init, norm, project
 from rackline.simulation import Requests
 
+QUICK_SHAPE = Shape(num_layers=1, d_model=128, num_q_heads=4, num_kv_heads=2, head_dim=32, d_ff=256, vocab_size=512)
 BLOCK = 64  # cached tokens that one turn of the attention reads
 Layers = list[jax.Array]
 """A layer each: (slots, kv heads, capacity, head_dim)."""
@@ -136,6 +140,7 @@ class JaxEngine:
         seed: of the weights.
         name: of the engine.
         context_block: cached tokens that attention reads at once [tokens].
+        in_a_row: timings of one pass that follow each other [count].
     """
 
     shape: Shape
@@ -146,6 +151,7 @@ class JaxEngine:
     seed: int = 0
     name: str = "jax"
     context_block: int = BLOCK
+    in_a_row: int = 1
     _params: Params = field(init=False)
     _cache: tuple[Layers, Layers] = field(init=False)
     _passes: dict[tuple[int, int], Any] = field(init=False, default_factory=dict[tuple[int, int], Any])
@@ -162,10 +168,13 @@ class JaxEngine:
         """Of JAX and its compiled part."""
         return {"jax": version("jax"), "jaxlib": version("jaxlib")}
 
-    def prepare(self, work: Work) -> None:
-        """Compile the pass."""
-        self._pass(work.sequences, work.prompt_tokens)
-        self.seconds(work)
+    def prepare(self, works: Sequence[Work]) -> None:
+        """Compile the passes, as many at once as there are cores, and run each."""
+        new = {(work.sequences, work.prompt_tokens) for work in works} - set(self._passes)
+        with ThreadPoolExecutor(available_cores()) as pool:
+            self._passes |= dict(zip(new, pool.map(self._compiled, new), strict=True))
+        for work in works:
+            self.seconds(work)
 
     def seconds(self, work: Work) -> float:
         """Time of one pass [s]; the cache is donated, as a server does."""
@@ -215,9 +224,7 @@ class JaxEngine:
         most = min(self.scheduler.max_num_seqs, len(requests))
         works = [Work(sequences=number + 1, context_len=1) for number in range(most)]
         works += [Work(prompt_tokens=tokens) for tokens in sorted({int(n) for n in requests.input_len})]
-        for work in works:
-            if (work.sequences, work.prompt_tokens) not in self._passes:
-                self.prepare(work)
+        self.prepare(works)
         self._cache = _move(self._cache, 0, 0)
 
     def close(self) -> None:
@@ -232,17 +239,21 @@ class JaxEngine:
         running.pop()
 
     def _timed(self, newest: Any, lengths: Any, prompt: Any, slot: int) -> float:
-        run = self._pass(len(newest), len(prompt))
+        size = (len(newest), len(prompt))
+        if size not in self._passes:
+            self._passes[size] = self._compiled(size)
+        run = self._passes[size]
         slot = min(slot, self.limits.sequences - 1)
         began = self.clock.now()
         found, self._cache = run(self._params, self._cache, newest, lengths, prompt, slot)
         jax.block_until_ready((found, self._cache))
         return self.clock.now() - began
 
-    def _pass(self, sequences: int, tokens: int) -> Any:
-        if (sequences, tokens) not in self._passes:
-            self._passes[sequences, tokens] = jax.jit(partial(one_pass, shape=self.shape), donate_argnums=1)
-        return self._passes[sequences, tokens]
+    def _compiled(self, size: tuple[int, int]) -> Any:
+        """The pass of a number of sequences and a prompt."""
+        newest, prompt = (np.zeros(one, dtype=np.int32) for one in size)
+        run: Any = jax.jit(partial(one_pass, shape=self.shape), donate_argnums=1)
+        return run.lower(self._params, self._cache, newest, newest, prompt, 0).compile()
 
     def _empty(self) -> tuple[Layers, Layers]:
         capacity = -(-(self.limits.context_len + 1) // BLOCK) * BLOCK
@@ -264,7 +275,7 @@ def _move(cache: tuple[Layers, Layers], source: Any, target: Any) -> tuple[Layer
 def jax_engine(dtype: Dtype, seed: int, *, quick: bool, clock: Clock | None = None) -> JaxEngine:
     """The engine with a model whose weights do not fit a usual cache; a small one if `quick`."""
     if quick:
-        shape = Shape(num_layers=1, d_model=128, num_q_heads=4, num_kv_heads=2, head_dim=32, d_ff=256, vocab_size=512)
+        shape = QUICK_SHAPE
         limits = Limits(sequences=2, context_len=128, prompt_tokens=64)
     else:
         shape = Shape(

@@ -20,7 +20,7 @@ from rackline.files import write_text
 from rackline.hardware import Chip, Cluster, FabricLevel, cluster
 from rackline.lab.measurement.device import Device, accelerator, one_core, processor
 from rackline.lab.measurement.engine import Engine, Work
-from rackline.lab.measurement.engines import start_engine
+from rackline.lab.measurement.engines import OWN, start_engine
 from rackline.lab.measurement.fitted import Fit, fitted
 from rackline.lab.measurement.held_out import Compared, Kind, Score, score, scores
 from rackline.lab.measurement.machine import Peaks, chip_name, machine_text, peaks_of, raised
@@ -37,7 +37,7 @@ from rackline.serving.stack import Stack, stack_of
 
 _REPEATS, _QUICK_REPEATS = 7, 3
 _ENOUGH_S = 1.0  # of short passes, that more repeats are taken
-_TRACE_S, _QUICK_TRACE_S = 4.0, 0.3
+_TRACE_S, _OWN_TRACE_S, _QUICK_TRACE_S = 4.0, 3.0, 0.3
 _OUTPUT_LEN, _QUICK_OUTPUT_LEN = 16, 6
 
 
@@ -109,10 +109,9 @@ def _measured(setup: MeasureSetup, device: Device, engine: Engine, began: float)
     rates = measured_rates(device, repeats, Clock(cpu=setup.cpu_clock), small=setup.quick)
     peaks, launch_s = peaks_of(rates), next(rate.value for rate in rates if rate.name == "launch")
 
-    works, unseen = fitted_works(engine.limits), held_out_works(engine.limits)
+    works, unseen = fitted_works(engine.limits), held_out_works(engine.limits, setup.seed, few=setup.quick)
     setup.progress("first passes", 2, 5)
-    for work in (*works, *unseen):
-        engine.prepare(work)
+    engine.prepare((*works, *unseen))
     setup.progress("passes", 3, 5)
     everything = timed(engine, (*works, *unseen), repeats)
     times, more = ({work: everything[work] for work in some} for some in (works, unseen))
@@ -148,7 +147,7 @@ def _measured(setup: MeasureSetup, device: Device, engine: Engine, began: float)
         deployment,
         stack,
         seed=setup.seed,
-        trace_s=_QUICK_TRACE_S if setup.quick else _TRACE_S,
+        trace_s=_QUICK_TRACE_S if setup.quick else _OWN_TRACE_S if setup.engine == OWN else _TRACE_S,
         output_len=_QUICK_OUTPUT_LEN if setup.quick else _OUTPUT_LEN,
     )
     facts |= {"held_out": _plain_scores(scores(rows))}
@@ -170,7 +169,7 @@ def _measured(setup: MeasureSetup, device: Device, engine: Engine, began: float)
 
 def timed(engine: Engine, works: Sequence[Work], repeats: int) -> dict[Work, Repeated]:
     """Passes of an engine, timed in turns: what disturbs the machine for a while meets all of them alike."""
-    return in_turns({work: partial(engine.seconds, work) for work in works}, repeats, enough_s=_ENOUGH_S)
+    return in_turns({work: partial(engine.seconds, work) for work in works}, repeats, _ENOUGH_S, engine.in_a_row)
 
 
 def deployment_on(engine: Engine, device: Device, peaks: Peaks) -> Deployment:

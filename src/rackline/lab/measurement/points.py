@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
+import numpy as np
+
 from rackline.lab.measurement.engine import Limits, Work
 
 _SHORT = 64
+_MANY, _FEW = (16, 4, 4), (6, 1, 1)  # decode, prefill and mixed passes that are not fitted
+_BATCHES = 6
 
 
 def fitted_works(limits: Limits) -> tuple[Work, ...]:
@@ -24,21 +31,43 @@ def fitted_works(limits: Limits) -> tuple[Work, ...]:
     )
 
 
-def held_out_works(limits: Limits) -> tuple[Work, ...]:
-    """Other batches, contexts, prompts and mixtures inside the same range; none of them is fitted."""
-    most = limits.sequences
+def held_out_works(limits: Limits, seed: int, *, few: bool = False) -> tuple[Work, ...]:
+    """Passes drawn at random inside the range of the fitted ones; none of them is fitted.
+
+    Batches, contexts and prompts are uniform in their logarithms; there are a few different batches, since an engine
+    that compiles its passes does so for each.
+
+    Args:
+        limits: largest passes of the engine.
+        seed: of the draws; another seed gives other passes.
+        few: for a first look.
+    """
+    random = np.random.default_rng(seed)
     short, longest, prompt = _contexts(limits)
-    batches = sorted({1, 2, max(most // 4, 1), max(most // 2, 1), most})
-    contexts = (short, longest // 4, longest // 2, longest)
-    fitted = set(fitted_works(limits))
-    grid = [_decode(batch, context) for batch in batches for context in contexts]
-    prompts = [Work(prompt_tokens=prompt * part // 8) for part in (2, 4, 6)]
-    mixed = [
-        Work(sequences=max(most // 4, 1), context_len=short, prompt_tokens=prompt // 8),
-        Work(sequences=max(most // 2, 1), context_len=longest, prompt_tokens=prompt // 2),
-        Work(sequences=most, context_len=longest // 4, prompt_tokens=prompt // 4),
-    ]
-    return tuple(work for work in (*grid, *prompts, *mixed) if work not in fitted)
+
+    def between(low: int, high: int) -> int:
+        return round(math.exp(random.uniform(math.log(low), math.log(high))))
+
+    batches = [between(1, limits.sequences) for _ in range(_BATCHES)]
+
+    def decode() -> Work:
+        return _decode(int(random.choice(batches)), between(short, longest))
+
+    def prefill() -> Work:
+        return Work(prompt_tokens=between(prompt // 8, prompt))
+
+    def mixed() -> Work:
+        return replace(decode(), prompt_tokens=prefill().prompt_tokens)
+
+    found: list[Work] = []
+    decodes, prompts, mixtures = _FEW if few else _MANY
+    for count, draw in ((decodes, decode), (prompts, prefill), (mixtures, mixed)):
+        wanted = len(found) + count
+        while len(found) < wanted:
+            work = draw()
+            if work not in found and work not in fitted_works(limits):
+                found.append(work)
+    return tuple(found)
 
 
 def _contexts(limits: Limits) -> tuple[int, int, int]:

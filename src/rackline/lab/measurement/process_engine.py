@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal, cast
@@ -41,6 +42,7 @@ class Installed:
         install: how to get it.
         admission: how it admits prompts.
         context_block: cached tokens that its attention reads at once [tokens].
+        in_a_row: timings of one pass that follow each other [count].
     """
 
     module: str
@@ -49,6 +51,7 @@ class Installed:
     install: str
     admission: Literal["chunked", "prefill_first"]
     context_block: int
+    in_a_row: int
 
 
 def installable() -> dict[str, Installed]:
@@ -69,6 +72,7 @@ class ProcessEngine:
         limits: largest passes.
         scheduler: how it serves.
         context_block: cached tokens that attention reads at once [tokens].
+        in_a_row: timings of one pass that follow each other [count].
         versions: of what runs.
     """
 
@@ -78,6 +82,7 @@ class ProcessEngine:
     limits: Limits
     scheduler: Scheduler
     context_block: int
+    in_a_row: int = 1
     versions: dict[str, str] = field(default_factory=dict[str, str])
     _process: subprocess.Popen[str] | None = None
     _said: IO[str] | None = None
@@ -97,9 +102,10 @@ class ProcessEngine:
         )
         self.versions = cast("dict[str, str]", self._answer()["versions"])
 
-    def prepare(self, work: Work) -> None:
-        """One pass, whose time does not count."""
-        self.seconds(work)
+    def prepare(self, works: Sequence[Work]) -> None:
+        """One pass of each, whose times do not count; of those timed in a row the first few are as good."""
+        for work in works if self.in_a_row == 1 else ():
+            self.seconds(work)
 
     def seconds(self, work: Work) -> float:
         """Time of one pass [s]."""
@@ -169,6 +175,7 @@ def process_engine(setup: MeasureSetup) -> ProcessEngine:
         limits=limits,
         scheduler=scheduler,
         context_block=how.context_block,
+        in_a_row=how.in_a_row,
     )
     config = {
         "shape": asdict(engine.shape),

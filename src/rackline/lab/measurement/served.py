@@ -15,6 +15,7 @@ from rackline.simulation import CacheConfig, Requests, poisson, pool_of, simulat
 
 LOADS = (0.3, 0.6, 0.85)  # of the highest rate
 _FEWEST, _MOST = 8, 60  # requests of a trace
+_BACKLOG = 3  # requests for each slot that are there at once
 
 
 def saturation_per_s(engine: Engine, deployment: Deployment, output_len: int) -> float:
@@ -34,7 +35,7 @@ def saturation_per_s(engine: Engine, deployment: Deployment, output_len: int) ->
 def served(
     engine: Engine, deployment: Deployment, stack: Stack, *, seed: int, trace_s: float, output_len: int
 ) -> list[Compared]:
-    """Random arrivals at several loads, each served and simulated; a row for each request.
+    """Random arrivals at several loads, each served and simulated, a row for each request; then all at once, one row.
 
     Args:
         engine: that serves.
@@ -54,6 +55,10 @@ def served(
         else settings.max_batched_tokens,
         max_num_seqs=settings.max_num_seqs,
     )
+    cache = CacheConfig(
+        pool_tokens=(settings.max_num_seqs + 1) * engine.limits.context_len, longest=engine.limits.context_len
+    )
+    pool = pool_of(deployment, one_prompt, cache=cache)
     for load in LOADS:
         number = int(np.clip(load * highest * trace_s, _FEWEST, _MOST))
         requests = Requests(
@@ -62,10 +67,7 @@ def served(
             output_len=random.integers(2, 2 * output_len, number),
             name=f"random arrivals at {load:.0%} of the highest rate",
         )
-        cache = CacheConfig(
-            pool_tokens=(settings.max_num_seqs + 1) * engine.limits.context_len, longest=engine.limits.context_len
-        )
-        expected = simulate(requests, pool_of(deployment, one_prompt, cache=cache))
+        expected = simulate(requests, pool)
         found = engine.serve(requests)
         rows += [
             Compared(
@@ -78,4 +80,19 @@ def served(
             )
             for predicted, measured in zip(expected.e2e_s, found.e2e_s, strict=True)
         ]
-    return rows
+    number = _BACKLOG * settings.max_num_seqs
+    requests = Requests(
+        arrival_s=np.zeros(number),
+        input_len=np.full(number, settings.prompt_tokens),
+        output_len=random.integers(2, 2 * output_len, number),
+        name="all requests at once",
+    )
+    times = [float(np.max(one.e2e_s)) / number for one in (simulate(requests, pool), engine.serve(requests))]
+    saturated = Compared(
+        kind="saturation",
+        sequences=settings.max_num_seqs,
+        prompt_tokens=settings.prompt_tokens,
+        predicted_s=times[0],
+        measured_s=times[1],
+    )
+    return [*rows, saturated]

@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rackline.lab.measurement.engine import WORK_KINDS
 from rackline.lab.measurement.held_out import Compared
 from rackline.lab.measurement.measured import Measured
 from rackline.lab.measurement.rates import Rate
@@ -64,7 +65,7 @@ def _rows(rows: Iterable[Compared]) -> Table:
     for name in ("", "sequences", "context", "prompt", "predicted", "measured", "error"):
         table.add_column(name, justify="left" if not name else "right")
     for row in rows:
-        if row.kind == "served":
+        if row.kind not in WORK_KINDS:
             continue
         table.add_row(
             f"{row.kind}{' *' if row.is_fitted else ''}",

@@ -20,6 +20,23 @@ from worker import Clock, answer_commands
 FLOAT32, FLOAT16 = 0, 1  # numbers of ggml's types
 
 
+def _add_vocabulary(writer: gguf.GGUFWriter, size: int) -> None:
+    """A word for each id, so that a server has a text to send."""
+    special = ["<unk>", "<s>", "</s>"]
+    single = [f"<0x{byte:02X}>" for byte in range(256)]
+    words = [f"\u2581w{number}" for number in range(size - len(special) - len(single))]
+    kinds = gguf.TokenType
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([*special, *single, *words])
+    writer.add_token_scores([0.0] * size)
+    writer.add_token_types(
+        [kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL] + [kinds.BYTE] * 256 + [kinds.NORMAL] * len(words)
+    )
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_add_bos_token(False)
+
+
 def write_model(path: Path, shape: dict[str, int], dtype: str, context_len: int, seed: int) -> None:
     """A Llama with random weights as GGUF."""
     random = np.random.default_rng(seed)
@@ -35,7 +52,7 @@ def write_model(path: Path, shape: dict[str, int], dtype: str, context_len: int,
     writer.add_rope_dimension_count(shape["head_dim"])
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_vocab_size(shape["vocab_size"])
-    writer.add_tokenizer_model("no_vocab")
+    _add_vocabulary(writer, shape["vocab_size"])
 
     def add(name: str, outputs: int, inputs: int) -> None:
         weights = random.standard_normal((outputs, inputs), dtype=np.float32) / np.float32(np.sqrt(inputs))
@@ -171,6 +188,8 @@ class LlamaCpp:
             while came < count and arrival_s[came] <= now and free:
                 slots[came] = free.pop(0)
                 came += 1
+            # neighbours share a pass over the weights, as in llama-server, which goes through its slots in order
+            slots = dict(sorted(slots.items(), key=lambda item: item[1]))
             if not slots:
                 self.clock.wait_until(began + arrival_s[came])
                 continue

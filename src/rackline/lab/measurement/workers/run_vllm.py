@@ -19,8 +19,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 
+DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
-def write_config(folder: Path, shape: dict[str, int], context_len: int) -> None:
+
+def write_config(folder: Path, shape: dict[str, int], context_len: int, dtype: str) -> None:
     """The config.json of a Llama."""
     config = {
         "architectures": ["LlamaForCausalLM"],
@@ -37,6 +39,7 @@ def write_config(folder: Path, shape: dict[str, int], context_len: int) -> None:
         "rope_theta": 10000.0,
         "hidden_act": "silu",
         "tie_word_embeddings": False,
+        "torch_dtype": DTYPES[dtype],
         "bos_token_id": 1,
         "eos_token_id": 2,
     }
@@ -58,12 +61,12 @@ class Vllm:
         self.number = 0
         context_len = int(self.limits["context_len"])
         with tempfile.TemporaryDirectory() as folder:
-            write_config(Path(folder), config["shape"], context_len)
+            write_config(Path(folder), config["shape"], context_len, config["dtype"])
             arguments = EngineArgs(
                 model=folder,
                 skip_tokenizer_init=True,
                 load_format="dummy",
-                dtype="float32" if config["dtype"] == "fp32" else "bfloat16",
+                dtype=DTYPES[config["dtype"]],
                 max_model_len=context_len + 32,
                 max_num_seqs=int(self.limits["sequences"]) + 1,
                 max_num_batched_tokens=max(int(self.limits["prompt_tokens"]) + int(self.limits["sequences"]), 512),

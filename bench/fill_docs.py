@@ -1,0 +1,206 @@
+"""Fill the numbers of the prose of docs/ in: `uv run python bench/fill_docs.py docs/book/*.md`.
+
+    A B200 does <!--= f"{ridge:.0f}" -->281<!--/--> multiplies while it reads one weight.
+
+The expression sees the names of the Python fences before it on the page and the functions of `HELPERS`; what it gives
+stands between the marks. Sites and GitHub show the number alone; tests/docs/test_examples.py evaluates each expression
+again and fails where the page shows something else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sybil import Document, Example, Region, Sybil
+from sybil.parsers.abstract.doctest import DocTestStringParser
+
+ROOT = Path(__file__).resolve().parents[1]
+SCOREBOARD = ROOT / "tests" / "validation" / "scoreboard.json"
+STACKS = ("trtllm", "vllm", "sglang", "atom")
+FILLED = re.compile(r"(?P<mark><!--= (?P<code>.+?) -->)(?P<shown>.*?)<!--/-->", re.S)
+FENCE = re.compile(r"^[ \t]*(?P<marks>`{3,}|~{3,}).*?^[ \t]*(?P=marks)[ \t]*$", re.M | re.S)
+
+
+class FilledParser:
+    """Finds the numbers that are filled in, for sybil; those inside of fences are left alone."""
+
+    def __call__(self, document: Document) -> Iterable[Region]:
+        fences = [found.span() for found in FENCE.finditer(document.text)]
+        for found in FILLED.finditer(document.text):
+            if not any(start <= found.start() < end for start, end in fences):
+                yield Region(found.start(), found.end(), parsed=found, evaluator=check)
+
+
+def check(example: Example) -> str | None:
+    """What is wrong with a number on a page, for sybil."""
+    found = value(example.parsed["code"], example.namespace)
+    shown = example.parsed["shown"]
+    return None if found == shown else f"the page shows {shown!r}, computed is {found!r}: run bench/fill_docs.py"
+
+
+def value(code: str, names: dict[str, Any]) -> str:
+    """What an expression gives, as text."""
+    return str(eval(code, {**HELPERS, **names}))  # our own pages, as their fences are
+
+
+def percent(share: float) -> str:
+    """A share as per cent, one digit behind the point below ten: 0.0583 is "5.8 %"."""
+    return f"{100 * share:.1f} %" if abs(share) < 0.1 else f"{100 * share:.0f} %"
+
+
+def number(amount: float, digits: int = 3) -> str:
+    """A number of so many significant digits, thousands apart: 13129.8 is "13,100"."""
+    rounded = float(f"{amount:.{digits}g}")
+    if rounded == 0 or abs(rounded) >= 1e15 or abs(rounded) < 1e-4:
+        return f"{amount:.{digits}g}"
+    if rounded.is_integer() and abs(rounded) >= 10 ** (digits - 1):
+        return f"{rounded:,.0f}"
+    whole = len(f"{abs(int(rounded))}") if abs(rounded) >= 1 else 0
+    return f"{rounded:,.{max(digits - whole, 0)}f}" if whole else f"{rounded:.{digits}g}"
+
+
+@cache
+def scoreboard() -> dict[str, Any]:
+    """The stored scoreboard of the open cases."""
+    return json.loads(SCOREBOARD.read_text(encoding="utf-8"))
+
+
+def scored(metric: str, part: str = "median_abs_error", **group: str) -> str:
+    """A number of the stored scoreboard: `scored("tpot_s")`, `scored("tpot_s", "n")`, `scored("step_s", kind="train")`.
+
+    Raises:
+        KeyError: the scoreboard has no such number.
+    """
+    if not group:
+        found = scoreboard()["metrics"][metric]
+    else:
+        ((by, name),) = group.items()
+        rows = scoreboard()["groups"]
+        found = next((row for row in rows if (row["by"], row["group"], row["metric"]) == (by, name, metric)), None)
+        if found is None:
+            raise KeyError(f"no {metric} of {by} {name}")
+    return f"{found[part]:,}" if part == "n" else percent(found[part])
+
+
+@cache
+def kernels(kind: str, part: str = "median_error") -> str:
+    """An error of the shipped calibrations: the median over fits of the kernels of a kind, on shapes left out of them.
+
+    Args:
+        kind: "gemm bf16", "gemm fp8 and fp4", "attention prefill", "attention decode", "mla", "moe" or
+            "custom all-reduce".
+        part: median_error, p90_error, family_median_error (whole families of shapes left out), or ideal_median_error
+            (the peaks alone).
+
+    Raises:
+        KeyError: no fit of that kind.
+    """
+    from rackline.catalog import calibration_record
+    from rackline.fitting.summary import kind_of
+
+    found: list[float] = []
+    for name in STACKS:
+        record = calibration_record(name)
+        if kind == "custom all-reduce":
+            rows = [one for one in record.collective if one.collective_class == "all_reduce_one_shot"]
+        else:
+            rows = [one for one in record.operation if kind_of(one.operation_class, one.dtype) == kind]
+        found += [getattr(one, part) for one in rows if getattr(one, part) is not None]
+    if not found:
+        raise KeyError(f"no {part} of {kind}")
+    return percent(statistics.median(found))
+
+
+def kernel_fits() -> str:
+    """How many fits of kernels the shipped calibrations of stacks hold."""
+    from rackline.catalog import calibration_record
+
+    return f"{sum(len(calibration_record(name).operation) for name in STACKS):,}"
+
+
+def glossary() -> str:
+    """The rows of the glossary, those of the command line among them."""
+    from rackline.cli.glossary import TERMS
+
+    rows = [f"| {one.words} | {one.meaning} |" for one in sorted(TERMS, key=lambda one: one.words.lower())]
+    return "\n".join(["\n| term | meaning |", "|---|---|", *rows, ""])
+
+
+HELPERS = {
+    "glossary": glossary,
+    "kernel_fits": kernel_fits,
+    "kernels": kernels,
+    "number": number,
+    "percent": percent,
+    "scored": scored,
+}
+
+
+def fill(path: Path, sybil: Sybil) -> bool:
+    """Fill one page in.
+
+    Returns:
+        Whether it changed.
+    """
+    document = sybil.parse(path)
+    text = path.read_text(encoding="utf-8")
+    found: list[tuple[int, int, str]] = []
+    for example in document.examples():
+        parsed = example.parsed
+        if isinstance(parsed, re.Match):
+            span = parsed.start("shown"), parsed.end("shown")
+            found.append((*span, value(parsed["code"], example.namespace)))
+        else:
+            example.evaluate()
+    for start, end, shown in sorted(found, reverse=True):
+        text = text[:start] + shown + text[end:]
+    changed = text != path.read_text(encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
+    return changed
+
+
+class PyconParser:
+    """Reads `pycon` fences as doctest sessions."""
+
+    def __init__(self, options: int) -> None:
+        from sybil.evaluators.doctest import DocTestEvaluator
+        from sybil.parsers.markdown import CodeBlockParser
+
+        self.fences = CodeBlockParser(language="pycon", evaluator=lambda example: None)
+        self.sessions = DocTestStringParser(DocTestEvaluator(options))
+
+    def __call__(self, document: Document) -> Iterator[Region]:
+        for fence in self.fences(document):
+            for region in self.sessions(fence.parsed, document.path):
+                region.adjust(fence, fence.parsed)
+                yield region
+
+
+def sybil_of_docs(options: int) -> Sybil:
+    """What runs on a page: Python fences, pycon fences, numbers."""
+    from sybil.parsers.markdown import PythonCodeBlockParser
+
+    return Sybil(parsers=[PythonCodeBlockParser(doctest_optionflags=options), PyconParser(options), FilledParser()])
+
+
+def main(paths: list[str]) -> None:
+    """Fill the pages in; all of docs/ that have such numbers when none is named."""
+    import doctest
+
+    sybil = sybil_of_docs(doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    pages = [Path(one).resolve() for one in paths] or [
+        page for page in sorted((ROOT / "docs").rglob("*.md")) if FILLED.search(page.read_text(encoding="utf-8"))
+    ]
+    for page in pages:
+        print(f"{page.relative_to(ROOT)}: {'changed' if fill(page, sybil) else 'as it was'}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
