@@ -36,6 +36,8 @@ WHERE_INSTALLED = {
 """Imported where it is there, never installed for its own sake, and why."""
 # tools and plugins that are run and not imported, or whose import needs what a test machine may lack
 RUN_NOT_IMPORTED = {
+    "codespell": "in tests/docs/test_spelling.py",
+    "pymdown-extensions": "in mkdocs.yml",
     "import-linter": "lint-imports in .ci/run",
     "pyright": "in .ci/run",
     "ruff": "in .ci/run",

@@ -17,8 +17,9 @@ from helpers import VISION_CONFIG, call_json
 from hostile_server import hostile_server
 from rackline.api.verbs import MODULES
 from rackline.cli.main import run
+from rackline.validation.published import published
 
-CASES = Path(__file__).parents[1] / "fixtures" / "published.jsonl"
+CASES = published()
 PLAN = "plan llama-3.1-8b --on l40s-8 --chips 2 --input 1k --output 50 --layout tp=1"
 EXPERTS = "plan deepseek-v3 --on gb200-nvl72 --chips 32 --input 1k --output 100 --layout attention_dp=16,ep=16"
 SERVER = "simulate llama-3.1-8b --on dgx-h100 --chips 1 --requests 60 --input 1k --output 50"

@@ -16,10 +16,11 @@ from rackline.cli import command
 from rackline.cli.main import run
 from rackline.interrupts import held
 from rackline.simulation import fast
+from rackline.validation.published import published
 
 SERVER = ["simulate", "llama-3.1-8b", "--on", "dgx-h100", "--chips", "1"]
 SERVE = [*SERVER, "--rate", "5", "--input", "100", "--output", "5"]
-CASES = Path(__file__).resolve().parents[1] / "fixtures" / "published.jsonl"
+CASES = published()
 SMALL = ["--on", "l40s-8", "--chips", "1", "--input", "1k", "--output", "10"]
 
 

@@ -15,9 +15,10 @@ from rackline.cli import command
 from rackline.cli.main import run
 from rackline.errors import InputError
 from rackline.validation.page import BEGIN, END, fill_block
+from rackline.validation.published import published
 
 EXPLAIN = ["explain", "llama-3.1-8b", "--on", "dgx-h100", "--batch", "8", "--context", "1k", "--layout", "tp=8"]
-CASES = Path(__file__).resolve().parents[1] / "fixtures" / "published.jsonl"
+CASES = published()
 
 
 @pytest.fixture

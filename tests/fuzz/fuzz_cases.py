@@ -7,9 +7,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from mutate import ODD_TEXTS, ROOT, changed, json_text, write
+from mutate import ODD_TEXTS, changed, json_text, write
 
-_CASES = [json.loads(line) for line in (ROOT / "tests/fixtures/published.jsonl").read_text().splitlines()]
+from rackline.validation.published import published
+
+_CASES = [json.loads(line) for line in published().read_text().splitlines()]
 _CASES = [case for case in _CASES if case["kind"] != "train" or case["num_chips"] <= 64]
 _RUNS: dict[str, Any] = {
     "runs": {

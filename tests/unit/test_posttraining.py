@@ -141,7 +141,9 @@ def test_models_of_an_algorithm_are_parts_of_the_step() -> None:
     for change, part in ((replace(one, algorithm="ppo"), "critic"), (replace(one, reward=one.model), "rewards")):
         found = given_step(change, Schedule(), GEN, TRAIN)
         assert found.part_s(part) > 0
-        assert found.seconds == pytest.approx(plain.seconds + found.part_s(part))
+        more_states = found.part_s("states to host and back") - plain.part_s("states to host and back")
+        assert more_states > 0
+        assert found.seconds == pytest.approx(plain.seconds + found.part_s(part) + more_states)
     alone = given_step(replace(one, reference=False), Schedule(), GEN, TRAIN)
     assert alone.seconds == pytest.approx(plain.seconds - plain.part_s("reference log-probabilities"))
 
@@ -235,3 +237,32 @@ def test_report_and_json_of_a_small_run(capsys: pytest.CaptureFixture[str]) -> N
     found = call_json(capsys, *asked)
     assert found["best"]["step_s"] == pytest.approx(sum(part["seconds"] for part in found["best"]["parts"]))
     assert found["run"]["days"] > 0
+
+
+def test_a_critic_and_a_reward_model_take_memory() -> None:
+    small = arch.model("llama-3.2-3b")
+    assert isinstance(small, arch.Model)
+    plain, critic = updates_of(job(), RACK, TRAIN), updates_of(job(algorithm="ppo"), RACK, TRAIN)
+    judged = updates_of(job(reward=small), RACK, TRAIN)
+    assert (plain.critic_bytes, plain.reward_bytes) == (0.0, 0.0)
+    assert critic.critic_bytes == plain.states_bytes
+    assert critic.total_bytes == pytest.approx(plain.total_bytes + plain.states_bytes)
+    weights = 2.0 * job().model.total_params  # bf16, whole on each chip
+    assert judged.reward_bytes == pytest.approx(weights * small.total_params / job().model.total_params, rel=0.01)
+    engine = engine_of(job())
+    one = given_step(job(), Schedule(), GEN, TRAIN)
+    both = given_step(job(algorithm="ppo"), Schedule(), GEN, TRAIN)
+    assert both.part_s("states to host and back") == pytest.approx(2.0 * one.part_s("states to host and back"))
+    assert engine.deployment.layout == GEN
+
+
+def test_what_does_not_fit_names_the_models() -> None:
+    wide = arch.model("llama-3.1-70b")
+    assert isinstance(wide, arch.Model)
+    from rackline.posttraining.updates import best_updates
+
+    asked = job(model=wide, algorithm="ppo", reward=wide, precision=precision("bf16", wide, RACK.chip))
+    with pytest.raises(InputError) as error:
+        best_updates(asked, RACK)
+    assert "llama-3.1-70b and its critic and the reward model" in str(error.value)
+    assert "GRPO, which has no critic" in str(error.value)

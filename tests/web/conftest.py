@@ -33,12 +33,12 @@ def desk(browser: Browser, site: Path) -> Iterator[Watched]:
 class Watched:
     """A page of a browser, with what went wrong in it."""
 
-    def __init__(self, browser: Browser, site: Path, **options: Any) -> None:
+    def __init__(self, browser: Browser, site: Path | str, **options: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
         self.page: Page = self.context.new_page()
         self.faults: list[str] = []
         self.requests: list[str] = []
-        self.root = site.as_uri() + "/index.html"
+        self.root = site if isinstance(site, str) else site.as_uri() + "/index.html"
         self.page.on("console", lambda m: self.faults.append(m.text) if m.type in ("error", "warning") else None)
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))

@@ -99,6 +99,16 @@ def test_a_body_is_strict_json(body: bytes) -> None:
     assert caught.value.kind == "bad-json"
 
 
+@pytest.mark.parametrize("text", ["", "yes", "1", "True"])
+def test_a_switch_is_true_or_false(text: str) -> None:
+    with pytest.raises(ProblemError) as refused:
+        asked_by_params("infer-prices", "answer", [("all", text)])
+    assert refused.value.to_dict()["allowed"] == "true or false"
+    with pytest.raises(ProblemError):
+        asked_by_body("infer-prices", "answer", {"all": None}, Limits())
+    assert asked_by_params("infer-prices", "answer", [("all", "true")]).question["all"] is True
+
+
 def test_bad_input_is_a_problem_with_what_was_given_and_what_is_allowed(client: httpx.Client) -> None:
     found = client.post("/api/v1/explain", json={**EXPLAIN, "model": "llama-3.1-8c"})
     assert found.status_code == 422

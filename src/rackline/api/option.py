@@ -141,7 +141,7 @@ class Option:
         """The value of a text that `write` wrote, for `read`."""
         match self.kind:
             case "switch":
-                return text == "true"
+                return {"true": True, "false": False}.get(text, text)
             case "settings":
                 return _split(text)
             case "text" | "object" | "limit":

@@ -114,4 +114,6 @@ def check_names(kind: type[Question], values: dict[str, Any]) -> dict[str, Any]:
     for name, option in known.items():
         if name not in usual and values.get(name) is None:
             raise InputError(what=name, given="nothing", allowed=option.help)
+        if option.kind == "switch" and name in values and values[name] is None:
+            raise InputError(what=name, given="nothing", allowed="true or false")
     return values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from rackline.ledger.rollouts import CHIPS, rollout_efficiency
 from rackline.ledger.work import Finding, Work
 from rackline.scaling import (
     PhaseMfu,
@@ -23,6 +24,9 @@ from rackline.scaling import (
 from rackline.units import format_count, format_percent
 
 LAWS = ("chinchilla", "besiroglu")
+
+
+POLICY = "llama-3.1-70b"
 
 
 def exact_tokens(it: Work, law: str, inference_tokens: float) -> float:
@@ -98,11 +102,17 @@ def c86(it: Work) -> Finding:
     for name in ("k_low", "k_mid", "k_high"):
         k = it.q(name)
         it.near(f"α at 30 %, k = {k:.0f}", equal_cost_ratio(k, m), "times", "alpha", when=f"k is {k:.0f}")
+    for name in ("few_answers", "many_answers"):
+        answers = int(it.q(name))
+        ratio = rollout_efficiency(it.world, POLICY, answers)
+        each = f"{answers // CHIPS} answers a chip"
+        it.near(f"rollouts over updates, {POLICY}, {each}", ratio, "times", "rollout_mfu", when=f"a step has {each}")
     it.show("2/6 multiplied, as taken back", equal_cost_ratio(2.0, 1.0 / m), "times")
     it.show("4/6 multiplied, as taken back", equal_cost_ratio(4.0, 1.0 / m), "times")
     return it.done(
         "Dividing by the MFU is right; 1.5 and 1 are the values at a third with k = 3, where a quarter of the rollouts "
-        "is trained on."
+        "is trained on. A simulated step of GRPO generates at that efficiency with many answers a chip; with few, the "
+        "longest ones run nearly alone."
     )
 
 

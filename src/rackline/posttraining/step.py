@@ -90,6 +90,9 @@ class RlStep:
         "tail_s=rollout.tail_s",
         "generated_tokens=rollout.tokens",
         "running_at_once=rollout.slots",
+        "train_memory_bytes=updates.total_bytes",
+        "critic_bytes=updates.critic_bytes",
+        "reward_bytes=updates.reward_bytes",
     )
 
     seconds: float
@@ -146,7 +149,8 @@ def rl_step(
     train = slower * updates.train_s / faster.get("updates", 1.0)
     moved = transfer_s(job, updates.layout, colocated=colocated)
     moved /= faster.get("transfer", 1.0)
-    kept = offload_s(job, updates.states_bytes) / faster.get("transfer", 1.0) if colocated else 0.0
+    states = updates.states_bytes + updates.critic_bytes + updates.reward_bytes
+    kept = offload_s(job, states) / faster.get("transfer", 1.0) if colocated else 0.0
     host = (FIXED_S + ANSWER_S * job.answers) / faster.get("host", 1.0)
     learning = [
         ("old log-probabilities", forward),

@@ -9,10 +9,11 @@ import numpy as np
 
 from rackline.errors import InputError, LayoutError
 from rackline.hardware import Cluster
-from rackline.passes.features import as_array
+from rackline.passes.features import Array, as_array
 from rackline.posttraining.job import RlJob
 from rackline.search.train_evaluate import TrainJob, evaluate_runs
 from rackline.search.train_space import train_space
+from rackline.training.memory import TrainMemory
 from rackline.training.runs import Runs, TrainLayout
 
 
@@ -26,7 +27,8 @@ class Updates:
         train_s: all updates of the policy [s].
         log_prob_s: one forward pass over all trained answers [s].
         states_bytes: weights, gradients and optimiser states of the fullest chip [bytes].
-        total_bytes: memory of that chip in an update [bytes].
+        critic_bytes, reward_bytes: of that chip, states of the critic and weights of the reward model [bytes].
+        total_bytes: memory of that chip in an update, with both [bytes].
         packs: packed sequences of one update [count].
     """
 
@@ -37,6 +39,8 @@ class Updates:
     states_bytes: float
     total_bytes: float
     packs: int
+    critic_bytes: float = 0.0
+    reward_bytes: float = 0.0
 
 
 def train_job(job: RlJob, cluster: Cluster, packs: int) -> TrainJob:
@@ -61,15 +65,32 @@ def updates_of(job: RlJob, cluster: Cluster, layout: TrainLayout) -> Updates:
     work = train_job(job, cluster, packs)
     runs = Runs.of([layout])
     step, memory = work.step(runs), work.memory(runs)
+    critic, reward = (float(part[0]) for part in _beside(job, memory))
     return Updates(
         layout=layout,
         num_chips=layout.num_chips,
         train_s=job.updates * float(step.step[0]),
         log_prob_s=_forward_s(job, cluster, layout),
         states_bytes=float(memory.weights[0] + memory.gradients[0] + memory.optimizer[0]),
-        total_bytes=float(memory.total[0]),
+        total_bytes=float(memory.total[0]) + critic + reward,
         packs=packs,
+        critic_bytes=critic,
+        reward_bytes=reward,
     )
+
+
+def _beside(job: RlJob, memory: TrainMemory) -> tuple[Array, Array]:
+    """What other models take of the fullest chip: states of the critic, weights of the reward model [bytes].
+
+    Assumes: both are spread as the policy is; the critic has its size and states; the reference waits in the memory of
+        the host, from where it takes the policy's place (as in NeMo RL).
+    """
+    weights = as_array(memory.weights)
+    states = weights + memory.gradients + memory.optimizer
+    none = np.zeros_like(weights)
+    critic = states if job.algorithm == "ppo" else none
+    reward = none if job.reward is None else weights * (job.reward.total_params / job.model.total_params)
+    return critic, reward
 
 
 def _forward_s(job: RlJob, cluster: Cluster, layout: TrainLayout) -> float:
@@ -118,7 +139,7 @@ def best_updates(
             )
         except LayoutError:
             continue
-        found = evaluate_runs(work, runs)
+        found = evaluate_runs(work, runs, beside=lambda memory: sum(_beside(job, memory), np.zeros(())))
         least = min(least, float(found.total_bytes.min()))
         order = np.argsort(found.step_s, kind="stable")[:3]
         for index in order[np.isfinite(found.step_s[order])]:
@@ -133,10 +154,15 @@ def best_updates(
             given=",".join(f"{name}={value}" for name, value in fixed.items()),
             allowed=f"a layout of {job.model.name} on {cluster.num_chips} chips",
         )
+    others = {"its critic": job.algorithm == "ppo", "the reward model": job.reward is not None}
+    names = " and ".join([job.model.name, *(name for name, held in others.items() if held)])
+    less = ", a smaller reward model" if job.reward is not None else ""
+    less += ", GRPO, which has no critic" if job.algorithm == "ppo" else ""
     raise InputError(
-        what=f"training of {job.model.name} on {cluster.num_chips} chips of {cluster.name}",
+        what=f"training of {names} on {cluster.num_chips} chips of {cluster.name}",
         given=f"{least / 1e9:.0f} GB on a chip at the least",
-        allowed=f"the {cluster.chip.hbm_bytes / 1e9:.0f} GB that it has: more chips, a shorter answer, or adapters",
+        allowed=f"the {cluster.chip.hbm_bytes / 1e9:.0f} GB that it has: more chips, a shorter answer{less}, "
+        "or adapters",
     )
 
 

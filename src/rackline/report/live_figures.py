@@ -13,7 +13,7 @@ from rackline.report.axes import Measure, hover, text_of
 from rackline.report.figure import Figure
 from rackline.report.layers import Layer
 
-ROWS, MARKS, REGIONS = "rows", "marks", "regions"
+ROWS, MARKS, REGIONS, MEASURED = "rows", "marks", "regions", "measured"
 Scale = Literal["log", "linear"]
 
 
@@ -65,7 +65,8 @@ def live_lines(
     """Lines of series, with marked points and regions.
 
     Rows have x, y, `series`, `style` (0 for the subject, 1 for what it is compared with) and `place` (of the
-    colour); marks have x, y and `text`, or only one of the two for a line across; regions have `low`, `high`, `text`.
+    colour); marks have x, y and `text`, or only one of the two for a line across; regions have `low`, `high`, `text`;
+    measured points have x, y and `text`.
     """
     across, up = live_axis("x", x, x_scale), live_axis("y", y, y_scale)
     place: Layer = {"x": across, "y": up}
@@ -119,13 +120,60 @@ def live_lines(
             "mark": {"type": "point", "style": "best"},
             "encoding": place,
         },
+        _measured(place),
     ]
     return Figure(
         title=title,
         description=description or title,
         spec={
             "params": live_params(),
-            "datasets": empty(ROWS, MARKS, REGIONS),
+            "datasets": empty(ROWS, MARKS, REGIONS, MEASURED),
+            "data": {"name": ROWS},
+            "layer": layers,
+        },
+    )
+
+
+def _measured(place: Layer) -> Layer:
+    """Measured points."""
+    return {
+        "data": {"name": MEASURED},
+        "mark": {"type": "point", "shape": "triangle-up", "style": "best", "size": 150},
+        "encoding": {**place, "tooltip": {"field": "text"}},
+    }
+
+
+def live_parity(title: str, measured: Measure, predicted: Measure) -> Figure:
+    """Predicted over measured values, with the diagonal and a band around it.
+
+    Rows have both, `place` (of the colour) and `text`; `ends` have measured, predicted, `low` and `high`.
+    """
+    place: Layer = {"x": live_axis("x", measured), "y": live_axis("y", predicted)}
+    ends: Layer = {"name": "ends"}
+    colours = {"field": "place", "type": "nominal", "scale": {"domain": list(range(8))}, "legend": None}
+    layers: list[Layer] = [
+        {
+            "data": ends,
+            "mark": {"type": "area", "style": "band", "clip": True},
+            "encoding": {"x": place["x"], "y": {**place["y"], "field": "low"}, "y2": {"field": "high"}},
+        },
+        {
+            "data": ends,
+            "mark": {"type": "line", "style": "reference", "clip": True},
+            "encoding": place,
+        },
+        {
+            "data": {"name": ROWS},
+            "mark": {"type": "point", "size": 70, "filled": True, "opacity": 0.85},
+            "encoding": {**place, "color": colours, "tooltip": {"field": "text"}},
+        },
+    ]
+    return Figure(
+        title=title,
+        description=title,
+        spec={
+            "params": live_params(),
+            "datasets": empty(ROWS, "ends"),
             "data": {"name": ROWS},
             "layer": layers,
         },

@@ -9,9 +9,10 @@ from rich.text import Text
 
 from rackline.posttraining.plan import RlPlan, RlRun
 from rackline.posttraining.step import RlStep
+from rackline.posttraining.updates import Updates
 from rackline.report.breakdown import plain_table, spaced
 from rackline.report.wording import bar, percent
-from rackline.units import format_count, format_seconds, format_usd
+from rackline.units import format_bytes, format_count, format_seconds, format_usd
 
 BUDGET_MFU = 0.3 * 0.4
 """What `budget` assumes by default for reinforcement learning: 0.3 of the 40 % of pre-training (lecture, C86)."""
@@ -80,7 +81,15 @@ def _sides(plan: RlPlan, best: RlStep) -> Table:
         label,
         f"{updates.packs} packed sequences of {plan.job.pack_len:,} tokens, {plan.job.updates} updates",
     )
+    table.caption = _memory(updates)
     return table
+
+
+def _memory(updates: Updates) -> str:
+    """Memory of the fullest chip that trains, with what other models take of it."""
+    parts = [("the critic", updates.critic_bytes), ("the reward model", updates.reward_bytes)]
+    others = ", ".join(f"{format_bytes(size)} of {name}" for name, size in parts if size)
+    return f"an update takes {format_bytes(updates.total_bytes)} of a chip{f', with {others}' if others else ''}"
 
 
 def _time(best: RlStep) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -133,11 +134,14 @@ class Evaluated:
         return self.total_bytes <= hbm_bytes
 
 
-def evaluate_runs(job: TrainJob, runs: Runs, *, all_runs: bool = False) -> Evaluated:
+def evaluate_runs(
+    job: TrainJob, runs: Runs, *, all_runs: bool = False, beside: Callable[[TrainMemory], Array] | None = None
+) -> Evaluated:
     """Evaluate runs in chunks; those that do not fit get an endless step.
 
     Args:
         all_runs: time those as well that do not fit.
+        beside: what other models take of each run's fullest chip [bytes]; None for nothing.
     """
     step_s = np.full(len(runs), np.inf)
     total = np.empty(len(runs))
@@ -145,7 +149,8 @@ def evaluate_runs(job: TrainJob, runs: Runs, *, all_runs: bool = False) -> Evalu
     for start in range(0, len(runs), CHUNK):
         rows = slice(start, min(start + CHUNK, len(runs)))
         chunk = runs.take(rows)
-        used = job.memory(chunk).total
+        memory = job.memory(chunk)
+        used = memory.total if beside is None else memory.total + beside(memory)
         total[rows] = used
         keep = np.flatnonzero((used <= job.cluster.chip.hbm_bytes) | all_runs)
         if keep.size:

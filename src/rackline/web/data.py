@@ -11,11 +11,17 @@ import importlib.resources
 import json
 import tomllib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rackline.errors import InputError, nearest_names
 from rackline.web.grids import accuracy, pipelines, racks
+from rackline.web.measured import parity
 from rackline.web.scenario import scenario_script, scenarios
+
+if TYPE_CHECKING:
+    from rackline.report.axes import Kind
+
+PARITY_KINDS: tuple[Kind, ...] = ("seconds", "count")
 
 
 @functools.cache
@@ -85,7 +91,7 @@ def stored_answer(view: Mapping[str, Any], stop: str) -> dict[str, Any]:
 def figures() -> dict[str, Any]:
     """Specifications of the figures that the page fills, without their look."""
     from rackline.report.axes import Measure
-    from rackline.report.live_figures import live_bars, live_lines, live_matrix
+    from rackline.report.live_figures import live_bars, live_lines, live_matrix, live_parity
 
     batch = Measure(field="batch_size", title="batch: sequences of a replica", kind="count")
     context = Measure(field="context_len", title="context length [tokens]", kind="count")
@@ -116,6 +122,14 @@ def figures() -> dict[str, Any]:
             "Traffic", Measure(field="sent_bytes", title="sent", kind="bytes"), x="to chip", y="from chip"
         ),
         "accuracy_bands": live_bars("Bands", ratio, Measure(field="group", title="")),
+        **{
+            f"parity_{kind}": live_parity(
+                "Predicted over measured",
+                Measure(field="measured", title="measured", kind=kind),
+                Measure(field="predicted", title="predicted", kind=kind),
+            )
+            for kind in PARITY_KINDS
+        },
         "batch_step": live_lines("Time of a decode step by batch size", batch, step),
         "batch_cost": live_lines("Cost of a million output tokens by batch size", batch, usd),
         "context_step": live_lines("Time of a decode step by context length", context, step),
@@ -162,6 +176,7 @@ _MADE: dict[str, Callable[[], dict[str, Any]]] = {
     "pipeline": pipelines,
     "rack": racks,
     "accuracy": accuracy,
+    "parity": parity,
 }
 
 

@@ -18,6 +18,7 @@ from rackline.passes.features import ONE, FloatLike
 from rackline.passes.javascript import experts_javascript, row_features, rows_javascript, step_javascript
 from rackline.passes.routing import ExpertLoad
 from rackline.passes.trace import function
+from rackline.web.measured import decode_points
 
 if TYPE_CHECKING:
     from rackline.api.answer import Answer
@@ -88,6 +89,7 @@ def scenario_script(scenario: Scenario) -> str:
         "rent": deployment.cluster.rent,
         "hbmBytes": deployment.cluster.chip.hbm_bytes,
         "weightBytes": sum(float(value) for value in explanation.memory.weights.values()),
+        "measured": decode_points(deployment),
         "warnings": [*answer.warnings],
         "assumptions": [*explanation.time.assumptions],
     }

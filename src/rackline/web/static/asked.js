@@ -17,7 +17,9 @@
    * @param {AbortSignal} signal @param {(what: string, done: number | null, total: number | null) => void} tell
    * @param {(found: any) => void} estimated  is given the answer by estimates, where there is one */
   async function ask(verb, question, figures, signal, tell, estimated) {
+    const told = tell;
     for (let turn = 0; ; turn++) {
+      if (turn) tell = (what, done, total) => told(`The process that worked on it was lost; asked again. ${what}`, done, total);
       const response = await fetch(`api/v1/${verb}/view`, {
         method: "POST",
         headers: { "Content-Type": "application/json", Accept: "text/event-stream" },
@@ -29,6 +31,7 @@
         tell("the server is busy; asking again", null, null);
         await new Promise((done) => setTimeout(done, 1000 * Number(response.headers.get("Retry-After") || 1)));
         signal.throwIfAborted();
+        turn--;
         continue;
       }
       const type = response.headers.get("Content-Type") || "";
@@ -59,10 +62,7 @@
           }
         }
       }
-      if (String(problem.type).endsWith("worker-lost") && turn < AGAIN) {
-        tell("the process that worked on it was lost; asking again", null, null);
-        continue;
-      }
+      if (String(problem.type).endsWith("worker-lost") && turn < AGAIN) continue;
       throw Object.assign(new Error(problem.detail || problem.title || "no answer"), { problem });
     }
   }
@@ -78,7 +78,11 @@
         const made = Object.entries(view.fields).map(([key, value]) => {
           const option = view.options[key];
           const label = option.label;
-          const changed = () => (alone() ? rackline.remember(stateNow(), true) || rackline.show() : undefined);
+          const changed = () => {
+            if (!alone()) return;
+            rackline.remember(stateNow(), true);
+            rackline.show();
+          };
           if (alone() && key === view.stop)
             return controls.select({ key, label, value: String(value), options: view.stops.map((/** @type {string} */ one) => ({ value: one, label: one })) }, changed);
           if (option.choices.length)

@@ -58,11 +58,32 @@
     return parts.spelled("explain", [model], options);
   }
 
+  /** Measured steps of a scenario, each at its own batch and context, and what is predicted there. */
+  function measured(/** @type {any} */ scenario, /** @type {any} */ time) {
+    const rows = scenario.facts.measured.map((/** @type {any} */ one) => {
+      const here = pass.seconds(scenario, time, one.batch_size, one.context_len);
+      const what = `${text.seconds(one.seconds)} with ${text.whole(one.batch_size)} ${one.batch_size === 1 ? "sequence" : "sequences"} of ${text.whole(one.context_len)} tokens (${one.stack}), predicted ${text.seconds(here)}`;
+      return { ...one, predicted: here, text: what };
+    });
+    const sources = [...new Set(rows.map((/** @type {any} */ one) => one.source))];
+    return { rows, text: rows.length ? `Triangles: measured ${rows.map((/** @type {any} */ one) => one.text).join("; ")}. ${sources.join("; ")}.` : "" };
+  }
+
   /** What nine of ten measured passes of this kind were, in words. */
   function banded(/** @type {any} */ time, /** @type {number} */ seconds) {
     const { band } = time.facts;
     if (!band) return time.facts.policy === "blackboard" ? " No machine is faster than this ideal roofline." : "";
     return ` Nine of ten measured passes of such deployments took ${text.seconds(band.low * seconds)} to ${text.seconds(band.high * seconds)} where this much was predicted.`;
+  }
+
+  /** Rows and commands follow once the hand rests. */
+  function told(/** @type {HTMLElement} */ place, /** @type {any} */ why, /** @type {any} */ commands, /** @type {any} */ here, /** @type {{command: string, python: string}} */ asked) {
+    rackline.later(() => {
+      why.update(here);
+      commands.update(asked.command, asked.python);
+      if (place.isConnected) place.setAttribute("data-ready", "");
+    });
+    place.removeAttribute("data-ready");
   }
 
   const binding = (/** @type {string} */ name) => ({ HBM: "reading memory", compute: "arithmetic", "scale-up": "the links inside the domain", "scale-out": "the network", overhead: "fixed overhead" })[name] || name;
@@ -125,7 +146,8 @@
         const money = scenario.cost(batch, here.seconds, price);
         const region = fits < MOST ? [{ low: Math.max(fits, 1), high: MOST, text: "does not fit" }] : [];
         const shown = rows.filter((row) => row.style === 0 || row.seconds > here.seconds / 400);
-        const y = rackline.axis(shown.map((row) => row.seconds), { log: true });
+        const seen = measured(scenario, time);
+        const y = rackline.axis([...shown, ...seen.rows].map((row) => row.seconds), { log: true });
         const z = rackline.axis(costs.map((row) => row.usd_per_mtok), { log: true });
         const x = { x_range: [1, MOST], x_ticks: [1, 3, 10, 30, 100, 300, 1000, 3000, 10000] };
         const knee = pass.crossing((size) => {
@@ -134,11 +156,11 @@
         }, 1, 1e6);
         step.name(series.map((name, index) => ({ name, place: index, dashed: index > 0 })).filter((one) => rows.some((row) => row.series === one.name)));
         step.update(
-          { rows, marks: [{ batch_size: batch, seconds: here.seconds }], regions: region },
+          { rows, marks: [{ batch_size: batch, seconds: here.seconds }], regions: region, measured: seen.rows },
           { ...x, y_range: y.range, y_ticks: y.ticks },
           `Time of a decode step against the batch size at a context of ${text.whole(context)} tokens, on log axes: ${text.seconds(rows[0].seconds)} with one sequence, ${text.seconds(here.seconds)} with ${text.whole(batch)}. ${Number.isFinite(knee) ? `Arithmetic takes longer than memory from ${text.whole(knee)} sequences.` : "Memory takes longer than arithmetic at every batch size."}`,
         );
-        step.note.textContent = fits < MOST ? `Shaded: the cache of more than ${text.whole(fits)} such sequences does not fit.` : "";
+        step.note.textContent = `${fits < MOST ? `Shaded: the cache of more than ${text.whole(fits)} such sequences does not fit. ` : ""}${seen.text}`;
         cost.update(
           { rows: costs, marks: [{ batch_size: batch, usd_per_mtok: money.usdPerMtok }], regions: region },
           { ...x, y_range: z.range, y_ticks: z.ticks },
@@ -152,14 +174,7 @@
         rackline.answer(
           `A step with ${text.whole(batch)} ${batch === 1 ? "sequence" : "sequences"} takes ${text.seconds(here.seconds)}, most of it ${binding(here.binds)}, and a million output tokens cost ${text.usd(money.usdPerMtok)}. ${turn}. ${room}${banded(time, here.seconds)}`,
         );
-        const { command, python } = explained(scenario.facts, basis, batch, context);
-        rackline.later(() => {
-          why.update(here);
-          commands.update(command, python);
-          if (place.isConnected) place.setAttribute("data-ready", "");
-        });
-        place.removeAttribute("data-ready");
-        return undefined;
+        return told(place, why, commands, here, explained(scenario.facts, basis, batch, context));
       }
 
       return {
@@ -176,5 +191,5 @@
     },
   });
 
-  Object.assign(rackline, { passViews: { passControls, settle, scenarioOf, explained, banded, binding } });
+  Object.assign(rackline, { passViews: { passControls, settle, scenarioOf, explained, banded, binding, measured, told } });
 })();

@@ -4,7 +4,7 @@
 
 (() => {
   const { text, pass, parts, controls } = rackline;
-  const { passControls, settle, scenarioOf, explained, banded } = rackline.passViews;
+  const { passControls, settle, scenarioOf, explained, banded, measured, told } = rackline.passViews;
   const SHORTEST = 128;
 
   rackline.view({
@@ -17,7 +17,7 @@
       let scenario = rackline.data.get(scenarioOf(page.state));
       /** @type {any} */
       let other = null;
-      const made = passControls(site, page.state, (kept) => change(kept), ["s", "b", "c", "on"]);
+      const made = passControls(site, page.state, (/** @type {boolean} */ kept) => change(kept), ["s", "b", "c", "on"]);
       made.v = controls.select(
         {
           key: "v",
@@ -25,7 +25,7 @@
           value: "",
           options: [{ value: "", label: "nothing" }, ...site.scenarios.map((/** @type {any} */ one) => ({ value: one.name, label: one.title }))],
         },
-        (kept) => change(kept),
+        (/** @type {boolean} */ kept) => change(kept),
       );
       const list = Object.values(made);
       const step = new rackline.Figure({
@@ -91,7 +91,8 @@
         }, 1, longest);
         const full = pass.crossing((length) => batch - scenario.fits(length) - 0.5, SHORTEST, longest);
         const region = Number.isFinite(full) ? [{ low: full, high: longest, text: "does not fit" }] : [];
-        const y = rackline.axis(rows.map((row) => row.seconds), { log: true });
+        const seen = measured(scenario, time);
+        const y = rackline.axis([...rows, ...seen.rows].map((row) => row.seconds), { log: true });
         const z = rackline.axis(room.map((row) => row.sequences), { log: true });
         const x = rackline.axis([SHORTEST, longest], { log: true });
         const across = { x_range: [SHORTEST, longest], x_ticks: x.ticks.filter((tick) => tick >= SHORTEST && tick <= longest) };
@@ -99,11 +100,12 @@
         step.name(series.filter((one) => rows.some((row) => row.series === one.name)));
         const crossed = over <= longest && Number.isFinite(over);
         step.update(
-          { rows, marks: [{ context_len: context, seconds: here.seconds }, ...(crossed && over > SHORTEST ? [{ context_len: over }] : [])], regions: region },
+          { rows, marks: [{ context_len: context, seconds: here.seconds }, ...(crossed && over > SHORTEST ? [{ context_len: over }] : [])], regions: region, measured: seen.rows },
           { ...across, y_range: y.range, y_ticks: y.ticks },
           `Time of a decode step of ${text.whole(batch)} sequences against their context, on log axes: ${text.seconds(here.seconds)} at ${text.whole(context)} tokens.`,
         );
         step.note.textContent = region.length ? `Shaded: ${text.whole(batch)} sequences of more than ${text.whole(Math.floor(full))} tokens do not fit.` : crossed ? "The line stands where reading the cache takes as long as everything else." : "";
+        if (seen.text) step.note.textContent += ` ${seen.text}`;
         fits.name([{ name: scenario.facts.title, place: 0 }, ...(other ? [{ name: other.facts.title, place: 3 }] : [])]);
         fits.update(
           { rows: room.filter((row) => row.sequences > 0), marks: now > 0 ? [{ context_len: context, sequences: now }] : [], regions: [] },
@@ -119,14 +121,7 @@
         rackline.answer(
           `At ${text.whole(context)} tokens a step of ${text.whole(batch)} sequences takes ${text.seconds(here.seconds)}, and ${text.whole(now)} such sequences fit. ${turn}.${other ? ` With ${other.facts.title}, the same batch takes ${text.seconds(pass.seconds(other, pass.timing(other, basis), batch, Math.min(context, other.facts.longestContext)))}.` : ""}${banded(time, here.seconds)}`,
         );
-        const { command, python } = explained(scenario.facts, basis, batch, context);
-        rackline.later(() => {
-          why.update(here);
-          commands.update(command, python);
-          if (place.isConnected) place.setAttribute("data-ready", "");
-        });
-        place.removeAttribute("data-ready");
-        return undefined;
+        return told(place, why, commands, here, explained(scenario.facts, basis, batch, context));
       }
 
       return {

@@ -203,6 +203,18 @@
     };
   }
 
+  /** What a view of controls and figures does when its address changes, and when it is left.
+   * @param {Control[]} list @param {any[]} figures @param {() => void} draw */
+  function board(list, figures, draw) {
+    return {
+      update(/** @type {Record<string, string>} */ state) {
+        list.forEach((one) => one.set(state[one.key]));
+        draw();
+      },
+      leave: () => figures.forEach((one) => one.leave()),
+    };
+  }
+
   let timer = 0;
   /** What follows a move once the hand rests: tables and texts, which need not keep up with each frame.
    * @param {() => void} act */
@@ -211,5 +223,5 @@
     timer = window.setTimeout(act, 90);
   }
 
-  Object.assign(rackline, { later, controls: { slider, select, toggle, entry, form, frames }, frames: /** @type {number[]} */ ([]) });
+  Object.assign(rackline, { later, controls: { slider, select, toggle, entry, form, frames, board }, frames: /** @type {number[]} */ ([]) });
 })();

@@ -28,6 +28,8 @@
       this.rows = {};
       /** @type {Row} */
       this.signals = {};
+      this.width = 0;
+      this.named = "";
       this.description = options.spec.description || options.title;
       this.canvas = el("div", { "aria-hidden": "true" });
       this.place = el("div", { class: "drawing", role: "img", "aria-label": this.description }, this.canvas);

@@ -3,12 +3,7 @@
 // modules do not load from a disk (file://), and talk to each other through `rackline` alone.
 "use strict";
 
-/** @typedef {Record<string, string>} State  what stands in the address */
-/** @typedef {{id: string, title: string, question: string, chapter?: string, claims?: string[],
- *   data?: (state: State) => string[], mount: (place: HTMLElement, page: any) => {update: (state: State) => void,
- *   leave?: () => void}}} View */
-
-var rackline = (() => {
+var rackline = /** @type {Rackline} */ (/** @type {unknown} */ ((() => {
   /** @type {Map<string, View>} */
   const views = new Map();
   /** @type {Map<string, any>} */
@@ -247,6 +242,6 @@ var rackline = (() => {
     /** @param {View} view */
     view: (view) => views.set(view.id, view),
   };
-})();
+})()));
 
 document.addEventListener("DOMContentLoaded", rackline.start);

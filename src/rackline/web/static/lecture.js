@@ -66,12 +66,7 @@
         place.setAttribute("data-ready", "");
       }
 
-      return {
-        update(state) {
-          list.forEach((one) => one.set(state[one.key]));
-          draw();
-        },
-      };
+      return controls.board(list, [], draw);
     },
   });
 })();

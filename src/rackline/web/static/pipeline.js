@@ -72,13 +72,7 @@
         place.setAttribute("data-ready", "");
       }
 
-      return {
-        update(state) {
-          list.forEach((one) => one.set(state[one.key]));
-          draw();
-        },
-        leave: () => [slots, bubble, memory].forEach((one) => one.leave()),
-      };
+      return controls.board(list, [slots, bubble, memory], draw);
     },
   });
 })();

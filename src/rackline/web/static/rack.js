@@ -59,13 +59,7 @@
         place.setAttribute("data-ready", "");
       }
 
-      return {
-        update(state) {
-          list.forEach((one) => one.set(state[one.key]));
-          draw();
-        },
-        leave: () => [time, matrix].forEach((one) => one.leave()),
-      };
+      return controls.board(list, [time, matrix], draw);
     },
   });
 })();

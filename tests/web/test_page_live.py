@@ -1,0 +1,83 @@
+"""The page of a live server: it shows what the command answers, estimates first; a lost worker is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from conftest import Watched
+from rackline.api.answer import answer, find_verb
+from rackline.cli.main import run
+from rackline.web.data import views
+from web_server import Server
+
+PATIENCE_MS = 240_000  # the machine may be busy with other work
+SMALL = "model=llama-3.1-8b&chips=2&input=1k&output=200&tpot=20ms&ttft=1s"
+
+
+@pytest.fixture(scope="module")
+def live(browser: Browser, server: Server) -> Iterator[Watched]:
+    """A page of the usual server."""
+    found = Watched(browser, server.address)
+    found.page.set_default_timeout(PATIENCE_MS)
+    yield found
+    assert found.faults == []
+    assert all(url.startswith((server.address, "data:", "blob:")) for url in found.requests)
+    found.context.close()
+
+
+def test_a_plan_is_shown_by_estimates_first_then_as_the_command_answers(
+    live: Watched, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = live.page
+    page.goto(f"{live.root}#/plan?{SMALL}")
+    page.wait_for_selector(".body[data-estimated]")
+    assert live.answer().startswith("Estimated: ")
+    assert page.locator(".estimate").is_visible()
+    page.wait_for_selector(".body[data-ready]:not([data-estimated])")
+    assert not page.locator(".estimate").is_visible()
+    command = page.locator(".code code").nth(-2).inner_text()
+    assert run([*shlex.split(command)[1:], "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    drawn = {row["tokens_per_s_per_user"] for row in live.rows("plan-front")}
+    assert {one["tokens_per_s_per_user"] for one in found["pareto"]} <= drawn
+    best = found["best"]
+    assert f"TPOT {1e3 * best['tpot_s']:.3g}"[:8] in live.answer()
+    seconds = {row["operation"]: row["seconds"] for row in live.rows("plan-step")}
+    assert seconds
+    assert max(seconds.values()) < best["tpot_s"]
+    page.locator("summary", has_text="Launch command").click()
+    launched = page.locator("details[open] .code code").inner_text()
+    assert "Llama-3.1-8B" in launched
+    page.locator("summary", has_text="Kubernetes manifest").click()
+    assert "apiVersion" in page.locator("details[open] .code code").last.inner_text()
+
+
+def test_a_worker_that_is_killed_in_mid_plan_is_said_and_asked_again(live: Watched, server: Server) -> None:
+    page = live.page
+    page.goto(f"{live.root}#/plan?input=2001")  # seconds of simulation, so that it is not over when they are killed
+    page.wait_for_selector(".body[data-estimated]")
+    for worker in server.workers():
+        os.kill(worker, signal.SIGKILL)
+    page.get_by_text("was lost; asked again").wait_for(timeout=90_000)
+    page.wait_for_selector(".body[data-ready]:not([data-estimated])")
+    assert "M output tokens" in live.answer()
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [("tiers", "prompt", "9k"), ("charge", "margin", "0.3"), ("over-training", "traffic", "7M")],
+)
+def test_a_view_answers_what_was_never_stored(live: Watched, name: str, field: str, value: str) -> None:
+    live.open(f"{name}?{field}={value}")
+    view = views()[name]
+    fields = {key: one for key, one in view["fields"].items() if one} | {field: value}
+    found = answer(find_verb(view["verb"]).question.from_params(fields))
+    wanted = " ".join(found.verb.summary(found).lower().split()).removesuffix(".")
+    assert live.answer().lower().removesuffix(".") == wanted
