@@ -32,7 +32,7 @@ FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,}).*?^[ \t]*\1[ \t]*$", re.M | re.S)
 PICTURE = re.compile(r'<picture><source[^>]*srcset="([^"]+)"[^>]*><img alt="([^"]*)" src="([^"]+)"></picture>')
 TABLE = re.compile(r"<table>(.*?)</table>", re.S)
 SEARCH = 'data-md-component="search"'
-FILLED = re.compile(r"<!--= .+? -->|<!--/-->", re.S)
+FILLED = re.compile(r"(?<!`)<!--= .+? -->(.*?)<!--/-->", re.S)
 
 
 def formula(latex: str, *, block: bool) -> str:
@@ -111,7 +111,7 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 def _linked(text: str) -> str:
     """Names of code as links, and without the expressions behind numbers that are filled in."""
     known = cited_names()
-    text = FILLED.sub("", text)
+    text = FILLED.sub(r"\1", text)
     return CITED.sub(lambda name: f"[{name[0]}][{known[name[1]]}]" if name[1] in known else name[0], text)
 
 
