@@ -145,7 +145,8 @@ def _is_parameter(value: Any) -> bool:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
+    text = re.sub(r"([\\|*_\[\]])", r"\\\1", " ".join(text.split()))
+    return text.replace("<", "&lt;")
 
 
 def functions_page() -> str:

@@ -29,9 +29,10 @@ log = logging.getLogger("mkdocs.hooks.rackline")
 
 IN_LINE = re.compile(r"\$<code>(.+?)</code>\$", re.S)
 FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,}).*?^[ \t]*\1[ \t]*$", re.M | re.S)
+PICTURE = re.compile(r'<picture><source[^>]*srcset="([^"]+)"[^>]*><img alt="([^"]*)" src="([^"]+)"></picture>')
 TABLE = re.compile(r"<table>(.*?)</table>", re.S)
 SEARCH = 'data-md-component="search"'
-FILLED = re.compile(r"<!--= .+? -->|<!--/-->", re.S)
+FILLED = re.compile(r"(?<!`)<!--= .+? -->(.*?)<!--/-->", re.S)
 
 
 def formula(latex: str, *, block: bool) -> str:
@@ -85,7 +86,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Formulas in the line as MathML; tables in boxes that scroll, also by the keyboard."""
+    """Formulas in the line as MathML; tables in boxes that scroll, also by the keyboard; pictures by look."""
 
     def written(found: re.Match[str]) -> str:
         try:
@@ -95,6 +96,9 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
             return found[0]
 
     content = IN_LINE.sub(written, content)
+    content = PICTURE.sub(
+        r'<img alt="\2" src="\3#only-light"><img alt="\2" src="\1#only-dark">', content
+    )  # the theme's switch decides, not the system
     content = content.replace("<th></th>", "<td></td>")  # a heading without words is none
     return TABLE.sub(r'<div class="table" tabindex="0"><table class="plain">\1</table></div>', content)
 
@@ -107,7 +111,7 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 def _linked(text: str) -> str:
     """Names of code as links, and without the expressions behind numbers that are filled in."""
     known = cited_names()
-    text = FILLED.sub("", text)
+    text = FILLED.sub(r"\1", text)
     return CITED.sub(lambda name: f"[{name[0]}][{known[name[1]]}]" if name[1] in known else name[0], text)
 
 

@@ -9,10 +9,12 @@ again and fails where the page shows something else.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import statistics
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -24,7 +26,7 @@ from sybil.parsers.abstract.doctest import DocTestStringParser
 ROOT = Path(__file__).resolve().parents[1]
 SCOREBOARD = ROOT / "tests" / "validation" / "scoreboard.json"
 STACKS = ("trtllm", "vllm", "sglang", "atom")
-FILLED = re.compile(r"(?P<mark><!--= (?P<code>.+?) -->)(?P<shown>.*?)<!--/-->", re.S)
+FILLED = re.compile(r"(?<!`)(?P<mark><!--= (?P<code>.+?) -->)(?P<shown>.*?)<!--/-->", re.S)
 FENCE = re.compile(r"^[ \t]*(?P<marks>`{3,}|~{3,}).*?^[ \t]*(?P=marks)[ \t]*$", re.M | re.S)
 
 
@@ -198,8 +200,9 @@ def main(paths: list[str]) -> None:
     pages = [Path(one).resolve() for one in paths] or [
         page for page in sorted((ROOT / "docs").rglob("*.md")) if FILLED.search(page.read_text(encoding="utf-8"))
     ]
-    for page in pages:
-        print(f"{page.relative_to(ROOT)}: {'changed' if fill(page, sybil) else 'as it was'}")
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # some fences write files
+        for page in pages:
+            print(f"{page.relative_to(ROOT)}: {'changed' if fill(page, sybil) else 'as it was'}")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import tarfile
 import time
 import tomllib
 import urllib.request
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -78,6 +79,7 @@ def command(words: Sequence[str | Path], *, cwd: Path = ROOT, limit_s: float = C
         RuntimeError: it failed; the message ends with the last lines that it wrote.
     """
     environment = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    environment.setdefault("RAY_raylet_start_wait_time_s", "400")  # on a busy machine Ray's own limit is too short
     done = subprocess.run(
         list(map(str, words)), cwd=cwd, env=environment, capture_output=True, text=True, timeout=limit_s
     )
@@ -94,6 +96,9 @@ def build(folder: Path) -> tuple[Path, Path]:
     command(["uv", "build", "--quiet", "--out-dir", dist])
     (dist / ".gitignore").unlink(missing_ok=True)
     (wheel,), (source,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
+    held = {Path(name).name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/licenses/" in name}
+    if not held >= {"LICENSE", "NOTICE", "LICENSES.txt"}:
+        raise SystemExit(f"{wheel.name} lacks licences: has {sorted(held)}")
     return wheel, source
 
 

@@ -99,12 +99,12 @@ def run_page(path: Path) -> None:
         example.evaluate()
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_sybil_collects_every_python_fence(path: Path) -> None:
     assert not fences_without_example(path), f"{path.name}: fences on these lines run nothing; use `python` or `pycon`"
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_page_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run_page(path)

@@ -24,7 +24,7 @@ from playwright.sync_api import Browser
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ("index.html", "book/roofline.html", "reference/commands/fit.html", "glossary.html")
 WIDTHS = (390, 1280)
-LOOKS: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+LOOKS: dict[Literal["light", "dark"], str] = {"light": "default", "dark": "slate"}
 FETCHED = re.compile(r"<(?:script|link|img|source|iframe)\b[^>]*?\b(?:src|href|srcset)=\"((?:https?:)?//[^\"]+)\"")
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("docs") / "site"
-    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]  # --quiet hides warnings
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONWARNINGS": "default"}
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -84,17 +84,22 @@ def test_pages_are_accessible_and_searchable(address: str, browser: Browser) -> 
 
     requests: list[str] = []
     faults: list[str] = []
+    for look, scheme in LOOKS.items():
+        context = browser.new_context(color_scheme=look, reduced_motion="reduce")  # the theme keeps the look of a visit
+        page = context.new_page()
+        page.set_default_timeout(120_000)
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        for name, width in product(SAMPLE, WIDTHS):
+            page.set_viewport_size({"width": width, "height": 844})
+            page.goto(address + name)
+            assert page.locator("body").get_attribute("data-md-color-scheme") == scheme
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+            found = Axe().run(page, options={"preload": False})
+            assert found.violations_count == 0, (name, width, look, found.generate_report())
+        context.close()
     page = browser.new_page()
     page.set_default_timeout(120_000)
-    page.on("request", lambda request: requests.append(request.url))
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    for name, width, look in product(SAMPLE, WIDTHS, LOOKS):
-        page.set_viewport_size({"width": width, "height": 844})
-        page.emulate_media(color_scheme=look, reduced_motion="reduce")
-        page.goto(address + name)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
-        found = Axe().run(page, options={"preload": False})
-        assert found.violations_count == 0, (name, width, look, found.generate_report())
     page.goto(address + "index.html")
     page.locator("input.md-search__input").fill("all-reduce")
     page.wait_for_selector(".md-search-result__link")

@@ -326,3 +326,37 @@ def test_an_engine_in_a_process_of_its_own(tmp_path: Path) -> None:
         engine.close()
     with pytest.raises(InputError, match=r"not started|ended"):
         engine.seconds(Work(sequences=1))
+
+
+def test_timings_are_taken_in_turns() -> None:
+    from rackline.lab.measurement.repeats import in_turns
+
+    order: list[str] = []
+
+    def call(name: str) -> float:
+        order.append(name)
+        return float(len(order))
+
+    calls = {name: partial(call, name) for name in "ab"}
+    assert in_turns(calls, 2)["a"].seconds == (1.0, 3.0)
+    order.clear()
+    found = in_turns(calls, 4, in_a_row=2)
+    assert "".join(order) == "aabbaabb"
+    assert found["b"].seconds == (3.0, 4.0, 7.0, 8.0)
+
+
+def test_passes_that_are_not_fitted_stay_inside_of_those_that_are() -> None:
+    from rackline.lab.measurement.engine import Limits
+    from rackline.lab.measurement.points import fitted_works, held_out_works
+
+    limits = Limits(sequences=16, context_len=1024, prompt_tokens=256)
+    fitted = fitted_works(limits)
+    for seed in range(20):
+        for work in held_out_works(limits, seed):
+            assert work.sequences <= max(one.sequences for one in fitted)
+            if work.sequences:
+                lengths = [one.context_len for one in fitted if one.sequences]
+                assert min(lengths) <= work.context_len <= max(lengths)
+            if work.prompt_tokens:
+                prompts = [one.prompt_tokens for one in fitted if one.prompt_tokens]
+                assert min(prompts) <= work.prompt_tokens <= max(prompts)

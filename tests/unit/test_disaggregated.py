@@ -15,7 +15,8 @@ from rackline.hardware import billed_chips, cluster, taken_chips
 from rackline.parallel import LayoutGrid, Precision
 from rackline.plain import plain
 from rackline.search import Constraints, PrefillPool, SearchSpace, plan
-from rackline.search.pools import Budget, PoolPoints, pair
+from rackline.search.pool_pairs import Budget, pair
+from rackline.search.pool_points import PoolPoints
 from rackline.serving import Workload
 from rackline.serving.disaggregated import MOST_LOAD, PrefillPasses, kv_transfer, prefill_rate
 from rackline.serving.pool_queue import prompt_time_s

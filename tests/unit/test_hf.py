@@ -42,14 +42,14 @@ CONFIGS = {
     "mistralai--Mixtral-8x7B-v0.1": ("mixtral-8x7b", "bf16"),
     "moonshotai--Kimi-K2-Instruct": ("kimi-k2", "fp8_block"),
     "moonshotai--Kimi-K2.5": ("kimi-k2.5", "bf16,experts=int4"),
-    "nvidia--Kimi-K2.5-NVFP4": ("kimi-k2.5", "nvfp4"),
+    "nvidia--Kimi-K2.5-NVFP4": ("kimi-k2.5", "nvfp4,kv=fp8"),
     "openai--gpt-oss-120b": ("gpt-oss-120b", "mxfp4"),
     "openai--gpt-oss-20b": ("gpt-oss-20b", "mxfp4"),
     "Qwen--Qwen3-235B-A22B": ("qwen3-235b-a22b", "bf16"),
     "Qwen--Qwen3-235B-A22B-FP8": ("qwen3-235b-a22b", "fp8_block"),
     "Qwen--Qwen3-30B-A3B": ("qwen3-30b-a3b", "bf16"),
     "Qwen--Qwen3-32B": ("qwen3-32b", "bf16"),
-    "Qwen--Qwen3-32B-FP8-Static-PerTensor": ("qwen3-32b", "fp8"),
+    "Qwen--Qwen3-32B-FP8-Static-PerTensor": ("qwen3-32b", "fp8,kv=fp8"),
     "Qwen--Qwen3-8B": ("qwen3-8b", "bf16"),
 }
 
@@ -224,6 +224,9 @@ def test_language_model_is_found_inside_a_wrapper() -> None:
             },
             "int4",
         ),
+        ({"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, "fp8,kv=fp8"),
+        ({"quant_algo": "NVFP4", "kv_cache_scheme": {"type": "float", "num_bits": 8}}, "nvfp4,kv=fp8"),
+        ({"quant_algo": "NVFP4", "kv_cache_quant_algo": None}, "nvfp4"),
         (None, "bf16"),
     ],
 )

@@ -75,3 +75,12 @@ def test_adapters_over_full_fine_tuning_are_within_a_tenth(board: Scoreboard) ->
     pairs = {"70B, H100 FP8": (3, 6), "70B, GB200 MXFP8": (2, 5), "3B, A100": (17, 18), "3B, A100, QLoRA": (17, 19)}
     for full, adapters in pairs.values():
         assert error[adapters] / error[full] == pytest.approx(1.0, abs=0.1)
+
+
+def test_the_shipped_band_holds_the_steps(board: Scoreboard) -> None:
+    from rackline.validation.bands import band
+
+    low, high = band("tuning_step_s")
+    inside = [low <= score.measured / score.predicted <= high for score in board.scores if score.metric == "step_s"]
+    assert len(inside) >= 30
+    assert np.mean(inside) >= 0.88

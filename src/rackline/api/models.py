@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rackline.catalog import ModelRecord
     from rackline.hub import Adapter
     from rackline.report.catalogue_report import ModelShown
+    from rackline.report.checkpoint_types import CheckpointTypes
     from rackline.serving.crossover import CacheOfModel
 
 DTYPES = ("bf16", "fp16", "fp8", "fp4", "int8")
@@ -47,6 +48,10 @@ class ModelsQuestion(ModelQuestion):
         metadata=option(
             "switch", "KV cache per token and of long contexts, crossover context length and balance batch size"
         ),
+    )
+    types: bool = field(
+        default=False,
+        metadata=option("switch", "data types of each part of the released checkpoints, and what says so"),
     )
     on: str = field(default="h100-sxm", metadata=option("text", "chip for the crossover and balance batch, with `kv`"))
     dtype: str = field(
@@ -80,8 +85,14 @@ def _text(answer: Answer[ModelsQuestion, Models], width: int) -> Iterable[Any]:
     question, found = answer.question, answer.result
     if question.kv:
         yield cache_table(found.caches, on=chip(question.on).name, dtype=question.dtype, width=width)
+    elif question.types:
+        from rackline.report.checkpoint_types import checkpoint_types, types_table
+
+        yield types_table(
+            [row for record, model in found.models for row in checkpoint_types(record, model)], width=width
+        )
     elif question.name is not None:
-        yield model_report(*found.models[0], found.check)
+        yield model_report(*found.models[0], found.check, width=width)
         if answer.adapter is not None:
             yield adapter_report(answer.adapter)
     else:
@@ -92,6 +103,12 @@ class ModelList(TypedDict):
     """All models."""
 
     models: list[ModelShown]
+
+
+class TypeList(TypedDict):
+    """Data types of released checkpoints."""
+
+    checkpoints: list[CheckpointTypes]
 
 
 class CacheList(TypedDict):
@@ -112,13 +129,17 @@ class ModelChecked:
     checkpoint: CountCheck | None
 
 
-def _data(answer: Answer[ModelsQuestion, Models]) -> ModelChecked | ModelList | CacheList:
+def _data(answer: Answer[ModelsQuestion, Models]) -> ModelChecked | ModelList | CacheList | TypeList:
     from rackline.hardware import chip
     from rackline.report.catalogue_report import ModelShown
 
     question, found = answer.question, answer.result
     if question.kv:
         return {"chip": chip(question.on).name, "dtype": question.dtype, "models": found.caches}
+    if question.types:
+        from rackline.report.checkpoint_types import checkpoint_types
+
+        return {"checkpoints": [row for record, model in found.models for row in checkpoint_types(record, model)]}
     rows = [ModelShown(record=record, model=model) for record, model in found.models]
     if question.name is None:
         return {"models": rows}

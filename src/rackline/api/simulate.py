@@ -128,6 +128,10 @@ def _energy_text(run: Run) -> Iterable[Any]:
     energy = run.energy
     if energy is not None:
         yield Text(f"power: {energy_text(energy)}")
+        if energy.power.basis == "kernels":
+            from rackline.validation.intervals import joules_line
+
+            yield Text(joules_line(run.server.deployment, energy.joules_per_output_token), style="dim")
 
 
 def _interval_text(server: Server, data: RunData) -> Iterable[Any]:

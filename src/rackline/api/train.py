@@ -173,7 +173,8 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
         from rackline.validation.intervals import interval_line, of_training
 
         job = plan.job
-        step = of_training(job.model, job.cluster.chip.name, job.stack.name, plan.best[0].step_s)
+        tuning = job.lora_rank > 0 or answer.question.packed is not None
+        step = of_training(job.model, job.cluster.chip.name, job.stack.name, plan.best[0].step_s, tuning=tuning)
         yield Text(interval_line(step, "runs"), style="dim")
 
 

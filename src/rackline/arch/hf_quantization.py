@@ -1,6 +1,7 @@
 """Quantisation blocks of Hugging Face configurations: the data type that each module is stored in.
 
-The result is a precision label, a type for all linear layers and parts that differ ("bf16,experts=int4"). What a list
+The result is a precision label, a type for all linear layers and parts that differ ("bf16,experts=int4"), with the KV
+cache where a scheme sets its type ("fp8,kv=fp8"). What a list
 of excluded modules says is read at the grain that a precision has: attention and dense blocks, experts, the rest.
 """
 
@@ -43,7 +44,8 @@ def native_precision(top: HfConfig, text: HfConfig, beside: Callable[[str], Path
     """
     for config in (top, text):
         if config.values.get("quantization_config") is not None:
-            return _quantization(config.section("quantization_config"), text)
+            block = config.section("quantization_config")
+            return _quantization(block, text) + _cache(block)
     file = beside("hf_quant_config.json") if beside is not None else None
     if file is not None:
         try:
@@ -53,7 +55,8 @@ def native_precision(top: HfConfig, text: HfConfig, beside: Callable[[str], Path
             raise top.fail("quantization_config", "a readable hf_quant_config.json beside it") from None
         if isinstance(found, dict):
             where = str(file)
-            return _quantization(HfConfig(values=cast("Table", found), where=where).section("quantization"), text)
+            block = HfConfig(values=cast("Table", found), where=where).section("quantization")
+            return _quantization(block, text) + _cache(block)
     for config in (text, top):
         for key in ("torch_dtype", "dtype"):
             if config.values.get(key) is not None:
@@ -77,6 +80,20 @@ def _quantization(q: HfConfig, text: HfConfig) -> str:
         label = "fp8_block"
     experts = text.choice("expert_dtype", _FP4, default="")  # DeepSeek-V4 keeps its experts in fp4
     return f"{label},experts={experts},expert_activations=mxfp8" if experts else label
+
+
+def _cache(q: HfConfig) -> str:
+    """Part that says that servers keep the KV cache in 8 bits; nothing where the block has no scheme for it.
+
+    A server's "auto" is then the type of the model (vLLM, SGLang).
+    """
+    for key in ("kv_cache_scheme", "kv_cache_quant_algo"):
+        scheme = q.values.get(key)
+        if isinstance(scheme, dict):
+            scheme = f"{cast('Table', scheme).get('type')}{cast('Table', scheme).get('num_bits')}"
+        if scheme is not None:
+            return ",kv=fp8" if str(scheme).lower() in ("fp8", "float8") else ""
+    return ""
 
 
 def _compressed_tensors(q: HfConfig) -> str:

@@ -198,7 +198,8 @@ def type_in_name(name: str) -> str | None:
 
 def _is_of(record: ModelRecord, label: str) -> bool:
     """Whether a record's own weights are of a type that a name states."""
-    return label in record.native_precision.replace("fp8_block", "fp8").replace("=fp4", "=nvfp4")
+    weights = ",".join(part for part in record.native_precision.split(",") if not part.startswith("kv="))
+    return label in weights.replace("fp8_block", "fp8").replace("=fp4", "=nvfp4")
 
 
 def _from_file(name: str, assume: Sequence[str]) -> FoundModel:

@@ -68,11 +68,13 @@ class CheckpointRecord(Record):
     Args:
         id: Hugging Face id, one of the aliases.
         native_precision: Data type of its weights, as in the record itself ("fp8_block").
+        quantization: What its quantization_config says of types; empty where it was not read.
         max_context_len: Positions that it was made for [tokens].
     """
 
     id: Text
     native_precision: Text | None = None
+    quantization: str = ""
     max_context_len: Count | None = None
 
 
@@ -82,6 +84,7 @@ class ModelRecord(SourcedRecord):
     Args:
         released: Date of release, YYYY[-MM[-DD]].
         native_precision: Data type of the published weights ("bf16", "fp8", "mxfp4").
+        quantization: What the quantization_config of the checkpoint says of types; empty where there is none.
         checkpoints: Repositories that differ from it in data type or context limit.
         published: What the makers state about size.
         architecture: The shape; exactly one of this and aggregate.
@@ -90,6 +93,7 @@ class ModelRecord(SourcedRecord):
 
     released: Date | None = None
     native_precision: Text = "bf16"
+    quantization: str = ""
     checkpoints: tuple[CheckpointRecord, ...] = ()
     published: PublishedRecord | None = None
     architecture: AnyArchitecture | None = None

@@ -117,12 +117,22 @@ def compute_dtype(activations: str, chip: Chip) -> str:
 
 
 def precision(label: str, model: AnyModel, chip: Chip) -> Precision:
-    """Map a label to data types for this model on this chip.
+    """Map a label to data types for this model on this chip; see `stored_precision` for labels.
+
+    Raises:
+        PrecisionError: unknown label or part.
+    """
+    return _fit_to_chip(stored_precision(label, model), chip)
+
+
+def stored_precision(label: str, model: AnyModel) -> Precision:
+    """Map a label to data types for this model, whatever the chip.
 
     Args:
         label: one of LABELS or their aliases, optionally followed by parts that are set separately:
             "fp8", "fp4,kv=bf16", "bf16,weights=fp8,kv=fp8,attention=bf16,activations=bf16,experts=fp4".
-            "native" is the type of the released checkpoint.
+            "native" is the type of the released checkpoint; its KV cache is in bf16 unless the checkpoint has a scheme
+            for it.
 
     Raises:
         PrecisionError: unknown label or part.
@@ -143,8 +153,9 @@ def precision(label: str, model: AnyModel, chip: Chip) -> Precision:
             what="--precision", given=label, allowed=", ".join(known), nearest=near[0] if near else None
         )
     chosen = replace(_from_label(base, model), label=label)
-    chosen = _set_parts(chosen, parts, label)
-    return _fit_to_chip(chosen, chip)
+    if head in ("native", "auto") and chosen.kv_cache == "fp8":
+        chosen = replace(chosen, kv_cache="bf16")  # unless the checkpoint's own parts say otherwise
+    return _set_parts(chosen, parts, label)
 
 
 _TYPES = (

@@ -19,6 +19,7 @@ from rackline.hardware import Chip
 from rackline.hardware.chip_check import ChipFinding
 from rackline.parallel.precision import storage_bytes
 from rackline.report.breakdown import plain_table
+from rackline.report.checkpoint_types import checkpoint_types, types_table
 from rackline.report.wording import bar, flop, of_key, percent, share, short_count, tera
 from rackline.units import format_bytes, format_count, format_rate, format_usd
 
@@ -111,8 +112,8 @@ def _kinds(model: AnyModel) -> str:
 
 
 def _type(record: ModelRecord) -> str:
-    head, _, parts = record.native_precision.partition(",")
-    return f"{head} +" if parts else head
+    head, *parts = record.native_precision.split(",")
+    return f"{head} +" if any(not part.startswith("kv=") for part in parts) else head
 
 
 def record_report(record: SourcedRecord) -> Group:
@@ -183,7 +184,7 @@ def _facts(record: SourcedRecord) -> str:
     return ""
 
 
-def model_report(record: ModelRecord, model: AnyModel, check: CountCheck | None = None) -> Group:
+def model_report(record: ModelRecord, model: AnyModel, check: CountCheck | None = None, *, width: int = 80) -> Group:
     """One model: parameters by kind, FLOP of a token against context, KV cache of a token, then its record.
 
     Args:
@@ -191,6 +192,7 @@ def model_report(record: ModelRecord, model: AnyModel, check: CountCheck | None 
     """
     blank = Text("")
     parts: list[RenderableType] = [_head(record), blank, _parameters(model), blank]
+    parts += [types_table(checkpoint_types(record, model), width=width), blank]
     if check is not None:
         parts += [_checked(check), blank]
     return Group(*parts, _flop(model), blank, _kv(model), blank, *_numbers(record))

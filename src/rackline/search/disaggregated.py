@@ -21,18 +21,9 @@ from rackline.search.floors import floors
 from rackline.search.pareto import pareto_front
 from rackline.search.pool_details import PoolDetails, decode_details, prefill_details
 from rackline.search.pool_pair import Pool, PoolPair
-from rackline.search.pools import (
-    Budget,
-    Pairs,
-    PoolPoints,
-    best_loaded,
-    decode_modes,
-    decode_points,
-    pair,
-    prefill_modes,
-    prefill_points,
-    undominated,
-)
+from rackline.search.pool_pairs import Budget, Pairs, pair
+from rackline.search.pool_points import PoolPoints, best_loaded, undominated
+from rackline.search.pool_replicas import decode_modes, decode_points, prefill_modes, prefill_points
 from rackline.search.space import Constraints
 from rackline.serving.disaggregated import kv_transfer, shared_level
 from rackline.serving.workload import Mode, Workload

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from rackline.parallel import Deployment, MemoryUse
 from rackline.passes import Batch, PassTime
 from rackline.search.evaluate import Space
-from rackline.search.pools import WAITING_PROMPTS
+from rackline.search.pool_replicas import WAITING_PROMPTS
 from rackline.serving.context import prefill_chunk
 from rackline.serving.workload import Mode
 

@@ -43,6 +43,7 @@ _MODELS = 2.0  # a group of as many models counts as much as the wider group aro
 _AIMED = 0.92  # of the cases; the factor itself is found on other models, which costs the rest
 _WIDEST = 4.0
 _DIGITS = 4
+_SHIPPED = ("bands.toml", "further_bands.toml")
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
@@ -444,4 +445,7 @@ def read_bands(text: str) -> dict[Key, Band]:
 @lru_cache(maxsize=1)
 def shipped_bands() -> dict[Key, Band]:
     """The bands that come with the library."""
-    return read_bands((resources.files("rackline.validation") / "bands.toml").read_text(encoding="utf-8"))
+    folder = resources.files("rackline.validation")
+    return {
+        key: one for name in _SHIPPED for key, one in read_bands((folder / name).read_text(encoding="utf-8")).items()
+    }

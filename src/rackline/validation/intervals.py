@@ -113,15 +113,35 @@ def of_deployment(deployment: Deployment, predicted: Mapping[str, float], *, poo
     return intervals(finite, evidence_of(deployment, pools=pools))
 
 
-def of_training(model: AnyModel, chip: str, stack: str, step_s: float) -> list[Interval]:
+def of_training(model: AnyModel, chip: str, stack: str, step_s: float, *, tuning: bool = False) -> list[Interval]:
     """The interval of a training step [s].
 
     Args:
+        tuning: whether it is one of fine-tuning, with adapters or packed samples.
         model: that is trained.
         chip: that trains it.
         stack: name of the training stack.
     """
-    return intervals({"step_s": step_s}, Evidence(stack=stack_name(stack), kind=kind_of_model(model), chip=chip))
+    metric = "tuning_step_s" if tuning else "step_s"
+    return intervals({metric: step_s}, Evidence(stack=stack_name(stack), kind=kind_of_model(model), chip=chip))
+
+
+def joules_line(deployment: Deployment, joules_per_output_token: float) -> str:
+    """What measured servings deviate by from their energy per output token, in one sentence; empty without a band.
+
+    Args:
+        joules_per_output_token: predicted, with machines, to which the same shares are applied [J].
+    """
+    from rackline.report.wording import written
+
+    found = of_deployment(deployment, {"joules_per_output_token": joules_per_output_token})
+    if not found:
+        return ""
+    one = found[0]
+    return (
+        f"90 % of measured servings ({one.group}, {one.num_cases} cases, chips alone) lay within: "
+        f"{written(one.low)} to {written(one.high)} J an output token"
+    )
 
 
 NAMES: Mapping[str, str] = {
@@ -129,6 +149,7 @@ NAMES: Mapping[str, str] = {
     "ttft_s": "time to first token",
     "request_s": "request",
     "step_s": "step",
+    "tuning_step_s": "step of fine-tuning",
     "output_tokens_per_s_per_chip": "output tokens/s/chip",
     "usd_per_mtok_input": "USD per million input tokens",
     "usd_per_mtok_output": "output tokens",

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from rackline.catalog import chip_record, names
+from rackline.catalog import canonical_name, chip_record, names
 from rackline.errors import InputError
 from rackline.files import parse_json, read_lines
 from rackline.parallel import Deployment
@@ -121,9 +121,9 @@ def _case(name: str, settings: object, path: Path) -> Case | Unsupported:
 
 
 def _precision(engine: Mapping[str, Any], model: str) -> str | None:
-    """Data types from the engine's quantization, else from the name of the checkpoint; None if unknown.
+    """Data types from the engine's quantization, else of the checkpoint, by its name where it is not in the catalogue.
 
-    >>> _precision({}, "meta-llama/Llama-3.1-8B"), _precision({}, "Qwen/Qwen3-8B-AWQ"), _precision({}, "x/Qwen3-8B-FP8")
+    >>> _precision({}, "Qwen/Qwen3-8B-FP8"), _precision({}, "Qwen/Qwen3-8B-AWQ"), _precision({}, "x/Qwen3-8B-FP8")
     ('native', 'int4', 'fp8')
     >>> _precision({"quantization": "fp8"}, "Qwen/Qwen3-8B")
     'fp8'
@@ -131,6 +131,8 @@ def _precision(engine: Mapping[str, Any], model: str) -> str | None:
     asked = engine.get("quantization")
     if asked is not None:
         return _QUANTIZATIONS.get(str(asked).lower())
+    if canonical_name("models", model) is not None:
+        return "native"
     words = re.split(r"[-_./]", model.lower())
     return next((label for word, label in _QUANTIZATIONS.items() if word in words), "native")
 

@@ -197,8 +197,8 @@ def pass_s(
     t = max(t_compute, t_memory)
 
     Args:
-        batch_size, total_params, active_params, weight_bytes, context_len, kv_bytes_per_token, flop_per_s,
-            hbm_bytes_per_s: as in `compute_s` and `memory_s`, all broadcast.
+        batch_size, total_params, active_params, weight_bytes: as in `compute_s` and `memory_s`, any shape.
+        context_len, kv_bytes_per_token, flop_per_s, hbm_bytes_per_s: the same, all broadcast.
 
     Returns:
         Seconds, broadcast shape.
@@ -232,8 +232,8 @@ def attention_then_weights_s(
     t = t_kv + max(t_compute, t_weights)
 
     Args:
-        batch_size, total_params, active_params, weight_bytes, context_len, kv_bytes_per_token, flop_per_s,
-            hbm_bytes_per_s: as in `compute_s` and `memory_s`, all broadcast.
+        batch_size, total_params, active_params, weight_bytes: as in `compute_s` and `memory_s`, any shape.
+        context_len, kv_bytes_per_token, flop_per_s, hbm_bytes_per_s: the same, all broadcast.
 
     Returns:
         Seconds, broadcast shape; never below `pass_s`.

@@ -4,7 +4,7 @@ Each sequence has its own part of the cache. A pass is one call of `llama_decode
 """
 
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportUnknownArgumentType=false, reportAttributeAccessIssue=false, reportUnknownParameterType=false
 
 from __future__ import annotations
 

@@ -1,0 +1,270 @@
+"""The cheapest way to pair the prefill and the decode replicas of a space, in whole numbers of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rackline.hardware import Cluster, billed_chips, taken_chips
+from rackline.passes.features import Array, as_array
+from rackline.search.pool_points import PoolPoints
+from rackline.search.pool_ratios import ChipLimit, nearest_ratios
+
+_PAIRS = 200_000  # evaluated at a time: bounds the memory
+_IN_TURN = (1, 4)  # prefill replicas whose load decides the partners
+_PARTNERS = 2  # for each of them
+_NUMBERS = (1, 2, 4, 8, 16)  # prefill replicas whose load decides the ratios
+_FEW_CHIPS = 16  # of a cluster in which every number of prefill replicas is considered
+_CLOSE = 1e-9  # of a replica: thirds of a host add up to whole ones
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Chips and prices of both pools.
+
+    Args:
+        prefill_chips, decode_chips: most that each pool may use [count].
+        shared_chips: most that both may use together; None for pools on clusters of their own [count].
+        prefill_usd_per_chip_s, decode_usd_per_chip_s: [USD/s].
+        prefill_on, decode_on: clusters whose whole rented units are paid; None where only chips in use are.
+    """
+
+    prefill_chips: int
+    decode_chips: int
+    shared_chips: int | None
+    prefill_usd_per_chip_s: float
+    decode_usd_per_chip_s: float
+    prefill_on: Cluster | None = None
+    decode_on: Cluster | None = None
+
+    def taken(self, prefill_chips: Array, decode_chips: Array) -> tuple[Array, Array]:
+        """Chips that a replica of each pool takes, see `rackline.hardware.renting.taken_chips` [chips]."""
+        first = prefill_chips if self.prefill_on is None else taken_chips(self.prefill_on, prefill_chips)
+        then = decode_chips if self.decode_on is None else taken_chips(self.decode_on, decode_chips)
+        return as_array(first), as_array(then)
+
+    def billed(self, prefill_taken: Array, decode_taken: Array) -> tuple[Array, Array]:
+        """Chips that are paid for in each pool; where they share a cluster, in the ratio of what they take [chips]."""
+        if self.prefill_on is None or self.decode_on is None:
+            return prefill_taken, decode_taken
+        if self.shared_chips is None:
+            return billed_chips(self.prefill_on, prefill_taken), billed_chips(self.decode_on, decode_taken)
+        both = np.maximum(prefill_taken + decode_taken, 1.0)
+        share = billed_chips(self.decode_on, both) / both
+        return share * prefill_taken, share * decode_taken
+
+    @property
+    def in_units(self) -> bool:
+        """Whether both pools share chips that are rented several at a time."""
+        return self.shared_chips is not None and self.decode_on is not None and self.decode_on.rented_chips > 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """For each decode point its cheapest partner; infinite cost where there is none.
+
+    Args:
+        usd_per_request: [USD].
+        requests_per_s: of both pools together [requests/s].
+        partner: index of the prefill point.
+        prefill_replicas, decode_replicas: [count].
+        evaluated: prefill points that were compared, over all decode points [count].
+    """
+
+    usd_per_request: Array
+    requests_per_s: Array
+    partner: Array
+    prefill_replicas: Array
+    decode_replicas: Array
+    evaluated: int
+
+
+def pair(prefill: PoolPoints, decode: PoolPoints, budget: Budget, slack_s: float | None) -> Pairs:
+    """The cheapest prefill pool and the best ratio for each decode point, in whole replicas.
+
+    A request costs (n a + m c) / min(n f, m r): least where m / n is nearest to f / r, from below or from above, so
+    that these two are all that is considered, however many replicas there are; see `nearest_ratios`. Under a limit to
+    the first token f grows with n, since round-robin arrivals are more regular: partners are found with the f of
+    one replica and of four, ratios with the f of several numbers, and the cheapest at its own f counts.
+
+    Args:
+        slack_s: time to first token less its constant part; None for no limit [s].
+    """
+    size = decode.chips.size
+    found = Pairs(
+        usd_per_request=np.full(size, np.inf),
+        requests_per_s=np.zeros(size),
+        partner=np.zeros(size, dtype=np.int64),
+        prefill_replicas=np.zeros(size, dtype=np.int64),
+        decode_replicas=np.zeros(size, dtype=np.int64),
+        evaluated=0,
+    )
+    evaluated = 0
+    for label in np.unique(decode.label):
+        mine = np.flatnonzero(decode.label == label)
+        others = np.flatnonzero(prefill.label == label)
+        if others.size == 0:
+            continue
+        step = max(1, _PAIRS // others.size)
+        for start in range(0, mine.size, step):
+            part = mine[start : start + step]
+            shape = (part.size, others.size)
+            transfer = _transfer_s(prefill, decode, part[:, None], others[None, :])
+            first, then = (np.broadcast_to(index, shape).ravel() for index in (others[None, :], part[:, None]))
+            links, place = np.unique(transfer, return_inverse=True)
+            row, ways = np.arange(part.size), list[_Ways]()
+            for in_turn in _IN_TURN if slack_s is not None else (0,):
+                load = prefill.load(
+                    others[None, :], links[:, None], slack_s, max(in_turn, 1)
+                )  # few links: each load once
+                load = load[place.reshape(shape), np.arange(others.size)[None, :]].ravel()
+                every = _costs(prefill, decode, first, then, budget, load)
+                best = np.argsort(every.usd.reshape(shape), axis=1, kind="stable")[:, : _PARTNERS if in_turn else 1]
+                ways.extend(every.take(row * others.size + one) for one in best.T)
+                evaluated += load.size
+            if slack_s is not None:
+                ways = _in_turn(prefill, decode, ways, budget, slack_s)
+            which = np.argmin(np.array([one.usd for one in ways]), axis=0)
+            found.partner[part] = _chosen(which, [one.first for one in ways])
+            found.usd_per_request[part] = _chosen(which, [one.usd for one in ways])
+            found.requests_per_s[part] = _chosen(which, [one.requests_per_s for one in ways])
+            found.prefill_replicas[part] = _chosen(which, [one.prefill_replicas for one in ways])
+            found.decode_replicas[part] = _chosen(which, [one.decode_replicas for one in ways])
+    return Pairs(
+        **{name: getattr(found, name) for name in Pairs.__slots__ if name != "evaluated"},
+        evaluated=evaluated,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ways:
+    """Pairs of replicas in their best ratio; arrays (pairs,).
+
+    Args:
+        first, then: indices of the prefill and of the decode point.
+        usd: of a request [USD].
+        requests_per_s: of both pools together [requests/s].
+        prefill_replicas, decode_replicas: [count].
+    """
+
+    first: Array
+    then: Array
+    usd: Array
+    requests_per_s: Array
+    prefill_replicas: Array
+    decode_replicas: Array
+
+    def take(self, index: Array) -> _Ways:
+        """The pairs of an index."""
+        return _Ways(**{name: getattr(self, name)[index] for name in self.__slots__})
+
+
+def _chosen(which: Array, arrays: list[Array]) -> Array:
+    return np.array(arrays)[which, np.arange(which.size)]
+
+
+def _in_turn(prefill: PoolPoints, decode: PoolPoints, ways: list[_Ways], budget: Budget, slack_s: float) -> list[_Ways]:
+    """The same pairs in the ratios that several numbers of prefill replicas allow, each at its own load."""
+    count, size = len(ways) * len(_NUMBERS), ways[0].usd.size
+    first = np.concatenate([way.first for way in ways for _ in _NUMBERS])
+    then = np.concatenate([way.then for way in ways for _ in _NUMBERS])
+    numbers = np.tile(np.repeat(_NUMBERS, size), len(ways))
+    transfer = _transfer_s(prefill, decode, then, first)
+    found = _costs(prefill, decode, first, then, budget, prefill.load(first, transfer, slack_s, numbers))
+    # as often as it fits: more replicas in turn, each with a higher load
+    used = np.array([found.prefill_replicas, found.decode_replicas])
+    limits = _chip_limits(prefill, decode, first, then, budget)
+    often = np.minimum.reduce([limit.steps(0 * used, used) for limit in limits])
+    n, m = used * np.where(np.isfinite(often), np.maximum(often, 1.0), 1.0).astype(np.int64)
+    load = prefill.load(first, transfer, slack_s, np.maximum(n, 1))
+    rate = np.minimum(n * prefill.requests_per_s[first] * load, m * decode.requests_per_s[then])
+    usd = _usd(prefill, decode, first, then, budget, n, m, rate)
+    found = replace(found, usd=usd, requests_per_s=rate, prefill_replicas=n, decode_replicas=m)
+    return [found.take(np.arange(at * size, (at + 1) * size)) for at in range(count)]
+
+
+def _transfer_s(prefill: PoolPoints, decode: PoolPoints, then: Array, first: Array) -> Array:
+    return np.maximum(prefill.link_s[first], decode.link_s[then])
+
+
+def _usd(
+    prefill: PoolPoints, decode: PoolPoints, first: Array, then: Array, budget: Budget, n: Array, m: Array, rate: Array
+) -> Array:
+    one, other = budget.taken(prefill.chips[first], decode.chips[then])
+    paid = budget.billed(n * one, m * other)
+    spent = paid[0] * budget.prefill_usd_per_chip_s + paid[1] * budget.decode_usd_per_chip_s
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(rate > 0, spent / rate, np.inf)
+
+
+def _chip_limits(prefill: PoolPoints, decode: PoolPoints, first: Array, then: Array, budget: Budget) -> list[ChipLimit]:
+    chips_p, chips_d = budget.taken(as_array(prefill.chips[first]), as_array(decode.chips[then]))
+    if budget.shared_chips is not None:
+        return [ChipLimit(prefill_chips=chips_p, decode_chips=chips_d, num_chips=budget.shared_chips)]
+    none = np.zeros(first.shape)
+    return [
+        ChipLimit(prefill_chips=chips_p, decode_chips=none, num_chips=budget.prefill_chips),
+        ChipLimit(prefill_chips=none, decode_chips=chips_d, num_chips=budget.decode_chips),
+    ]
+
+
+def _ratios(rate_p: Array, rate_d: Array, limits: list[ChipLimit], budget: Budget) -> Iterator[tuple[Array, Array]]:
+    """Replicas of both pools that may be the cheapest: in the nearest ratios, or filling the cluster.
+
+    Where chips are rented several at a time, the nearest ratios are repeated as often as they fit, and beside them
+    stand the whole numbers around the ratio that would use every chip.
+    """
+    for counts in nearest_ratios(rate_p / rate_d, limits):
+        often = np.ones(counts.shape[1:])
+        if budget.in_units:
+            often = np.minimum.reduce([limit.steps(0.0 * counts, counts) for limit in limits])
+            often = np.where(np.isfinite(often), np.maximum(often, 1.0), 1.0)
+        n, m = counts * often
+        yield n, m
+    if not budget.in_units:
+        return
+    both = limits[0]
+    one, other = both.prefill_chips, both.decode_chips
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ideal = both.num_chips / (one * rate_d + other * rate_p)
+        wanted = [(rounded(ideal * rate_d), None) for rounded in (np.floor, np.ceil)]
+        wanted += [(None, rounded(ideal * rate_p)) for rounded in (np.floor, np.ceil)]
+    if both.num_chips <= _FEW_CHIPS:
+        wanted = [(np.full(one.shape, float(count)), None) for count in range(1, int(both.num_chips))]
+    for n, m in wanted:  # one of both is rounded, the other takes what is left
+        n = np.floor((both.num_chips - m * other) / one + _CLOSE) if n is None else n
+        m = np.floor((both.num_chips - n * one) / other + _CLOSE) if m is None else m
+        good = (n >= 1) & (m >= 1) & np.isfinite(n) & np.isfinite(m)
+        yield np.where(good, n, 0.0), np.where(good, m, 0.0)
+
+
+def _costs(prefill: PoolPoints, decode: PoolPoints, first: Array, then: Array, budget: Budget, load: Array) -> _Ways:
+    """Prefill replicas `first` beside decode replicas `then` in their best ratio.
+
+    Args:
+        load: of the prefill replicas, (pairs,).
+    """
+    rate_p, rate_d = prefill.requests_per_s[first] * load, decode.requests_per_s[then]
+    limits = _chip_limits(prefill, decode, first, then, budget)
+    best = _Ways(
+        first=first,
+        then=then,
+        usd=np.full(first.shape, np.inf),
+        requests_per_s=np.zeros(first.shape),
+        prefill_replicas=np.zeros(first.shape, dtype=np.int64),
+        decode_replicas=np.zeros(first.shape, dtype=np.int64),
+    )
+    for n, m in _ratios(rate_p, rate_d, limits, budget):
+        rate = np.minimum(n * rate_p, m * rate_d)
+        cost = _usd(prefill, decode, first, then, budget, n, m, rate)
+        better = cost < best.usd
+        best = replace(
+            best,
+            usd=np.where(better, cost, best.usd),
+            requests_per_s=np.where(better, rate, best.requests_per_s),
+            prefill_replicas=np.where(better, n.astype(np.int64), best.prefill_replicas),
+            decode_replicas=np.where(better, m.astype(np.int64), best.decode_replicas),
+        )
+    return best
