@@ -126,7 +126,7 @@ def precision(label: str, model: AnyModel, chip: Chip) -> Precision:
 
 
 def stored_precision(label: str, model: AnyModel) -> Precision:
-    """Map a label to data types for this model, whatever the chip.
+    """Map a label to data types for this model, regardless of the chip.
 
     Args:
         label: one of LABELS or their aliases, optionally followed by parts that are set separately:

@@ -3,6 +3,7 @@ numbers."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypedDict
@@ -121,6 +122,9 @@ def record_report(record: SourcedRecord) -> Group:
     return Group(_head(record), Text(""), *_numbers(record))
 
 
+_FOUND = {"missing": "bold", "doubtful": "yellow"}  # style of each state of a finding
+
+
 def findings_report(record: ChipRecord, findings: Sequence[ChipFinding]) -> Group:
     """What the record of a chip lacks or leaves in doubt, and what that does to answers."""
     table = plain_table("")
@@ -128,12 +132,10 @@ def findings_report(record: ChipRecord, findings: Sequence[ChipFinding]) -> Grou
     table.add_column("is", no_wrap=True)
     table.add_column("what was found, and what it does to answers", overflow="fold")
     for finding in findings:
-        style = "yellow" if finding.state == "doubtful" else "bold"
-        table.add_row(finding.key, Text(finding.state, style=style), Text(finding.why))
+        table.add_row(finding.key, Text(finding.state, style=_FOUND[finding.state]), Text(finding.why))
         table.add_row("", "", Text(finding.effect, style="dim"))
-    missing = sum(finding.state == "missing" for finding in findings)
-    doubtful = len(findings) - missing
-    said = "nothing is missing or doubtful" if not findings else f"{missing} missing, {doubtful} doubtful"
+    counts = Counter(finding.state for finding in findings)
+    said = ", ".join(f"{counts[state]} {state}" for state in _FOUND) if findings else "nothing is missing or doubtful"
     last = Text(f"{record.name} can be used: {said}")
     return Group(_head(record), Text(""), *([table, Text("")] if findings else []), last)
 
