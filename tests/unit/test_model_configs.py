@@ -89,7 +89,7 @@ def test_shape_is_read_where_only_the_quantisation_was_cut(stem: str, twin: str)
         ("moonshotai--Kimi-K3", "bf16,experts=mxfp4"),
         ("deepseek-ai--DeepSeek-V4-Pro", "fp8_block,experts=mxfp4,expert_activations=mxfp8"),
         ("nvidia--DeepSeek-V4-Flash-NVFP4", "fp8_block,experts=fp4,expert_activations=fp4"),
-        ("nvidia--GLM-5.1-NVFP4", "nvfp4"),
+        ("nvidia--GLM-5.1-NVFP4", "nvfp4,kv=fp8"),
         ("MiniMaxAI--MiniMax-M2.5", "fp8_block"),
     ],
 )

@@ -40,7 +40,7 @@ def least_cost(cost: Array, rate: Array, used: Array, idle: Array, most_rate: fl
         most_rate: of a chip in any engine [tokens/s/chip].
 
     Example:
-        >>> float(least_cost(np.array(1.2), np.array(100.0), np.array(6.0), np.array(2.0), 150.0))
+        >>> round(float(least_cost(np.array(1.2), np.array(100.0), np.array(6.0), np.array(2.0), 150.0)), 6)
         0.8
     """
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -86,7 +86,7 @@ def session_hits(
     >>> chat = Sessions(turns=4, think_s=60.0)
     >>> kept = session_hits(chat, rate_per_s=1.0, message_tokens=200, answer_tokens=300, ttl_s=300.0)
     >>> round(kept.hit_share, 2), round(kept.unlimited_share, 2)
-    (0.82, 0.83)
+    (0.86, 0.87)
     """
     if not rate_per_s > 0:
         raise InputError(what="rate", given=rate_per_s, allowed="above 0 sessions/s", nearest="1")
