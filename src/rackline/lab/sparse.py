@@ -296,7 +296,7 @@ def _quality(setup: Setup) -> tuple[list[Reading], tuple[str, ...]]:
         said.append(f"{word}: " + ", ".join(f"{name} {float(np.mean(values)):.2f}" for name, values in found.items()))
         if task == "text" and float(np.mean(gaps)) < 0.0:
             said.append(
-                "on text fewer blocks did better: in 128 characters little that is far away helps so small a model, and "
-                "attending near is what it has to learn"
+                "on text fewer blocks did better: in 128 characters little that is far away helps so small a model, "
+                "and attending near is what it has to learn"
             )
     return rows, tuple(said)
