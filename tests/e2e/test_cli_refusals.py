@@ -158,7 +158,7 @@ def test_image_without_its_extra_names_it(capsys: pytest.CaptureFixture[str], mo
 
 def test_the_installed_command_exits_2() -> None:
     command = Path(sys.executable).with_name("rackline")
-    result = subprocess.run([command, *PLAN, "--tpot", "fast"], capture_output=True, text=True, timeout=30)
+    result = subprocess.run([command, *PLAN, "--tpot", "fast"], capture_output=True, text=True, timeout=120)
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr.startswith("error: --tpot: got 'fast'")
