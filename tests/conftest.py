@@ -32,9 +32,9 @@ settings.register_profile("rackline", deadline=None, max_examples=60, print_blob
 settings.load_profile("rackline")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's chromium; one for all tests, as Playwright drives one at a time in a thread."""
+    """Debian's chromium, for one file: while Playwright runs, nothing else of the thread can start an event loop."""
     from playwright.sync_api import sync_playwright
 
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -33,8 +33,6 @@ from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.workload import Mode, Workload, Workloads
 
-_TURNS = 4  # of iterations that each change little
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteadyState:
@@ -227,39 +225,6 @@ def prompt_arrivals(
     return arrivals * (1.0 - engine.stack.synchrony), room
 
 
-def _over_time(
-    arrivals: Array, peers: Array, some: Array, extra: Array, calm_s: Array, beyond_s: float
-) -> tuple[Array, Array]:
-    """Share of steps with prompts on any peer, and what these add [s], where requests come back after a while.
-
-    A request that takes its place at once arrives at the end of a step, however long the step was. One that is away for
-    longer than a step (what is outside of all passes) arrives at any time: long steps collect more of them, so that
-    prompts of several peers share a step more often.
-
-    Args:
-        arrivals: prompts per step at each peer [prompts].
-        some, extra: of arrivals that are equally many in each step [1], [s].
-        calm_s: a step without prompts [s].
-        beyond_s: time outside of all passes [s].
-    """
-    of_one = arrivals / -np.expm1(-arrivals) * busiest_share(arrivals, peers)
-    share, longer = some, extra
-    for _ in range(_TURNS):
-        per_s = arrivals * peers / (calm_s + share * longer)
-        calm, busy = np.exp(-per_s * calm_s), np.exp(-per_s * (calm_s + longer))
-        share = np.minimum(1.0 - busy / (1.0 - calm + busy), some)
-        together = np.maximum(arrivals * peers / share, 1.0)  # in a step with prompts
-        mean = np.maximum(2.0 * (together - 1.0), 1e-6)
-        for _ in range(_TURNS):  # of mean / (1 - exp(-mean)) = together
-            none = np.exp(-mean)
-            value = mean / (1.0 - none)
-            mean = np.maximum(mean - (value - together) * (1.0 - none) / (1.0 - value * none), 1e-6)
-        each = mean / peers
-        longer = extra * np.maximum(each / -np.expm1(-each) * busiest_share(each, peers) / of_one, 1.0)
-    part = np.where(peers > 1.0, np.minimum(beyond_s / calm_s, 1.0), 0.0)
-    return some + part * (share - some), extra + part * (longer - extra)
-
-
 def behind(device_s: FloatLike, host_s: FloatLike) -> Array:
     """A pass in which device and host work concurrently: the longer time counts, with a smooth transition [s].
 
@@ -337,9 +302,6 @@ def steady_state(
     else:
         mixed_s = engine.with_prompts_s(0.0, mixed_s, tokens=busiest)
         extra = mixed_s
-    beyond = engine.stack.beyond_passes_s(workload)
-    if beyond and np.any(peers > 1.0):
-        some, extra = _over_time(arrivals, peers, some, extra, decode_s + drafts_s, beyond)
     step_s = decode_s + drafts_s + some * extra
     cost_share = some * extra / step_s
     utilisation = load if mode.is_mixed else cost_share
@@ -347,6 +309,7 @@ def steady_state(
     service = passes * mixed_s
     with np.errstate(divide="ignore", invalid="ignore"):
         waiting = np.where(utilisation < 1.0, utilisation / (2.0 * (1.0 - utilisation)), np.inf)
+    beyond = engine.stack.beyond_passes_s(workload)
     ttft = beyond + 0.5 * step_s + service * (1.0 + waiting)
     whole = np.minimum(new, float(mode.max_batched_tokens))
     full = Batch(
