@@ -120,9 +120,9 @@ def pool_of(
 def _adapter_slots(deployment: Deployment) -> AdapterSlots | None:
     """Room for adapters on the chips of a rank; None for a model without several of them."""
     model = deployment.model
-    adapter = model.adapter if isinstance(model, Model) else None
-    if adapter is None or adapter.number == 1:
+    if not isinstance(model, Model) or model.adapter is None or model.adapter.number == 1:
         return None
+    adapter = model.adapter
     held = float(as_array(adapter_bytes(model, deployment.layout)["adapter"])) / adapter.resident
     link = adapter.link_bytes_per_s or host_bytes_per_s(deployment.cluster.chip)
     return AdapterSlots(slots=adapter.resident, load_s=held / link)
