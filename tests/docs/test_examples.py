@@ -10,30 +10,18 @@ from __future__ import annotations
 import ast
 import doctest
 import importlib
-import importlib.util
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "src"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-
-
-def load_script(name: str) -> ModuleType:
-    """A script of bench/."""
-    spec = importlib.util.spec_from_file_location(f"bench_{name}", ROOT / "bench" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = script
-    spec.loader.exec_module(script)
-    return script
 
 
 SYBIL = load_script("fill_docs").sybil_of_docs(OPTIONS)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
+
+from scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_pages_follow_from_the_stored_results() -> None:
-    spec = importlib.util.spec_from_file_location("bench_lab_pages", ROOT / "bench" / "lab_pages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    sys.modules["bench_lab_pages"] = script
-    spec.loader.exec_module(script)
+    script = load_script("lab_pages")
     found = script.read_experiments(script.STORED)
     assert (ROOT / "docs" / "lab.md").read_text(encoding="utf-8") == script.index(found)
     for one in found:

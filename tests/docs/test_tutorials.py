@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
@@ -20,17 +19,6 @@ CALCULATION = re.compile(r"\(((?:[\d.,]+ [-+*/] )+[\d.,]+) = ([\d.,]+)\)")
 # the `$` of money and the units behind a number do not matter
 PROSE_NUMBER = re.compile(r"(?<![\w.-])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
 NAME = re.compile(r"Llama \d(?:\.\d)?(?: \d+B)?|\b\d+B\b|\b[A-Z]+\d+\b")  # of models and chips
-
-
-def script(name: str) -> ModuleType:
-    """A module of bench, with its neighbours importable."""
-    if name in sys.modules:
-        return sys.modules[name]
-    sys.path.insert(0, str(ROOT / "bench"))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(ROOT / "bench"))
 
 
 def prose_and_fences(text: str) -> tuple[str, str]:
@@ -79,23 +67,23 @@ def test_tutorial_shows_figure_and_action(page: Path) -> None:
         assert (ROOT / "docs" / file).is_file(), file
     assert "-dark.svg" in text
     assert re.search(r"^## (What to do|Decision)", text, re.M), "a tutorial ends in an action"
-    assert len(list(script("tutorials").commands(text))) >= 2
+    assert len(list(load_script("tutorials").commands(text))) >= 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_print_what_is_shown(page: Path) -> None:
-    assert script("tutorials").work(page, store=False) == []
+    assert load_script("tutorials").work(page, store=False) == []
 
 
 def test_a_changed_number_and_a_changed_word_are_faults(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     head = "```bash\nrackline chips h100 --ridge\n```\n\n```text\n"
     page.write_text(f"{head}...\nh100-sxm     400  591    -       295    295      -  25.5 ms\n```\n")
-    (fault,) = script("tutorials").work(page, store=False)
+    (fault,) = load_script("tutorials").work(page, store=False)
     assert "stored 400" in fault
-    assert script("tutorials").work(page, store=True) == []
+    assert load_script("tutorials").work(page, store=True) == []
     assert "h100-sxm     295  591" in page.read_text()
     page.write_text(f"{head}h100-sxm is fast\n```\n")
-    (fault,) = script("tutorials").work(page, store=True)
+    (fault,) = load_script("tutorials").work(page, store=True)
     assert "no longer prints: h100-sxm is fast" in fault

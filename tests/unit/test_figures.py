@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import sys
@@ -28,6 +27,7 @@ from rackline.report.figure import ENDINGS, NOTEBOOK_TYPE, Figure, check_plot_pa
 from rackline.report.theme import DARK, LIGHT, THEME_NAMES, Theme, ThemeName
 from rackline.report.train_report import layout_text
 from rackline.report.wording import short_count
+from scripts import load_script
 
 NAMES = list(made.MAKERS)
 
@@ -393,12 +393,7 @@ def test_without_the_extra_one_line_says_how_to_get_it(monkeypatch: pytest.Monke
 
 def test_the_page_of_figures_is_the_one_that_its_script_writes() -> None:
     root = Path(__file__).resolve().parents[2]
-    spec = importlib.util.spec_from_file_location("bench_figures", root / "bench" / "figures.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    sys.modules["bench_figures"] = script
-    spec.loader.exec_module(script)
+    script = load_script("figures")
     assert (root / "docs" / "figures.md").read_text(encoding="utf-8") == script.page()
     drawn = {script.file_of(picture, look).name for picture in script.PICTURES for look in script.LOOKS}
     others = ("sweep-", "lab-", "page-")  # of the pages on sweeps, on the lab and on the web page

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import statistics
-import sys
 from pathlib import Path
 
 import pytest
 
+from scripts import load_script
+
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared"
-_SPEC = importlib.util.spec_from_file_location("headline", Path(__file__).with_name("headline.py"))
-assert _SPEC is not None
-assert _SPEC.loader is not None
-headline = importlib.util.module_from_spec(_SPEC)
-sys.modules["headline"] = headline
-_SPEC.loader.exec_module(headline)
+headline = load_script(Path(__file__).with_name("headline.py"))
 
 
 @pytest.fixture(scope="module")

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 
+from scripts import load_script
+
 ROOT = Path(__file__).resolve().parents[2]
-_SPEC = importlib.util.spec_from_file_location("prices_table", Path(__file__).with_name("prices.py"))
-assert _SPEC is not None
-assert _SPEC.loader is not None
-prices = importlib.util.module_from_spec(_SPEC)
-sys.modules["prices_table"] = prices
-_SPEC.loader.exec_module(prices)
+prices = load_script(Path(__file__).with_name("prices.py"))
 
 
 def test_accuracy_page_shows_the_current_table() -> None:

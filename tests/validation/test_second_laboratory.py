@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +11,7 @@ import pytest
 from rackline.validation import validate
 from rackline.validation.engine_fit import steps_of
 from rackline.validation.read import read_cases
+from scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVINGS = ROOT.parent / "shared" / "measured" / "serving_power.jsonl"
@@ -27,13 +26,7 @@ def existing(path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("second_laboratory", ROOT / "bench" / "second_laboratory.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("second_laboratory")
 
 
 @pytest.mark.slow

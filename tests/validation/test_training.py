@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 import rackline as rl
 from rackline.validation import validate
 from rackline.validation.scoreboard import statistics
+from scripts import load_script
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 CASES = SHARED / "measured" / "training.jsonl"
@@ -22,14 +21,7 @@ CASES = SHARED / "measured" / "training.jsonl"
 def facts() -> Any:
     if not (SHARED / "facts").exists():
         pytest.skip("the shared facts are not beside this checkout")
-    path = Path(__file__).with_name("training_facts.py")
-    spec = importlib.util.spec_from_file_location("training_facts", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["training_facts"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script(Path(__file__).with_name("training_facts.py"))
 
 
 def test_measured_steps_are_within_the_bars() -> None:

@@ -22,7 +22,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def desk(browser: Browser, site: Path) -> Iterator[Watched]:
     """One page at 1280 pixels, which tests of the disk's page share."""
     found = Watched(browser, site)
