@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import shlex
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from rackline.cli.main import run
+from rackline.report.figure import Figure
+from rackline.report.theme import THEME_NAMES, ThemeName
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
 PAGE = ROOT / "docs" / "figures.md"
-LOOKS = ("light", "dark")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,11 +218,12 @@ In Python `rl.explain(...).plot()` returns it; JupyterLab and VS Code draw it by
 `rows` are the numbers, `to_dict()` the specification. One theme draws all of them; a test holds its colours to a
 contrast of 3 and more and apart for readers who do not see red, green or blue.
 
-The pictures below are drawn by `bench/figures.py`.
+The pictures below are drawn by `bench/figures.py`; those of `calibrate` and `validate` need measured cases that are
+not part of the repository.
 """
 
 
-def file_of(picture: Picture, look: str) -> Path:
+def file_of(picture: Picture, look: ThemeName) -> Path:
     """Where a picture lies."""
     return IMAGES / f"{picture.name}{'' if look == 'light' else '-dark'}.svg"
 
@@ -231,12 +235,15 @@ def draw(picture: Picture) -> float:
         SystemExit: the command failed.
     """
     start = time.perf_counter()
-    for look in LOOKS:
-        words = [*shlex.split(picture.command), "--plot", str(file_of(picture, look)), "--plot-theme", look]
+    with tempfile.TemporaryDirectory() as folder:
+        specification = Path(folder) / "figure.json"
         with contextlib.redirect_stdout(io.StringIO()):
-            code = run(words)
+            code = run([*shlex.split(picture.command), "--plot", str(specification)])
         if code:
             raise SystemExit(f"{picture.name}: exit {code}")
+        figure = Figure.from_dict(json.loads(specification.read_text(encoding="utf-8")))
+    for look in THEME_NAMES:
+        figure.save(file_of(picture, look), look)
     return time.perf_counter() - start
 
 
@@ -244,7 +251,7 @@ def page() -> str:
     """The page that shows the pictures."""
     parts = [_HEAD]
     for picture in PICTURES:
-        light, dark = (f"images/{file_of(picture, look).name}" for look in LOOKS)
+        light, dark = (f"images/{file_of(picture, look).name}" for look in THEME_NAMES)
         plain = picture.shows.replace("`", "")
         parts.append(
             f"## {picture.name}\n\n{picture.shows[0].upper()}{picture.shows[1:]}:\n"
@@ -264,7 +271,7 @@ def main(names: list[str]) -> None:
             print(f"{name}: no measured cases beside the project, left as it is")
             continue
         seconds = draw(picture)
-        sizes = ", ".join(f"{file_of(picture, look).stat().st_size / 1e3:.0f} kB" for look in LOOKS)
+        sizes = ", ".join(f"{file_of(picture, look).stat().st_size / 1e3:.0f} kB" for look in THEME_NAMES)
         print(f"{name}: {seconds:.1f} s, {sizes}")
     PAGE.write_text(page(), encoding="utf-8")
 
