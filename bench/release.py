@@ -273,7 +273,7 @@ def written(page: str, name: str, text: str) -> str:
     """The page with the text between its marks `<!-- NAME -->` and `<!-- end of NAME -->` replaced."""
     pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.S)
     if not pattern.search(page):
-        raise SystemExit(f"{PAGE.name}: no marks for {name}")
+        raise SystemExit(f"the page has no marks for {name}")
     return pattern.sub(lambda match: f"{match[1]}\n{text}\n\n{match[2]}", page)
 
 
