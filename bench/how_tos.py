@@ -24,6 +24,7 @@ from release import ROOT, command, written  # a sibling in this folder
 PAGES = ROOT / "docs" / "how-to"
 TABLE = PAGES / "README.md"
 LIMIT_S = 1800
+INSTALL = "install"
 FENCE = re.compile(r"^```(bash|python|pycon)\n(.*?)^```$", re.M | re.S)
 
 
@@ -32,6 +33,7 @@ class Followed:
     """What became of one page, or of the installation."""
 
     name: str
+    scripts: int
     wall_s: float
     cpu_s: float
     fault: str = ""
@@ -68,7 +70,7 @@ def timed(name: str, scripts: Sequence[str], folder: Path, binaries: Path) -> Fo
         fault = str(error)[-600:]
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Followed(name=name, wall_s=time.monotonic() - start, cpu_s=cpu_s, fault=fault)
+    return Followed(name=name, scripts=len(scripts), wall_s=time.monotonic() - start, cpu_s=cpu_s, fault=fault)
 
 
 def follow(page: Path, binaries: Path) -> Followed:
@@ -91,14 +93,13 @@ def title(name: str) -> str:
 
 def table(found: Sequence[Followed]) -> str:
     """What was followed as a Markdown table."""
-    lines = ["| page | minutes | of which processor |", "|---|---:|---:|"]
+    lines = ["| page | minutes:seconds | of the processor |", "|---|---:|---:|"]
     for one in found:
-        what = (
-            "clone and install ([start](../index.md))"
-            if one.name == "install"
-            else f"[{title(one.name)}]({one.name}.md)"
-        )
-        lines.append(f"| {what} | {one.wall_s / 60:.1f} | {one.cpu_s / 60:.1f} |")
+        first = one.name == INSTALL
+        what = "clone and install ([start](../index.md))" if first else f"[{title(one.name)}]({one.name}.md)"
+        minutes, seconds = divmod(round(one.wall_s), 60)
+        took = f"{minutes}:{seconds:02} | {one.cpu_s:.0f} s" if one.scripts else "needs a server | -"
+        lines.append(f"| {what} | {took} |")
     return "\n".join(lines)
 
 
@@ -113,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shutil.rmtree(clone, ignore_errors=True)
     clone.parent.mkdir(parents=True, exist_ok=True)
     install = f'git clone --quiet --no-local "{ROOT}" "{clone}"\ncd "{clone}"\nuv sync --quiet --all-extras'
-    found = [timed("install", [install], clone.parent, Path("/usr/local/bin"))]
+    found = [timed(INSTALL, [install], clone.parent, Path("/usr/local/bin"))]
     for name in given.names or names():
         if found[0].fault:
             break
