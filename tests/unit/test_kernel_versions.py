@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def test_what_has_no_version_is_refused(given: str, error: str) -> None:
         split_version(given)
 
 
-def case(version: str, **more: Any) -> Case:
+def case(version: str) -> Case:
     data: dict[str, Any] = {
         "id": f"x{version}",
         "kind": "serve",
@@ -137,7 +138,6 @@ def case(version: str, **more: Any) -> Case:
         "output_len": 100,
         "concurrency": 8,
         "measured": {"tpot_s": 0.01},
-        **more,
     }
     found = case_from(data, "x, line 1", {})
     assert isinstance(found, Case)
@@ -151,7 +151,9 @@ def test_a_case_gets_the_kernels_of_its_version() -> None:
     assert newest is resolver.calibration(case(""), B200)
     assert newest.nearest == ()
     # release numbers of Dynamo are not those of the engine inside
-    assert resolver.calibration(case("1.2.0", image="nvcr.io/nvidia/ai-dynamo/x:1.2.0"), B200) is newest
+    given = case("1.2.0")
+    of_dynamo = replace(given, values={**given.values, "image": "nvcr.io/nvidia/ai-dynamo/x:1.2.0"})
+    assert resolver.calibration(of_dynamo, B200) is newest
     assert Resolver(calibration_name="vllm").calibration(case("1.2.0"), B200).name == "vllm"
 
 

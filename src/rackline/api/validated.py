@@ -259,9 +259,7 @@ def held_out_scores(found: Refit, files: tuple[str, ...], calibration: str = "au
     known = {(score.groups["kind"], score.case_id) for score in scores}
     cases = read_cases(files)
     others = tuple(
-        case
-        for case in cases.cases
-        if case.kind not in (*SERVED, "train") and (case.kind, case.case_id) not in known
+        case for case in cases.cases if case.kind not in (*SERVED, "train") and (case.kind, case.case_id) not in known
     )
     if others:
         unfitted = CaseSet(cases=others, unsupported=(), unknown_keys={})
