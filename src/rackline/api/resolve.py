@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, ClusterLike, ModelLike, Settings, Texts
     from rackline.api.watch import Watch
     from rackline.arch import AnyModel, FoundModel
-    from rackline.hardware import Cluster
+    from rackline.hardware import Chip, Cluster
     from rackline.parallel import Deployment, Layout, Precision, Routing
     from rackline.passes import Calibration
     from rackline.serving.stack import Stack
@@ -336,10 +336,11 @@ def resolve_on(
     from rackline.serving.stack import stack_named
 
     chip = cluster.chip
-    labels = _labels(getattr(question, "precision", None) or "native")
     asked = getattr(question, "calibration", "auto")
-    numbers = numbers_of(calibration if asked == "auto" else asked, model, cluster, watch)
-    stack = stack_named(getattr(question, "stack", None), numbers, chip.hbm_bytes)
+    server: str | None = getattr(question, "stack", None)
+    numbers = in_version(numbers_of(calibration if asked == "auto" else asked, model, cluster, watch), server, chip)
+    stack = stack_named(server, numbers, chip.hbm_bytes)
+    labels = _labels(getattr(question, "precision", None) or "native")
     routing: str | None = getattr(question, "routing", None)
     return Resolved(
         model=model,
@@ -360,21 +361,35 @@ def _labels(given: str | tuple[str, ...]) -> tuple[str, ...]:
 
 def numbers_of(given: CalibrationLike, model: AnyModel, cluster: Cluster, watch: Watch) -> Calibration:
     """The numbers of a name or file on a chip; for "auto" those of the stack that serves the model best there."""
-    from rackline.passes import calibration
+    if given != "auto":
+        return calibration_of(given, cluster.chip)
+    if cluster.calibration:
+        watch.takes(f"calibration {cluster.calibration}, which comes with {cluster.name} (--calibration)")
+        return calibration_of(cluster.calibration, cluster.chip)
     from rackline.search.stacks import usual_stack
 
-    if not isinstance(given, str):
-        return cast("Calibration", given)
-    name = given
-    if given == "auto" and cluster.calibration:
-        name = cluster.calibration
-        watch.takes(f"calibration {name}, which comes with {cluster.name} (--calibration)")
-    elif given == "auto":
-        choice = usual_stack(model, cluster)
-        name = choice.name
-        if choice.second:
-            watch.takes(
-                f"stack {name}: cheapest measured on {cluster.chip.name} for this model; {choice.second} "
-                f"{choice.ratio:.2f} times as much (--calibration)"
-            )
-    return calibration(name, cluster.chip)
+    choice = usual_stack(model, cluster)
+    if choice.second:
+        watch.takes(
+            f"stack {choice.name}: cheapest measured on {cluster.chip.name} for this model; {choice.second} "
+            f"{choice.ratio:.2f} times as much (--calibration)"
+        )
+    return calibration_of(choice.name, cluster.chip)
+
+
+def in_version(numbers: Calibration, server: str | None, chip: Chip) -> Calibration:
+    """The numbers of the kernels in the version of the server that was named, "vllm=0.14.0", if they are of its
+    stack."""
+    from rackline.catalog import canonical_name, release_numbers
+
+    name, _, version = (server or "").partition("=")
+    if numbers.version or not release_numbers(version) or canonical_name("stacks", name) != numbers.name:
+        return numbers
+    return calibration_of(f"{numbers.name}={version}", chip)
+
+
+def calibration_of(given: CalibrationLike, chip: Chip) -> Calibration:
+    """The numbers of a name or file on a chip; an object as it is."""
+    from rackline.passes import calibration
+
+    return calibration(given, chip) if isinstance(given, str) else cast("Calibration", given)
