@@ -87,7 +87,13 @@ def is_plain_clock(clock: object, spec: RankSpec) -> bool:
     if not isinstance(clock, TableClock) or clock.draft is not None or clock.verified != 1 or clock.two_batch_overlap:
         return False
     around = clock.engine.stack
-    if spec.fixed_tokens or around.eager_decode or around.graph_tokens or around.host_s_per_sequence:
+    if (
+        spec.fixed_tokens
+        or around.eager_decode
+        or around.graph_tokens
+        or around.host_s_per_sequence
+        or around.neighbour_passes
+    ):
         return False
     if not clock.table.kinds:
         return False

@@ -15,6 +15,7 @@ from rackline.passes.features import as_array
 from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import IDEAL, Stack
 from rackline.simulation.clock import Chunk, TableClock
+from rackline.simulation.neighbours import NeighbourClock
 from rackline.simulation.policies import Reserve, policy
 from rackline.simulation.prefix_cache import CacheRules, TierSpec
 from rackline.simulation.rank_spec import RankSpec
@@ -92,7 +93,8 @@ def pool_of(
             )
         pool_tokens = max(int(room / layout.pp / (unit * block_size)), 1) * block_size
     grows = float(size.bytes_per_token) > 0.0
-    clock = TableClock.of(deployment, stack, speculation, two_batch_overlap=two_batch_overlap)
+    kind = NeighbourClock if stack.neighbour_passes else TableClock
+    clock = kind.of(deployment, stack, speculation, two_batch_overlap=two_batch_overlap)
     return Pool(
         clock=clock,
         spec=RankSpec(

@@ -43,6 +43,7 @@ class Installed:
         admission: how it admits prompts.
         context_block: cached tokens that its attention reads at once [tokens].
         in_a_row: timings of one pass that follow each other [count].
+        neighbour_passes: whether only sequences of neighbouring slots share a pass.
     """
 
     module: str
@@ -52,6 +53,7 @@ class Installed:
     admission: Literal["chunked", "prefill_first"]
     context_block: int
     in_a_row: int
+    neighbour_passes: bool = False
 
 
 def installable() -> dict[str, Installed]:
@@ -167,6 +169,7 @@ def process_engine(setup: MeasureSetup) -> ProcessEngine:
         max_num_seqs=limits.sequences // 2,
         max_batched_tokens=limits.prompt_tokens,
         prompt_tokens=limits.prompt_tokens // 2,
+        neighbour_passes=how.neighbour_passes,
     )
     engine = ProcessEngine(
         name=setup.engine,

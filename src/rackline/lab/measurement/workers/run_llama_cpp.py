@@ -180,7 +180,8 @@ class LlamaCpp:
         first, last = [0.0] * count, [0.0] * count
         done_tokens, made = [0] * count, [0] * count
         slots: dict[int, int] = {}
-        free = list(range(self.slots))
+        # as in a server that has run for a while: the slot that has been free for longest is any
+        free = np.random.default_rng(0).permutation(self.slots).tolist()
         came = done = 0
         began = self.clock.now()
         while done < count:
@@ -188,7 +189,7 @@ class LlamaCpp:
             while came < count and arrival_s[came] <= now and free:
                 slots[came] = free.pop(0)
                 came += 1
-            # neighbours share a pass over the weights, as in llama-server, which goes through its slots in order
+            # only neighbours share a pass over the weights; llama-server goes through its slots in order, too
             slots = dict(sorted(slots.items(), key=lambda item: item[1]))
             if not slots:
                 self.clock.wait_until(began + arrival_s[came])
