@@ -1,42 +1,49 @@
-"""Engines that compute only neighbouring slots together: the runs of random slots, and what they cost."""
+"""Engines that compute only neighbouring slots together: how a batch is split, and what its passes cost."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rackline.lab.this_machine import model_of
 from rackline.lab.transformer import Shape
 from rackline.parallel import Deployment, Layout
 from rackline.passes import calibration
 from rackline.serving.stack import Stack
-from rackline.simulation import Requests, TableClock, pool_of, simulate
+from rackline.simulation import Requests, Result, TableClock, pool_of, simulate
 from rackline.simulation.clock import Chunk
-from rackline.simulation.fast import is_plain_clock
-from rackline.simulation.neighbours import NeighbourClock, mean_runs
+from rackline.simulation.fast import is_plain
+from rackline.simulation.neighbours import equal_passes
+from rackline.simulation.policies import policy
+from rackline.simulation.slots import Slots
 
-SLOTS = 6
-
-
-def runs_of(slots: tuple[int, ...]) -> list[int]:
-    """Lengths of the runs of neighbours."""
-    found: list[int] = []
-    for place, slot in enumerate(slots):
-        if place and slot == slots[place - 1] + 1:
-            found[-1] += 1
-        else:
-            found.append(1)
-    return found
+NUMBER = 6
 
 
-@pytest.mark.parametrize("sequences", range(1, SLOTS + 1))
-def test_runs_are_those_of_all_sets_of_slots(sequences: int) -> None:
-    every = [runs_of(slots) for slots in combinations(range(SLOTS), sequences)]
-    counted = {length: sum(runs.count(length) for runs in every) / len(every) for length in range(1, sequences + 1)}
-    assert dict(mean_runs(sequences, SLOTS)) == pytest.approx({k: often for k, often in counted.items() if often})
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(1, 9)), min_size=1, max_size=8, unique_by=lambda one: one[0]))
+def test_passes_hold_every_token_once(entries: list[tuple[int, int]]) -> None:
+    slots, tokens = [slot for slot, _ in entries], [new for _, new in entries]
+    done = [0] * len(entries)
+    for run, count in equal_passes(slots, tokens):
+        assert count > 0
+        assert [slots[place] - slots[run[0]] for place in run] == list(range(len(run)))
+        for place in run:
+            done[place] += count
+    assert done == tokens
+
+
+def test_a_request_takes_the_slot_that_is_free_for_longest() -> None:
+    slots = Slots(3)
+    for request in (10, 11):
+        slots.take(request)
+    slots.give(10)
+    slots.take(12)
+    slots.take(13)
+    assert slots.of == {11: 1, 12: 2, 13: 0}
 
 
 @pytest.fixture(scope="module")
@@ -52,38 +59,48 @@ def deployment() -> Deployment:
     )
 
 
-@pytest.fixture(scope="module")
-def clocks(deployment: Deployment) -> tuple[TableClock, NeighbourClock]:
-    around = Stack(max_num_seqs=SLOTS, neighbour_passes=True)
-    return TableClock.of(deployment, around), NeighbourClock.of(deployment, around)
+def served(deployment: Deployment, requests: Requests, *, split: bool) -> Result:
+    around = Stack(max_num_seqs=NUMBER, max_batched_tokens=512, neighbour_passes=split)
+    return simulate(requests, pool_of(deployment, around))
 
 
-def test_a_step_is_the_sum_of_its_runs(clocks: tuple[TableClock, NeighbourClock]) -> None:
-    plain, split = clocks
-    contexts, now = np.full(3, 100.0), np.zeros(1)
-    wanted = sum(often * float(plain.steps(contexts[:length], now, length)[0]) for length, often in mean_runs(3, SLOTS))
-    assert float(split.steps(contexts, now, 3.0)[0]) == pytest.approx(wanted)
-    line = split.line(3, 3.0)
-    assert line is not None
-    assert line.base_s + line.per_kv_s * 300.0 + line.per_longest_s * 100.0 == pytest.approx(wanted)
-    full = np.full(SLOTS, 100.0)
-    assert float(split.steps(full, now, SLOTS)[0]) == pytest.approx(float(plain.steps(full, now, SLOTS)[0]))
+def all_at_once(output_len: list[int]) -> Requests:
+    count = len(output_len)
+    return Requests(
+        arrival_s=np.zeros(count), input_len=np.full(count, 64), output_len=np.array(output_len), name="all at once"
+    )
 
 
-def test_each_prompt_has_a_pass_of_its_own(clocks: tuple[TableClock, NeighbourClock]) -> None:
-    plain, split = clocks
-    chunks = [Chunk(128, 0), Chunk(64, 32)]
-    alone = sum(plain.prompts(0, 0.0, 0.0, [one], one.tokens, 0.0) for one in chunks)
-    assert split.prompts(2, 200.0, 100.0, chunks, 194.0, 0.25) == pytest.approx(0.25 + alone)
+def test_neighbours_share_their_passes(deployment: Deployment) -> None:
+    """Equal prompts and answers in slots 0 to 3: one pass after another, as without slots."""
+    requests = all_at_once([32] * 4)
+    together, split = (served(deployment, requests, split=one).e2e_s for one in (False, True))
+    np.testing.assert_allclose(split, together, rtol=1e-9)
 
 
-def test_the_simulator_takes_the_clock_of_the_stack(deployment: Deployment) -> None:
-    around = Stack(max_num_seqs=SLOTS, max_batched_tokens=512)
-    requests = Requests(arrival_s=np.zeros(4), input_len=np.full(4, 64), output_len=np.full(4, 32), name="all at once")
-    pools = [pool_of(deployment, replace(around, neighbour_passes=split)) for split in (False, True)]
-    together, split = (simulate(requests, pool).makespan_s for pool in pools)
-    assert isinstance(pools[1].clock, NeighbourClock)
-    assert not is_plain_clock(pools[1].clock, pools[1].spec)
-    # four of six slots lie in 2 runs on average, and a step of this model is almost only its weights
-    assert sum(often for _, often in mean_runs(4, SLOTS)) == pytest.approx(2.0)
-    assert 1.7 < split / together < 2.3
+def test_others_do_not(deployment: Deployment) -> None:
+    """Slots 1 and 3 end first: 0 and 2 need a pass each, and a step of this model is almost only its weights."""
+    requests = all_at_once([42, 2, 42, 2])
+    together, split = (served(deployment, requests, split=one) for one in (False, True))
+    last = [float(one.e2e_s[0] - one.e2e_s[1]) for one in (together, split)]
+    assert 1.8 < last[1] / last[0] < 2.1
+
+
+def test_a_prompt_beside_a_decoding_sequence(deployment: Deployment) -> None:
+    """One token of each, since the slots are neighbours, then the rest of the prompt."""
+    around = Stack(max_num_seqs=NUMBER, max_batched_tokens=512, neighbour_passes=True)
+    clock = TableClock.of(deployment, around)
+    first_s = clock.prompts(0, 0.0, 0.0, [Chunk(64, 0)], 64.0, 0.0)
+    requests = Requests(
+        arrival_s=np.array([0.0, 0.5 * first_s]), input_len=np.full(2, 64), output_len=np.array([8, 1]), name="two"
+    )
+    both = float(clock.steps(np.array([64.0, 1.0]), np.zeros(1), 2.0)[0])
+    rest = clock.prompts(0, 0.0, 0.0, [Chunk(63, 1)], 63.0, 0.0)
+    found = served(deployment, requests, split=True)
+    assert float(found.e2e_s[1]) == pytest.approx(0.5 * first_s + both + rest)
+
+
+def test_the_compiled_loop_leaves_them_alone(deployment: Deployment) -> None:
+    pool = pool_of(deployment, Stack(max_num_seqs=NUMBER))
+    assert is_plain(policy("chunked"), pool.spec)
+    assert not is_plain(policy("chunked"), replace(pool.spec, neighbour_passes=True))

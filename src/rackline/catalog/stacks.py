@@ -101,8 +101,8 @@ class StackRecord(SourcedRecord):
             more queues, the router, connections [s].
         pool_burst_share: Share of the other requests' prompts that a request waits for in a closed loop of pools
             [fraction].
-        neighbour_passes: Whether only sequences of neighbouring slots share a pass, and each prompt has one of its own,
-            as in llama.cpp with a cache for each sequence; the simulator knows it, closed forms do not.
+        neighbour_passes: Whether only sequences of neighbouring slots share a pass, as in llama.cpp with a cache for
+            each sequence; the simulator knows it, closed forms do not.
         fallback_rank: Place among the stacks whose kernels were measured, which stand in for one another; none for a
             stack without measured kernels.
         graph_all_reduce: Implementation of the custom all-reduce that the stack captures in CUDA graphs, as the

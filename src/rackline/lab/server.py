@@ -174,7 +174,7 @@ def serve(engine: SlotEngine, requests: Requests, policy: Policy) -> Served:
     """
     random = np.random.default_rng(0)
     jobs = [
-        _Listed(number=number, prompt=random.integers(0, engine.shape.vocab_size, size, dtype=np.int32), left=left)
+        _Listed(number=number, prompt=random.integers(0, engine.shape.vocab_size, size).astype(np.int32), left=left)
         for number, (size, left) in enumerate(
             zip(requests.input_len.tolist(), requests.output_len.tolist(), strict=True)
         )

@@ -79,6 +79,7 @@ def is_plain(policy: Policy, spec: RankSpec) -> bool:
         and not spec.prefix_caching
         and not spec.swap_tokens_per_s
         and spec.adapters is None
+        and not spec.neighbour_passes
     )
 
 
@@ -87,13 +88,7 @@ def is_plain_clock(clock: object, spec: RankSpec) -> bool:
     if not isinstance(clock, TableClock) or clock.draft is not None or clock.verified != 1 or clock.two_batch_overlap:
         return False
     around = clock.engine.stack
-    if (
-        spec.fixed_tokens
-        or around.eager_decode
-        or around.graph_tokens
-        or around.host_s_per_sequence
-        or around.neighbour_passes
-    ):
+    if spec.fixed_tokens or around.eager_decode or around.graph_tokens or around.host_s_per_sequence:
         return False
     if not clock.table.kinds:
         return False

@@ -15,7 +15,6 @@ from rackline.passes.features import as_array
 from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import IDEAL, Stack
 from rackline.simulation.clock import Chunk, TableClock
-from rackline.simulation.neighbours import NeighbourClock
 from rackline.simulation.policies import Reserve, policy
 from rackline.simulation.prefix_cache import CacheRules, TierSpec
 from rackline.simulation.rank_spec import RankSpec
@@ -93,8 +92,7 @@ def pool_of(
             )
         pool_tokens = max(int(room / layout.pp / (unit * block_size)), 1) * block_size
     grows = float(size.bytes_per_token) > 0.0
-    kind = NeighbourClock if stack.neighbour_passes else TableClock
-    clock = kind.of(deployment, stack, speculation, two_batch_overlap=two_batch_overlap)
+    clock = TableClock.of(deployment, stack, speculation, two_batch_overlap=two_batch_overlap)
     return Pool(
         clock=clock,
         spec=RankSpec(
@@ -111,6 +109,7 @@ def pool_of(
             tiers=tuple(cache.tiers),
             cache_rules=_with_cost(cache, clock),
             adapters=_adapter_slots(deployment),
+            neighbour_passes=stack.neighbour_passes,
         ),
         policy=policy(policy_name or stack.admission),
         ranks=layout.attention_dp,

@@ -167,7 +167,7 @@ def process_engine(setup: MeasureSetup) -> ProcessEngine:
     scheduler = Scheduler(
         admission=how.admission,
         max_num_seqs=limits.sequences // 2,
-        max_batched_tokens=limits.prompt_tokens,
+        max_batched_tokens=limits.prompt_tokens + limits.sequences,
         prompt_tokens=limits.prompt_tokens // 2,
         neighbour_passes=how.neighbour_passes,
     )
@@ -183,7 +183,8 @@ def process_engine(setup: MeasureSetup) -> ProcessEngine:
     config = {
         "shape": asdict(engine.shape),
         "limits": asdict(limits),
-        "slots": scheduler.max_num_seqs,
+        "max_num_seqs": scheduler.max_num_seqs,
+        "max_batched_tokens": scheduler.max_batched_tokens,
         "dtype": dtype,
         "seed": setup.seed,
         "device": setup.device,

@@ -95,6 +95,7 @@ class LlamaCpp:
         self.clock = Clock(cpu=bool(config["cpu_clock"]))
         self.vocab = int(shape["vocab_size"])
         self.slots = int(limits["sequences"])
+        self.served, self.budget = int(config["max_num_seqs"]), int(config["max_batched_tokens"])
         api.llama_backend_init()
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "random.gguf"
@@ -174,14 +175,13 @@ class LlamaCpp:
 
     def serve(self, arrival_s: list[float], input_len: list[int], output_len: list[int]) -> dict[str, list[float]]:
         """Each pass holds a token of every sequence that decodes, and prompts in the order of arrival."""
-        count, budget = len(arrival_s), int(self.limits["prompt_tokens"])
+        count, budget = len(arrival_s), self.budget
         for one in range(self.slots):
             self._cut(one, 0)
         first, last = [0.0] * count, [0.0] * count
         done_tokens, made = [0] * count, [0] * count
         slots: dict[int, int] = {}
-        # as in a server that has run for a while: the slot that has been free for longest is any
-        free = np.random.default_rng(0).permutation(self.slots).tolist()
+        free = list(range(self.served))  # the one that has been free for longest is taken
         came = done = 0
         began = self.clock.now()
         while done < count:

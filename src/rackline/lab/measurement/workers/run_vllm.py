@@ -67,7 +67,7 @@ class Vllm:
         from vllm import EngineArgs, LLMEngine, SamplingParams
 
         self.params = SamplingParams
-        self.limits = config["limits"]
+        self.limits, self.served = config["limits"], int(config["max_num_seqs"])
         self.clock = Clock(cpu=bool(config["cpu_clock"]))
         self.vocab = int(config["shape"]["vocab_size"])
         self.versions = {vllm.__name__: str(vllm.__version__)}
@@ -82,7 +82,7 @@ class Vllm:
                 dtype=DTYPES[config["dtype"]],
                 max_model_len=context_len + 32,
                 max_num_seqs=int(self.limits["sequences"]) + 1,
-                max_num_batched_tokens=max(int(self.limits["prompt_tokens"]) + int(self.limits["sequences"]), 512),
+                max_num_batched_tokens=int(config["max_batched_tokens"]),
                 enable_prefix_caching=True,
                 block_size=BLOCK if config["device"] == "cpu" else None,
                 enforce_eager=config["device"] == "cpu",
@@ -160,7 +160,7 @@ class Vllm:
         began = self.clock.now()
         while done < count:
             now = self.clock.now() - began
-            while came < count and arrival_s[came] <= now:
+            while came < count and arrival_s[came] <= now and came - done < self.served:
                 names[self._add(input_len[came], output_len[came])] = came
                 came += 1
             if not self.engine.has_unfinished_requests():
