@@ -31,6 +31,7 @@ WHERE_INSTALLED = {
     "vllm": "engine to be measured, in a Python of its own",
     "llama_cpp": "engine to be measured, in a Python of its own",
     "gguf": "comes with llama_cpp",
+    "torch": "comes with vllm",
     "worker": "file beside the workers that run in the engine's Python",
 }
 """Imported where it is there, never installed for its own sake, and why."""
