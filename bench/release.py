@@ -3,8 +3,8 @@
 Builds wheel and source distribution, lists all parts (CycloneDX, what is vendored included), installs the wheel into an
 empty environment for each Python and each extra alone, runs the main command of the extra there, and prints a table.
 `--sdist` unpacks the source distribution, installs from its own lock file, and runs its fast tests against the wheel.
-`--write` puts the tables into docs/release.md. A Python or a package that cannot be had is a row with the reason; anything else that
-fails makes the exit code 1.
+`--write` puts the tables into docs/release.md. A Python or a package that cannot be had is a row with the reason;
+anything else that fails makes the exit code 1.
 """
 
 from __future__ import annotations
