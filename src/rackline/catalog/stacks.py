@@ -103,6 +103,8 @@ class StackRecord(SourcedRecord):
             more queues, the router, connections [s].
         pool_burst_share: Share of the other requests' prompts that a request waits for in a closed loop of pools
             [fraction].
+        neighbour_passes: Whether only sequences of neighbouring slots share a pass, as in llama.cpp with a cache for
+            each sequence; the simulator knows it, closed forms do not.
         fallback_rank: Place among the stacks whose kernels were measured, which stand in for one another; none for a
             stack without measured kernels.
         graph_all_reduce: Implementation of the custom all-reduce that the stack captures in CUDA graphs, as the
@@ -146,6 +148,7 @@ class StackRecord(SourcedRecord):
     synchrony: Fraction = 0.0
     handover_s: NonNegative = 0.0
     pool_burst_share: Fraction = 0.0
+    neighbour_passes: bool = False
     fallback_rank: Count | None = None
     graph_all_reduce: str = ""
     fused_all_reduce: bool = False

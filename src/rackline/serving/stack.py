@@ -50,6 +50,7 @@ class Stack:
     synchrony: float = 0.0
     handover_s: float = 0.0
     pool_burst_share: float = 0.0
+    neighbour_passes: bool = False
 
     @property
     def held_tokens(self) -> int:
@@ -242,4 +243,5 @@ def stack_from_record(record: StackRecord) -> Stack:
         synchrony=record.synchrony,
         handover_s=record.handover_s,
         pool_burst_share=record.pool_burst_share,
+        neighbour_passes=record.neighbour_passes,
     )
