@@ -30,6 +30,12 @@ def desk(browser: Browser, site: Path) -> Iterator[Watched]:
     found.context.close()
 
 
+SHOWN = """() => {
+    const { id, state } = rackline.address();
+    return document.querySelector("#view").getAttribute("data-shown") === rackline.hash(id, state);
+}"""
+
+
 class Watched:
     """A page of a browser, with what went wrong in it."""
 
@@ -46,7 +52,7 @@ class Watched:
     def open(self, address: str) -> Page:
         """Show a view, such as "batch?b=64", and wait until it is drawn."""
         self.page.goto(f"{self.root}#/{address}")
-        self.page.wait_for_selector("#view[data-shown]")
+        self.page.wait_for_function(SHOWN)  # not the view before
         self.page.wait_for_selector(".body[data-ready]")
         return self.page
 

@@ -20,7 +20,7 @@ from rackline.parallel.traffic import ExpertRouting, dispatch_traffic
 from rackline.training.schedules import equal_stages, schedule
 from rackline.validation import validate
 from rackline.validation.published import published
-from rackline.web.data import views
+from rackline.web.data import first_fields, views
 
 ASKING = {name: view for name, view in views().items() if "verb" in view}
 ALONE = tuple(name for name in views() if name not in ASKING)
@@ -137,8 +137,7 @@ def test_a_stored_answer_is_that_of_the_command(
     """The command is read and printed as ever; what it asks is not computed a third time, but must be the same."""
     view = ASKING[name]
     page = watched.open(name)
-    fields = {key: value for key, value in view["fields"].items() if value}
-    question = find_verb(view["verb"]).question.from_params(fields)
+    question = find_verb(view["verb"]).question.from_params(first_fields(view))
     found = answer(question)
     summary = found.verb.summary(found)
     monkeypatch.setattr(command_line, "answer_of", lambda asked, solve, watch: _same(found, asked))
@@ -150,13 +149,13 @@ def test_a_stored_answer_is_that_of_the_command(
 
 
 def test_another_stored_answer_is_chosen_by_its_field(watched: Watched) -> None:
-    page = watched.open("tiers")
-    before = watched.rows("tiers-cost")
-    page.locator("[data-key=prompt] select").select_option("4k")
-    page.wait_for_function("location.hash.includes('prompt=4k')")
+    page = watched.open("charge")
+    before = watched.rows("charge-price")
+    page.locator("[data-key=margin] select").select_option("0")
+    page.wait_for_function("location.hash.includes('margin=0')")
     page.wait_for_selector(".body[data-ready]")
-    page.wait_for_function("document.querySelector('.code code').textContent.includes('--prompt 4000')")
-    assert watched.rows("tiers-cost") != before
+    page.wait_for_function("document.querySelector('.code code').textContent.includes('--margin 0')")
+    assert watched.rows("charge-price") != before
 
 
 @pytest.mark.parametrize("look", ["light", "dark"])

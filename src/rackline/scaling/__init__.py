@@ -40,7 +40,7 @@ from rackline.scaling.routed import (
     routed_total_params,
     saturated_experts,
 )
-from rackline.scaling.runs import KnownRun, chip_hours_of_flop, known_run, known_runs, run_mfu
+from rackline.scaling.runs import KnownRun, Trained, chip_hours_of_flop, known_run, known_runs, run_mfu, trained
 
 __all__ = [
     "Allocation",
@@ -54,6 +54,7 @@ __all__ = [
     "PhaseCost",
     "PhaseMfu",
     "RoutedLaw",
+    "Trained",
     "Usage",
     "budget",
     "chinchilla_tokens",
@@ -92,4 +93,5 @@ __all__ = [
     "tokens_for_loss",
     "tokens_of_effective",
     "train_flop",
+    "trained",
 ]
