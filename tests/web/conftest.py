@@ -10,6 +10,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page
 
+from rackline.api.answer import Answer
 from rackline.web.export import export
 from web_server import Server, running
 
@@ -28,6 +29,13 @@ def desk(browser: Browser, site: Path) -> Iterator[Watched]:
     found = Watched(browser, site)
     yield found
     found.context.close()
+
+
+def spoken(found: Answer[Any, Any]) -> str:
+    """The sentence of a view that asks: the numbers that matter, then how far off they may be."""
+    parts = (found.verb.summary(found), found.verb.interval(found))
+    said = " ".join(f"{' '.join(part.split()).removesuffix('.')}." for part in parts if part)
+    return said[0].upper() + said[1:]
 
 
 SHOWN = """() => {

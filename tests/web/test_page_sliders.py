@@ -125,7 +125,9 @@ def test_sliders_of_terms_that_are_not_known_rest(watched: Watched) -> None:
     slider = page.get_by_label("Margin", exact=True)
     slider.focus()
     slider.press("ArrowRight")
-    page.wait_for_function("before => rackline.drawn.get('prices-map').rows.marks[0].active_params !== before", arg=known["active_params"])
+    page.wait_for_function(
+        "before => rackline.drawn.get('prices-map').rows.marks[0].active_params !== before", arg=known["active_params"]
+    )
     assert "utilisation of 60 %" in watched.answer()
     assert (slider.get_attribute("aria-valuetext") or "").endswith("%")
 
@@ -136,7 +138,9 @@ def test_a_replay_draws_what_was_served_until_then(watched: Watched) -> None:
     assert {row["run"] for row in rows} == {"this", "policy=prefill-first"}
     drawn = "rackline.drawn.get('simulate-served').view.data('data_0').length"
     assert page.evaluate(drawn) == sum(row["start_s"] <= 2.0 for row in rows)
-    waiting = sum(row["run"] == "this" and row["phase"] == "waiting" and row["start_s"] <= 2.0 < row["end_s"] for row in rows)
+    waiting = sum(
+        row["run"] == "this" and row["phase"] == "waiting" and row["start_s"] <= 2.0 < row["end_s"] for row in rows
+    )
     assert f"this: {waiting} waiting" in page.locator(".replay").inner_text()
     slider = page.get_by_label("Time of the replay")
     slider.press("End")

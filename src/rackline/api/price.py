@@ -96,7 +96,14 @@ def _modes(answer: Answer[PriceQuestion, Priced]) -> Figure:
     return modes_figure(answer.result.offered)
 
 
-@asks(PriceQuestion, text=_text, summary=_summary, rows=_rows, figures={"price": _figure, "modes": _modes}, interval=_interval)
+@asks(
+    PriceQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    figures={"price": _figure, "modes": _modes},
+    interval=_interval,
+)
 def price(question: PriceQuestion, watch: Watch) -> Priced:
     """What to charge: input, output, cached input, cache writes, batch, flex and fast modes.
 

@@ -137,9 +137,7 @@ class Unknowns:
     def price_over_cost(self) -> Range:
         """X = (1 + margin) / utilisation."""
         low, high = self.margin
-        return Range(
-            low=price_over_cost(low, self.utilisation.high), high=price_over_cost(high, self.utilisation.low)
-        )
+        return Range(low=price_over_cost(low, self.utilisation.high), high=price_over_cost(high, self.utilisation.low))
 
     @property
     def points(self) -> tuple[tuple[Offer, str], ...]:

@@ -44,13 +44,10 @@ def percentiles_figure(results: Mapping[str, Result]) -> Figure:
         "sort": None,
         "axis": {"title": None, "labelLimit": 260, "domain": False, "ticks": False, "grid": True},
     }
-    shapes = {
-        "field": "run",
-        "type": "nominal",
-        "scale": {"domain": names, "range": [_SHAPES[index % len(_SHAPES)] for index in range(len(names))]},
-        "legend": None,
-    }
-    encoding: Layer = {"x": x, "y": y, "color": colour(names, "run"), "shape": shapes}
+    drawn = [_SHAPES[index % len(_SHAPES)] for index in range(len(names))]
+    runs = colour(names, "run")
+    shapes: Layer = {**runs, "scale": {"domain": names, "range": drawn}}
+    encoding: Layer = {"x": x, "y": y, "color": runs, "shape": shapes}
     measures = [Measure(field="percentile", title="what"), Measure(field="run", title="run"), _LATENCY]
     joined: Layer = {"x": x, "y": y, "detail": {"field": "percentile", "type": "nominal"}}
     layers: list[Layer] = [

@@ -73,7 +73,13 @@ def served_figure(results: Mapping[str, Result]) -> Figure:
         {"calculate": f"min(datum.end_s, {NOW})", "as": "until_s"},
         {"calculate": "datum.lane + 0.82", "as": "lane_end"},
     ]
-    bars: Layer = {"x": x, "x2": {"field": "until_s"}, "y": y, "y2": {"field": "lane_end"}, "color": colour(PHASES, "phase")}
+    bars: Layer = {
+        "x": x,
+        "x2": {"field": "until_s"},
+        "y": y,
+        "y2": {"field": "lane_end"},
+        "color": colour(PHASES, "phase"),
+    }
     words = f"requests {shown[0] + 1:,} to {shown[-1] + 1:,} of {len(first.arrival_s):,}"
     layers: list[Layer] = [
         hovered({"type": "rect"}, bars, measures, transform=until),

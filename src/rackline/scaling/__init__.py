@@ -17,6 +17,7 @@ from rackline.scaling.fit import FittedLaw, fit_frontier, fit_loss_law, isoflop_
 from rackline.scaling.law import LossLaw, loss, loss_law, tokens_for_loss
 from rackline.scaling.optimum import (
     LifetimeOptimum,
+    flop_over_life,
     implied_lifetime_flop_per_param,
     lifetime_flop_of,
     optimal_allocation,
@@ -69,6 +70,7 @@ __all__ = [
     "fit_file",
     "fit_frontier",
     "fit_loss_law",
+    "flop_over_life",
     "frontier",
     "implied_lifetime_flop_per_param",
     "isoflop_minimum",

@@ -144,10 +144,7 @@ class Trained:
 def trained() -> list[Trained]:
     """Sizes and tokens of all runs of the catalogue."""
     records = [run_record(name) for name in names("runs")]
-    return [
-        Trained(full_name=one.full_name, active_params=_active(one), tokens=one.tokens)
-        for one in records
-    ]
+    return [Trained(full_name=one.full_name, active_params=_active(one), tokens=one.tokens) for one in records]
 
 
 def _active(record: RunRecord) -> float:

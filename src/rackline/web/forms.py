@@ -95,7 +95,7 @@ def as_json(data: Any) -> bytes:
 
 
 def view_of(found: Answer[Any, Any], figures: Sequence[str] | None) -> dict[str, Any]:
-    """The answer with its summary, how far off it may be, its text, its rows, its figures, and how it is asked elsewhere.
+    """The answer: its summary, how far off it may be, its text, rows and figures, and how it is asked elsewhere.
 
     Args:
         found: the answer.

@@ -90,9 +90,7 @@ def asked_script(answer: Answer[ExplainQuestion, Explained]) -> str:
     return _script(answer, {**texts, **named}, ASKED, title)
 
 
-def _script(
-    answer: Answer[ExplainQuestion, Explained], params: Mapping[str, str], name: str, title: str
-) -> str:
+def _script(answer: Answer[ExplainQuestion, Explained], params: Mapping[str, str], name: str, title: str) -> str:
     explanation, server = answer.result.explanation, answer.result.server
     deployment, table = explanation.deployment, explanation.table
     times = [_time(deployment.calibration.name, table, explanation.time.policy)]

@@ -142,13 +142,13 @@
 
   /** How much longer than Chinchilla one should train. @param {any} grid @param {any} asked */
   function overTraining(grid, asked) {
-    const around = corners(grid.axes, asked);
+    const used = read(grid.used, corners(grid.uses, asked));
+    const around = corners(grid.axes, { used });
     const best = /** @type {any} */ (readAll(grid.optimum, around));
-    const columns = ["whole", "use"].map((key) => grid.sizes.map((/** @type {number} */ _, /** @type {number} */ size) => read(Object.assign([], Object.fromEntries(around.map(([place]) => [place, grid[key][place][size]]))), around)));
-    const shown = grid.sizes.map((/** @type {number} */ size, /** @type {number} */ place) => ({ size, place })).filter((/** @type {any} */ one) => columns[0][one.place] < 20 * best.flop);
-    const parts = [["whole life", columns[0]], ["training", grid.training], ["use", columns[1]]];
-    const costs = parts.flatMap(([series, values], place) => shown.map((/** @type {any} */ one) => ({ series, active_params: one.size, flop: values[one.place], style: place ? 1 : 0, place })).filter((/** @type {any} */ row) => row.flop > 0));
-    const qualities = shown.map((/** @type {any} */ one) => ({ series: "same quality", active_params: one.size, tokens: grid.tokens[one.place], style: 0, place: 0 }));
+    const shown = grid.sizes.map((/** @type {number} */ size, /** @type {number} */ place) => ({ size, place, tokens: grid.tokens[place] })).filter((/** @type {any} */ one) => grid.flop(one.size, one.tokens, used) < 20 * best.flop);
+    const parts = /** @type {[string, (one: any) => number][]} */ ([["whole life", (one) => grid.flop(one.size, one.tokens, used)], ["training", (one) => grid.flop(one.size, one.tokens, 0)], ["use", (one) => grid.flop(one.size, 0, used)]]);
+    const costs = parts.flatMap(([series, flop], place) => shown.map((/** @type {any} */ one) => ({ series, active_params: one.size, flop: flop(one), style: place ? 1 : 0, place })));
+    const qualities = shown.map((/** @type {any} */ one) => ({ series: "same quality", active_params: one.size, tokens: one.tokens, style: 0, place: 0 }));
     const { computeOptimal } = grid;
     const sizes = shown.map((/** @type {any} */ one) => one.size);
     const all = [...sizes, computeOptimal.active_params, best.active_params];
