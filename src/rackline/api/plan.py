@@ -20,7 +20,6 @@ from rackline.errors import InputError
 from rackline.files import write_text
 
 if TYPE_CHECKING:
-    from rackline.hardware import Cluster
     from rackline.report.figure import Figure
     from rackline.search import Plan
     from rackline.search.attention_ffn import AttentionFfnSplit
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from rackline.search.choice import Choice
     from rackline.search.launch import LaunchCommand
     from rackline.search.least_energy import Tried
-    from rackline.search.space import SearchSpace
     from rackline.search.speculation import SpeculationRow
     from rackline.search.what_if import WhatIfPoint
     from rackline.serving.fleet import Fleet
@@ -330,13 +328,24 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
     question, use = with_use(question)
     if question.what_if is not None:
         return _what_if(question, question.what_if, watch)
+    from rackline.search.least_energy import least_energy
+
     asked = plan_inputs(question, watch)
     with watch.moving("searching layouts, precisions, modes and batch sizes; simulating the best"):
         caps: tuple[Tried, ...] = ()
-        if question.objective == "joules":
-            found, caps = least_energy_of(asked)
-        else:
+        if question.objective != "joules":
             found = searched(asked, tell_estimate=lambda plan: watch.estimated(Planned(plan=plan, use=use)))
+        else:
+            found, caps = least_energy(
+                asked.resolved.model,
+                asked.resolved.cluster,
+                asked.workload,
+                calibration=asked.resolved.calibration,
+                limits=asked.limits,
+                among=asked.space,
+                routing=asked.resolved.routing,
+                prefill=asked.prefill,
+            )
 
     from rackline.search.attention_ffn import plan_split
     from rackline.search.fleet import plan_fleet
@@ -361,57 +370,24 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
     )
 
 
-def searched(
-    asked: PlanInputs,
-    cluster: Cluster | None = None,
-    space: SearchSpace | None = None,
-    *,
-    served: bool = True,
-    tell_estimate: Callable[[Plan], None] | None = None,
-) -> Plan:
+def searched(asked: PlanInputs, tell_estimate: Callable[[Plan], None] | None = None) -> Plan:
     """The plan of a question.
 
     Args:
-        cluster, space: instead of the question's.
-        served: whether the best is simulated.
         tell_estimate: is given the plan by estimates, before the best is simulated.
     """
     from rackline.search import plan as search_plan
 
     return search_plan(
         asked.resolved.model,
-        cluster or asked.resolved.cluster,
+        asked.resolved.cluster,
         asked.workload,
         calibration=asked.resolved.calibration,
         constraints=asked.limits,
-        search_space=space or asked.space,
+        search_space=asked.space,
         routing=asked.resolved.routing,
         prefill=asked.prefill,
-        served=served,
         tell_estimate=tell_estimate,
-    )
-
-
-def least_energy_of(asked: PlanInputs) -> tuple[Plan, tuple[Tried, ...]]:
-    """The plan of a question with the least energy of an output token, and the power caps that were tried."""
-    from rackline.search.least_energy import least_energy
-    from rackline.search.plan import space_of
-
-    one = asked.resolved
-    return least_energy(
-        one.cluster,
-        asked.space,
-        asked.limits,
-        lambda on, space, served: searched(asked, on, space, served=served),
-        lambda on, among: space_of(
-            one.model,
-            on,
-            asked.workload,
-            calibration=one.calibration,
-            limits=asked.limits,
-            among=among,
-            routing=one.routing,
-        ),
     )
 
 
