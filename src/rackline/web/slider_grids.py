@@ -30,7 +30,8 @@ _LINE = ("once_usd", "hold_usd_per_s", "retrieve_usd")
 
 def axis_of(slider: Mapping[str, Any]) -> list[float]:
     """The values of a slider at which the library is asked, in equal ratios."""
-    return [_rounded(one) for one in np.geomspace(slider["low"], slider["high"], slider["points"]).tolist()]
+    values = np.geomspace(float(slider["low"]), float(slider["high"]), int(slider["points"]))
+    return [_rounded(float(one)) for one in values]
 
 
 def tiers_grid(view: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
