@@ -106,7 +106,7 @@ PICTURES = (
     ),
     Picture(
         name="percentiles",
-        shows="`simulate`: percentiles of latency, policy against policy",
+        shows="`simulate`: latency percentiles, policy against policy",
         command="simulate llama-3.1-8b --on dgx-h100 --chips 2 --rate 30 --requests 300 --input 1k --output 200 "
         "--compare policy=prefill-first --plot-kind percentiles",
     ),

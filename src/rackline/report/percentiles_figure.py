@@ -21,7 +21,7 @@ _SHAPES = ("circle", "diamond", "square", "triangle-up", "cross", "triangle-down
 
 
 def percentiles_figure(results: Mapping[str, Result]) -> Figure:
-    """Percentiles of each latency, a row each, runs by colour and shape; a line joins those of one row.
+    """A row for each percentile of each latency, runs by colour and shape; a line joins those of one row.
 
     Args:
         results: name → run.
@@ -55,9 +55,9 @@ def percentiles_figure(results: Mapping[str, Result]) -> Figure:
         hovered({"type": "point", "size": 90}, encoding, measures),
     ]
     return Figure(
-        title="Percentiles of latency",
+        title="Latency percentiles",
         subtitle="one row each; a line joins the runs" if len(names) > 1 else "",
-        description="Percentiles of latencies on a log axis. " + _said(rows),
+        description="Latency percentiles on a log axis. " + _said(rows),
         spec={"data": {"values": rows}, "layer": layers},
         height=_HEIGHT * len({row["percentile"] for row in rows}) + 40,
     )
