@@ -98,7 +98,7 @@ def served_figure(results: Mapping[str, Result]) -> Figure:
     return Figure(
         title="Requests as they are served",
         subtitle=f"{words}, around the longest wait for a first token; one row each, by arrival",
-        description=f"Bars over time, one row a request: {', '.join(PHASES)}. " + " ".join(_said(results, shown)),
+        description=f"Bars over time, a row for each request: {', '.join(PHASES)}. " + " ".join(_said(results, shown)),
         spec={"params": [{"name": NOW, "value": end_s}], "data": {"values": rows}, "layer": layers},
         height=190 * len(results) + 40,
     )
