@@ -44,12 +44,16 @@ SHOWN = """() => {
 }"""
 
 
+PATIENCE_MS = 240_000  # the machine may be busy with other work
+
+
 class Watched:
     """A page of a browser, with what went wrong in it."""
 
     def __init__(self, browser: Browser, site: Path | str, **options: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
         self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE_MS)
         self.faults: list[str] = []
         self.requests: list[str] = []
         self.root = site if isinstance(site, str) else site.as_uri() + "/index.html"
