@@ -78,6 +78,7 @@ if TYPE_CHECKING:
 def _text(answer: Answered, width: int) -> Iterable[Any]:
     from rackline.report.plan_report import plan_report
     from rackline.report.plan_summary import plan_summary
+    from rackline.report.prose import Prose
     from rackline.report.what_if_report import what_if_report
 
     found = answer.result
@@ -88,7 +89,9 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     yield report(found.plan, width=width, elapsed_s=answer.elapsed_s)
     yield from _lengths_text(found.plan)
     yield from use_lines(found.use, full=answer.question.full)
-    yield from _interval_text(found.plan)
+    line = _interval(answer)
+    if line:
+        yield Prose(line, style="dim")
     yield from _more_text(answer.question, found)
 
 
@@ -102,14 +105,14 @@ def _lengths_text(plan: Plan) -> Iterable[Any]:
         yield Prose(f"lengths of {mixture.name}: {mixture.num_lengths:,}, {longest}", style="dim")
 
 
-def _interval_text(plan: Plan) -> Iterable[Any]:
+def _interval(answer: Answered) -> str:
     """What measured servers of the kind of the best deviate by."""
-    from rackline.report.prose import Prose
     from rackline.validation.intervals import interval_line
 
-    line = interval_line(_intervals(plan, plan.best)) if plan.best is not None else ""
-    if line:
-        yield Prose(line, style="dim")
+    found = answer.result
+    if isinstance(found, WhatIf) or found.plan.best is None:
+        return ""
+    return interval_line(_intervals(found.plan, found.plan.best))
 
 
 def _intervals(plan: Plan, one: Choice | Candidate) -> list[Interval]:
@@ -305,6 +308,7 @@ def _refuse(question: PlanQuestion, outputs: frozenset[str]) -> None:
     data=_data,
     figures={"front": _figure, "rejected": _rejected, "step": _step},
     documents=_documents,
+    interval=_interval,
     files={"launch_as": SideFile(option=LAUNCH_AS, write=_write_manifests)},
     refuse=_refuse,
 )
