@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rackline.search.attention_ffn import AttentionFfnSplit
     from rackline.search.candidate import Candidate
     from rackline.search.choice import Choice
+    from rackline.search.kept_prefixes import KeptPrefixes
     from rackline.search.launch import LaunchCommand
     from rackline.search.least_energy import Tried
     from rackline.search.space import SearchSpace
@@ -48,6 +49,7 @@ class Planned:
         launch: command lines; None where they were not asked for.
         starting: what is needed to launch it; None where nothing was searched.
         power_caps: those that were tried for the least energy; None where dollars count.
+        prefixes: that the best keeps and finds; None where prompts do not repeat.
     """
 
     plan: Plan
@@ -58,6 +60,7 @@ class Planned:
     launch: tuple[LaunchCommand, ...] | None = None
     starting: Starting | None = None
     power_caps: tuple[Tried, ...] | None = None
+    prefixes: KeptPrefixes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +92,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     report = plan_report if answer.question.full else plan_summary
     yield report(found.plan, width=width, elapsed_s=answer.elapsed_s)
     yield from _lengths_text(found.plan)
+    yield from _prefixes_text(found, full=answer.question.full)
     yield from use_lines(found.use, full=answer.question.full)
     yield from _interval_text(found.plan)
     yield from _more_text(answer.question, found)
@@ -104,14 +108,23 @@ def _lengths_text(plan: Plan) -> Iterable[Any]:
         yield Prose(f"lengths of {mixture.name}: {mixture.num_lengths:,}, {longest}", style="dim")
 
 
+def _prefixes_text(found: Planned, *, full: bool) -> Iterable[Any]:
+    """Which prefixes the best keeps, where prompts repeat."""
+    if found.prefixes is not None:
+        from rackline.report.kept_report import kept_report
+
+        yield kept_report(found.prefixes, found.plan.constraints, full=full)
+
+
 def _interval_text(plan: Plan) -> Iterable[Any]:
     """What measured servers of the kind of the best deviate by."""
     from rackline.report.prose import Prose
-    from rackline.validation.intervals import interval_line
+    from rackline.validation.intervals import interval_line, joules_line
 
-    line = interval_line(_intervals(plan, plan.best)) if plan.best is not None else ""
-    if line:
-        yield Prose(line, style="dim")
+    found = _intervals(plan, plan.best) if plan.best is not None else []
+    for line in (interval_line(found), joules_line(found)):
+        if line:
+            yield Prose(line, style="dim")
 
 
 def _intervals(plan: Plan, one: Choice | Candidate) -> list[Interval]:
@@ -191,6 +204,7 @@ class PlanData:
         "attention_ffn=answer.attention_ffn",
         "launch=answer.launch",
         "power_caps=answer.power_caps",
+        "prefixes=answer.prefixes",
     )
 
     answer: Planned
@@ -328,11 +342,7 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
         return _what_if(question, question.what_if, watch)
     asked = plan_inputs(question, watch)
     with watch.moving("searching layouts, precisions, modes and batch sizes; simulating the best"):
-        caps: tuple[Tried, ...] = ()
-        if question.objective == "joules":
-            found, caps = least_energy_of(asked)
-        else:
-            found = searched(asked, tell_estimate=lambda plan: watch.estimated(Planned(plan=plan, use=use)))
+        found, caps, prefixes = _found(asked, question.objective, use, watch)
 
     from rackline.search.attention_ffn import plan_split
     from rackline.search.fleet import plan_fleet
@@ -354,7 +364,35 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
         launch=None if question.launch is None else tuple(starting.commands(leftover=True)),
         starting=starting,
         power_caps=caps or None,
+        prefixes=prefixes,
     )
+
+
+def _found(
+    asked: PlanInputs, objective: str, use: Use, watch: Watch
+) -> tuple[Plan, tuple[Tried, ...], KeptPrefixes | None]:
+    """The plan, the power caps that were tried, and the prefixes that the best keeps."""
+    caps: tuple[Tried, ...] = ()
+
+    def planned(at: PlanInputs) -> Plan:
+        nonlocal caps
+        if objective == "joules":
+            found, caps = least_energy_of(at)
+            return found
+        return searched(at, tell_estimate=lambda plan: watch.estimated(Planned(plan=plan, use=use)))
+
+    if asked.keeping is None:
+        return planned(asked), caps, None
+    from rackline.search.kept_prefixes import agreeing, with_served_sessions
+
+    found, prefixes = agreeing(
+        asked.keeping,
+        lambda hit: searched(asked.with_hits(hit), served=False),
+        lambda hit: planned(asked.with_hits(hit)),
+    )
+    if prefixes is not None and found.best is not None:
+        prefixes = with_served_sessions(prefixes, found, found.best, asked.keeping)
+    return found, caps, prefixes
 
 
 def searched(

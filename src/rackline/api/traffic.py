@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rackline.api.option import Quantity
-    from rackline.api.simulate_question import SimulateQuestion
     from rackline.simulation import CacheRules, Requests, Sessions, Slo, TierSpec
     from rackline.simulation.traces import TimeUnit
     from rackline.simulation.workloads import AnyLengths, Spread
@@ -274,7 +273,18 @@ def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[TierSpec, ..
     return tuple(found)
 
 
-def cache_rules_of(question: SimulateQuestion) -> CacheRules:
+class Lifetimes(Protocol):
+    """The options of a question on what leaves a cache of prefixes."""
+
+    @property
+    def eviction(self) -> str: ...
+    @property
+    def cache_ttl(self) -> Quantity | None: ...
+    @property
+    def cache_ttl_from(self) -> str: ...
+
+
+def cache_rules_of(question: Lifetimes) -> CacheRules:
     """Eviction and expiry of the prefix cache.
 
     Raises:
