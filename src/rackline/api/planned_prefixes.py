@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +35,7 @@ def sessions_repeating(question: PlanQuestion, media_tokens: int) -> RepeatingSe
         if getattr(question, name) is None:
             raise InputError(what=name, given="nothing", allowed=f"with `turns`, mean tokens such as {example}")
     return RepeatingSessions(
-        sessions=sessions_of(replace(question, think_time=question.think_time or "0s")),
+        sessions=sessions_of(question),
         message_tokens=(si(question.input) or 1.0) + media_tokens,
         answer_tokens=si(question.output) or 2.0,
     )
@@ -72,15 +71,14 @@ def keeping_of(question: PlanQuestion, media_tokens: int, model: AnyModel) -> Ke
             raise InputError(what=name, given=getattr(question, name), allowed=allowed)
     from rackline.arch import Model
     from rackline.search.kept_prefixes import Keeping
+    from rackline.simulation.prefix_cache import PrefixCache
 
     adapter = model.adapter if isinstance(model, Model) else None
     if adapter is not None and adapter.number > 1:
         raise InputError(what="adapters", given=adapter.number, allowed="1 with a cache of prefixes")
-    return Keeping(
-        traffic=_traffic(question, media_tokens),
-        rules=cache_rules_of(question),
-        tiers=tiers_of(texts(question.tier), 1.0),
-    )
+    rules, tiers = cache_rules_of(question), tiers_of(texts(question.tier), 1.0)
+    PrefixCache(1, 1, tiers, rules)  # refuses a tier that expires before a faster one
+    return Keeping(traffic=_traffic(question, media_tokens), rules=rules, tiers=tiers)
 
 
 def _traffic(question: PlanQuestion, media_tokens: int) -> Repeating:

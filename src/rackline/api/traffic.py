@@ -30,7 +30,7 @@ class Talks(Protocol):
     @property
     def turns(self) -> Quantity | None: ...
     @property
-    def think_time(self) -> Quantity: ...
+    def think_time(self) -> Quantity | None: ...
     @property
     def system_prompt(self) -> Quantity: ...
     @property
@@ -188,7 +188,7 @@ def sessions_of(question: Talks) -> Sessions:
     return Sessions(
         turns=si(question.turns) or 1.0,
         tool_calls=si(question.tool_calls) or 0.0,
-        think_s=si(question.think_time),
+        think_s=si(question.think_time) or 0.0,
         tool_s=si(question.tool_time),
         tool_tokens=si(question.tool_output) or 0.0,
         system_tokens=int(si(question.system_prompt)),

@@ -29,10 +29,11 @@ def kept_report(found: KeptPrefixes, limits: Constraints, *, full: bool) -> Grou
         style="not bold not italic",
     )
     parts: list[RenderableType] = [head]
-    if full or len(found.tiers) > 1 or found.tiers[0].ttl_s is not None:
-        parts.append(_tiers(found))
+    fastest, *behind = found.tiers
+    if full or behind or fastest.ttl_s is not None:
+        parts.append(_tiers(found, full=full))
     else:
-        parts.append(Prose(_alone(found, found.tiers[0]), style="dim"))
+        parts.append(Prose(_alone(found, fastest), style="dim"))
     parts.append(Prose(_check(found, limits), style="dim"))
     return Group(*parts)
 
@@ -40,7 +41,7 @@ def kept_report(found: KeptPrefixes, limits: Constraints, *, full: bool) -> Grou
 def _kept(found: KeptPrefixes, tier: KeptIn) -> str:
     if tier.kept_s is not None:
         return format_seconds(tier.kept_s)
-    return "for ever" if found.eviction == _RECENCY and tier.ttl_s is None else "-"
+    return "forever" if found.eviction == _RECENCY and tier.ttl_s is None else "-"
 
 
 def _rule(found: KeptPrefixes) -> str:
@@ -56,13 +57,13 @@ def _alone(found: KeptPrefixes, tier: KeptIn) -> str:
     )
 
 
-def _tiers(found: KeptPrefixes) -> RenderableType:
+def _tiers(found: KeptPrefixes, *, full: bool) -> RenderableType:
     priced = any(tier.usd_per_hour is not None for tier in found.tiers)
     table = plain_table("memories of a chip, by Che's approximation" if found.is_estimated else "memories of a chip")
-    for name in ("memory", "expiry", "kept for", "found", "held", "room", "read back", "link", "load"):
+    rates = ("read back", "of link") if full else ()
+    paid = ("$ an hour",) if priced and full else ()
+    for name in ("memory", "expiry", "kept for", "found", "held", "room", "load", *rates, *paid):
         table.add_column(name, justify="left" if name == "memory" else "right", no_wrap=True)
-    if priced:
-        table.add_column("$ an hour", justify="right", no_wrap=True)
     for tier in found.tiers:
         behind = tier is not found.tiers[0]
         cells = [
@@ -72,11 +73,14 @@ def _tiers(found: KeptPrefixes) -> RenderableType:
             percent(tier.hit_share),
             format_bytes(tier.held_bytes),
             format_bytes(tier.capacity_bytes),
-            f"{format_bytes(tier.read_bytes_per_s)}/s" if behind else "-",
-            percent(tier.link_share) if behind else "-",
             format_seconds(tier.load_s) if behind else "-",
         ]
-        table.add_row(*cells, *([format_usd(tier.usd_per_hour) if tier.usd_per_hour else "-"] if priced else []))
+        if full:
+            cells.append(f"{format_bytes(tier.read_bytes_per_s)}/s" if behind else "-")
+            cells.append(percent(tier.link_share) if behind else "-")
+        if paid:
+            cells.append(format_usd(tier.usd_per_hour) if tier.usd_per_hour else "-")
+        table.add_row(*cells)
     return table
 
 

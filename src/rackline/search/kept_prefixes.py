@@ -63,7 +63,7 @@ class KeptIn:
         name: of the memory.
         capacity_bytes: of HBM what weights and buffers leave [bytes].
         ttl_s: expiry; None if nothing expires [s].
-        kept_s: after its last use a prefix is found in this memory or a faster one for so long; None for ever, and
+        kept_s: after its last use a prefix is found in this memory or a faster one for so long; None forever, and
             where the eviction decides block by block [s].
         hit_share: share of prompt tokens found in this memory [1].
         held_bytes: mean bytes of prefixes in it, copies of what a slower one holds included [bytes].
