@@ -154,7 +154,7 @@ def _made(question: Traffic, media_tokens: int) -> Requests:
     lengths = _lengths(question, media_tokens if question.turns is not None else 0)
     rng = np.random.default_rng(count(question.seed))
     number = count(question.requests) or _USUAL_REQUESTS
-    think_s = si(question.think_time)
+    think_s = si(question.think_time) or 0.0
     if question.users is not None:
         return closed_loop_of(rng, number, count(question.users), lengths, think_s=think_s)
     rate = _rate(str(question.rate))
