@@ -15,6 +15,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -77,16 +78,24 @@ def command(words: Sequence[str | Path], *, cwd: Path = ROOT, limit_s: float = C
 
     Raises:
         RuntimeError: it failed; the message ends with the last lines that it wrote.
+        subprocess.TimeoutExpired: it took longer, and was ended with all that it had started.
     """
     environment = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
     environment.setdefault("RAY_raylet_start_wait_time_s", "400")  # on a busy machine Ray's own limit is too short
-    done = subprocess.run(
-        list(map(str, words)), cwd=cwd, env=environment, capture_output=True, text=True, timeout=limit_s
-    )
-    if done.returncode:
-        last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-8:])
-        raise RuntimeError(f"{' '.join(map(str, words))}: exit {done.returncode}\n{last}")
-    return done.stdout
+    process = subprocess.Popen(
+        list(map(str, words)), cwd=cwd, env=environment, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        said, complained = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # and all that it has started
+        said, _ = process.communicate()
+        raise subprocess.TimeoutExpired(list(map(str, words)), limit_s, output=said) from None
+    if process.returncode:
+        last = "\n".join((said + complained).strip().splitlines()[-8:])
+        raise RuntimeError(f"{' '.join(map(str, words))}: exit {process.returncode}\n{last}")
+    return said
 
 
 def build(folder: Path) -> tuple[Path, Path]:
@@ -236,11 +245,15 @@ def tests_of_source(source: Path, folder: Path) -> tuple[str, bool]:
     (tree,) = target.iterdir()
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     command(["uv", "sync", "--quiet", "--locked"], cwd=tree)
-    words = ["uv", "run", "pytest", "-q", "-m", "not slow", *FAST_TESTS]
+    cores = str(os.cpu_count() or 1)  # named folders run in one process unless a number is given
+    words = ["uv", "run", "pytest", "-q", "-n", cores, "-m", "not slow", *FAST_TESTS]
     try:
         said, passed = command(words, cwd=tree, limit_s=TESTS_LIMIT_S).strip().splitlines()[-1], True
     except RuntimeError as error:
         said, passed = str(error), False
+    except subprocess.TimeoutExpired as error:
+        last = (error.output or "nothing").strip().splitlines()[-1]
+        said, passed = f"not ended after {TESTS_LIMIT_S} s; the last that was written: {last}", False
     seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
     return f"{said.strip('= ')} ({seconds:.0f} s of CPU)", passed
 
@@ -260,7 +273,7 @@ def written(page: str, name: str, text: str) -> str:
     """The page with the text between its marks `<!-- NAME -->` and `<!-- end of NAME -->` replaced."""
     pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.S)
     if not pattern.search(page):
-        raise SystemExit(f"{PAGE.name}: no marks for {name}")
+        raise SystemExit(f"the page has no marks for {name}")
     return pattern.sub(lambda match: f"{match[1]}\n{text}\n\n{match[2]}", page)
 
 

@@ -121,7 +121,7 @@ def test_predictions_are_those_of_the_file(measured: tuple[Path, dict[str, Any]]
 
 
 def test_passes_of_the_engine_are_those_of_the_transformer() -> None:
-    """Prompts, then tokens beside another prompt: the same tokens as without a cache."""
+    """Prompts, then tokens beside another prompt, which is padded: the same tokens as without a cache."""
     import jax
     import jax.numpy as jnp
 
@@ -134,9 +134,9 @@ def test_passes_of_the_engine_are_those_of_the_transformer() -> None:
     none = np.zeros(0, dtype=np.int32)
     empty = [jnp.zeros((2, 2, 2 * BLOCK, 8)) for _ in range(2)]
     run = jax.jit(partial(one_pass, shape=shape))
-    first, cache = run(turned(params), (empty, list(empty)), none, none, texts[0], 0)
+    first, cache = run(turned(params), (empty, list(empty)), none, none, texts[0], 0, 4)
     newest, lengths = np.array(first), np.array([5], dtype=np.int32)
-    both, cache = run(turned(params), cache, newest, lengths, texts[1], 1)
+    both, cache = run(turned(params), cache, newest, lengths, np.append(texts[1], [7, 7]).astype(np.int32), 1, 5)
     whole = np.concatenate([texts[0], newest])
     plain = jax.jit(partial(logits, shape=shape))
 
@@ -147,7 +147,7 @@ def test_passes_of_the_engine_are_those_of_the_transformer() -> None:
 
     wanted = [next_token(text) for text in (texts[0], whole, texts[1])]
     assert [int(first[0]), *both.tolist()] == wanted
-    again, _ = run(turned(params), cache, both, np.array([6, 6], dtype=np.int32), none, 0)
+    again, _ = run(turned(params), cache, both, np.array([6, 6], dtype=np.int32), none, 0, 0)
     texts = [np.concatenate([whole, both[:1]]), np.concatenate([texts[1], both[1:]])]
     assert again.tolist() == [next_token(text) for text in texts]
 

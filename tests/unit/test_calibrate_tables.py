@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rackline.catalog import version_key
 from rackline.errors import InputError
-from rackline.fitting.tables import read_tables, version_key
+from rackline.fitting.tables import read_tables
 
 CHIPS = ("h100-sxm", "b200-sxm")
 HEADER = "chip,stack,stack_version,kernel,dtype,m,n,k,seconds"

@@ -322,6 +322,13 @@ def test_verdicts_are_counted() -> None:
 # ---------------------------------------------------------------------------------------------- files
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_figure_is_read_back_from_its_specification(name: str) -> None:
+    figure = made.figure(name)
+    again = Figure.from_dict(json.loads(figure.json("dark")))
+    assert again.to_dict() == json.loads(figure.json())
+
+
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_every_ending_is_written_whole(ending: str, tmp_path: Path) -> None:
     file = tmp_path / f"front{ending.upper()}"
@@ -395,7 +402,7 @@ def test_the_page_of_figures_is_the_one_that_its_script_writes() -> None:
     root = Path(__file__).resolve().parents[2]
     script = load_script("figures")
     assert (root / "docs" / "figures.md").read_text(encoding="utf-8") == script.page()
-    drawn = {script.file_of(picture, look).name for picture in script.PICTURES for look in script.LOOKS}
+    drawn = {script.file_of(picture, look).name for picture in script.PICTURES for look in script.THEME_NAMES}
     others = ("sweep-", "lab-", "page-")  # of the pages on sweeps, on the lab and on the web page
     assert drawn == {file.name for file in (root / "docs" / "images").iterdir() if not file.name.startswith(others)}
     for name in drawn:

@@ -147,7 +147,7 @@ def _write_trace(answer: Answer[ExplainQuestion, Explained], path: Path) -> None
     from rackline.report.trace import chrome_trace
 
     found = answer.result.explanation
-    title = f"{found.deployment.calibration.name} calibration, {found.time.policy}"
+    title = f"{found.deployment.calibration.label} calibration, {found.time.policy}"
     write_text(path, json.dumps(chrome_trace({title: found.time, "blackboard": found.ideal})), what="trace")
 
 

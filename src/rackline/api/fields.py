@@ -23,7 +23,8 @@ PRECISION = option(
 CALIBRATION = option(
     "object",
     "calibration of kernel efficiency: auto (the stack with the most measurements on the chip), trtllm, vllm, sglang, "
-    "generic (all stacks), unit (ideal roofline) or a TOML file; a cluster from `rackline measure` comes with its own",
+    "each also in a version (vllm=0.11.1), generic (all stacks), unit (ideal roofline) or a TOML file; a cluster from "
+    "`rackline measure` comes with its own",
 )
 ROUTING = option(
     "text",

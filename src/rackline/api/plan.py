@@ -20,7 +20,6 @@ from rackline.errors import InputError
 from rackline.files import write_text
 
 if TYPE_CHECKING:
-    from rackline.hardware import Cluster
     from rackline.report.figure import Figure
     from rackline.search import Plan
     from rackline.search.attention_ffn import AttentionFfnSplit
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from rackline.search.kept_prefixes import KeptPrefixes
     from rackline.search.launch import LaunchCommand
     from rackline.search.least_energy import Tried
-    from rackline.search.space import SearchSpace
     from rackline.search.speculation import SpeculationRow
     from rackline.search.what_if import WhatIfPoint
     from rackline.serving.fleet import Fleet
@@ -372,14 +370,25 @@ def _found(
     asked: PlanInputs, objective: str, use: Use, watch: Watch
 ) -> tuple[Plan, tuple[Tried, ...], KeptPrefixes | None]:
     """The plan, the power caps that were tried, and the prefixes that the best keeps."""
+    from rackline.search.least_energy import least_energy
+
     caps: tuple[Tried, ...] = ()
 
     def planned(at: PlanInputs) -> Plan:
         nonlocal caps
-        if objective == "joules":
-            found, caps = least_energy_of(at)
-            return found
-        return searched(at, tell_estimate=lambda plan: watch.estimated(Planned(plan=plan, use=use)))
+        if objective != "joules":
+            return searched(at, tell_estimate=lambda plan: watch.estimated(Planned(plan=plan, use=use)))
+        found, caps = least_energy(
+            at.resolved.model,
+            at.resolved.cluster,
+            at.workload,
+            calibration=at.resolved.calibration,
+            limits=at.limits,
+            among=at.space,
+            routing=at.resolved.routing,
+            prefill=at.prefill,
+        )
+        return found
 
     if asked.keeping is None:
         return planned(asked), caps, None
@@ -395,18 +404,10 @@ def _found(
     return found, caps, prefixes
 
 
-def searched(
-    asked: PlanInputs,
-    cluster: Cluster | None = None,
-    space: SearchSpace | None = None,
-    *,
-    served: bool = True,
-    tell_estimate: Callable[[Plan], None] | None = None,
-) -> Plan:
+def searched(asked: PlanInputs, *, served: bool = True, tell_estimate: Callable[[Plan], None] | None = None) -> Plan:
     """The plan of a question.
 
     Args:
-        cluster, space: instead of the question's.
         served: whether the best is simulated.
         tell_estimate: is given the plan by estimates, before the best is simulated.
     """
@@ -414,38 +415,15 @@ def searched(
 
     return search_plan(
         asked.resolved.model,
-        cluster or asked.resolved.cluster,
+        asked.resolved.cluster,
         asked.workload,
         calibration=asked.resolved.calibration,
         constraints=asked.limits,
-        search_space=space or asked.space,
+        search_space=asked.space,
         routing=asked.resolved.routing,
         prefill=asked.prefill,
         served=served,
         tell_estimate=tell_estimate,
-    )
-
-
-def least_energy_of(asked: PlanInputs) -> tuple[Plan, tuple[Tried, ...]]:
-    """The plan of a question with the least energy of an output token, and the power caps that were tried."""
-    from rackline.search.least_energy import least_energy
-    from rackline.search.plan import space_of
-
-    one = asked.resolved
-    return least_energy(
-        one.cluster,
-        asked.space,
-        asked.limits,
-        lambda on, space, served: searched(asked, on, space, served=served),
-        lambda on, among: space_of(
-            one.model,
-            on,
-            asked.workload,
-            calibration=one.calibration,
-            limits=asked.limits,
-            among=among,
-            routing=one.routing,
-        ),
     )
 
 

@@ -16,11 +16,11 @@ from rackline.api.planned_prefixes import keeping_of, sessions_repeating
 from rackline.api.question import Question, options
 from rackline.api.resolve import (
     Resolved,
-    calibration_of,
     check_context,
     cluster_of,
     lookup_of,
     named,
+    numbers_of,
     on_terms,
     resolve_on,
 )
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rackline.search.kept_prefixes import Keeping
     from rackline.search.launch import Checkpoints
     from rackline.serving.fleet import Traffic
+    from rackline.serving.mixture import Mixture
     from rackline.serving.population import Population
     from rackline.serving.speculative import Speculation
     from rackline.serving.workload import Mode, Workload
@@ -53,18 +54,20 @@ def workload_of(question: PlanQuestion, media_tokens: int) -> Workload:
     """
     from rackline.serving.workload import Workload
 
-    hit = si(question.cache_hit)
     files = [name for name in ("mix", "trace") if getattr(question, name) is not None]
     given = [*files, *(name for name in ("input", "output") if getattr(question, name) is not None)]
     if files and len(given) > 1:
         raise InputError(what=given[1], given=getattr(question, given[1]), allowed=f"only without `{given[0]}`")
+    for name in () if files else ("input", "output"):
+        if name not in given:
+            raise InputError(what=name, given="nothing", allowed="tokens per request, such as 2k")
+    mixture: Mixture | None = None
     if files:
         mixture = mixture_of_file(question.mix) if question.mix is not None else mixture_of_trace(question.trace or "")
         mixture = replace(mixture, input_len=mixture.input_len + media_tokens)
+    hit = si(question.cache_hit)
+    if mixture is not None:
         return Workload.of_mixture(mixture, hit)
-    for name in ("input", "output"):
-        if name not in given:
-            raise InputError(what=name, given="nothing", allowed="tokens per request, such as 2k")
     input_len = (si(question.input) or 1.0) + media_tokens
     if question.turns is not None:
         input_len = sessions_repeating(question, media_tokens).input_len
@@ -127,16 +130,21 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
         RacklineError: as `rackline.api.resolve.resolve`; options that contradict each other.
     """
     model, cluster = named(question, watch)
-    media = media_of(question, watch)
-    workload = workload_of(question, media_tokens(media))
-    model = with_draft(with_media(model, media, workload.input_len), question, question.speculate, watch)
-    model = with_adapter(model, question, watch)
-    check_context(model, workload.longest_context, watch)
-    other = _prefill_pool(question)
     engine, version = engine_of(question.launch or "auto")
+    drafts = speculations_of(question.speculate)
     checkpoints = checkpoints_of(question.model, lookup_of(question, watch))
+<<<<<<< HEAD
     (traffic, users), drafts = traffic_of(question, workload), speculations_of(question.speculate)
     keeping = keeping_of(question, media_tokens(media), model)
+=======
+    other = _prefill_pool(question)
+    media = media_of(question, watch)
+    model = with_draft(model, question, question.speculate, watch)
+    workload = workload_of(question, media_tokens(media))
+    check_context(model, workload.longest_context, watch)
+    traffic, users = traffic_of(question, workload)
+    model = with_media(model, media, workload.input_len)
+>>>>>>> main
 
     from rackline.parallel import matching_layouts
     from rackline.search import Constraints, PrefillPool, SearchSpace
@@ -147,9 +155,10 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     layouts = matching_layouts(layout_text(question.layout), model, cluster.num_chips)
     pool_layouts = matching_layouts(layout_text(question.prefill_layout), model, (other or cluster).num_chips)
     _check_overlap(question, modes, layouts, model, cluster)
+    model = with_adapter(model, question, watch)
     resolved = resolve_on(question, model, cluster, watch, engine or "auto")
     same = resolved.calibration.name if question.calibration == "auto" else question.calibration
-    other_numbers = None if other is None else calibration_of(same, other.chip)
+    other_numbers = None if other is None else numbers_of(same, model, other, watch)
     return PlanInputs(
         resolved=resolved,
         workload=workload,

@@ -337,8 +337,9 @@ def resolve_on(
 
     chip = cluster.chip
     asked = getattr(question, "calibration", "auto")
-    numbers = numbers_of(calibration if asked == "auto" else asked, model, cluster, watch)
-    stack = stack_named(getattr(question, "stack", None), numbers, chip.hbm_bytes)
+    server: str | None = getattr(question, "stack", None)
+    numbers = in_version(numbers_of(calibration if asked == "auto" else asked, model, cluster, watch), server, chip)
+    stack = stack_named(server, numbers, chip.hbm_bytes)
     labels = _labels(getattr(question, "precision", None) or "native")
     routing: str | None = getattr(question, "routing", None)
     return Resolved(
@@ -374,6 +375,17 @@ def numbers_of(given: CalibrationLike, model: AnyModel, cluster: Cluster, watch:
             f"{choice.ratio:.2f} times as much (--calibration)"
         )
     return calibration_of(choice.name, cluster.chip)
+
+
+def in_version(numbers: Calibration, server: str | None, chip: Chip) -> Calibration:
+    """The numbers of the kernels in the version of the server that was named, "vllm=0.14.0", if they are of its
+    stack."""
+    from rackline.catalog import canonical_name, release_numbers
+
+    name, _, version = (server or "").partition("=")
+    if numbers.version or not release_numbers(version) or canonical_name("stacks", name) != numbers.name:
+        return numbers
+    return calibration_of(f"{numbers.name}={version}", chip)
 
 
 def calibration_of(given: CalibrationLike, chip: Chip) -> Calibration:

@@ -252,12 +252,15 @@ def held_out_scores(found: Refit, files: tuple[str, ...], calibration: str = "au
     """
     from rackline.validation import CaseSet, read_cases
     from rackline.validation.run import score_cases
+    from rackline.validation.scoreboard import SERVED
     from rackline.validation.train_refit import refit_training
 
     scores = list(found.board.scores)
-    kinds = {score.groups["kind"] for score in scores} | {"train"}
+    known = {(score.groups["kind"], score.case_id) for score in scores}
     cases = read_cases(files)
-    others = tuple(case for case in cases.cases if case.kind not in kinds)
+    others = tuple(
+        case for case in cases.cases if case.kind not in (*SERVED, "train") and (case.kind, case.case_id) not in known
+    )
     if others:
         unfitted = CaseSet(cases=others, unsupported=(), unknown_keys={})
         scores += score_cases(unfitted, calibration, num_worst=0).scores

@@ -55,6 +55,7 @@ from rackline.catalog.schema import (
 from rackline.catalog.stacks import StackRecord
 from rackline.catalog.training_stacks import TrainingStackRecord
 from rackline.catalog.uses import UseRecord
+from rackline.catalog.versions import apart, release_numbers, version_key
 
 __all__ = [
     "AggregateRecord",
@@ -98,6 +99,7 @@ __all__ = [
     "StackRecord",
     "TrainingStackRecord",
     "UseRecord",
+    "apart",
     "calibration_record",
     "canonical_name",
     "chip_record",
@@ -111,10 +113,12 @@ __all__ = [
     "names",
     "orchestrator_record",
     "price_sheet_record",
+    "release_numbers",
     "resolve_beside",
     "run_record",
     "settable_keys",
     "stack_record",
     "training_stack_record",
     "use_record",
+    "version_key",
 ]

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from rackline.catalog.base import Count, CountOrZero, Evidence, Fraction, NonNegative, Record, SourcedRecord, Text
+from rackline.catalog.versions import release_numbers
 
 KernelClass = Literal[
     "gemm",
@@ -41,7 +42,8 @@ class FitRecord(Record):
         median_error, p90_error: On the shapes that the fit did not see, absolute and relative [fraction].
         family_median_error, family_p90_error: On whole families of shapes that the fit did not see [fraction].
         ideal_median_error: The same for the peaks alone [fraction].
-        stack_version: Version that was measured.
+        stack_version: Version that was measured; the newest of several.
+        oldest_version: Oldest version whose times these numbers describe as well; stack_version if missing.
         note: What a reader must know.
     """
 
@@ -54,6 +56,7 @@ class FitRecord(Record):
     family_p90_error: NonNegative | None = None
     ideal_median_error: NonNegative | None = None
     stack_version: Text | None = None
+    oldest_version: Text | None = None
     note: Text | None = None
 
 
@@ -128,6 +131,7 @@ class CalibrationRecord(SourcedRecord):
         context_block: Cached tokens of a sequence that attention reads are rounded up to a multiple of this [tokens].
         operation: One entry per chip, class and data type.
         collective: One entry per chip, class and group size.
+        older_operation, older_collective: The same of older versions of the stack that take another time.
     """
 
     stack: Text
@@ -140,14 +144,24 @@ class CalibrationRecord(SourcedRecord):
     context_block: Count = 1
     operation: tuple[OperationRecord, ...] = ()
     collective: tuple[CollectiveRecord, ...] = ()
+    older_operation: tuple[OperationRecord, ...] = ()
+    older_collective: tuple[CollectiveRecord, ...] = ()
 
     @model_validator(mode="after")
     def _entries_are_unique(self) -> Self:
-        seen: set[tuple[str, str, str]] = set()
-        keys = [(e.chip, e.operation_class, e.dtype) for e in self.operation]
-        keys += [(e.chip, e.collective_class, f"group_size {e.group_size}") for e in self.collective]
+        seen: set[tuple[str, str, str, str]] = set()
+        keys = [(e.chip, e.operation_class, e.dtype, "") for e in self.operation]
+        keys += [(e.chip, e.collective_class, f"group_size {e.group_size}", "") for e in self.collective]
+        keys += [(e.chip, e.operation_class, e.dtype, e.stack_version or "") for e in self.older_operation]
+        keys += [
+            (e.chip, e.collective_class, f"group_size {e.group_size}", e.stack_version or "")
+            for e in self.older_collective
+        ]
         for key in keys:
             if key in seen:
-                raise ValueError(f"two entries for chip {key[0]}, class {key[1]}, {key[2]}")
+                raise ValueError(f"two entries for chip {', class '.join(key[:2])}, {' '.join(key[2:]).strip()}")
             seen.add(key)
+        for entry in (*self.older_operation, *self.older_collective):
+            if not release_numbers(entry.stack_version or ""):
+                raise ValueError(f"an older entry for chip {entry.chip} needs a stack_version such as 0.5.9")
         return self

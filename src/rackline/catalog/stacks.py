@@ -23,6 +23,7 @@ class StackDefaults(Record):
         max_num_seqs: As of the stack [sequences].
         eager_decode: As of the stack.
         eager_s_per_layer: As of the stack [s].
+        prefill_slowdown: As of the stack [ratio].
         runtime_bytes: As of the stack [bytes].
         graph_bytes: As of the stack [bytes].
         logit_bytes: As of the stack [bytes].
@@ -43,6 +44,7 @@ class StackDefaults(Record):
     max_num_seqs: Count | None = None
     eager_decode: bool | None = None
     eager_s_per_layer: NonNegative | None = None
+    prefill_slowdown: Annotated[float, Field(ge=1.0)] | None = None
     runtime_bytes: NonNegative | None = None
     graph_bytes: NonNegative | None = None
     logit_bytes: NonNegative | None = None
@@ -101,10 +103,14 @@ class StackRecord(SourcedRecord):
             more queues, the router, connections [s].
         pool_burst_share: Share of the other requests' prompts that a request waits for in a closed loop of pools
             [fraction].
+        neighbour_passes: Whether only sequences of neighbouring slots share a pass, as in llama.cpp with a cache for
+            each sequence; the simulator knows it, closed forms do not.
         fallback_rank: Place among the stacks whose kernels were measured, which stand in for one another; none for a
             stack without measured kernels.
         graph_all_reduce: Implementation of the custom all-reduce that the stack captures in CUDA graphs, as the
             tables name it; empty without one.
+        fused_all_reduce: Whether servers are launched with an all-reduce fused into the norm, so that tables of the
+            custom one of older versions do not describe them; the newest version's stands in.
         separate_quantise: Data types of products whose activations the stack quantises in a kernel of its own; the
             other stacks fuse it into the kernel before.
         static_batch_version: Version that drove single batches step by step where a source states none; empty for the
@@ -142,8 +148,10 @@ class StackRecord(SourcedRecord):
     synchrony: Fraction = 0.0
     handover_s: NonNegative = 0.0
     pool_burst_share: Fraction = 0.0
+    neighbour_passes: bool = False
     fallback_rank: Count | None = None
     graph_all_reduce: str = ""
+    fused_all_reduce: bool = False
     separate_quantise: tuple[Text, ...] = ()
     static_batch_version: str = ""
     defaults: tuple[StackDefaults, ...] = ()

@@ -18,6 +18,7 @@ from rackline.catalog import known_stack
 from rackline.fitting.evaluate import Errors, random_half
 from rackline.fitting.fit import Values
 from rackline.fitting.line import robust_fit
+from rackline.fitting.older import Older, OlderFit, older_fits
 from rackline.fitting.tables import Array, Measurements
 from rackline.passes import collectives as c
 from rackline.passes.features import as_array
@@ -60,6 +61,8 @@ class CollectiveFit:
         group_size: ranks [count].
         values: parameters.
         errors: errors on the held-out random half.
+        oldest_version: oldest version of the stack that it describes.
+        older: numbers of versions before that, of a stack's own kernels.
     """
 
     json_keys: ClassVar = ("chip", "stack", "stack_version", "class=op_class", "group_size", "values", "*errors")
@@ -71,6 +74,8 @@ class CollectiveFit:
     group_size: int
     values: Values
     errors: Errors
+    oldest_version: str = ""
+    older: tuple[OlderFit, ...] = ()
 
 
 def wire_bytes(op_class: str, message_bytes: Array, group_size: int | Array, *, in_network: bool = False) -> Array:
@@ -180,6 +185,12 @@ def _fit_alike(
     for place, (table, values) in enumerate(zip(tables, fit_all(everything), strict=True)):
         unseen = np.concatenate(errors[place])
         ideal = np.abs(models[place](_ideal(start)) / table.seconds - 1.0)
+        own = [
+            _older(one, values, links[table.chip], table.chip in in_network)
+            for one in table.older
+            if table.table == CUSTOM and not _is_fused(table.stack) and len(one.seconds) >= _FEWEST
+        ]
+        oldest, older = older_fits(values, table.stack_version, own)
         fits.append(
             CollectiveFit(
                 chip=table.chip,
@@ -197,9 +208,23 @@ def _fit_alike(
                     ideal_median_error=float(np.median(ideal)),
                     ideal_p90_error=float(np.quantile(ideal, 0.9)),
                 ),
+                oldest_version=oldest,
+                older=older,
             )
         )
     return fits
+
+
+def _older(table: Measurements, newest: Values, link: float, in_network: bool) -> Older:
+    """An older version's table."""
+    model = _model(table, link, in_network)
+    target_s = model(newest) * table.seconds / as_array(table.newest_s)
+    return Older(
+        stack_version=table.stack_version,
+        target_s=target_s,
+        predict=model,
+        fit=lambda mask, known: _fit(model, target_s, mask, known, _PULL),
+    )
 
 
 def _ideal(start: Values) -> Values:
@@ -235,6 +260,11 @@ def _fit(
         return np.concatenate([np.log(model(values_of(coded))[mask]) - log_measured, root * (coded - centre)])
 
     return values_of(robust_fit(residuals, centre))
+
+
+def _is_fused(stack: str) -> bool:
+    """Whether servers fuse the all-reduce, so that older tables of the custom one do not describe them."""
+    return (record := known_stack(stack)) is not None and record.fused_all_reduce
 
 
 def _graph_all_reduce(stack: str) -> str:

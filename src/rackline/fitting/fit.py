@@ -40,6 +40,8 @@ class Group:
         work: amounts of the rows.
         measured_s: time of each row [s], shape (rows,).
         families: shape family of each row, shape (rows,).
+        older: the shapes that older versions share with it, the newest of them first.
+        newest_s: of an older version: times of the newest one at the same shapes [s], shape (rows,).
     """
 
     chip: str
@@ -49,6 +51,8 @@ class Group:
     work: Amounts
     measured_s: Array
     families: npt.NDArray[np.int64]
+    older: tuple[Group, ...] = ()
+    newest_s: Array | None = None
 
     @property
     def key(self) -> tuple[str, str, str, str]:

@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from rackline.fitting.amounts import amounts
 from rackline.fitting.evaluate import Errors, evaluate
-from rackline.fitting.fit import FEWEST_ROWS, ClassFit, Group, Values, fit_class
-from rackline.fitting.line import seconds
+from rackline.fitting.fit import FEWEST_ROWS, PULL, ClassFit, Group, Values, fit_class, fit_line
+from rackline.fitting.line import seconds, terms_of
+from rackline.fitting.older import Older, OlderFit, older_fits
 from rackline.fitting.reject import gross_outliers
 from rackline.fitting.tables import Array, Measurements
 from rackline.hardware import Chip
+from rackline.passes.features import as_array
 
 LAUNCH_TYPE = "bf16"  # data type whose launch overhead quantised products share
 
@@ -27,12 +30,16 @@ class KernelFit:
         values: parameters.
         errors: errors on held-out data.
         outlier: why it was not used for parents; empty if it was.
+        oldest_version: oldest version of the stack that it describes.
+        older: numbers of versions before that.
     """
 
     group: Group
     values: Values
     errors: Errors
     outlier: str = ""
+    oldest_version: str = ""
+    older: tuple[OlderFit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,21 +59,27 @@ class ClassResult:
 
 def groups_of(tables: Iterable[Measurements], chips: dict[str, Chip]) -> list[Group]:
     """Groups of the kernel tables that have enough rows to fit."""
-    return [
-        Group(
-            chip=table.chip,
-            generation=chips[table.chip].generation,
-            stack=table.stack,
-            stack_version=table.stack_version,
-            work=amounts(table, chips[table.chip]),
-            measured_s=table.seconds,
-            families=table.families,
-        )
-        for table in tables
-        if len(table.seconds) >= FEWEST_ROWS
-        # products of one shape say nothing of the launch, which those of other data types take over
-        and (table.table != "gemm" or len(np.unique(table.families)) > 1)
-    ]
+    return [_group(table, chips[table.chip]) for table in tables if _is_enough(table)]
+
+
+def _is_enough(table: Measurements) -> bool:
+    """Whether a table has enough rows to fit; products of one shape say nothing of the launch, which those of other
+    data types take over."""
+    return len(table.seconds) >= FEWEST_ROWS and (table.table != "gemm" or len(np.unique(table.families)) > 1)
+
+
+def _group(table: Measurements, chip: Chip) -> Group:
+    return Group(
+        chip=table.chip,
+        generation=chip.generation,
+        stack=table.stack,
+        stack_version=table.stack_version,
+        work=amounts(table, chip),
+        measured_s=table.seconds,
+        families=table.families,
+        older=tuple(_group(older, chip) for older in table.older if _is_enough(older)),
+        newest_s=table.newest_s,
+    )
 
 
 def fit_types(groups: Sequence[Group], outliers: frozenset[tuple[str, str, str, str]]) -> dict[str, ClassFit]:
@@ -95,16 +108,37 @@ def calibrate_class(groups: Sequence[Group]) -> ClassResult:
         return lambda group: seconds(fits[group.work.dtype].by_group[group.chip, group.stack], group.work)
 
     errors = evaluate(groups, predictor)
-    return ClassResult(
-        op_class=groups[0].work.op_class,
-        fits=tuple(
+    fits: list[KernelFit] = []
+    for group, error in zip(groups, errors, strict=True):
+        values = final[group.work.dtype].by_group[group.chip, group.stack]
+        oldest, older = older_fits(values, group.stack_version, [_older(one, values) for one in group.older])
+        fits.append(
             KernelFit(
                 group=group,
-                values=final[group.work.dtype].by_group[group.chip, group.stack],
+                values=values,
                 errors=error,
                 outlier=reasons.get(group.key, ""),
+                oldest_version=oldest,
+                older=older,
             )
-            for group, error in zip(groups, errors, strict=True)
-        ),
-        parents=final,
+        )
+    return ClassResult(op_class=groups[0].work.op_class, fits=tuple(fits), parents=final)
+
+
+def _older(group: Group, newest: Values) -> Older:
+    """An older version's table; what only the benchmark has is as in the newest numbers, and so is the launch of
+    quantised products."""
+    terms = terms_of(group.work.op_class, group.quantised)
+    kept = ("cached", "quantise_s", *(("overhead_s",) if group.quantised else ()))
+    fixed = {name: newest[name] for name in kept if name in newest}
+    target_s = seconds(newest, group.work) * group.measured_s / as_array(group.newest_s)
+
+    def fit(rows: npt.NDArray[np.bool_], known: Values) -> Values:
+        return fit_line(terms, group.work.take(rows), target_s[rows], known, PULL[group.work.op_class], fixed)
+
+    return Older(
+        stack_version=group.stack_version,
+        target_s=target_s,
+        predict=lambda values: seconds(values, group.work),
+        fit=fit,
     )

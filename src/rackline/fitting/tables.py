@@ -1,6 +1,6 @@
 """Tables of measured operations: read by their columns, checked, reduced to one row per shape.
 
-A table is a CSV file whose header decides what it measures (`TABLES`). Rows of older versions of a stack are left out
+A table is a CSV file whose header decides what it measures (`TABLES`). Rows of older versions of a stack are kept apart
 and counted; of several kernels with one key the fastest is kept, since that is the one a stack picks.
 """
 
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import csv
 import math
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from rackline.catalog import version_key
 from rackline.errors import InputError, nearest_names
 from rackline.files import read_lines
 from rackline.fitting.rocm_tables import is_rocm, rocm_header, rocm_row
@@ -92,7 +92,7 @@ _IGNORED = ("deepep_low_latency",)  # known table, nothing of it is fitted here
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
-    """Rows of one chip, stack and label set of one table, the latest version only.
+    """Rows of one chip, stack, version and label set of one table.
 
     Args:
         table: name of the format.
@@ -102,7 +102,9 @@ class Measurements:
         words: text columns by name, one per row.
         seconds: time of one call [s], shape (rows,).
         families: family of each row, shape (rows,).
-        older_rows: rows of older versions that were left out [count].
+        older: the shapes that older versions share with this one, the newest of them first.
+        newest_s: of an older version: times of the newest one at the same shapes [s], shape (rows,).
+        older_rows: rows of older versions [count].
         slower_rows: rows of slower kernels with the same key [count].
     """
 
@@ -115,6 +117,8 @@ class Measurements:
     words: dict[str, tuple[str, ...]]
     seconds: Array
     families: npt.NDArray[np.int64]
+    older: tuple[Measurements, ...] = ()
+    newest_s: Array | None = None
     older_rows: int = 0
     slower_rows: int = 0
 
@@ -246,26 +250,39 @@ def _positive(name: str, text: str, where: str) -> float:
     return value
 
 
-def version_key(version: str) -> tuple[tuple[int, int, str], ...]:
-    """Sort key of a version: numbers by value, a release candidate before its release.
-
-    >>> sorted(["1.3.0rc20", "1.3.0", "1.3.0rc3", "0.24.0"], key=version_key)
-    ['0.24.0', '1.3.0rc3', '1.3.0rc20', '1.3.0']
-    """
-    parts = re.findall(r"\d+|[a-z]+", version.lower())
-    key = [(1, int(part), "") if part.isdigit() else (2 if part == "post" else -1, 0, part) for part in parts]
-    return (*key, (0, 0, ""))
-
-
 def _group(form: TableFormat, group: tuple[str, ...], rows: list[_Row], latest: str) -> Measurements | None:
-    """Rows of the latest version of the stack in this table, one a key; None if there are none."""
-    kept = [row for row in rows if row.version == latest]
-    if not kept:
+    """Rows of the latest version of the stack in this table, with the older ones beside; None if there are none."""
+    versions: dict[str, list[_Row]] = {}
+    for row in rows:
+        versions.setdefault(row.version, []).append(row)
+    kept = versions.pop(latest, None)
+    if kept is None:
         return None
-    fastest: dict[tuple[tuple[float, ...], tuple[str, ...]], float] = {}
-    for row in kept:
+    newest = _fastest(kept)
+    older: list[Measurements] = []
+    for version in sorted(versions, key=version_key, reverse=True):
+        shared = [row for row in versions[version] if (row.sizes, row.words) in newest]
+        if shared:
+            times = np.array([newest[key] for key in sorted(_fastest(shared))])
+            older.append(replace(_of_version(form, group, shared), newest_s=times))
+    return replace(_of_version(form, group, kept), older=tuple(older), older_rows=len(rows) - len(kept))
+
+
+_Shape = tuple[tuple[float, ...], tuple[str, ...]]
+
+
+def _fastest(rows: Sequence[_Row]) -> dict[_Shape, float]:
+    """Time of the fastest kernel of each shape [s]."""
+    found: dict[_Shape, float] = {}
+    for row in rows:
         key = (row.sizes, row.words)
-        fastest[key] = min(row.seconds, fastest.get(key, math.inf))
+        found[key] = min(row.seconds, found.get(key, math.inf))
+    return found
+
+
+def _of_version(form: TableFormat, group: tuple[str, ...], rows: list[_Row]) -> Measurements:
+    """Rows of one version, one a shape."""
+    fastest = _fastest(rows)
     keys = sorted(fastest)
     columns = {name: np.array([sizes[i] for sizes, _ in keys]) for i, name in enumerate(form.sizes)}
     places = [form.sizes.index(name) for name in form.family]
@@ -275,12 +292,11 @@ def _group(form: TableFormat, group: tuple[str, ...], rows: list[_Row], latest: 
         table=form.name,
         chip=group[0],
         stack=group[1],
-        stack_version=latest,
+        stack_version=rows[0].version,
         labels=group[2:],
         columns=columns,
         words={name: tuple(words[i] for _, words in keys) for i, name in enumerate(form.words)},
         seconds=np.array([fastest[key] for key in keys]),
         families=np.array(families, dtype=np.int64),
-        older_rows=len(rows) - len(kept),
-        slower_rows=len(kept) - len(keys),
+        slower_rows=len(rows) - len(keys),
     )

@@ -15,14 +15,15 @@ from rackline.fitting.collectives import CUSTOM, ONE_SHOT, TWO_SHOT, CollectiveF
 from rackline.fitting.evaluate import Errors
 from rackline.fitting.fit import Values
 from rackline.fitting.kernels import KernelFit
+from rackline.fitting.older import OlderFit
 from rackline.fitting.reject import host_bound_chips
 from rackline.fitting.rocm_tables import VERSION as ROCM
 from rackline.fitting.run import CalibrationResult
 
 GENERIC = "generic"
 _SOURCE = (
-    "kernel and collective times published with aiconfigurator (github.com/ai-dynamo/aiconfigurator), latest version "
-    "of each stack; the numbers here are fits to them, message sizes as nccl-tests prints them"
+    "kernel and collective times published with aiconfigurator (github.com/ai-dynamo/aiconfigurator); the numbers here "
+    "are fits to them, message sizes as nccl-tests prints them"
 )
 _URL = "https://github.com/ai-dynamo/aiconfigurator"
 _ACCESSED = "2026-11-21"
@@ -67,6 +68,18 @@ def stack_file(result: CalibrationResult, stack: str) -> str:
         evidence="measured",
         operations=[_kernel_entry(fit) for fit in kernels if fit.group.key not in result.rejected],
         collectives=[entry for fit in custom for entry in _collective_entries(fit)],
+        older_operations=[
+            _entry(fit.group.chip, fit.group.work.op_class, fit.group.work.dtype, one.values, _of_older(one))
+            for fit in kernels
+            if fit.group.key not in result.rejected
+            for one in fit.older
+        ],
+        older_collectives=[
+            {"chip": fit.chip, "class": name, "group_size": fit.group_size, **values, **_of_older(one)}
+            for fit in custom
+            for one in fit.older
+            for name, values in _parts(fit.op_class, one.values).items()
+        ],
         rejected=[
             f"{fit.group.chip} {fit.group.work.op_class} {fit.group.work.dtype}: {result.rejected[fit.group.key]}"
             for fit in kernels
@@ -160,7 +173,11 @@ def write_files(contents: Mapping[Path, str]) -> None:
 
 
 def _kernel_entry(fit: KernelFit, note: str = "") -> Entry:
-    more: Entry = {**_statistics(fit.errors), "stack_version": fit.group.stack_version, "evidence": "measured"}
+    more: Entry = {
+        **_statistics(fit.errors),
+        **_versions(fit.group.stack_version, fit.oldest_version),
+        "evidence": "measured",
+    }
     if note:
         more["note"] = note
     return _entry(fit.group.chip, fit.group.work.op_class, fit.group.work.dtype, fit.values, more)
@@ -183,15 +200,37 @@ def _statistics(errors: Errors) -> Entry:
 
 
 def _collective_entries(fit: CollectiveFit) -> list[Entry]:
-    more: Entry = {**_statistics(fit.errors), "stack_version": fit.stack_version, "evidence": "measured"}
-    parts = {fit.op_class: fit.values}
-    if fit.op_class == CUSTOM:
-        one = {"overhead_s": fit.values["overhead_s"], "eta_link": fit.values["eta_link"]}
-        parts = {ONE_SHOT: one, TWO_SHOT: two_shot_values(fit.values)}
+    more: Entry = {
+        **_statistics(fit.errors),
+        **_versions(fit.stack_version, fit.oldest_version),
+        "evidence": "measured",
+    }
     return [
         {"chip": fit.chip, "class": name, "group_size": fit.group_size, **values, **more}
-        for name, values in parts.items()
+        for name, values in _parts(fit.op_class, fit.values).items()
     ]
+
+
+def _parts(op_class: str, values: Values) -> dict[str, Values]:
+    """Numbers of each kernel of a collective."""
+    if op_class != CUSTOM:
+        return {op_class: values}
+    one = {"overhead_s": values["overhead_s"], "eta_link": values["eta_link"]}
+    return {ONE_SHOT: one, TWO_SHOT: two_shot_values(values)}
+
+
+def _versions(newest: str, oldest: str) -> Entry:
+    """Versions that an entry describes."""
+    return {"stack_version": newest, **({"oldest_version": oldest} if oldest and oldest != newest else {})}
+
+
+def _of_older(fit: OlderFit) -> Entry:
+    return {
+        "rows": fit.rows,
+        "median_error": fit.median_error,
+        **_versions(fit.stack_version, fit.oldest_version),
+        "evidence": "measured",
+    }
 
 
 def _collective_parents(fits: Iterable[CollectiveFit]) -> list[Entry]:
@@ -223,6 +262,8 @@ def _file(
     operations: list[Entry],
     collectives: list[Entry],
     rejected: list[str],
+    older_operations: list[Entry] | None = None,
+    older_collectives: list[Entry] | None = None,
     assumed: int = 0,
     citation: str = _SOURCE,
 ) -> str:
@@ -250,6 +291,8 @@ def _file(
         "separate_quantise": _separate_quantise(stack),
         "operation": operations,
         "collective": collectives,
+        "older_operation": older_operations or [],
+        "older_collective": older_collectives or [],
         "sources": sources,
     }
     return toml_text({key: rounded(value) for key, value in data.items() if value or key in _ALWAYS}, comments)

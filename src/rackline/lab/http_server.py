@@ -1,8 +1,8 @@
 """The small transformer behind HTTP: an OpenAI-compatible server with streaming, for `observe` and `calibrate`.
 
-One thread runs the engine: a pass computes the prompts that wait and find a slot, then one token of every slot that
-decodes. Each connection has a thread of its own that sends the tokens of its answer as they come. Tokens are ids; their
-text is the id in words. Only loopback addresses are listened on.
+One thread runs the passes of `server`, first come, first served. Each connection has a thread of its own that sends the
+tokens of its answer as they come. Tokens are ids; their text is the id in words. Only loopback addresses are listened
+on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from rackline.lab.server import CAPACITY, PROMPT, SHAPE, SLOTS, Engine
+from rackline.lab.measurement.jax_engine import SERVED_LIMITS, served_engine
+from rackline.lab.measurement.jax_engine import SERVED_SHAPE as SHAPE
+from rackline.lab.server import Passes, SlotEngine
+from rackline.simulation import policy
 
 NAME = "rackline-lab"
 CONFIG: dict[str, Any] = {
@@ -31,12 +34,13 @@ CONFIG: dict[str, Any] = {
     "head_dim": SHAPE.head_dim,
     "intermediate_size": SHAPE.d_ff,
     "vocab_size": SHAPE.vocab_size,
-    "max_position_embeddings": CAPACITY,
+    "max_position_embeddings": SERVED_LIMITS.context_len + 1,
     "hidden_act": "silu",
     "tie_word_embeddings": False,
     "torch_dtype": "float32",
 }
 """The model as a config.json describes it."""
+PROMPT, CAPACITY = SERVED_LIMITS.prompt_tokens, SERVED_LIMITS.context_len + 1
 _END = -1
 
 
@@ -57,49 +61,45 @@ class Asked:
     tokens: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue[int])
     gone: bool = False
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has all its tokens, or nobody reads them."""
+        return self.left <= 0 or self.gone
+
 
 class EngineThread(threading.Thread):
     """Runs passes of an engine as long as there are requests, and waits where there are none."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SlotEngine) -> None:
         super().__init__(name="engine", daemon=True)
-        self.engine = engine
-        self.waiting: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
-        self.slots: dict[int, Asked] = {}
+        self.arrived: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
+        self._passes: Passes[Asked] = Passes(engine=engine, policy=policy("fcfs"))
+        engine.ready([PROMPT])
 
     def run(self) -> None:
         """Passes until `stop`."""
-        while True:
-            decoding, entered = list(self.slots), list[int]()
-            if decoding:
-                self.engine.step()  # before new prompts take their slots, whose first token it would skip
-            while len(self.slots) < SLOTS:
-                try:
-                    asked = self.waiting.get(block=not self.slots)
-                except queue.Empty:
-                    break
-                if asked is None:
-                    self._end()
-                    return
-                slot = next(number for number in range(SLOTS) if number not in self.slots)
-                self.slots[slot] = asked
-                self.engine.enter(slot, asked.prompt)
-                entered.append(slot)
-            for slot in (*decoding, *entered):
-                asked = self.slots[slot]
-                asked.tokens.put(int(self.engine.tokens[slot]))
-                asked.left -= 1
-                if not asked.left or asked.gone:
+        while self._take():
+            for asked, token in self._passes.run_pass()[1]:
+                asked.tokens.put(token)
+                if asked.is_over:
                     asked.tokens.put(_END)
-                    del self.slots[slot]
-
-    def _end(self) -> None:
-        for asked in self.slots.values():
+        for asked in (*self._passes.running, *self._passes.waiting):
             asked.tokens.put(_END)
+
+    def _take(self) -> bool:
+        """Take what has arrived, at least one request where there is nothing to compute; False at the end."""
+        while True:
+            try:
+                asked = self.arrived.get(block=self._passes.is_idle)
+            except queue.Empty:
+                return True
+            if asked is None:
+                return False
+            self._passes.waiting.append(asked)
 
     def stop(self) -> None:
         """End the thread; answers under way are cut."""
-        self.waiting.put(None)
+        self.arrived.put(None)
 
 
 class Server(ThreadingHTTPServer):
@@ -110,7 +110,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, port: int = 0, seed: int = 0) -> None:
         super().__init__(("127.0.0.1", port), Handler)
-        self.engine = EngineThread(Engine.of(seed))
+        self.engine = EngineThread(served_engine(seed))
         self.engine.start()
 
     @property
@@ -147,7 +147,7 @@ class Handler(BaseHTTPRequestHandler):
         except (ValueError, KeyError, TypeError) as error:
             self._json(400, {"error": {"message": str(error)}})
             return
-        cast("Server", self.server).engine.waiting.put(asked)
+        cast("Server", self.server).engine.arrived.put(asked)
         try:
             if body.get("stream"):
                 self._stream(asked, body, chat=chat)

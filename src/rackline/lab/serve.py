@@ -1,9 +1,9 @@
 """Continuous batching: a real server of a small transformer against the simulator (lecture C26 to C31).
 
-The same requests are served in real time and simulated, under the same policies. The simulator knows two times of the
-machine, measured before: of a decode step and of a prompt. Under batch trains passes start at fixed intervals T: a
-request waits between 0 and T for the next train, T / 2 on average, and with a ride of T takes 1.5 T on average and
-2 T at worst.
+The same requests are served in real time and simulated, under the same policies. The simulator knows times of the
+machine, measured before: of a decode step by its sequences, and of a prompt. Under batch trains passes start at fixed
+intervals T: a request waits between 0 and T for the next train, T / 2 on average, and with a ride of T takes 1.5 T on
+average and 2 T at worst.
 """
 
 from __future__ import annotations
@@ -13,24 +13,31 @@ from dataclasses import replace
 import numpy as np
 
 from rackline.lab.experiment import Curve, Experiment, Reading, Setup
-from rackline.lab.server import PROMPT, SLOTS, Engine, SlotClock, measured_clock, serve, simulated_pool
+from rackline.lab.measurement.jax_engine import SERVED_LIMITS, SERVED_SCHEDULER, JaxEngine, served_engine
+from rackline.lab.server import SlotClock, measured_clock, serve, simulated_pool
 from rackline.serving.blackboard import train_latency
-from rackline.simulation import Requests, poisson, policy, simulate
+from rackline.simulation import Policy, Pool, Requests, poisson, policy, simulate
 
 POLICIES = ("fcfs", "prefill-first", "decode-first")
 OUTPUT, LOAD = 24, 0.5
+PROMPT, SLOTS = SERVED_SCHEDULER.prompt_tokens, SERVED_SCHEDULER.max_num_seqs
 
 
 def saturation_per_s(clock: SlotClock) -> float:
     """Requests a second that full slots carry: a prompt, and a share of the steps [requests/s]."""
-    return 1.0 / (clock.prompt_s + (OUTPUT - 1) * clock.step_s / SLOTS)
+    return 1.0 / (clock.prompt_s + (OUTPUT - 1) * clock.step_s[-1] / SLOTS)
+
+
+def simulated(clock: SlotClock, chosen: Policy) -> Pool:
+    """The served engine for the simulator."""
+    return simulated_pool(clock, chosen, SERVED_SCHEDULER, SERVED_LIMITS.context_len + 1)
 
 
 def run(setup: Setup) -> Experiment:
     """Time to first token, time of a request and throughput by policy, and the latency of batch trains."""
     setup.progress("measuring a step and a prompt")
-    engine = Engine.of(setup.seed)
-    clock = measured_clock(engine, 30 if setup.quick else 200)
+    engine = served_engine(setup.seed)
+    clock = measured_clock(engine, 15 if setup.quick else 100)
     random = np.random.default_rng(setup.seed)
     number = 60 if setup.quick else 300
     rate = LOAD * saturation_per_s(clock)
@@ -46,7 +53,7 @@ def run(setup: Setup) -> Experiment:
         setup.progress(f"policy {name}, {number} requests at {rate:.0f}/s")
         chosen = policy(name)
         found = serve(engine, requests, chosen)
-        expected = simulate(requests, simulated_pool(clock, chosen))
+        expected = simulate(requests, simulated(clock, chosen))
         for quantity, unit, predicted, measured in (
             ("mean time to first token", "s", float(expected.ttft_s.mean()), float(found.ttft_s.mean())),
             ("mean time of a request", "s", float(expected.e2e_s.mean()), float(found.e2e_s.mean())),
@@ -61,7 +68,7 @@ def run(setup: Setup) -> Experiment:
                     tolerance=0.15,
                     check="equal",
                     statistical=True,
-                    source="the simulator with two measured times",
+                    source="the simulator with measured times of passes",
                 )
             )
         shares[name] = (sorted(expected.e2e_s.tolist()), sorted(found.e2e_s.tolist()))
@@ -85,7 +92,7 @@ def run(setup: Setup) -> Experiment:
     )
 
 
-def _trains(engine: Engine, clock: SlotClock, setup: Setup) -> list[Reading]:
+def _trains(engine: JaxEngine, clock: SlotClock, setup: Setup) -> list[Reading]:
     """Waiting for a departure, of requests with one token each, half as many as there are places."""
     interval_s = 1.5 * SLOTS * clock.prompt_s  # a full train is back before the next departs
     number = 60 if setup.quick else 300

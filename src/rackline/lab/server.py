@@ -1,86 +1,137 @@
-"""A continuous-batching server of the small transformer, in real time, under the policies of the simulator.
+"""Continuous batching in real time, under the policies of the simulator, over an engine with slots.
 
-Its engine has a fixed number of slots. A pass computes the prompts that the policy lets in, one call each, and then one
-token of every slot that decodes; answers are seen when the pass ends. The scheduler asks the same `Policy` as the
-simulator does.
+A pass computes one token of every sequence that decodes and the prompts that the policy lets in, one call each; answers
+are seen when the pass ends. `serve` runs a list of requests, each at its time; `http_server` puts those that come over
+HTTP through the same passes.
 """
-
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from typing import Generic, Protocol, TypeVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from rackline.lab.transformer import Cache, Params, Shape, decode_step, empty_cache, init, prefill
+from rackline.lab.measurement.engine import Scheduler
+from rackline.lab.measurement.workers.worker import Clock
+from rackline.lab.transformer import Shape
 from rackline.passes.features import Array
 from rackline.simulation import Policy, Pool, RankSpec, Requests
 from rackline.simulation.clock import Chunk, Line
 
-SHAPE = Shape(num_layers=4, d_model=256, num_q_heads=8, num_kv_heads=2, head_dim=32, d_ff=1024, vocab_size=512)
-SLOTS, PROMPT, CAPACITY = 8, 64, 128
+Ids = NDArray[np.int32]
+
+
+class SlotEngine(Protocol):
+    """An engine whose sequences take its first slots, in an order that `leave` changes."""
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def scheduler(self) -> Scheduler: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def newest(self) -> Ids:
+        """Last token of the sequence in each slot, (slots,)."""
+        ...
+
+    def ready(self, prompt_sizes: Sequence[int]) -> None:
+        """Empty the slots, and do what only first passes with such prompts do, such as compiling."""
+        ...
+
+    def enter(self, prompt: Ids) -> None:
+        """Compute a prompt into the next slot; its first token is there afterwards."""
+        ...
+
+    def step(self) -> None:
+        """One more token of every sequence."""
+        ...
+
+    def leave(self, place: int) -> None:
+        """Give a slot back: the last sequence moves there."""
+        ...
+
+
+class Job(Protocol):
+    """A request as the passes see it: `left` are the tokens that it is still to get."""
+
+    left: int
+
+    @property
+    def prompt(self) -> Ids: ...
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its slot is free again."""
+        ...
+
+
+J = TypeVar("J", bound=Job)
 
 
 @dataclass(slots=True, kw_only=True)
-class Engine:
-    """The transformer with its slots.
+class Passes(Generic[J]):
+    """The requests of an engine, pass by pass.
 
     Args:
-        params: weights.
-        cache: of all slots.
-        tokens, lengths: newest token of each slot and what it has cached, (slots,).
+        engine: that computes; its scheduler says how many sequences and tokens a pass has at most.
+        policy: which passes carry prompts; prompts are never cut, and wait in the order of arrival.
+        waiting: requests without a slot.
+        running: requests by slot.
     """
 
-    params: Params
-    cache: Cache
-    tokens: NDArray[np.int32] = field(default_factory=lambda: np.zeros(SLOTS, dtype=np.int32))
-    lengths: NDArray[np.int32] = field(default_factory=lambda: np.zeros(SLOTS, dtype=np.int32))
-    _prefill: Any = None
-    _decode: Any = None
+    engine: SlotEngine
+    policy: Policy
+    waiting: deque[J] = field(default_factory=deque[J])
+    running: list[J] = field(default_factory=list[J])
 
-    @classmethod
-    def of(cls, seed: int) -> Engine:
-        """An engine with random weights, compiled."""
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to compute."""
+        return not self.waiting and not self.running
 
-        def enter(params: Params, cache: Cache, text: jax.Array, length: jax.Array, slot: jax.Array) -> Any:
-            last, (keys, values) = prefill(params, text, length, SHAPE)
-            start = (0, slot, 0, 0, 0)
-            placed = tuple(
-                jax.lax.dynamic_update_slice(whole, one[:, None], start)
-                for whole, one in zip(cache, (keys, values), strict=True)
-            )
-            return jnp.argmax(last), placed
+    def run_pass(self) -> tuple[list[J], list[tuple[J, int]]]:
+        """One pass: the requests whose prompts it computed, and every new token with its request."""
+        entering = self._entering()
+        before = len(self.running)
+        steps = before > 0 and (self.policy.passes == "mixed" or not entering)
+        if steps:
+            self.engine.step()  # before the prompts: a step that is padded writes to slots behind its sequences
+        for job in entering:
+            self.engine.enter(job.prompt)
+        self.running += entering
+        first = 0 if steps else before
+        found = [(job, int(self.engine.newest[first + at])) for at, job in enumerate(self.running[first:])]
+        for job, _ in found:
+            job.left -= 1
+        for place in reversed(range(len(self.running))):
+            if self.running[place].is_over:
+                self.engine.leave(place)
+                last = self.running.pop()
+                if place < len(self.running):
+                    self.running[place] = last
+        return entering, found
 
-        def step(params: Params, cache: Cache, tokens: jax.Array, lengths: jax.Array) -> Any:
-            found, cache = decode_step(params, cache, tokens, lengths, SHAPE)
-            return jnp.argmax(found, axis=-1), cache
-
-        engine = cls(params=init(jax.random.key(seed), SHAPE), cache=empty_cache(SHAPE, SLOTS, CAPACITY))
-        engine._prefill, engine._decode = jax.jit(enter, donate_argnums=1), jax.jit(step, donate_argnums=1)
-        engine.enter(0, np.zeros(PROMPT, dtype=np.int32))
-        engine.step()
-        return engine
-
-    def enter(self, slot: int, prompt: NDArray[np.int32]) -> None:
-        """Compute a prompt into a slot; its first token is there afterwards."""
-        text = np.zeros(PROMPT, dtype=np.int32)
-        text[: prompt.size] = prompt
-        token, self.cache = self._prefill(self.params, self.cache, text, prompt.size, slot)
-        self.tokens[slot], self.lengths[slot] = int(token), prompt.size
-
-    def step(self) -> None:
-        """One more token of every slot; slots that are not in use compute what nobody reads."""
-        found, self.cache = self._decode(self.params, self.cache, self.tokens, self.lengths)
-        self.tokens = np.array(found, dtype=np.int32)
-        self.lengths = np.minimum(self.lengths + 1, CAPACITY - 1)
+    def _entering(self) -> list[J]:
+        """Requests that the policy lets in now."""
+        if self.policy.passes == "batch" and self.running:
+            return []
+        limits, found = self.engine.scheduler, list[J]()
+        tokens = len(self.running) if self.policy.passes == "mixed" else 0
+        while self.waiting and len(self.running) + len(found) < limits.max_num_seqs:
+            tokens += self.waiting[0].prompt.size
+            if found and tokens > limits.max_batched_tokens:
+                break
+            found.append(self.waiting.popleft())
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,54 +151,60 @@ class Served:
     makespan_s: float
 
 
-def serve(engine: Engine, requests: Requests, policy: Policy) -> Served:
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Listed:
+    """A request of a list, by its number."""
+
+    number: int
+    prompt: Ids
+    left: int
+
+    @property
+    def is_over(self) -> bool:
+        return self.left <= 0
+
+
+def serve(engine: SlotEngine, requests: Requests, policy: Policy) -> Served:
     """Serve all requests in real time.
 
     Args:
-        requests: prompts of at most PROMPT tokens, prompt and answer of at most CAPACITY.
-        policy: order, and which passes carry prompts; prompts are never cut.
+        engine: with room for them; all that it may have to compile is compiled before the first arrives.
+        requests: each arrives at its time.
+        policy: which passes carry prompts, and at which times passes start.
     """
     random = np.random.default_rng(0)
-    prompts = [random.integers(0, SHAPE.vocab_size, int(n)).astype(np.int32) for n in requests.input_len]
-    count = len(requests)
-    start_s, first_s, last_s = (np.full(count, np.nan) for _ in range(3))
-    arrival = requests.arrival_s.tolist()
-    left = [int(n) for n in requests.output_len]
-    waiting: list[int] = []
-    slots: dict[int, int] = {}  # slot -> request
+    jobs = [
+        _Listed(number=number, prompt=random.integers(0, engine.shape.vocab_size, size).astype(np.int32), left=left)
+        for number, (size, left) in enumerate(
+            zip(requests.input_len.tolist(), requests.output_len.tolist(), strict=True)
+        )
+    ]
+    engine.ready(sorted({job.prompt.size for job in jobs}))
+    passes: Passes[_Listed] = Passes(engine=engine, policy=policy)
+    arrival, clock = requests.arrival_s.tolist(), engine.clock
+    start_s, first_s, last_s = (np.full(len(jobs), np.nan) for _ in range(3))
     came = done = 0
-    began = time.perf_counter()
-    while done < count:
-        now = time.perf_counter() - began
+    began = clock.now()
+    while done < len(jobs):
+        now = clock.now() - began
         if policy.interval_s:
-            departure = np.ceil(now / policy.interval_s) * policy.interval_s
-            _wait_until(began + departure)
-            now = time.perf_counter() - began
-        while came < count and arrival[came] <= now:
-            waiting.append(came)
+            clock.wait_until(began + np.ceil(now / policy.interval_s) * policy.interval_s)
+            now = clock.now() - began
+        while came < len(jobs) and arrival[came] <= now:
+            passes.waiting.append(jobs[came])
             came += 1
-        if not waiting and not slots:
+        if passes.is_idle:
             if not policy.interval_s:
-                _wait_until(began + arrival[came])
+                clock.wait_until(began + arrival[came])
             continue
-        decoding = list(slots)
-        entered = _admitted(waiting, slots, policy)
-        for slot in entered:
-            request = slots[slot]
-            start_s[request] = now
-            engine.enter(slot, prompts[request])
-        with_decode = decoding and (policy.passes == "mixed" or not entered)
-        if with_decode:
-            engine.step()
-        now = time.perf_counter() - began
-        for slot in (*entered, *(decoding if with_decode else ())):
-            request = slots[slot]
-            left[request] -= 1
-            if np.isnan(first_s[request]):
-                first_s[request] = now
-            if not left[request]:
-                last_s[request] = now
-                del slots[slot]
+        entered, found = passes.run_pass()
+        start_s[[job.number for job in entered]] = now
+        now = clock.now() - began
+        for job, _ in found:
+            if np.isnan(first_s[job.number]):
+                first_s[job.number] = now
+            if job.is_over:
+                last_s[job.number] = now
                 done += 1
     arrived = np.array(arrival)
     return Served(
@@ -155,46 +212,27 @@ def serve(engine: Engine, requests: Requests, policy: Policy) -> Served:
     )
 
 
-def _admitted(waiting: list[int], slots: dict[int, int], policy: Policy) -> list[int]:
-    """Put waiting requests into free slots as the policy allows; which slots."""
-    if policy.passes == "batch" and slots:
-        return []
-    found: list[int] = []
-    for slot in range(SLOTS):
-        if waiting and slot not in slots:
-            slots[slot] = waiting.pop(0)
-            found.append(slot)
-    return found
-
-
-def _wait_until(moment: float) -> None:
-    """Sleep most of the time, and watch the clock for the rest."""
-    while (left := moment - time.perf_counter()) > 0.0:
-        if left > 0.002:
-            time.sleep(left - 0.001)
-
-
 @dataclass(slots=True, kw_only=True)
 class SlotClock:
-    """The simulator's clock of this engine: a step of all slots, and a call for each prompt.
+    """The simulator's clock of an engine with slots: a step by its sequences, and a call for each prompt.
 
     Args:
-        step_s: of a decode step, full slots or empty [s].
-        prompt_s: of a prompt of any length [s].
+        step_s: of a decode step with 1, 2, ... sequences [s].
+        prompt_s: of a prompt, all of one size [s].
     """
 
-    step_s: float
+    step_s: tuple[float, ...]
     prompt_s: float
     verified: int = 1
     tokens_per_step: float = 1.0
 
     def line(self, sequences: int, group_tokens: float) -> Line | None:
-        """Always the same step."""
-        return Line(self.step_s, 0.0, 0.0, 0.0, 0.0)
+        """The same step at all contexts."""
+        return Line(self.step_s[sequences - 1], 0.0, 0.0, 0.0, 0.0)
 
     def steps(self, contexts: Array, advance: Array, group_tokens: float) -> Array:
-        """Always the same step."""
-        return np.full(np.shape(advance), self.step_s)
+        """The same step at all contexts."""
+        return np.full(np.shape(advance), self.step_s[len(contexts) - 1])
 
     def prompts(
         self,
@@ -205,30 +243,44 @@ class SlotClock:
         group_tokens: float,
         alone_s: float,
     ) -> float:
-        """The prompts one after the other, then the step."""
-        return len(chunks) * self.prompt_s + (self.step_s if sequences else 0.0)
+        """The step, and the prompts one after the other."""
+        return len(chunks) * self.prompt_s + (self.step_s[sequences - 1] if sequences else 0.0)
 
 
-def measured_clock(engine: Engine, repeats: int) -> SlotClock:
-    """Median time of a decode step and of a prompt on this machine, in turns as a server runs them."""
-    steps: list[float] = []
+def measured_clock(engine: SlotEngine, repeats: int) -> SlotClock:
+    """Median times of decode steps and of a prompt on this machine, in turns as a server runs them."""
+    settings = engine.scheduler
+    prompt = np.zeros(settings.prompt_tokens, dtype=np.int32)
+    engine.ready([prompt.size])
+    steps: list[list[float]] = [[] for _ in range(settings.max_num_seqs)]
     prompts: list[float] = []
-    prompt = np.zeros(PROMPT, dtype=np.int32)
-    for number in range(repeats):
-        for times, call in ((steps, engine.step), (prompts, partial(engine.enter, number % SLOTS, prompt))):
+    for _ in range(repeats):
+        for times in steps:
             began = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - began)
-    return SlotClock(step_s=float(np.median(steps)), prompt_s=float(np.median(prompts)))
+            engine.enter(prompt)
+            entered = time.perf_counter()
+            engine.step()
+            times.append(time.perf_counter() - entered)
+            prompts.append(entered - began)
+        for place in reversed(range(len(steps))):
+            engine.leave(place)
+    return SlotClock(step_s=tuple(float(np.median(times)) for times in steps), prompt_s=float(np.median(prompts)))
 
 
-def simulated_pool(clock: SlotClock, policy: Policy) -> Pool:
-    """The same server for the simulator."""
+def simulated_pool(clock: SlotClock, policy: Policy, scheduler: Scheduler, context_len: int) -> Pool:
+    """The same server for the simulator.
+
+    Args:
+        clock: of its engine.
+        policy: of its passes.
+        scheduler: largest passes.
+        context_len: of one sequence at most [tokens].
+    """
     spec = RankSpec(
-        pool_tokens=SLOTS * CAPACITY,
+        pool_tokens=scheduler.max_num_seqs * context_len,
         block_size=1,
-        max_num_seqs=SLOTS,
-        max_batched_tokens=SLOTS * (PROMPT + 1),
+        max_num_seqs=scheduler.max_num_seqs,
+        max_batched_tokens=scheduler.max_batched_tokens,
         reserve="final",
     )
     return Pool(clock=clock, spec=spec, policy=policy)

@@ -148,12 +148,6 @@ Cache = tuple[jax.Array, jax.Array]
 """Keys and values, each (layers, sequences, capacity, kv heads, head_dim)."""
 
 
-def empty_cache(shape: Shape, sequences: int, capacity: int) -> Cache:
-    """A cache with room for some sequences of some tokens."""
-    size = (shape.num_layers, sequences, capacity, shape.num_kv_heads, shape.head_dim)
-    return jnp.zeros(size), jnp.zeros(size)
-
-
 def prefill(params: Params, tokens: jax.Array, length: jax.Array, shape: Shape) -> tuple[jax.Array, Cache]:
     """Logits after the last token of one prompt, (vocab,), and its cache, (layers, tokens, kv heads, head_dim).
 

@@ -308,7 +308,7 @@ class Deployment:
         "chip=cluster.chip.name",
         "layout",
         "precision",
-        "calibration=calibration.name",
+        "calibration=calibration.label",
         "routing=routing.label()",
     )
 

@@ -106,6 +106,8 @@ class Calibration:
         collectives: class → numbers; "collective" is the fallback.
         context_block: cached tokens of a sequence that attention reads are rounded up to a multiple of this [tokens].
         serving: serving stack around the kernels, by name or file; empty where it has the calibration's name.
+        version: version of the stack that was asked for; empty for the newest that was measured.
+        nearest: operations that have numbers of an older version then, each with the measured version.
     """
 
     name: str
@@ -121,6 +123,22 @@ class Calibration:
     collectives: Mapping[str, CollectiveCalibration] = field(default_factory=dict[str, CollectiveCalibration])
     context_block: int = 1
     serving: str = ""
+    version: str = ""
+    nearest: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Name with the version that was asked for: "sglang" or "sglang=0.5.9"."""
+        return f"{self.name}={self.version}" if self.version else self.name
+
+    @property
+    def of_versions(self) -> str:
+        """Which versions its kernels are of, in words; empty where no version was asked for."""
+        if not self.version:
+            return ""
+        if not self.nearest:
+            return f"kernels as in the newest version measured, none known to differ in {self.version}"
+        return f"{', '.join(self.nearest)} (nearest version measured), other kernels as in the newest"
 
     @property
     def is_unit(self) -> bool:

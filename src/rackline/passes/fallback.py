@@ -1,4 +1,8 @@
-"""Calibration of a stack on a chip: its own measurements, or those of other chips by a documented fallback rule."""
+"""Calibration of a stack on a chip: its own measurements, or those of other chips by a documented fallback rule.
+
+Of a stack in an older version, operations that were measured in several versions take the numbers of the nearest one;
+all else is as in the newest.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from rackline.errors import UnknownNameError, nearest_names
 from rackline.hardware import Chip, Cluster
 from rackline.passes.borrowed import adapted
 from rackline.passes.calibration import UNIT, Calibration, CollectiveCalibration, OperationCalibration
+from rackline.passes.versions import at_version, split_version
 
 GENERIC = "generic"
 
@@ -26,8 +31,8 @@ def calibration(name: str, chip: Chip | None = None) -> Calibration:
     """Load the calibration of a stack for a chip.
 
     Args:
-        name: "auto" (the stack with the most measurements on the chip, else the generic one), "unit", a stack, or a
-            file.
+        name: "auto" (the stack with the most measurements on the chip, else the generic one), "unit", a stack, one with
+            a version ("sglang=0.5.9"), or a file.
         chip: the chip; None for the numbers of all chips.
 
     Missing entries are filled in, and marked as such, from: the same chip under another stack, the same generation
@@ -35,13 +40,18 @@ def calibration(name: str, chip: Chip | None = None) -> Calibration:
 
     Raises:
         UnknownNameError, CatalogError: the name is unknown, or the file is invalid.
+        InputError: a version of what has none, or that is none.
     """
+    name, version = split_version(name)
     if name == "auto":
         name = best_stack(chip)
     record = _record(name)
     if record.name == "unit":
         return UNIT
-    found = calibration_from_record(record, chip)
+    nearest: tuple[str, ...] = ()
+    if version and chip is not None:
+        record, nearest = at_version(record, chip.name, version)
+    found = replace(calibration_from_record(record, chip), version=version, nearest=nearest)
     if found.serving:
         found = replace(found, serving=resolve_beside(found.serving, name))
     if record.name in measured_stacks():
@@ -130,6 +140,10 @@ def _resolve(record: CalibrationRecord, chip: Chip | None, own_chip_only: bool =
     )
 
 
+def _origin(stack: str, entry: OperationRecord | CollectiveRecord) -> str:
+    return f"{stack}, {'all chips' if entry.chip == '*' else entry.chip}"
+
+
 def _operation(entry: OperationRecord, stack: str) -> OperationCalibration:
     return OperationCalibration(
         overhead_s=entry.overhead_s,
@@ -142,7 +156,7 @@ def _operation(entry: OperationRecord, stack: str) -> OperationCalibration:
         quantise_s=entry.quantise_s,
         permute=entry.permute,
         evidence=str(entry.evidence),
-        origin=f"{stack}, {'all chips' if entry.chip == '*' else entry.chip}",
+        origin=_origin(stack, entry),
         median_error=float("nan") if entry.median_error is None else entry.median_error,
     )
 
@@ -164,7 +178,7 @@ def _collectives(
             ramps=tuple(entry.ramp for entry in chosen),
             alpha_s=chosen[0].alpha_s,
             evidence=str(chosen[0].evidence),
-            origin=f"{stack}, {'all chips' if chosen[0].chip == '*' else chosen[0].chip}",
+            origin=_origin(stack, chosen[0]),
         )
     return found
 

@@ -58,6 +58,24 @@ class Figure:
         """The rows that are drawn, in SI units."""
         return self.spec["data"]["values"]
 
+    @classmethod
+    def from_dict(cls, specification: Mapping[str, Any]) -> Figure:
+        """The figure of a specification that `to_dict` gave, to be drawn in either look.
+
+        Args:
+            specification: of any look and version.
+        """
+        title = specification["title"]
+        apart = ("$schema", "title", "description", "width", "height", "config")
+        sizes = {name: specification[name] for name in ("width", "height") if name in specification}
+        return cls(
+            title=title["text"],
+            subtitle=" ".join(title["subtitle"]),
+            description=specification["description"],
+            spec={name: part for name, part in specification.items() if name not in apart},
+            **sizes,
+        )
+
     def to_dict(self, look: ThemeName = "light", *, vega_lite: int = VEGA_LITE) -> dict[str, Any]:
         """The whole specification with its look.
 

@@ -63,7 +63,7 @@ def pareto_figure(plan: Plan) -> Figure:
     return Figure(
         title=f"{plan.model.name} on {plan.cluster.name}: speed against cost",
         subtitle=f"estimates, the best {'simulated' if best is not None and best.sustained else 'too'}; "
-        f"{plan.calibration.name} calibration" + ("; hollow: breaks a limit" if broken else ""),
+        f"{plan.calibration.label} calibration" + ("; hollow: breaks a limit" if broken else ""),
         description=f"Pareto front of tokens per second for one user against cost on log axes. {words}",
         spec={"data": {"values": rows}, "layer": layers},
     )
@@ -100,7 +100,7 @@ def rejected_figure(plan: Plan) -> Figure:
         layers += limit("x", x, 1.0 / tpot_s, f"limit: {format_seconds(tpot_s)} a token")
     return Figure(
         title=title,
-        subtitle=f"estimates; {plan.calibration.name} calibration",
+        subtitle=f"estimates; {plan.calibration.label} calibration",
         description="Candidates that break one limit alone, by the least, at their speed for one user and cost: "
         + "; ".join(f"{one.what} ({one.reason})" for one in plan.rejected)
         + ".",
@@ -115,7 +115,7 @@ def step_figure(plan: Plan) -> Figure:
     if best is None:
         return nothing_figure(title, plan.reason)
     engine = best.estimate if isinstance(best.estimate, Candidate) else best.estimate.decode
-    what = f"{best.layout.label()}, {best.precision.short()}, batch {engine.batch_size:,.4g}, {plan.calibration.name}"
+    what = f"{best.layout.label()}, {best.precision.short()}, batch {engine.batch_size:,.4g}, {plan.calibration.label}"
     return pass_waterfall(best.inside.decode, title, what)
 
 
@@ -157,7 +157,7 @@ def what_if_figure(name: str, points: Sequence[WhatIfPoint]) -> Figure:
         words = f"The least cost, {money(least[cost.field], first.priced)}, is at {least['given']}."
     return Figure(
         title=f"{first.model.name} on {first.cluster.name}: what if {name} were another",
-        subtitle=f"the cheapest deployment at each value; {first.calibration.name} calibration",
+        subtitle=f"the cheapest deployment at each value; {first.calibration.label} calibration",
         description=f"Cost of the cheapest deployment against {name} on log axes. {words}",
         spec={"data": {"values": rows}, "layer": layers},
     )

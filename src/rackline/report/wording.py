@@ -182,9 +182,11 @@ def trust(calibration: Calibration, chip: Chip, rows: Iterable[RowTime] = ()) ->
         what = f"calibration {calibration.name} ({calibration.evidence}): {calibration.description}"
         return Text(f"{what}; {shaky}" if calibration.evidence == "assumed" else what)
     fallbacks = Counter(_fallback_place(origin, chip) for origin in used.values() if origin.startswith(_FALLBACK))
-    line = Text(f"calibration {calibration.name}, measured on {chip.name}")
+    line = Text(f"calibration {calibration.label}, measured on {chip.name}")
     if not measured_here:
-        line = Text(f"calibration {calibration.name}: not measured on {chip.name}, {shaky}", style="bold yellow")
+        line = Text(f"calibration {calibration.label}: not measured on {chip.name}, {shaky}", style="bold yellow")
+    if calibration.version:
+        line.append(f"; {calibration.of_versions}", style="not bold")
     if used:
         line.append(f"; {fallbacks.total()} of {len(used)} rows fall back", style="not bold")
         if len(fallbacks) == 1:

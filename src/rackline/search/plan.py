@@ -62,7 +62,7 @@ class Plan:
     json_keys: ClassVar = (
         "model=model.name",
         "cluster=cluster.name",
-        "calibration=calibration.name",
+        "calibration=calibration.label",
         "evidence=calibration.evidence",
         "input_len=workload.input_len",
         "output_len=workload.output_len",
@@ -240,7 +240,8 @@ def plan(
             f"{'one request length' if workload.mixture is None else 'several request lengths'}; random arrivals",
             "KV of every sequence reserved at its final context",
             f"{_bill(cluster)}; experts chosen by {space.routing.label()}",
-            f"calibration {calibration.name} ({calibration.evidence})",
+            f"calibration {calibration.label} ({calibration.evidence})",
+            *((calibration.of_versions,) if calibration.version else ()),
         ),
         disaggregated=pools,
     )

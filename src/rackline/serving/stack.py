@@ -50,6 +50,7 @@ class Stack:
     synchrony: float = 0.0
     handover_s: float = 0.0
     pool_burst_share: float = 0.0
+    neighbour_passes: bool = False
 
     @property
     def held_tokens(self) -> int:
@@ -141,9 +142,9 @@ class Stack:
 
 IDEAL = Stack()
 _BY_VERSION = (
-    "admission", "max_batched_tokens", "max_num_seqs", "eager_decode", "eager_s_per_layer", "runtime_bytes",
-    "graph_bytes", "logit_bytes", "graph_tokens", "prompt_graph_tokens", "host_s_per_step", "host_s_per_sequence",
-    "sample_bytes_per_logit", "untuned_experts", "untuned_slowdown",
+    "admission", "max_batched_tokens", "max_num_seqs", "eager_decode", "eager_s_per_layer", "prefill_slowdown",
+    "runtime_bytes", "graph_bytes", "logit_bytes", "graph_tokens", "prompt_graph_tokens", "host_s_per_step",
+    "host_s_per_sequence", "sample_bytes_per_logit", "untuned_experts", "untuned_slowdown",
 )  # fmt: skip
 
 
@@ -188,7 +189,8 @@ def stack_of(calibration: Calibration, hbm_bytes: float | None = None) -> Stack:
         return IDEAL
     if calibration.serving:
         return stack(calibration.serving, hbm_bytes=hbm_bytes)
-    return stack(calibration.name if calibration.name in names("stacks") else "generic", hbm_bytes=hbm_bytes)
+    name = calibration.name if calibration.name in names("stacks") else "generic"
+    return stack(name, version=calibration.version, hbm_bytes=hbm_bytes)
 
 
 def stack_named(text: str | None, calibration: Calibration, hbm_bytes: float) -> Stack:
@@ -241,4 +243,5 @@ def stack_from_record(record: StackRecord) -> Stack:
         synchrony=record.synchrony,
         handover_s=record.handover_s,
         pool_burst_share=record.pool_burst_share,
+        neighbour_passes=record.neighbour_passes,
     )

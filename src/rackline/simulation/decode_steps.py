@@ -10,6 +10,7 @@ import numpy as np
 from rackline.passes.features import Array
 from rackline.simulation.clock import Clock, Line
 from rackline.simulation.decoding import DecodingBatch
+from rackline.simulation.neighbours import line_of_runs, steps_of_runs
 from rackline.simulation.rank import Rank
 
 
@@ -18,15 +19,24 @@ def step_s(clock: Clock, batch: DecodingBatch, group_tokens: float) -> float:
     line = line_of(clock, batch, group_tokens)
     if line is not None:
         return line.base_s + line.per_kv_s * batch.kv_tokens + line.per_longest_s * batch.longest_context
-    return float(clock.steps(batch.contexts(), np.zeros(1), group_tokens)[0])
+    return float(_steps(clock, batch, np.zeros(1), group_tokens)[0])
 
 
 def line_of(clock: Clock, batch: DecodingBatch, group_tokens: float) -> Line | None:
     """The decode step of a rank as a linear function; None where it is not linear."""
+    if batch.slots is not None:
+        return line_of_runs(clock, batch, batch.slots)
     line = clock.line(batch.count, group_tokens)
     if line is None or batch.kv_tokens < line.from_kv or batch.shortest_context < line.from_context:
         return None
     return line
+
+
+def _steps(clock: Clock, batch: DecodingBatch, grown: Array, group_tokens: float) -> Array:
+    """Decode steps one by one [s], in the shape of `grown`: the tokens gained before each."""
+    if batch.slots is not None:
+        return steps_of_runs(clock, batch, batch.slots, grown)
+    return clock.steps(batch.contexts(), grown, group_tokens)
 
 
 def common_line(clock: Clock, groups: Sequence[Sequence[Rank]], most: int) -> tuple[float, float] | None:
@@ -68,7 +78,7 @@ def durations_of(clock: Clock, groups: Sequence[Sequence[Rank]], most: int) -> A
                 kv = batch.kv_tokens + batch.count * grown
                 mine = line.base_s + line.per_kv_s * kv + line.per_longest_s * (batch.longest_context + grown)
             else:
-                mine = clock.steps(batch.contexts(), grown, tokens)
+                mine = _steps(clock, batch, grown, tokens)
             np.maximum(slowest, mine, out=slowest)
     return slowest
 
@@ -78,9 +88,10 @@ def _may_be_slowest(clock: Clock, batches: list[DecodingBatch], tokens: float) -
 
     With drafts a batch gains whole tokens at steps of its own, so the other must also be as far towards the next one.
 
-    All of them where attention reads some contexts in part, so that cached tokens do not tell what is read.
+    All of them where attention reads some contexts in part, so that cached tokens do not tell what is read, and where
+    slots split a step.
     """
-    if len(batches) < 2:
+    if len(batches) < 2 or batches[0].slots is not None:
         return batches
     for batch in batches:
         line = clock.line(batch.count, tokens)

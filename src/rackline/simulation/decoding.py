@@ -15,18 +15,24 @@ import numpy as np
 from rackline.passes.features import Array
 from rackline.simulation.extremes import Extremes
 from rackline.simulation.rank_spec import token_clock
+from rackline.simulation.slots import Slots
 
 
 class DecodingBatch:
-    """Sequences that gain the same number of tokens in each step."""
+    """Sequences that gain the same number of tokens in each step.
+
+    Args:
+        block_size: tokens per KV block [tokens].
+        slots: of all requests, where only neighbours share a pass; None else.
+    """
 
     __slots__ = (
-        "base", "block_size", "clock", "count", "end_at", "ends", "extremes", "longest", "phases", "shortest", "steps",
-        "sum_base",
+        "base", "block_size", "clock", "count", "end_at", "ends", "extremes", "longest", "phases", "shortest", "slots",
+        "steps", "sum_base",
     )  # fmt: skip
 
-    def __init__(self, block_size: int) -> None:
-        self.block_size = block_size
+    def __init__(self, block_size: int, slots: Slots | None = None) -> None:
+        self.block_size, self.slots = block_size, slots
         self.clock = self.steps = self.count = self.sum_base = 0
         self.base: dict[int, int] = {}  # request → context - clock
         self.extremes = Extremes(self.base)

@@ -79,6 +79,7 @@ def is_plain(policy: Policy, spec: RankSpec) -> bool:
         and not spec.prefix_caching
         and not spec.swap_tokens_per_s
         and spec.adapters is None
+        and not spec.neighbour_passes
     )
 
 

@@ -12,6 +12,7 @@ from rackline.simulation.prefix_cache import PrefixCache
 from rackline.simulation.rank_spec import RankSpec
 from rackline.simulation.request_log import RequestLog
 from rackline.simulation.resident_adapters import ResidentAdapters
+from rackline.simulation.slots import Slots
 from rackline.simulation.waiting import ArrivalOrder, KeyOrder
 
 
@@ -58,7 +59,8 @@ class Rank:
         self.final = self.reserve == "final"
         self.waiting: ArrivalOrder | KeyOrder = ArrivalOrder() if policy.order is None else KeyOrder(self._key)
         self.prefilling: dict[int, int] = {}  # request → prompt tokens that are cached
-        self.decoding = DecodingBatch(spec.block_size)
+        slots = Slots(spec.max_num_seqs) if spec.neighbour_passes else None
+        self.decoding = DecodingBatch(spec.block_size, slots)
         self.running: dict[int, None] = {}  # requests in prefill or decode, in the order of admission
         self.held: dict[int, int] = {}  # blocks of prompts, and of whole requests where they are reserved
         self.shared: dict[int, Sequence[int]] = {}  # request → hashed blocks that it uses
@@ -105,6 +107,8 @@ class Rank:
             blocks = self.held.pop(request)
         self.blocks.give(owner, blocks)
         del self.running[request]
+        if self.decoding.slots is not None:
+            self.decoding.slots.give(request)
         if self.adapters is not None and self.log.adapters is not None:
             self.adapters.release(self.log.adapters[request])
         shared = self.shared.pop(request, None)
@@ -258,6 +262,8 @@ class Rank:
         log = self.log
         self.waiting.remove_first()
         self.running[request] = None
+        if self.decoding.slots is not None:
+            self.decoding.slots.take(request)
         if self.adapters is not None and log.adapters is not None:
             load_s = self.adapters.use(log.adapters[request])
             self.swap_s += load_s

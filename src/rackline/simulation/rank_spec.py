@@ -30,6 +30,7 @@ class RankSpec:
         tiers: tiers behind HBM for hashed blocks.
         cache_rules: eviction and expiry of hashed blocks.
         adapters: room for low-rank adapters, where requests use several; None else.
+        neighbour_passes: whether only sequences of neighbouring slots share a pass.
     """
 
     pool_tokens: int
@@ -45,6 +46,7 @@ class RankSpec:
     tiers: tuple[TierSpec, ...] = ()
     cache_rules: CacheRules = field(default_factory=CacheRules)
     adapters: AdapterSlots | None = None
+    neighbour_passes: bool = False
 
     def __post_init__(self) -> None:
         for name in ("pool_tokens", "block_size", "max_num_seqs", "max_batched_tokens", "hash_tokens"):

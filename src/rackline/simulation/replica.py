@@ -19,6 +19,7 @@ import numpy as np
 
 from rackline.simulation.clock import Chunk, Clock
 from rackline.simulation.decode_steps import common_line, durations_of, step_s, steps_before, steps_with_room
+from rackline.simulation.neighbours import prompts_of_runs
 from rackline.simulation.policies import Policy
 from rackline.simulation.prefix_match import matched
 from rackline.simulation.rank import Rank
@@ -252,6 +253,10 @@ class Replica:
                     continue
                 if not chunks and not n:
                     seconds = max(seconds, swap_s)
+                    continue
+                if batch.slots is not None and chunks:
+                    split_s = prompts_of_runs(clock, batch, batch.slots, chunks, decodes=decodes)
+                    seconds = max(seconds, split_s + swap_s)
                     continue
                 kv, longest = (batch.kv_tokens, batch.longest_context) if n else (0, 0)
                 alone = step_s(self.clock, batch, decoding) if n and chunks else 0.0

@@ -109,6 +109,7 @@ def pool_of(
             tiers=tuple(cache.tiers),
             cache_rules=_with_cost(cache, clock),
             adapters=_adapter_slots(deployment),
+            neighbour_passes=stack.neighbour_passes,
         ),
         policy=policy(policy_name or stack.admission),
         ranks=layout.attention_dp,

@@ -28,6 +28,9 @@ from rackline.validation.resolve import Resolver, stack_name
 from rackline.validation.run import scores_of
 from rackline.validation.scoreboard import SERVED, Score, Scoreboard, Stats, statistics
 from rackline.validation.serving_fit import fit_numbers
+from rackline.validation.single_batch_fit import FEWEST as OF_SINGLE
+from rackline.validation.single_batch_fit import NAME as SINGLE
+from rackline.validation.single_batch_fit import Prompts, fit_prompts, prompts_of, with_slowdown
 from rackline.validation.sources import laboratory_of, shape_of
 
 LeftOut = Literal["model", "chip", "stack", "laboratory", "half"]
@@ -49,7 +52,7 @@ class Fold:
         numbers: what was fitted to the others.
         power: numbers of the chips' power (`power.FITTED`), fitted to the others; none where no case states power.
         engine: the four numbers of an older engine (`engine_fit.NAMES`), fitted to the others; none where no case
-            states medians.
+            states medians. The slowdown of single batches (`single_batch_fit.NAME`) where there are some.
         scores: of the cases left out; of all cases where nothing is.
         memory_bound: ids of scored cases whose batch the memory bounds, so that requests queue for it.
     """
@@ -194,8 +197,9 @@ def refit(
     """Refit without each model, chip, stack or laboratory in turn and score what was left out.
 
     Args:
-        found: cases; only served requests with a time per output token count. Numbers are fitted to single engines;
-            pools of prefill and decode workers add two, medians of an older engine four.
+        found: cases; served requests with a time per output token count, and single batches to which a number is
+            fitted. Numbers are fitted to single engines; pools of prefill and decode workers add two, medians of an
+            older engine four, single batches of an engine before CUDA graphs one.
         by: what to leave out.
         calibration: "auto" (each case's own stack), a stack or a file.
         processes: number of processes; 1 runs everything in this one [count].
@@ -204,7 +208,13 @@ def refit(
     Raises:
         InputError: there are fewer than two folds.
     """
-    cases = tuple(case for case in found.cases if case.kind in SERVED and "tpot_s" in case.measured)
+    single = {one.case.case_id for one in prompts_of(found.cases, calibration)}
+    cases = tuple(
+        case
+        for case in found.cases
+        if (case.kind in SERVED and "tpot_s" in case.measured)
+        or (case.kind == "static-batch" and case.case_id in single)
+    )
     names = list(dict.fromkeys(fold_name(case, by) for case in cases))
     if not any(case.kind == "serve" for case in cases):
         raise InputError(what=f"--refit {by}", given="no case of kind serve", allowed="at least some, to fit to")
@@ -278,12 +288,14 @@ def _with_means(cases: Iterable[Case]) -> list[Case]:
 _SHARED: list[tuple[tuple[Case, ...], str]] = []
 _PREPARED: dict[str, FitCases] = {}
 _STEPS: dict[str, list[Step]] = {}
+_PROMPTS: dict[str, list[Prompts]] = {}
 
 
 def _share(shared: tuple[tuple[Case, ...], str]) -> None:
     _SHARED[:] = [shared]
     _PREPARED.clear()
     _STEPS.clear()
+    _PROMPTS.clear()
 
 
 def shared_cases() -> tuple[tuple[Case, ...], str]:
@@ -297,6 +309,7 @@ def _fold(task: tuple[LeftOut, str]) -> Fold:
     if calibration not in _PREPARED:  # engines and kernel times serve all folds of this process
         _PREPARED[calibration] = prepare(_with_means(cases), calibration_name=calibration)
         _STEPS[calibration] = steps_of([case for case in cases if is_of_older_engine(case)], calibration)
+        _PROMPTS[calibration] = prompts_of(cases, calibration)
     ready = _PREPARED[calibration]
     held = np.array([fold_name(case, by) == name for case in ready.cases], dtype=bool)
     scored = held if name else np.ones(len(ready.cases), dtype=bool)
@@ -318,12 +331,14 @@ def _fold(task: tuple[LeftOut, str]) -> Fold:
         resolver=Resolver(calibration_name=calibration, change=lambda found: of_engine(numbers.stack(found)))
     )
     powers = fit_power(_with_power((case for case in cases if not name or fold_name(case, by) != name), predictor))
-    scores += _predicted_medians(own, replace(predictor, powers=powers))
+    scores += _predicted(own, replace(predictor, powers=powers))
+    of_single, single = _single_batches(by, name)
+    scores += single
     return replace(
         fold,
         num_cases=fold.num_cases + len({one.case_id for one in scores}),
         scores=(*fold.scores, *scores),
-        engine=dict(zip(NAMES, engine.tolist(), strict=True)) if medians else {},
+        engine={**(dict(zip(NAMES, engine.tolist(), strict=True)) if medians else {}), **of_single},
         power=flat(powers),
     )
 
@@ -339,8 +354,22 @@ def _with_power(cases: Iterable[Case], predictor: Predictor) -> list[PowerCase]:
     return found
 
 
-def _predicted_medians(cases: Sequence[Case], predictor: Predictor) -> list[Score]:
-    """Scores of cases of the older engine under fitted numbers."""
+def _single_batches(by: LeftOut, name: str) -> tuple[dict[str, float], list[Score]]:
+    """The number of single batches, fitted to those that are not left out, and scores of the others."""
+    calibration = shared_cases()[1]
+    prompts = _PROMPTS[calibration]
+    own = [one for one in prompts if not name or fold_name(one.case, by) == name]
+    seen = [one for one in prompts if not name or fold_name(one.case, by) != name]
+    if len(seen) < OF_SINGLE:
+        return {}, []
+    slowdown = fit_prompts(seen)
+    change = with_slowdown(slowdown, {one.stack for one in prompts})
+    predictor = Predictor(resolver=Resolver(calibration_name=calibration, change=change))
+    return {SINGLE: slowdown}, _predicted([one.case for one in own], predictor)
+
+
+def _predicted(cases: Sequence[Case], predictor: Predictor) -> list[Score]:
+    """Scores of cases under fitted numbers, of those that can be predicted."""
     scores: list[Score] = []
     for case, values in zip(cases, predictor.predict_all(cases), strict=True):
         if not isinstance(values, RacklineError):

@@ -19,6 +19,7 @@ from rackline.catalog import (
     cluster_record,
     measured_stacks,
     names,
+    release_numbers,
     stack_record,
 )
 from rackline.catalog.load import record_from_mapping
@@ -75,7 +76,9 @@ class Resolver:
     _chips: dict[str, Chip] = field(default_factory=dict[str, Chip])
     _clusters: dict[tuple[str, int], Cluster] = field(default_factory=dict[tuple[str, int], Cluster])
     _catalogue: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    _calibrations: dict[tuple[str, str], Calibration] = field(default_factory=dict[tuple[str, str], Calibration])
+    _calibrations: dict[tuple[str, str, str], Calibration] = field(
+        default_factory=dict[tuple[str, str, str], Calibration]
+    )
     _stacks: dict[tuple[str, str, float], Stack] = field(default_factory=dict[tuple[str, str, float], Stack])
     _deployments: dict[tuple[object, ...], Deployment] = field(default_factory=dict[tuple[object, ...], Deployment])
     _known: dict[tuple[object, ...], tuple[Deployment, ...]] = field(  # by the unresolved values of cases
@@ -170,15 +173,22 @@ class Resolver:
         return precision(",".join(part for part in parts if part), model, chip)
 
     def calibration(self, case: Case, chip: Chip) -> Calibration:
-        """The calibration of the case's stack, or the requested one."""
-        name = self.calibration_name
+        """The calibration of the case's stack in its version, or the requested one."""
+        name, version = self.calibration_name, ""
         if name == "auto":
             stack = stack_name(case.stack)
-            name = stack if stack in names("calibrations") and stack in measured_stacks() else "auto"
-        key = (name, chip.name)
+            if stack in names("calibrations") and stack in measured_stacks():
+                name, version = stack, version_of(case)
+        key = (name, chip.name, version)
         if key not in self._calibrations:
-            self._calibrations[key] = calibration(name, chip)
+            self._calibrations[key] = self._calibration(name, chip, version)
         return self._calibrations[key]
+
+    def _calibration(self, name: str, chip: Chip, version: str) -> Calibration:
+        """The calibration of a version; that of the newest where none of its operations differs."""
+        found = calibration(f"{name}={version}" if release_numbers(version) else name, chip)
+        newest = self._calibrations.setdefault((name, chip.name, ""), found if not version else calibration(name, chip))
+        return found if found.nearest else newest
 
     def stack(self, case: Case) -> Stack:
         """The serving stack of the case; without overheads under the ideal roofline.
@@ -190,14 +200,10 @@ class Resolver:
         if serving is not None:
             found = serving
         elif name not in self.stacks:
-            # Dynamo images carry its own release numbers, not those of the engine inside
-            version = "" if "ai-dynamo" in case.text("image") else case.stack_version
             known = name if name in names("stacks") else "generic"
-            if case.kind == "static-batch" and not version:
-                version = stack_record(known).static_batch_version  # one batch, driven step by step
-            key = (known, version, self.chip_of(case).hbm_bytes)
+            key = (known, version_of(case), self.chip_of(case).hbm_bytes)
             if key not in self._stacks:
-                self._stacks[key] = self.change(stack(key[0], version=version, hbm_bytes=key[2]))
+                self._stacks[key] = self.change(stack(key[0], version=key[1], hbm_bytes=key[2]))
             found = self._stacks[key]
         else:
             found = self.stacks[name]
@@ -225,6 +231,7 @@ class Resolver:
             found.untuned_experts,
             found.untuned_slowdown,
             found.sample_bytes_per_logit,
+            self.calibration(case, self.chip_of(case)).nearest,
         )
 
     def pools(self, case: Case) -> tuple[Deployment, Deployment]:
@@ -312,6 +319,16 @@ class Resolver:
                 )
             found.append(self._deployments[key])
         return tuple(found)
+
+
+def version_of(case: Case) -> str:
+    """Version of a case's stack; empty where its source states none, of single batches the one that papers measured."""
+    # Dynamo images carry its own release numbers, not those of the engine inside
+    version = "" if "ai-dynamo" in case.text("image") else case.stack_version
+    if case.kind == "static-batch" and not version:
+        name = stack_name(case.stack)
+        return stack_record(name if name in names("stacks") else "generic").static_batch_version
+    return version
 
 
 def records_of(case: Case) -> Mapping[str, Mapping[str, Any]]:

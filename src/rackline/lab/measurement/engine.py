@@ -79,12 +79,14 @@ class Scheduler:
         max_num_seqs: sequences in progress [sequences].
         max_batched_tokens: tokens of a pass [tokens].
         prompt_tokens: of the requests of the proof [tokens].
+        neighbour_passes: whether only sequences of neighbouring slots share a pass, as in a stack of the catalogue.
     """
 
     admission: Literal["chunked", "prefill_first"]
     max_num_seqs: int
     max_batched_tokens: int
     prompt_tokens: int
+    neighbour_passes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

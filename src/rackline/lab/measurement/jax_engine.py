@@ -1,7 +1,9 @@
-"""The lab's transformer as an engine: slots of a cache, one compiled pass for each number of sequences and prompt.
+"""The lab's transformer as an engine: slots of a cache, one compiled pass for each size of batch and prompt.
 
 A pass takes one token of the first sequences and, optionally, one whole prompt. All tokens go through the products
-together. Each sequence attends to what it has cached, in blocks, as far as the longest one needs.
+together. Each sequence attends to what it has cached, in blocks, as far as the longest one needs. Batches are padded to
+1, 2, 4, 8, 12, ... sequences, as engines on GPUs pad them to their graphs: there are fewer passes to compile, and the
+rows that a product has beyond a multiple of four take another kernel of XLA's, which is slower than four rows more.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -23,11 +25,17 @@ import numpy as np
 from rackline.lab.measurement.device import available_cores
 from rackline.lab.measurement.engine import Dtype, Limits, Scheduler, ServedTimes, Work
 from rackline.lab.measurement.workers.worker import Clock
+from rackline.lab.server import Ids, serve
 from rackline.lab.transformer import Params, Shape, causal_attention, ffn_block, init, norm, project
-from rackline.simulation import Requests
+from rackline.simulation import Requests, policy
 
 QUICK_SHAPE = Shape(num_layers=1, d_model=128, num_q_heads=4, num_kv_heads=2, head_dim=32, d_ff=256, vocab_size=512)
 BLOCK = 64  # cached tokens that one turn of the attention reads
+SERVED_SHAPE = Shape(num_layers=4, d_model=256, num_q_heads=8, num_kv_heads=2, head_dim=32, d_ff=1024, vocab_size=512)
+SERVED_LIMITS = Limits(sequences=8, context_len=127, prompt_tokens=64)
+SERVED_SCHEDULER = Scheduler(
+    admission="chunked", max_num_seqs=8, max_batched_tokens=8 * (64 + 1), prompt_tokens=SERVED_LIMITS.prompt_tokens
+)  # whole prompts of all slots fit into a pass
 Layers = list[jax.Array]
 """A layer each: (slots, kv heads, capacity, head_dim)."""
 
@@ -86,6 +94,7 @@ def one_pass(
     lengths: jax.Array,
     prompt: jax.Array,
     slot: jax.Array,
+    last: jax.Array,
     shape: Shape,
 ) -> tuple[jax.Array, tuple[Layers, Layers]]:
     """One token of each sequence and a prompt: next tokens, (sequences,) or (sequences + 1,), and the cache.
@@ -93,8 +102,9 @@ def one_pass(
     Args:
         cache: keys and values.
         newest, lengths: last token of each of the first slots and what it has cached, (sequences,).
-        prompt: all of one prompt, (tokens,); empty for none.
+        prompt: all of one prompt, (tokens,), and anything behind it; empty for none.
         slot: that the prompt goes to.
+        last: place of the prompt's last token.
     """
     count, tokens = newest.shape[0], prompt.shape[0]
     slots = jnp.arange(count)[:, None], jnp.arange(shape.num_kv_heads)[None, :]
@@ -117,8 +127,17 @@ def one_pass(
             parts.append(causal_attention(q[count:], *(new[count:] for new in added)))
         x = x + by_columns(jnp.reshape(jnp.concatenate(parts), (count + tokens, -1)), layer["o"])
         x = x + ffn_block(layer, x, by_columns)
-    last = jnp.concatenate([x[:count], x[-1:]]) if tokens else x
-    return jnp.argmax(by_columns(norm(last), params["head"]), axis=-1).astype(jnp.int32), held
+    heads = jnp.concatenate([x[:count], jax.lax.dynamic_slice_in_dim(x, count + last, 1)]) if tokens else x
+    return jnp.argmax(by_columns(norm(heads), params["head"]), axis=-1).astype(jnp.int32), held
+
+
+def padded(sequences: int, most: int) -> int:
+    """The batch that is computed for some sequences.
+
+    >>> [padded(number, 10) for number in (0, 1, 2, 3, 5, 9)]
+    [0, 1, 2, 4, 8, 10]
+    """
+    return sequences if sequences <= 2 else min(-(-sequences // 4) * 4, most)
 
 
 def turned(params: Params) -> Params:
@@ -152,6 +171,9 @@ class JaxEngine:
     name: str = "jax"
     context_block: int = BLOCK
     in_a_row: int = 1
+    newest: Ids = field(init=False)
+    _lengths: Ids = field(init=False)
+    _running: int = field(init=False, default=0)
     _params: Params = field(init=False)
     _cache: tuple[Layers, Layers] = field(init=False)
     _passes: dict[tuple[int, int], Any] = field(init=False, default_factory=dict[tuple[int, int], Any])
@@ -162,6 +184,7 @@ class JaxEngine:
         start: Any = jax.jit(partial(init, shape=self.shape))
         self._params = turned(jax.tree.map(lambda leaf: leaf.astype(number), start(jax.random.key(self.seed))))
         self._cache = self._empty()
+        self.newest, self._lengths = (np.zeros(self.limits.sequences, dtype=np.int32) for _ in range(2))
 
     @property
     def versions(self) -> dict[str, str]:
@@ -170,7 +193,8 @@ class JaxEngine:
 
     def prepare(self, works: Sequence[Work]) -> None:
         """Compile the passes, as many at once as there are cores, and run each."""
-        new = {(work.sequences, work.prompt_tokens) for work in works} - set(self._passes)
+        new = {(padded(work.sequences, self.limits.sequences), work.prompt_tokens) for work in works}
+        new -= set(self._passes)
         with ThreadPoolExecutor(available_cores()) as pool:
             self._passes |= dict(zip(new, pool.map(self._compiled, new), strict=True))
         for work in works:
@@ -178,82 +202,71 @@ class JaxEngine:
 
     def seconds(self, work: Work) -> float:
         """Time of one pass [s]; the cache is donated, as a server does."""
-        newest = np.zeros(work.sequences, dtype=np.int32)
-        lengths = np.full(work.sequences, work.context_len, dtype=np.int32)
+        size = padded(work.sequences, self.limits.sequences)
+        lengths = np.zeros(size, dtype=np.int32)
+        lengths[: work.sequences] = work.context_len
         prompt = np.zeros(work.prompt_tokens, dtype=np.int32)
-        return self._timed(newest, lengths, prompt, self.limits.sequences)
+        began = self.clock.now()
+        self._computed(np.zeros(size, dtype=np.int32), lengths, prompt, self.limits.sequences - 1, prompt.size - 1)
+        return self.clock.now() - began
 
     def serve(self, requests: Requests) -> ServedTimes:
-        """Serve requests in real time: a waiting prompt by itself first, then one token of all sequences."""
-        self._compile(requests)
-        count = len(requests)
-        arrival = requests.arrival_s.tolist()
-        first, last = np.full(count, np.nan), np.full(count, np.nan)
-        left = [int(n) for n in requests.output_len]
-        lengths = np.zeros(self.limits.sequences, dtype=np.int32)
-        running: list[int] = []  # request of each slot in use, the first slots
-        came = done = 0
-        began = self.clock.now()
-        while done < count:
-            now = self.clock.now() - began
-            while came < count and arrival[came] <= now and came - done < self.scheduler.max_num_seqs:
-                prompt = np.zeros(int(requests.input_len[came]), dtype=np.int32)
-                self._timed(lengths[:0], lengths[:0], prompt, len(running))
-                lengths[len(running)] = prompt.size
-                running.append(came)
-                left[came] -= 1
-                first[came] = self.clock.now() - began
-                came += 1
-                now = first[came - 1]
-            if not running:
-                self.clock.wait_until(began + arrival[came])
-                continue
-            self._timed(np.zeros(len(running), dtype=np.int32), lengths[: len(running)], lengths[:0], 0)
-            lengths[: len(running)] += 1
-            now = self.clock.now() - began
-            for place in reversed(range(len(running))):
-                left[running[place]] -= 1
-                if left[running[place]] <= 0:
-                    last[running[place]] = now
-                    done += 1
-                    self._free(place, running, lengths)
-        return ServedTimes(ttft_s=first - requests.arrival_s, e2e_s=last - requests.arrival_s)
+        """Serve requests in real time: waiting prompts by themselves first, then one token of all sequences."""
+        found = serve(self, requests, policy("prefill-first"))
+        return ServedTimes(ttft_s=found.ttft_s, e2e_s=found.e2e_s)
 
-    def _compile(self, requests: Requests) -> None:
-        """All passes that these requests may need, before the first arrives."""
-        most = min(self.scheduler.max_num_seqs, len(requests))
-        works = [Work(sequences=number + 1, context_len=1) for number in range(most)]
-        works += [Work(prompt_tokens=tokens) for tokens in sorted({int(n) for n in requests.input_len})]
+    def ready(self, prompt_sizes: Sequence[int]) -> None:
+        """Empty the slots, and compile all passes that prompts of these sizes may need."""
+        works = [Work(sequences=number + 1, context_len=1) for number in range(self.scheduler.max_num_seqs)]
+        works += [Work(prompt_tokens=tokens) for tokens in prompt_sizes]
         self.prepare(works)
         self._cache = _move(self._cache, 0, 0)
+        self._running = 0
+        self._lengths[:] = 0
+
+    def enter(self, prompt: Ids) -> None:
+        """Compute a prompt into the next slot, padded to the next size that is compiled."""
+        fitting = [tokens for sequences, tokens in self._passes if not sequences and tokens >= prompt.size]
+        text = np.zeros(min(fitting, default=prompt.size), dtype=np.int32)
+        text[: prompt.size] = prompt
+        slot = self._running
+        found = self._computed(self.newest[:0], self._lengths[:0], text, slot, prompt.size - 1)
+        self.newest[slot], self._lengths[slot] = found[-1], prompt.size
+        self._running += 1
+
+    def step(self) -> None:
+        """One more token of every sequence; what is padded computes what nobody reads."""
+        count, size = self._running, padded(self._running, self.limits.sequences)
+        found = self._computed(self.newest[:size], self._lengths[:size], self.newest[:0], 0, 0)
+        self.newest[:count] = found[:count]
+        self._lengths[:count] += 1
+
+    def leave(self, place: int) -> None:
+        """Give a slot back: the last sequence moves there."""
+        self._running -= 1
+        last = self._running
+        if place != last:
+            self._cache = _move(self._cache, last, place)
+            self.newest[place], self._lengths[place] = self.newest[last], self._lengths[last]
+        self._lengths[last] = 0
 
     def close(self) -> None:
         """Nothing was started."""
 
-    def _free(self, place: int, running: list[int], lengths: Any) -> None:
-        """Give a slot back: the last one moves there."""
-        moved = len(running) - 1
-        if place != moved:
-            self._cache = _move(self._cache, moved, place)
-            running[place], lengths[place] = running[moved], lengths[moved]
-        running.pop()
-
-    def _timed(self, newest: Any, lengths: Any, prompt: Any, slot: int) -> float:
+    def _computed(self, newest: Ids, lengths: Ids, prompt: Ids, slot: int, last: int) -> Ids:
+        """Next tokens of a pass whose batch is padded already."""
         size = (len(newest), len(prompt))
         if size not in self._passes:
             self._passes[size] = self._compiled(size)
-        run = self._passes[size]
-        slot = min(slot, self.limits.sequences - 1)
-        began = self.clock.now()
-        found, self._cache = run(self._params, self._cache, newest, lengths, prompt, slot)
-        jax.block_until_ready((found, self._cache))
-        return self.clock.now() - began
+        found, self._cache = self._passes[size](self._params, self._cache, newest, lengths, prompt, slot, last)
+        jax.block_until_ready(self._cache)
+        return np.asarray(found)
 
     def _compiled(self, size: tuple[int, int]) -> Any:
         """The pass of a number of sequences and a prompt."""
         newest, prompt = (np.zeros(one, dtype=np.int32) for one in size)
         run: Any = jax.jit(partial(one_pass, shape=self.shape), donate_argnums=1)
-        return run.lower(self._params, self._cache, newest, newest, prompt, 0).compile()
+        return run.lower(self._params, self._cache, newest, newest, prompt, 0, 0).compile()
 
     def _empty(self) -> tuple[Layers, Layers]:
         capacity = -(-(self.limits.context_len + 1) // BLOCK) * BLOCK
@@ -291,4 +304,16 @@ def jax_engine(dtype: Dtype, seed: int, *, quick: bool, clock: Clock | None = No
     )
     return JaxEngine(
         shape=shape, dtype=dtype, limits=limits, scheduler=scheduler, clock=clock or Clock(cpu=False), seed=seed
+    )
+
+
+def served_engine(seed: int) -> JaxEngine:
+    """The engine with a model whose passes take about a millisecond, for the experiment `serve` and over HTTP."""
+    return JaxEngine(
+        shape=SERVED_SHAPE,
+        dtype="fp32",
+        limits=SERVED_LIMITS,
+        scheduler=SERVED_SCHEDULER,
+        clock=Clock(cpu=False),
+        seed=seed,
     )

@@ -120,6 +120,7 @@ def machine_text(
         "max_batched_tokens": engine.scheduler.max_batched_tokens,
         "max_num_seqs": engine.scheduler.max_num_seqs,
         "memory_fraction": 0.9,
+        **({"neighbour_passes": True} if engine.scheduler.neighbour_passes else {}),
         "sources": [assumed],
     }
     parts = {

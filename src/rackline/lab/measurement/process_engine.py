@@ -43,6 +43,7 @@ class Installed:
         admission: how it admits prompts.
         context_block: cached tokens that its attention reads at once [tokens].
         in_a_row: timings of one pass that follow each other [count].
+        neighbour_passes: whether only sequences of neighbouring slots share a pass.
     """
 
     module: str
@@ -52,6 +53,7 @@ class Installed:
     admission: Literal["chunked", "prefill_first"]
     context_block: int
     in_a_row: int
+    neighbour_passes: bool = False
 
 
 def installable() -> dict[str, Installed]:
@@ -165,8 +167,9 @@ def process_engine(setup: MeasureSetup) -> ProcessEngine:
     scheduler = Scheduler(
         admission=how.admission,
         max_num_seqs=limits.sequences // 2,
-        max_batched_tokens=limits.prompt_tokens,
+        max_batched_tokens=limits.prompt_tokens + limits.sequences,
         prompt_tokens=limits.prompt_tokens // 2,
+        neighbour_passes=how.neighbour_passes,
     )
     engine = ProcessEngine(
         name=setup.engine,
@@ -180,7 +183,8 @@ def process_engine(setup: MeasureSetup) -> ProcessEngine:
     config = {
         "shape": asdict(engine.shape),
         "limits": asdict(limits),
-        "slots": scheduler.max_num_seqs,
+        "max_num_seqs": scheduler.max_num_seqs,
+        "max_batched_tokens": scheduler.max_batched_tokens,
         "dtype": dtype,
         "seed": setup.seed,
         "device": setup.device,

@@ -9,27 +9,12 @@ import numpy as np
 from rackline.lab.measurement.engine import Engine
 from rackline.lab.measurement.held_out import Compared
 from rackline.parallel import Deployment
-from rackline.passes import Batch
 from rackline.serving.stack import Stack
 from rackline.simulation import CacheConfig, Requests, poisson, pool_of, simulate
 
 LOADS = (0.3, 0.6, 0.85)  # of the highest rate
 _FEWEST, _MOST = 8, 60  # requests of a trace
 _BACKLOG = 3  # requests for each slot that are there at once
-
-
-def saturation_per_s(engine: Engine, deployment: Deployment, output_len: int) -> float:
-    """Requests a second that full slots carry: a prompt, and a share of the steps [requests/s].
-
-    Args:
-        engine: whose slots they are.
-        deployment: of its model.
-        output_len: mean of the answers [tokens].
-    """
-    table, slots, prompt = deployment.table(), engine.scheduler.max_num_seqs, engine.scheduler.prompt_tokens
-    step_s = float(table.seconds(Batch(decode_sequences=float(slots), context_len=prompt + output_len / 2.0)))
-    prompt_s = float(table.seconds(Batch(prefill_sequences=1.0, chunk_tokens=float(prompt))))
-    return 1.0 / (prompt_s + (output_len - 1) * step_s / slots)
 
 
 def served(
@@ -46,7 +31,6 @@ def served(
     """
     rows: list[Compared] = []
     random = np.random.default_rng(seed)
-    highest = saturation_per_s(engine, deployment, output_len)
     settings = engine.scheduler
     one_prompt = replace(
         stack,
@@ -59,6 +43,15 @@ def served(
         pool_tokens=(settings.max_num_seqs + 1) * engine.limits.context_len, longest=engine.limits.context_len
     )
     pool = pool_of(deployment, one_prompt, cache=cache)
+    number = _BACKLOG * settings.max_num_seqs
+    backlog = Requests(
+        arrival_s=np.zeros(number),
+        input_len=np.full(number, settings.prompt_tokens),
+        output_len=random.integers(2, 2 * output_len, number),
+        name="all requests at once",
+    )
+    each_s = simulate(backlog, pool).makespan_s / number
+    highest = 1.0 / each_s
     for load in LOADS:
         number = int(np.clip(load * highest * trace_s, _FEWEST, _MOST))
         requests = Requests(
@@ -80,19 +73,11 @@ def served(
             )
             for predicted, measured in zip(expected.e2e_s, found.e2e_s, strict=True)
         ]
-    number = _BACKLOG * settings.max_num_seqs
-    requests = Requests(
-        arrival_s=np.zeros(number),
-        input_len=np.full(number, settings.prompt_tokens),
-        output_len=random.integers(2, 2 * output_len, number),
-        name="all requests at once",
-    )
-    times = [float(np.max(one.e2e_s)) / number for one in (simulate(requests, pool), engine.serve(requests))]
     saturated = Compared(
         kind="saturation",
         sequences=settings.max_num_seqs,
         prompt_tokens=settings.prompt_tokens,
-        predicted_s=times[0],
-        measured_s=times[1],
+        predicted_s=each_s,
+        measured_s=float(np.max(engine.serve(backlog).e2e_s)) / len(backlog),
     )
     return [*rows, saturated]

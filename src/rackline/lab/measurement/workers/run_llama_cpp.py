@@ -95,6 +95,7 @@ class LlamaCpp:
         self.clock = Clock(cpu=bool(config["cpu_clock"]))
         self.vocab = int(shape["vocab_size"])
         self.slots = int(limits["sequences"])
+        self.served, self.budget = int(config["max_num_seqs"]), int(config["max_batched_tokens"])
         api.llama_backend_init()
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "random.gguf"
@@ -174,13 +175,13 @@ class LlamaCpp:
 
     def serve(self, arrival_s: list[float], input_len: list[int], output_len: list[int]) -> dict[str, list[float]]:
         """Each pass holds a token of every sequence that decodes, and prompts in the order of arrival."""
-        count, budget = len(arrival_s), int(self.limits["prompt_tokens"])
+        count, budget = len(arrival_s), self.budget
         for one in range(self.slots):
             self._cut(one, 0)
         first, last = [0.0] * count, [0.0] * count
         done_tokens, made = [0] * count, [0] * count
         slots: dict[int, int] = {}
-        free = list(range(self.slots))
+        free = list(range(self.served))  # the one that has been free for longest is taken
         came = done = 0
         began = self.clock.now()
         while done < count:
@@ -188,7 +189,7 @@ class LlamaCpp:
             while came < count and arrival_s[came] <= now and free:
                 slots[came] = free.pop(0)
                 came += 1
-            # neighbours share a pass over the weights, as in llama-server, which goes through its slots in order
+            # only neighbours share a pass over the weights; llama-server goes through its slots in order, too
             slots = dict(sorted(slots.items(), key=lambda item: item[1]))
             if not slots:
                 self.clock.wait_until(began + arrival_s[came])

@@ -1,4 +1,8 @@
-"""vLLM in this process, with random weights and without a tokenizer; a pass is one step of its engine."""
+"""vLLM in this process, with random weights and without a tokenizer; a pass is one step of its engine.
+
+On a processor it computes on the cores that a vLLM server computes on: those of VLLM_CPU_OMP_THREADS_BIND, by default
+all but one, which the server keeps for its scheduler and for HTTP.
+"""
 
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportAttributeAccessIssue=false
@@ -19,6 +23,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 
+BLOCK = 32  # tokens of the cache; what a context has beyond whole blocks is computed anew for each of its passes
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
@@ -46,6 +51,14 @@ def write_config(folder: Path, shape: dict[str, int], context_len: int, dtype: s
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
+def computing_cores(config: Any) -> list[int]:
+    """The cores that vLLM's own rule gives to the kernels of a server on a processor."""
+    from vllm.utils.ompmultiprocessing import OMPProcessManager
+
+    lists = OMPProcessManager(config).cpu_lists
+    return list(lists[0]) if lists else sorted(os.sched_getaffinity(0))
+
+
 class Vllm:
     """The engine; contexts come from its prefix cache once they were computed, measured prompts are new ones."""
 
@@ -54,7 +67,7 @@ class Vllm:
         from vllm import EngineArgs, LLMEngine, SamplingParams
 
         self.params = SamplingParams
-        self.limits = config["limits"]
+        self.limits, self.served = config["limits"], int(config["max_num_seqs"])
         self.clock = Clock(cpu=bool(config["cpu_clock"]))
         self.vocab = int(config["shape"]["vocab_size"])
         self.versions = {vllm.__name__: str(vllm.__version__)}
@@ -69,11 +82,18 @@ class Vllm:
                 dtype=DTYPES[config["dtype"]],
                 max_model_len=context_len + 32,
                 max_num_seqs=int(self.limits["sequences"]) + 1,
-                max_num_batched_tokens=max(int(self.limits["prompt_tokens"]) + int(self.limits["sequences"]), 512),
+                max_num_batched_tokens=int(config["max_batched_tokens"]),
                 enable_prefix_caching=True,
+                block_size=BLOCK if config["device"] == "cpu" else None,
                 enforce_eager=config["device"] == "cpu",
                 seed=int(config["seed"]),
             )
+            if config["device"] == "cpu" and len(os.sched_getaffinity(0)) > 1:
+                import torch
+
+                cores = computing_cores(arguments.create_engine_config())
+                os.sched_setaffinity(0, cores)
+                torch.set_num_threads(len(cores))
             self.engine = LLMEngine.from_engine_args(arguments)
         self.held: tuple[int, int] = (0, 0)
         self.running: list[str] = []
@@ -140,7 +160,7 @@ class Vllm:
         began = self.clock.now()
         while done < count:
             now = self.clock.now() - began
-            while came < count and arrival_s[came] <= now:
+            while came < count and arrival_s[came] <= now and came - done < self.served:
                 names[self._add(input_len[came], output_len[came])] = came
                 came += 1
             if not self.engine.has_unfinished_requests():

@@ -1,0 +1,107 @@
+"""Numbers of older versions of a stack, where those of the newest do not describe their times.
+
+Versions are compared at equal shapes: what an older version is fitted to is the newest one's predicted time, multiplied
+by the measured ratio of both. It has numbers of its own if they predict the half of its shapes that they were not
+fitted to better than the numbers of the next newer version do. They are pulled towards those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rackline.fitting.evaluate import random_half
+from rackline.fitting.fit import Values
+from rackline.fitting.tables import Array
+
+WORTH = 0.05
+"""Mean |log error| that numbers of its own must gain a version."""
+_SEEDS = (0, 1, 2, 3)
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OlderFit:
+    """Numbers of an older version.
+
+    Args:
+        stack_version: newest version that they describe.
+        oldest_version: oldest one.
+        values: parameters.
+        rows: of the table of `stack_version` [count].
+        median_error: on held-out halves of it [fraction].
+        newer_error: of the next newer version's numbers on the same halves [fraction].
+    """
+
+    stack_version: str
+    oldest_version: str
+    values: Values
+    rows: int
+    median_error: float
+    newer_error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Older:
+    """A table of an older version with its model.
+
+    Args:
+        stack_version: of the table.
+        target_s: time of each row, the newest version's prediction times the measured ratio [s], shape (rows,).
+        predict: values → time of each row [s], shape (rows,).
+        fit: (rows to fit, values to be pulled towards) → values.
+    """
+
+    stack_version: str
+    target_s: Array
+    predict: Callable[[Values], Array]
+    fit: Callable[[Mask, Values], Values]
+
+
+def older_fits(newest: Values, newest_version: str, tables: Sequence[Older]) -> tuple[str, tuple[OlderFit, ...]]:
+    """The oldest version that the newest numbers describe, and the numbers of those before it.
+
+    Args:
+        newest: numbers of the newest version.
+        newest_version: which it is.
+        tables: of older versions, the newest of them first.
+    """
+    spans: list[tuple[Values, list[str], Older | None, tuple[float, float]]] = [
+        (newest, [newest_version], None, (0.0, 0.0))
+    ]
+    for table in tables:
+        known = spans[-1][0]
+        own, newer = _errors(table, known)
+        if np.mean(np.log1p(newer)) - np.mean(np.log1p(own)) > WORTH:
+            values = table.fit(np.ones(len(table.target_s), dtype=np.bool_), known)
+            spans.append((values, [table.stack_version], table, (float(np.median(own)), float(np.median(newer)))))
+        else:
+            spans[-1][1].append(table.stack_version)
+    return spans[0][1][-1], tuple(
+        OlderFit(
+            stack_version=versions[0],
+            oldest_version=versions[-1],
+            values=values,
+            rows=len(table.target_s),
+            median_error=own,
+            newer_error=newer,
+        )
+        for values, versions, table, (own, newer) in spans
+        if table is not None
+    )
+
+
+def _errors(table: Older, known: Values) -> tuple[Array, Array]:
+    """Ratios less one, of the slower to the faster of predicted and measured: own numbers, and known ones."""
+    own: list[Array] = []
+    newer: list[Array] = []
+    for seed in _SEEDS:
+        mask = random_half(len(table.target_s), seed)
+        values = table.fit(mask, known)
+        for found, numbers in ((own, values), (newer, known)):
+            logs = np.log(table.predict(numbers)[~mask] / table.target_s[~mask])
+            found.append(np.expm1(np.abs(logs)))
+    return np.concatenate(own), np.concatenate(newer)
