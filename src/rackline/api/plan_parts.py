@@ -133,18 +133,14 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     engine, version = engine_of(question.launch or "auto")
     drafts = speculations_of(question.speculate)
     checkpoints = checkpoints_of(question.model, lookup_of(question, watch))
-<<<<<<< HEAD
-    (traffic, users), drafts = traffic_of(question, workload), speculations_of(question.speculate)
-    keeping = keeping_of(question, media_tokens(media), model)
-=======
     other = _prefill_pool(question)
     media = media_of(question, watch)
     model = with_draft(model, question, question.speculate, watch)
     workload = workload_of(question, media_tokens(media))
     check_context(model, workload.longest_context, watch)
     traffic, users = traffic_of(question, workload)
+    keeping = keeping_of(question, media_tokens(media), model)
     model = with_media(model, media, workload.input_len)
->>>>>>> main
 
     from rackline.parallel import matching_layouts
     from rackline.search import Constraints, PrefillPool, SearchSpace
