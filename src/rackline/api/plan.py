@@ -81,6 +81,7 @@ if TYPE_CHECKING:
 def _text(answer: Answered, width: int) -> Iterable[Any]:
     from rackline.report.plan_report import plan_report
     from rackline.report.plan_summary import plan_summary
+    from rackline.report.prose import Prose
     from rackline.report.what_if_report import what_if_report
 
     found = answer.result
@@ -92,7 +93,8 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     yield from _lengths_text(found.plan)
     yield from _prefixes_text(found, full=answer.question.full)
     yield from use_lines(found.use, full=answer.question.full)
-    yield from _interval_text(found.plan)
+    for line in _interval(answer).splitlines():
+        yield Prose(line, style="dim")
     yield from _more_text(answer.question, found)
 
 
@@ -114,15 +116,15 @@ def _prefixes_text(found: Planned, *, full: bool) -> Iterable[Any]:
         yield kept_report(found.prefixes, found.plan.constraints, full=full)
 
 
-def _interval_text(plan: Plan) -> Iterable[Any]:
-    """What measured servers of the kind of the best deviate by."""
-    from rackline.report.prose import Prose
+def _interval(answer: Answered) -> str:
+    """What measured servers of the kind of the best deviate by, in time and in energy, a line each."""
     from rackline.validation.intervals import interval_line, joules_line
 
-    found = _intervals(plan, plan.best) if plan.best is not None else []
-    for line in (interval_line(found), joules_line(found)):
-        if line:
-            yield Prose(line, style="dim")
+    found = answer.result
+    if isinstance(found, WhatIf) or found.plan.best is None:
+        return ""
+    known = _intervals(found.plan, found.plan.best)
+    return "\n".join(line for line in (interval_line(known), joules_line(known)) if line)
 
 
 def _intervals(plan: Plan, one: Choice | Candidate) -> list[Interval]:
@@ -319,6 +321,7 @@ def _refuse(question: PlanQuestion, outputs: frozenset[str]) -> None:
     data=_data,
     figures={"front": _figure, "rejected": _rejected, "step": _step},
     documents=_documents,
+    interval=_interval,
     files={"launch_as": SideFile(option=LAUNCH_AS, write=_write_manifests)},
     refuse=_refuse,
 )
