@@ -118,6 +118,18 @@ PICTURES = (
         "--compare policy=prefill-first --plot-kind occupancy",
     ),
     Picture(
+        name="percentiles",
+        shows="`simulate`: latency percentiles, policy against policy",
+        command="simulate llama-3.1-8b --on dgx-h100 --chips 2 --rate 30 --requests 300 --input 1k --output 200 "
+        "--compare policy=prefill-first --plot-kind percentiles",
+    ),
+    Picture(
+        name="served",
+        shows="`simulate`: requests as they are served",
+        command="simulate llama-3.1-8b --on dgx-h100 --chips 2 --rate 30 --requests 300 --input 1k --output 200 "
+        "--compare policy=prefill-first --plot-kind served",
+    ),
+    Picture(
         name="step",
         shows="`train`: where the time of a step goes, for the fastest layouts",
         command="train llama-3.1-70b --on dgx-h100 --chips 256 --tokens 15T --global-batch 8M",

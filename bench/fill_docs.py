@@ -104,20 +104,25 @@ def kernels(kind: str, part: str = "median_error") -> str:
     Raises:
         KeyError: no fit of that kind.
     """
-    from rackline.catalog import calibration_record
-    from rackline.fitting.summary import kind_of
-
-    found: list[float] = []
-    for name in STACKS:
-        record = calibration_record(name)
-        if kind == "custom all-reduce":
-            rows = [one for one in record.collective if one.collective_class == "all_reduce_one_shot"]
-        else:
-            rows = [one for one in record.operation if kind_of(one.operation_class, one.dtype) == kind]
-        found += [getattr(one, part) for one in rows if getattr(one, part) is not None]
+    stated = [getattr(one, part) for one in fits_of(kind)]
+    found = [error for error in stated if error is not None]
     if not found:
         raise KeyError(f"no {part} of {kind}")
     return percent(statistics.median(found))
+
+
+def fits_of(kind: str, stacks: Iterable[str] = STACKS) -> list[Any]:
+    """The fits of the kernels of a kind in the shipped calibrations of stacks."""
+    from rackline.catalog import calibration_record
+    from rackline.fitting.summary import kind_of
+
+    found: list[Any] = []
+    for record in map(calibration_record, stacks):
+        if kind == "custom all-reduce":
+            found += [one for one in record.collective if one.collective_class == "all_reduce_one_shot"]
+        else:
+            found += [one for one in record.operation if kind_of(one.operation_class, one.dtype) == kind]
+    return found
 
 
 @cache
