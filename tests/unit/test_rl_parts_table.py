@@ -30,7 +30,7 @@ def test_rows_and_reasons(tmp_path: Path) -> None:
     path = tmp_path / "parts.csv"
     found = read_rl_parts_table(path, "\n".join((HEAD, *ROWS)), {})
     one, recipe = (case for case in found if isinstance(case, Case))
-    assert one.values["assumed"] == ("output_len",)
+    assert list(one.values["assumed"]) == ["output_len"]  # type: ignore[call-overload]
     assert one.number("output_len") == 512.0
     assert dict(one.measured) == {
         "rollouts_s": 30.0, "old_log_probs_s": 3.0, "reference_log_probs_s": 2.0, "updates_s": 10.0, "rl_step_s": 50.0,
