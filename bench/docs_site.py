@@ -5,6 +5,7 @@
 - `rackline.x.y` in backticks links to its place in the reference; a name that does not exist stops the build.
 - Numbers that bench/fill_docs.py filled in stay, the expressions behind them go.
 - Pages of the reference are made from the code: one for each command, one for each package.
+- Notebooks are pages with their stored outputs; a link to one leads to its page.
 """
 
 from __future__ import annotations
@@ -23,14 +24,18 @@ from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from docs_reference import CITED, cited_names, pages  # a sibling in this folder
+from docs_notebooks import pages as notebook_pages  # siblings in this folder
+from docs_notebooks import pictures as notebook_pictures
+from docs_reference import CITED, cited_names, pages
 
 log = logging.getLogger("mkdocs.hooks.rackline")
 
 IN_LINE = re.compile(r"\$<code>(.+?)</code>\$", re.S)
 FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,}).*?^[ \t]*\1[ \t]*$", re.M | re.S)
 PICTURE = re.compile(r'<picture><source[^>]*srcset="([^"]+)"[^>]*><img alt="([^"]*)" src="([^"]+)"></picture>')
+NOTEBOOK = re.compile(r"\]\(((?:\.\./|notebooks/)?[\w-]+)\.ipynb\)")
 TABLE = re.compile(r"<table>(.*?)</table>", re.S)
+PERCENT = re.compile(r"(?<=\d) %")  # a line does not break there
 SEARCH = 'data-md-component="search"'
 FILLED = re.compile(r"(?<!`)<!--= .+? -->(.*?)<!--/-->", re.S)
 
@@ -62,21 +67,24 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put in the fence, and the pages that stand for "*.md"."""
     fences = config.mdx_configs.setdefault("pymdownx.superfences", {}).setdefault("custom_fences", [])
     fences.append({"name": "math", "class": "formula", "format": fence})
-    made = [f"reference/{name}" for name in pages()]
+    made = [*(f"reference/{name}" for name in pages()), *notebook_pages()]
     there = [path.relative_to(config.docs_dir).as_posix() for path in Path(config.docs_dir).rglob("*.md")]
     config.nav = _expanded(config.nav, sorted({*there, *made}))
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages of the reference."""
-    for name, text in pages().items():
-        files.append(File.generated(config, f"reference/{name}", content=text))
+    """Add the pages of the reference and of the notebooks."""
+    made = {f"reference/{name}": text for name, text in pages().items()} | notebook_pages() | notebook_pictures()
+    for name, text in made.items():
+        files.append(File.generated(config, name, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Names of code as links, outside of fences."""
+    """Names of code as links, outside of fences; notebooks by their pages, but for the link that downloads one."""
+    if page.file.src_uri not in notebook_pages():
+        markdown = NOTEBOOK.sub(r"](\1.md)", markdown)
     parts: list[str] = []
     end = 0
     for found in FENCE.finditer(markdown):
@@ -105,13 +113,22 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     """The theme's search is a dialog without a name."""
+    return _search_named(output)
+
+
+def on_post_template(output_content: str, template_name: str, config: MkDocsConfig) -> str:
+    """The same on pages that are not made from Markdown, such as 404.html."""
+    return _search_named(output_content)
+
+
+def _search_named(output: str) -> str:
     return output.replace(f'{SEARCH} role="dialog"', f'{SEARCH} role="dialog" aria-label="Search"')
 
 
 def _linked(text: str) -> str:
     """Names of code as links, and without the expressions behind numbers that are filled in."""
     known = cited_names()
-    text = FILLED.sub(r"\1", text)
+    text = PERCENT.sub("\N{NO-BREAK SPACE}%", FILLED.sub(r"\1", text))
     return CITED.sub(lambda name: f"[{name[0]}][{known[name[1]]}]" if name[1] in known else name[0], text)
 
 

@@ -1,25 +1,38 @@
 """Draw the pictures of docs/images and write the page docs/figures.md that shows them.
 
-`uv run python bench/figures.py [NAME...]` draws all, or those named, light and dark. Pictures of measured cases need
-the data beside the project and are left as they are without it.
+`uv run python bench/figures.py [NAME...]` draws all, or those named, light and dark; with `--check` they are drawn
+again and compared with what is stored: marks and words equal, places within 2 % or a pixel. Pictures of measured cases
+need the data beside the project and are left as they are without it.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
+import json
+import math
+import re
 import shlex
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from stored_outputs import TOLERANCE  # a sibling in this folder
+
 from rackline.cli.main import run
+from rackline.report.figure import Figure
+from rackline.report.theme import THEME_NAMES, ThemeName
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
 PAGE = ROOT / "docs" / "figures.md"
-LOOKS = ("light", "dark")
+PIXELS = 1.0
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")  # of a drawing, where a comma parts coordinates
+NAMES = re.compile(r"(clip|gradient_)\d+")  # counted on over the drawings of a process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +56,7 @@ PICTURES = (
     Picture(
         name="plan",
         shows="`plan`: what each speed for a user costs, with one engine and with separate pools, and the limits",
-        command="plan deepseek-v3 --on gb200-nvl72 --input 4k --output 1k --tpot 50ms --ttft 2s",
+        command="plan deepseek-v3 --on gb200-nvl72 --input 4k --output 1k --tpot 30ms --ttft 2s",
     ),
     Picture(
         name="what-if",
@@ -54,7 +67,7 @@ PICTURES = (
     Picture(
         name="rejected",
         shows="`plan`: what was rejected by the least, limit by limit, beside the best",
-        command="plan deepseek-v3 --on gb200-nvl72 --input 4k --output 1k --tpot 50ms --ttft 2s --plot-kind rejected",
+        command="plan deepseek-v3 --on gb200-nvl72 --input 4k --output 1k --tpot 30ms --ttft 2s --plot-kind rejected",
     ),
     Picture(
         name="waterfall",
@@ -103,6 +116,18 @@ PICTURES = (
         shows="`simulate`: requests that decode and that wait, over time",
         command="simulate llama-3.1-8b --on dgx-h100 --chips 2 --rate 30 --requests 300 --input 1k --output 200 "
         "--compare policy=prefill-first --plot-kind occupancy",
+    ),
+    Picture(
+        name="percentiles",
+        shows="`simulate`: latency percentiles, policy against policy",
+        command="simulate llama-3.1-8b --on dgx-h100 --chips 2 --rate 30 --requests 300 --input 1k --output 200 "
+        "--compare policy=prefill-first --plot-kind percentiles",
+    ),
+    Picture(
+        name="served",
+        shows="`simulate`: requests as they are served",
+        command="simulate llama-3.1-8b --on dgx-h100 --chips 2 --rate 30 --requests 300 --input 1k --output 200 "
+        "--compare policy=prefill-first --plot-kind served",
     ),
     Picture(
         name="step",
@@ -215,36 +240,55 @@ In Python `rl.explain(...).plot()` returns it; JupyterLab and VS Code draw it by
 `rows` are the numbers, `to_dict()` the specification. One theme draws all of them; a test holds its colours to a
 contrast of 3 and more and apart for readers who do not see red, green or blue.
 
-The pictures below are drawn by `bench/figures.py`.
+The pictures below are drawn by `bench/figures.py`; those of `calibrate` and `validate` need measured cases that are
+not part of the repository.
 """
 
 
-def file_of(picture: Picture, look: str) -> Path:
+def file_of(picture: Picture, look: ThemeName) -> Path:
     """Where a picture lies."""
     return IMAGES / f"{picture.name}{'' if look == 'light' else '-dark'}.svg"
 
 
-def draw(picture: Picture) -> float:
-    """Draw a picture in both themes; returns the seconds that took.
+def made(picture: Picture) -> Figure:
+    """The figure, from its command.
 
     Raises:
         SystemExit: the command failed.
     """
-    start = time.perf_counter()
-    for look in LOOKS:
-        words = [*shlex.split(picture.command), "--plot", str(file_of(picture, look)), "--plot-theme", look]
+    with tempfile.TemporaryDirectory() as folder:
+        specification = Path(folder) / "figure.json"
         with contextlib.redirect_stdout(io.StringIO()):
-            code = run(words)
+            code = run([*shlex.split(picture.command), "--plot", str(specification)])
         if code:
             raise SystemExit(f"{picture.name}: exit {code}")
+        return Figure.from_dict(json.loads(specification.read_text(encoding="utf-8")))
+
+
+def draw(picture: Picture) -> float:
+    """Draw a picture in both themes; returns the seconds that took."""
+    start = time.perf_counter()
+    figure = made(picture)
+    for look in THEME_NAMES:
+        figure.save(file_of(picture, look), look)
     return time.perf_counter() - start
+
+
+def moved(stored: str, found: str) -> str:
+    """How far a stored drawing is from a fresh one: "" where all is within `TOLERANCE` of its numbers, or a pixel."""
+    stored, found = (NAMES.sub(r"\1", text) for text in (stored, found))
+    if NUMBER.sub("#", stored) != NUMBER.sub("#", found):
+        return "has other marks or words"
+    pairs = zip(map(float, NUMBER.findall(stored)), map(float, NUMBER.findall(found)), strict=True)
+    far = [(old, new) for old, new in pairs if not math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=PIXELS)]
+    return f"{len(far)} of its numbers moved, such as {far[0][0]:g} to {far[0][1]:g}" if far else ""
 
 
 def page() -> str:
     """The page that shows the pictures."""
     parts = [_HEAD]
     for picture in PICTURES:
-        light, dark = (f"images/{file_of(picture, look).name}" for look in LOOKS)
+        light, dark = (f"images/{file_of(picture, look).name}" for look in THEME_NAMES)
         plain = picture.shows.replace("`", "")
         parts.append(
             f"## {picture.name}\n\n{picture.shows[0].upper()}{picture.shows[1:]}:\n"
@@ -255,19 +299,31 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def main(names: list[str]) -> None:
-    """Draw the named pictures, or all, and write the page."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Draw the named pictures, or all, and write the page; or compare them with what is stored."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", help="pictures such as roofline; all by default")
+    parser.add_argument("--check", action="store_true", help="draw again and compare; nothing is written")
+    given = parser.parse_args(arguments)
     known = {picture.name: picture for picture in PICTURES}
-    for name in names or known:
+    faults = 0
+    for name in given.names or known:
         picture = known[name]
         if picture.measured and not (ROOT.parent / "shared" / "measured").is_dir():
             print(f"{name}: no measured cases beside the project, left as it is")
             continue
+        if given.check:
+            far = moved(file_of(picture, "light").read_text(encoding="utf-8"), made(picture).svg("light"))
+            faults += bool(far)
+            print(f"{name}: {far or 'as stored'}", flush=True)
+            continue
         seconds = draw(picture)
-        sizes = ", ".join(f"{file_of(picture, look).stat().st_size / 1e3:.0f} kB" for look in LOOKS)
-        print(f"{name}: {seconds:.1f} s, {sizes}")
-    PAGE.write_text(page(), encoding="utf-8")
+        sizes = ", ".join(f"{file_of(picture, look).stat().st_size / 1e3:.0f} kB" for look in THEME_NAMES)
+        print(f"{name}: {seconds:.1f} s, {sizes}", flush=True)
+    if not given.check:
+        PAGE.write_text(page(), encoding="utf-8")
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Fill the numbers of the prose of docs/ in: `uv run python bench/fill_docs.py docs/book/*.md`.
+"""Fill the numbers of the prose of README and docs/ in: `uv run python bench/fill_docs.py [PAGE...]`.
 
     A B200 does <!--= f"{ridge:.0f}" -->281<!--/--> multiplies while it reads one weight.
 
@@ -104,20 +104,65 @@ def kernels(kind: str, part: str = "median_error") -> str:
     Raises:
         KeyError: no fit of that kind.
     """
-    from rackline.catalog import calibration_record
-    from rackline.fitting.summary import kind_of
-
-    found: list[float] = []
-    for name in STACKS:
-        record = calibration_record(name)
-        if kind == "custom all-reduce":
-            rows = [one for one in record.collective if one.collective_class == "all_reduce_one_shot"]
-        else:
-            rows = [one for one in record.operation if kind_of(one.operation_class, one.dtype) == kind]
-        found += [getattr(one, part) for one in rows if getattr(one, part) is not None]
+    stated = [getattr(one, part) for one in fits_of(kind)]
+    found = [error for error in stated if error is not None]
     if not found:
         raise KeyError(f"no {part} of {kind}")
     return percent(statistics.median(found))
+
+
+def fits_of(kind: str, stacks: Iterable[str] = STACKS) -> list[Any]:
+    """The fits of the kernels of a kind in the shipped calibrations of stacks."""
+    from rackline.catalog import calibration_record
+    from rackline.fitting.summary import kind_of
+
+    found: list[Any] = []
+    for record in map(calibration_record, stacks):
+        if kind == "custom all-reduce":
+            found += [one for one in record.collective if one.collective_class == "all_reduce_one_shot"]
+        else:
+            found += [one for one in record.operation if kind_of(one.operation_class, one.dtype) == kind]
+    return found
+
+
+@cache
+def left_out_tables(by: str) -> tuple[dict[str, dict[str, str]], dict[str, dict[str, str]]]:
+    """The two tables of docs/accuracy.md on what was left out of the fits: metric -> columns, left out -> columns.
+
+    `rackline validate --refit` takes minutes, so what it wrote there is read here.
+    """
+    block = re.search(rf"<!-- left out by {by}: begin -->(.*?)<!-- left out by {by}: end -->", _accuracy(), re.S)
+    if block is None:
+        raise KeyError(f"docs/accuracy.md has no tables of what was left out by {by}")
+    found: list[dict[str, dict[str, str]]] = []
+    for table in re.findall(r"(?:^\|.*\n)+", block[1], re.M):
+        head, _, *rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in table.splitlines()]
+        found.append({row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows})
+    return found[0], found[1]
+
+
+@cache
+def _accuracy() -> str:
+    return (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+
+
+def left_out(by: str, metric: str, part: str = "median") -> str:
+    """The error with each model, chip, stack or laboratory left out of the fits: `left_out("model", "tpot_s")`."""
+    return left_out_tables(by)[0][metric][part]
+
+
+def left_out_range(by: str, metric: str, part: str = "median") -> str:
+    """The least and the largest of them by what was left out, in whole per cent: "7 to 16 %"."""
+    texts = [row[f"{metric} {part}"] for row in left_out_tables(by)[1].values()]
+    values = sorted(float(text.rstrip(" %")) for text in texts if text != "-")
+    return f"{values[0]:.0f} to {values[-1]:.0f} %"
+
+
+def worst_left_out(by: str, metric: str, part: str) -> str:
+    """A part of the error of the worst of them by the median: its p90, or the number of its cases."""
+    rows = [row for row in left_out_tables(by)[1].values() if row[f"{metric} median"] != "-"]
+    worst = max(rows, key=lambda row: float(row[f"{metric} median"].rstrip(" %")))
+    return worst[part] if part == "cases" else f"{float(worst[f'{metric} {part}'].rstrip(' %')):.0f} %"
 
 
 def kernel_fits() -> str:
@@ -139,9 +184,12 @@ HELPERS = {
     "glossary": glossary,
     "kernel_fits": kernel_fits,
     "kernels": kernels,
+    "left_out": left_out,
+    "left_out_range": left_out_range,
     "number": number,
     "percent": percent,
     "scored": scored,
+    "worst_left_out": worst_left_out,
 }
 
 
@@ -193,12 +241,14 @@ def sybil_of_docs(options: int) -> Sybil:
 
 
 def main(paths: list[str]) -> None:
-    """Fill the pages in; all of docs/ that have such numbers when none is named."""
+    """Fill the pages in; README and all of docs/ that have such numbers when none is named."""
     import doctest
 
     sybil = sybil_of_docs(doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     pages = [Path(one).resolve() for one in paths] or [
-        page for page in sorted((ROOT / "docs").rglob("*.md")) if FILLED.search(page.read_text(encoding="utf-8"))
+        page
+        for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+        if FILLED.search(page.read_text(encoding="utf-8"))
     ]
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # some fences write files
         for page in pages:

@@ -4,6 +4,7 @@
     uv run --group mutants python bench/mutants.py run --seed 16 --count 100
     uv run --group mutants python bench/mutants.py report --seed 16      # table and survivors, as Markdown
     uv run --group mutants python bench/mutants.py run --seed 16 --again # those that survived, with the tests of today
+    uv run --group mutants python bench/mutants.py run --seed 17 --by-name --minutes 35    # without `cover`
 
 Changes are those of cosmic-ray (operators, comparisons, numbers, conditions, loops, decorators, exceptions). A place is
 drawn first, all places of the packages alike, then one of its changes: binary operators, which have eleven, do not
@@ -13,6 +14,10 @@ build/mutants, so the checkout is never changed.
 Tests are those that ran the line (slow ones and commands run as processes are left out); for lines that run once at
 import or are compiled by numba, those that ran any line of the file. The quickest of each file of tests go first, until
 `--seconds` of their usual time; the first that fails ends it. What runs three times as long counts as noticed.
+
+With `--by-name` no coverage is needed: tests are those of the fourteen files that name the function, its class or its
+module most, nearest first, until `--seconds` of processor time; a test counts only if it passes without the change.
+Tests further away are not run, so that what is noticed is a lower bound.
 """
 
 from __future__ import annotations
@@ -23,6 +28,8 @@ import difflib
 import json
 import os
 import random
+import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -66,6 +73,8 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=90.0, help="usual time of the tests of one mutant")
     parser.add_argument("--again", action="store_true", help="only mutants that survived so far")
+    parser.add_argument("--by-name", action="store_true", help="tests that name what is changed, without coverage")
+    parser.add_argument("--minutes", type=float, default=1e9, help="processor time after which no mutant begins")
     parser.add_argument("--package", choices=PACKAGES, action="append", help="only these packages")
     given = parser.parse_args()
     results = _WORK / f"seed-{given.seed}.jsonl"
@@ -78,11 +87,13 @@ def main() -> int:
         return 0
     copy_tree()
     before = read(results)
-    tests = Tests()
+    tests = Named() if given.by_name else Tests()
     for mutant, source in drawn(given.seed, given.count, tuple(given.package or PACKAGES)):
         key = json.dumps(asdict(mutant))
         if key in before and not (given.again and before[key]["outcome"] == "survived"):
             continue
+        if children_s() > 60 * given.minutes:
+            break
         start = time.perf_counter()
         outcome, by, ran = tests.judge(mutant, source, given.seconds)
         line = asdict(mutant) | {"outcome": outcome, "by": by, "tests": ran, "diff": difference(mutant, source)}
@@ -105,7 +116,15 @@ def copy_tree() -> None:
         shared.symlink_to(_HOME.parent / "shared")
 
 
-def pytest(*words: str, timeout_s: float | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+def children_s() -> float:
+    """Processor time of the processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def pytest(
+    *words: str, timeout_s: float | None = None, cpu_s: int | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Tests of the copy, by this Python; no bytecode is kept, for a change within a second would not be seen."""
     command = [
         sys.executable,
@@ -119,6 +138,8 @@ def pytest(*words: str, timeout_s: float | None = None, **environment: str) -> s
         "-p",
         "no:cacheprovider",
     ]
+    if cpu_s is not None:
+        command = ["prlimit", f"--cpu={cpu_s}", *command, "-n", "0"]
     paths = os.pathsep.join([str(_TREE / "src"), str(_HOME / "bench")])
     inherited = os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
@@ -283,6 +304,68 @@ class Tests:
         finally:
             path.write_text(original, encoding="utf-8")
         return "survived", "", sum(map(len, rounds))
+
+
+_SIGKILL, _SIGXCPU = 9, 24
+
+
+class Named:
+    """Tests of the files that name what is changed."""
+
+    def __init__(self) -> None:
+        paths = (path for folder in _TESTS for path in sorted((_TREE / folder).glob("test_*.py")))
+        self._texts = {str(path.relative_to(_TREE)): path.read_text(encoding="utf-8") for path in paths}
+        self._fails: dict[str, bool] = {}
+
+    def of(self, mutant: Mutant) -> list[str]:
+        """At most fourteen files, the nearest first: its module, the function or class around the line, its package."""
+        path = Path(mutant.path)
+        package, module = path.parts[2], path.stem
+        around = [
+            node.name
+            for node in ast.walk(ast.parse((_TREE / path).read_text(encoding="utf-8")))
+            if isinstance(node, ast.FunctionDef | ast.ClassDef)
+            and node.lineno <= mutant.line <= (node.end_lineno or 0)
+            and not node.name.startswith("__")
+        ]
+        names = [(name.strip("_"), 5) for name in around]
+        names += [(".".join(path.with_suffix("").parts[1:]), 4), (f"rackline.{package}", 1)]
+
+        def score(file: str) -> float:
+            text = self._texts[file]
+            named = sum(weight * bool(re.search(rf"\b{re.escape(name)}\b", text)) for name, weight in names)
+            return named + 4 * (module in Path(file).stem)
+
+        ranked = sorted(self._texts, key=lambda file: (-score(file), len(self._texts[file])))
+        return [file for file in ranked[:14] if score(file) > 0]
+
+    def judge(self, mutant: Mutant, source: str, limit_s: float) -> tuple[str, str, int]:
+        """Outcome (killed, survived, untested), the test that noticed, and how many files were to run."""
+        path = _TREE / mutant.path
+        original = path.read_text(encoding="utf-8")
+        files = self.of(mutant)
+        kernel: dict[str, str] = (
+            {"NUMBA_CACHE_DIR": tempfile.mkdtemp(prefix="numba-", dir=_WORK)} if path.stem in _KERNEL else {}
+        )
+        left = limit_s
+        for file in files:
+            start = children_s()
+            try:
+                path.write_text(source, encoding="utf-8")
+                run = pytest("-x", "-m", "not slow", file, cpu_s=int(left) + 1, **kernel)
+            finally:
+                path.write_text(original, encoding="utf-8")
+            left -= children_s() - start
+            if run.returncode in (-_SIGXCPU, -_SIGKILL) or left < 1:
+                return "survived", f"time ended in {file}", len(files)
+            if run.returncode not in (0, 5):  # 5: no test but slow ones
+                failed = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+                test = (failed or ["FAILED " + file])[0].split(" ")[1]
+                if test not in self._fails:
+                    self._fails[test] = pytest("-x", "-m", "not slow", test, cpu_s=120).returncode != 0
+                if not self._fails[test]:
+                    return "killed", test, len(files)
+        return "survived" if files else "untested", "", len(files)
 
 
 def read(path: Path) -> dict[str, dict[str, object]]:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "src" / "rackline"
 VENDOR = SRC / "web" / "static" / "vendor"
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-WORKFLOW = ROOT / ".github" / "workflows" / "release.yml"
+WORKFLOW, PAGES = (ROOT / ".github" / "workflows" / name for name in ("release.yml", "pages.yml"))
 
 WHERE_INSTALLED = {
     "pydantic_core": "part of pydantic",
@@ -31,6 +31,7 @@ WHERE_INSTALLED = {
     "vllm": "engine to be measured, in a Python of its own",
     "llama_cpp": "engine to be measured, in a Python of its own",
     "gguf": "comes with llama_cpp",
+    "torch": "comes with vllm",
     "worker": "file beside the workers that run in the engine's Python",
 }
 """Imported where it is there, never installed for its own sake, and why."""
@@ -163,10 +164,11 @@ def test_only_the_vendor_folder_holds_code_of_others() -> None:
     assert not strays
 
 
-def test_actions_of_the_release_are_pinned() -> None:
-    text = WORKFLOW.read_text(encoding="utf-8")
+@pytest.mark.parametrize("workflow", [WORKFLOW, PAGES], ids=lambda path: path.stem)
+def test_actions_are_pinned(workflow: Path) -> None:
+    text = workflow.read_text(encoding="utf-8")
     uses = re.findall(r"uses:\s*(\S+)(.*)", text)
-    assert len(uses) >= 5
+    assert len(uses) >= 4
     for action, comment in uses:
         assert re.fullmatch(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}", action), f"{action} is not pinned to a commit"
         assert re.search(r"# v\d", comment), f"{action}: say which release the commit is"
@@ -180,6 +182,17 @@ def test_release_publishes_without_a_stored_token() -> None:
     assert set(publish["needs"]) == {"build", "attest"}
     assert workflow["permissions"] == {}
     assert "secrets." not in WORKFLOW.read_text(encoding="utf-8")
+
+
+def test_pages_are_built_strictly_and_published_with_as_few_rights_as_it_takes() -> None:
+    workflow = yaml.safe_load(PAGES.read_text(encoding="utf-8"))
+    steps = workflow["jobs"]["build"]["steps"]
+    assert any(step.get("run") == "uv run --locked mkdocs build --strict" for step in steps)
+    site = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), yaml.BaseLoader)["site_dir"]
+    assert steps[-1]["with"]["path"] == f"{site}/"
+    assert workflow["permissions"] == {}
+    assert workflow["jobs"]["build"]["permissions"] == {"contents": "read"}
+    assert workflow["jobs"]["deploy"]["permissions"] == {"pages": "write", "id-token": "write"}
 
 
 @pytest.mark.parametrize("file", ["CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "CITATION.cff"])

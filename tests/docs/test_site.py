@@ -6,25 +6,22 @@ that are not LaTeX, names of code that do not exist.
 
 from __future__ import annotations
 
+import html
+import json
 import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from itertools import product
 from pathlib import Path
-from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Browser
 
+from scripts import load_script
+
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ("index.html", "book/roofline.html", "reference/commands/fit.html", "glossary.html")
-WIDTHS = (390, 1280)
-LOOKS: dict[Literal["light", "dark"], str] = {"light": "default", "dark": "slate"}
 FETCHED = re.compile(r"<(?:script|link|img|source|iframe)\b[^>]*?\b(?:src|href|srcset)=\"((?:https?:)?//[^\"]+)\"")
 
 pytestmark = pytest.mark.slow
@@ -42,16 +39,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(built: Path) -> Iterator[str]:
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(built))) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/"
-        server.shutdown()
-        thread.join()
+    with load_script("site_look").served(built) as found:
+        yield found
 
 
 def test_no_page_fetches_anything_from_elsewhere(built: Path) -> None:
@@ -78,26 +67,50 @@ def test_formulas_are_drawn_without_scripts(built: Path) -> None:
         assert "$<code>" not in text, page.name
 
 
-def test_pages_are_accessible_and_searchable(address: str, browser: Browser) -> None:
-    """Axe at two widths in both looks, no page wider than the screen, no request to elsewhere, a search that finds."""
-    from axe_playwright_python.sync_playwright import Axe
+def test_notebooks_are_pages_with_their_stored_outputs(built: Path) -> None:
+    notebooks = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+    index = (built / "notebooks" / "index.html").read_text(encoding="utf-8")
+    for path in notebooks:
+        assert f'href="{path.stem}.html"' in index
+        text = (built / "notebooks" / f"{path.stem}.html").read_text(encoding="utf-8")
+        assert f'href="{path.name}"' in text, "the notebook can be downloaded"
+        assert (built / "notebooks" / path.name).read_bytes() == path.read_bytes()
+        figures = re.findall(r'<img alt="([^"]{40,})" src="([\w-]+\.svg)#only-(light|dark)"', text)
+        assert [look for _, _, look in figures] == ["light", "dark"] * (len(figures) // 2)
+        assert figures
+        for _, file, _ in figures:
+            assert (built / "notebooks" / file).read_text(encoding="utf-8").startswith("<svg")
+        printed = [
+            output["text"]
+            for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+            for output in cell.get("outputs", [])
+            if output["output_type"] == "stream"
+        ]
+        assert printed
+        shown = html.unescape(re.sub(r"<[^>]+>", "", text))
+        for lines in printed:
+            assert "".join(lines).strip() in shown
 
-    requests: list[str] = []
-    faults: list[str] = []
-    for look, scheme in LOOKS.items():
-        context = browser.new_context(color_scheme=look, reduced_motion="reduce")  # the theme keeps the look of a visit
-        page = context.new_page()
-        page.set_default_timeout(120_000)
-        page.on("request", lambda request: requests.append(request.url))
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        for name, width in product(SAMPLE, WIDTHS):
-            page.set_viewport_size({"width": width, "height": 844})
-            page.goto(address + name)
-            assert page.locator("body").get_attribute("data-md-color-scheme") == scheme
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
-            found = Axe().run(page, options={"preload": False})
-            assert found.violations_count == 0, (name, width, look, found.generate_report())
-        context.close()
+
+def test_pages_are_accessible(address: str, browser: Browser) -> None:
+    """Axe at two widths in both looks, no page wider than the screen, no request to elsewhere."""
+    assert list(load_script("site_look").faults(browser, address, SAMPLE)) == []
+
+
+def test_what_is_wrong_is_found(tmp_path: Path, browser: Browser) -> None:
+    script = load_script("site_look")
+    (tmp_path / "page.html").write_text(
+        '<html lang="en"><title>t</title><body data-md-color-scheme="default"><main><h1>a</h1>'
+        '<img src="x.png"><p style="width: 700px">b</p></main></body></html>'
+    )
+    with script.served(tmp_path) as address:
+        found = "\n".join(script.faults(browser, address, ["page.html"]))
+    assert "pixels wide" in found
+    assert "image-alt" in found
+    assert "page.html at 1280, dark: has another look" in found
+
+
+def test_the_search_finds(address: str, browser: Browser) -> None:
     page = browser.new_page()
     page.set_default_timeout(120_000)
     page.goto(address + "index.html")
@@ -105,5 +118,3 @@ def test_pages_are_accessible_and_searchable(address: str, browser: Browser) -> 
     page.wait_for_selector(".md-search-result__link")
     assert "all-reduce" in page.locator(".md-search-result").inner_text().lower()
     page.close()
-    assert faults == []
-    assert {url for url in requests if not url.startswith((address, "data:", "blob:"))} == set()

@@ -24,7 +24,7 @@ from rackline.passes import Batch
 from rackline.pricing import envelope
 from rackline.report.axes import Kind, Measure, linear_axis, linear_ticks, log_axis, log_ticks, text_of
 from rackline.report.figure import ENDINGS, NOTEBOOK_TYPE, Figure, check_plot_path
-from rackline.report.theme import DARK, LIGHT, THEME_NAMES, Theme, ThemeName
+from rackline.report.theme import DARK, LIGHT, STILL_FONT, THEME_NAMES, Theme, ThemeName
 from rackline.report.train_report import layout_text
 from rackline.report.wording import short_count
 from scripts import load_script
@@ -322,6 +322,13 @@ def test_verdicts_are_counted() -> None:
 # ---------------------------------------------------------------------------------------------- files
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_figure_is_read_back_from_its_specification(name: str) -> None:
+    figure = made.figure(name)
+    again = Figure.from_dict(json.loads(figure.json("dark")))
+    assert again.to_dict() == json.loads(figure.json())
+
+
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_every_ending_is_written_whole(ending: str, tmp_path: Path) -> None:
     file = tmp_path / f"front{ending.upper()}"
@@ -395,13 +402,20 @@ def test_the_page_of_figures_is_the_one_that_its_script_writes() -> None:
     root = Path(__file__).resolve().parents[2]
     script = load_script("figures")
     assert (root / "docs" / "figures.md").read_text(encoding="utf-8") == script.page()
-    drawn = {script.file_of(picture, look).name for picture in script.PICTURES for look in script.LOOKS}
+    drawn = {script.file_of(picture, look).name for picture in script.PICTURES for look in script.THEME_NAMES}
     others = ("sweep-", "lab-", "page-")  # of the pages on sweeps, on the lab and on the web page
     assert drawn == {file.name for file in (root / "docs" / "images").iterdir() if not file.name.startswith(others)}
     for name in drawn:
         file = root / "docs" / "images" / name
         assert file.stat().st_size < 70_000
         assert ElementTree.parse(file).getroot().attrib["role"] == "img"
+
+
+def test_an_image_names_the_font_that_its_texts_were_measured_with() -> None:
+    """In a wider one, as system-ui is on some systems, long labels were cut off at the edge."""
+    assert "system-ui" in made.figure("step").json()
+    fonts = set(re.findall(r'font-family="([^"]+)"', made.figure("step").svg()))
+    assert fonts == {STILL_FONT}
 
 
 def test_images_leave_out_what_only_answers_a_pointer() -> None:

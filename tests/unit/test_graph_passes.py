@@ -5,10 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rackline.arch import model
-from rackline.hardware import cluster
-from rackline.parallel import Deployment, parse_layout, precision
-from rackline.passes import calibration
+from helpers import deploy
 from rackline.passes.features import Array
 from rackline.serving.closed_loop import engine_of
 from rackline.serving.graph_passes import GraphPasses, lumped
@@ -16,15 +13,7 @@ from rackline.serving.stack import stack
 
 
 def _passes(sequences: float, spread: float = 0.0) -> GraphPasses:
-    found = model("llama-3.1-8b")
-    one = cluster("dgx-h100").with_num_chips(1)
-    deployment = Deployment(
-        model=found,
-        cluster=one,
-        layout=parse_layout("tp=1", found),
-        precision=precision("native", found, one.chip),
-        calibration=calibration("vllm", one.chip),
-    )
+    deployment = deploy("llama-3.1-8b", on="dgx-h100", label="native", calibration="vllm")
     return GraphPasses(
         engine=engine_of(deployment, stack("vllm")),
         applies=np.array([True]),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import rackline as rl
+from helpers import deploy
 from rackline.api.lengths import mixture_of_file, mixture_of_trace
 from rackline.arch import model
 from rackline.errors import InputError
@@ -51,14 +52,7 @@ def test_moments_are_those_of_drawn_requests() -> None:
 
 
 def test_one_length_is_no_mixture() -> None:
-    found, one = model("llama-3.1-8b"), cluster("dgx-h100").with_num_chips(1)
-    deployment = Deployment(
-        model=found,
-        cluster=one,
-        layout=parse_layout("tp=1", found),
-        precision=precision("native", found, one.chip),
-        calibration=calibration("vllm", one.chip),
-    )
+    deployment = deploy("llama-3.1-8b", on="dgx-h100", label="native", calibration="vllm")
     of = stack("vllm")
     engine, batches = engine_of(deployment, of), np.array([0.5, 2.0, 8.0, 32.0])
     same = Mixture.of(np.array([3.0, 1.0]), np.array([1000.0, 1000.0]), np.array([200.0, 200.0]))

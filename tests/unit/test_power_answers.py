@@ -14,7 +14,7 @@ from rackline.errors import InputError
 from rackline.hardware import cluster, wall_w
 from rackline.parallel import Deployment
 from rackline.search.least_energy import capped, caps_of, least_energy, ranked_by_energy
-from rackline.search.plan import plan, space_of
+from rackline.search.plan import space_of
 from rackline.search.space import Constraints, SearchSpace
 from rackline.serving.energy import Power
 from rackline.serving.fleet import Part, Traffic, fleet
@@ -96,9 +96,6 @@ def test_training_draws_its_limit_and_a_cap_saves_energy() -> None:
 
 
 def test_the_least_energy_is_the_least_of_the_caps_that_were_tried() -> None:
-    def search(on: object, space: SearchSpace, served: bool) -> object:
-        return plan(MODEL, on, WORK, calibration=NUMBERS, search_space=space, prefill=None, served=False)
-
     from rackline.arch import model
     from rackline.parallel import parse_layout, precision
     from rackline.passes import calibration
@@ -107,10 +104,9 @@ def test_the_least_energy_is_the_least_of_the_caps_that_were_tried() -> None:
     MODEL, WORK, NUMBERS = model("llama-3.1-8b"), Workload(input_len=500.0, output_len=100.0), calibration("vllm", H100)
     space = SearchSpace(layouts=[parse_layout("tp=1", MODEL)], precisions=[precision("bf16", MODEL, H100)])
 
-    def space_on(on: object, among: SearchSpace) -> object:
-        return space_of(MODEL, on, WORK, calibration=NUMBERS, limits=Constraints(), among=among)
-
-    found, tried = least_energy(on, space, Constraints(), search, space_on)
+    found, tried = least_energy(
+        MODEL, on, WORK, calibration=NUMBERS, limits=Constraints(), among=space, prefill=None, served=False
+    )
     joules = [one.joules_per_output_token for one in tried]
     assert [one.cap_w for one in tried] == list(caps_of(on))
     assert tried[0].cap_w is None

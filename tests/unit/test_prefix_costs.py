@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 
 import rackline as rl
-from rackline.api.plan_parts import plan_inputs
-from rackline.api.plan_question import PlanQuestion
-from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.pricing import price_sheet
 from rackline.pricing.cache import KeepingCost, recompute_cost
@@ -144,13 +141,3 @@ def test_refused(options: dict[str, object], message: str) -> None:
 def test_agents_need_turns() -> None:
     with pytest.raises(InputError, match="only with `turns`"):
         rl.simulate("llama-3.1-8b", on="dgx-h100", rate=1, input=100, output=10, tool_calls=2, tool_output=100)
-
-
-@pytest.mark.skipif(not TRACE.is_file(), reason="needs ../shared/traces")
-def test_a_plan_takes_the_share_from_the_trace() -> None:
-    plan = {"model": "llama-3.1-8b", "on": "dgx-h100", "chips": 1, "layout": "tp=1", "trace": str(TRACE)}
-    work = plan_inputs(PlanQuestion(**plan, cache_ttl="5min"), Watch()).workload  # pyright: ignore[reportArgumentType]
-    assert work.cache_hit == pytest.approx(0.5951, abs=5e-5)
-    for more, message in (({"cache_hit": "50%"}, "only without `cache_ttl`"), ({"trace": None}, "only with `trace`")):
-        with pytest.raises(InputError, match=message):
-            plan_inputs(PlanQuestion(**{**plan, "cache_ttl": "5min", **more}), Watch())  # pyright: ignore[reportArgumentType]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import rackline as rl
 from rackline.errors import InputError
+from rackline.parallel.draft import draft_table
 from rackline.passes import Batch
 from rackline.serving import Mode, Workload, closed_loop
 from rackline.serving.closed_loop import engine_of
@@ -21,7 +22,6 @@ from rackline.serving.speculative import (
     PLAIN,
     Speculation,
     breakeven_tokens,
-    draft_table,
     expected_tokens,
     usual_speculation,
 )

@@ -9,8 +9,8 @@ import pytest
 
 from rackline.catalog import OperationRecord, calibration_record, names
 from rackline.fitting import CalibrationResult, calibrate_tables, errors_by_kind
-from rackline.fitting.summary import kind_of
 from rackline.hardware import chip, cluster
+from scripts import load_script
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 STACKS = ("trtllm", "vllm", "sglang")
@@ -72,14 +72,8 @@ def record_of(stack: str) -> list[OperationRecord]:
 @pytest.mark.parametrize("kind", [kind for kind in sorted(BARS) if kind not in ("library collectives",)])
 def test_shipped_statistics_reach_the_bars(kind: str) -> None:
     """The same from the errors that the files themselves state; rejected fits are not in them."""
-    entries: list[tuple[float, float]] = []
-    for stack in STACKS:
-        record = calibration_record(stack)
-        if kind == "custom all-reduce":
-            found = [e for e in record.collective if e.collective_class == "all_reduce_one_shot"]
-        else:
-            found = [e for e in record.operation if kind_of(e.operation_class, e.dtype) == kind]
-        entries += [(e.median_error, e.p90_error) for e in found if e.median_error is not None and e.p90_error]
+    fits = load_script("fill_docs").fits_of(kind, STACKS)
+    entries = [(one.median_error, one.p90_error) for one in fits if one.median_error is not None and one.p90_error]
     assert len(entries) >= 20
     median, p90 = np.median(np.array(entries), axis=0)
     assert median <= BARS[kind][0]

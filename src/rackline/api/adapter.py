@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rackline.api.media import MediaQuestion
 from rackline.api.option import Quantity, count, option, si, whole
-from rackline.errors import CatalogError, ConfigError, HubError, InputError, UnknownNameError
+from rackline.errors import ConfigError, HubError, InputError
 
 if TYPE_CHECKING:
     from rackline.api.watch import Watch
@@ -91,12 +91,13 @@ def with_adapter(model: AnyModel, question: AdapterQuestion, watch: Watch) -> An
     if resident is not None and resident > number:
         raise InputError(what="resident_adapters", given=resident, allowed=f"up to {number}, all adapters")
     from rackline.arch import Model, apply_adapter
+    from rackline.arch.lookup import is_called
     from rackline.hub import read_adapter
 
     if not isinstance(model, Model):
         raise InputError(what="adapter", given=question.adapter, allowed="a model whose layers are known")
     adapter = read_adapter(question.adapter, offline=question.offline)
-    if adapter.base and not _is_base(adapter.base, model):
+    if adapter.base and not is_called(model, adapter.base):
         watch.warn(f"the adapter {adapter.name} was made for {adapter.base}, not for {model.name}")
     built = apply_adapter(model, adapter)
     if number > 1 and built.adapter is not None:
@@ -136,18 +137,3 @@ def adapter_of_repository(name: str, *, offline: bool) -> Adapter | None:
         return read_adapter(name, offline=offline)
     except (HubError, ConfigError):
         return None
-
-
-def _is_base(base: str, model: AnyModel) -> bool:
-    """Whether a name is that of a model: of the same catalogue entry, repository, file or folder."""
-    from rackline.catalog import model_record
-
-    names = {model.name.lower()}
-    if model.origin is not None:
-        names |= {model.origin.name.lower(), model.origin.used.lower()}
-    if base.lower() in names or base.rpartition("/")[2].lower() in {name.rpartition("/")[2] for name in names}:
-        return True
-    try:
-        return model_record(base).name == model.name
-    except (CatalogError, UnknownNameError):
-        return False

@@ -20,15 +20,14 @@ from rackline.errors import InputError
 from rackline.files import write_text
 
 if TYPE_CHECKING:
-    from rackline.hardware import Cluster
     from rackline.report.figure import Figure
     from rackline.search import Plan
     from rackline.search.attention_ffn import AttentionFfnSplit
     from rackline.search.candidate import Candidate
     from rackline.search.choice import Choice
+    from rackline.search.kept_prefixes import KeptPrefixes
     from rackline.search.launch import LaunchCommand
     from rackline.search.least_energy import Tried
-    from rackline.search.space import SearchSpace
     from rackline.search.speculation import SpeculationRow
     from rackline.search.what_if import WhatIfPoint
     from rackline.serving.fleet import Fleet
@@ -48,6 +47,7 @@ class Planned:
         launch: command lines; None where they were not asked for.
         starting: what is needed to launch it; None where nothing was searched.
         power_caps: those that were tried for the least energy; None where dollars count.
+        prefixes: that the best keeps and finds; None where prompts do not repeat.
     """
 
     plan: Plan
@@ -58,6 +58,7 @@ class Planned:
     launch: tuple[LaunchCommand, ...] | None = None
     starting: Starting | None = None
     power_caps: tuple[Tried, ...] | None = None
+    prefixes: KeptPrefixes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
 def _text(answer: Answered, width: int) -> Iterable[Any]:
     from rackline.report.plan_report import plan_report
     from rackline.report.plan_summary import plan_summary
+    from rackline.report.prose import Prose
     from rackline.report.what_if_report import what_if_report
 
     found = answer.result
@@ -89,8 +91,10 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     report = plan_report if answer.question.full else plan_summary
     yield report(found.plan, width=width, elapsed_s=answer.elapsed_s)
     yield from _lengths_text(found.plan)
+    yield from _prefixes_text(found, full=answer.question.full)
     yield from use_lines(found.use, full=answer.question.full)
-    yield from _interval_text(found.plan)
+    for line in _interval(answer).splitlines():
+        yield Prose(line, style="dim")
     yield from _more_text(answer.question, found)
 
 
@@ -104,14 +108,23 @@ def _lengths_text(plan: Plan) -> Iterable[Any]:
         yield Prose(f"lengths of {mixture.name}: {mixture.num_lengths:,}, {longest}", style="dim")
 
 
-def _interval_text(plan: Plan) -> Iterable[Any]:
-    """What measured servers of the kind of the best deviate by."""
-    from rackline.report.prose import Prose
-    from rackline.validation.intervals import interval_line
+def _prefixes_text(found: Planned, *, full: bool) -> Iterable[Any]:
+    """Which prefixes the best keeps, where prompts repeat."""
+    if found.prefixes is not None:
+        from rackline.report.kept_report import kept_report
 
-    line = interval_line(_intervals(plan, plan.best)) if plan.best is not None else ""
-    if line:
-        yield Prose(line, style="dim")
+        yield kept_report(found.prefixes, found.plan.constraints, full=full)
+
+
+def _interval(answer: Answered) -> str:
+    """What measured servers of the kind of the best deviate by, in time and in energy, a line each."""
+    from rackline.validation.intervals import interval_line, joules_line
+
+    found = answer.result
+    if isinstance(found, WhatIf) or found.plan.best is None:
+        return ""
+    known = _intervals(found.plan, found.plan.best)
+    return "\n".join(line for line in (interval_line(known), joules_line(known)) if line)
 
 
 def _intervals(plan: Plan, one: Choice | Candidate) -> list[Interval]:
@@ -191,6 +204,7 @@ class PlanData:
         "attention_ffn=answer.attention_ffn",
         "launch=answer.launch",
         "power_caps=answer.power_caps",
+        "prefixes=answer.prefixes",
     )
 
     answer: Planned
@@ -307,6 +321,7 @@ def _refuse(question: PlanQuestion, outputs: frozenset[str]) -> None:
     data=_data,
     figures={"front": _figure, "rejected": _rejected, "step": _step},
     documents=_documents,
+    interval=_interval,
     files={"launch_as": SideFile(option=LAUNCH_AS, write=_write_manifests)},
     refuse=_refuse,
 )
@@ -328,11 +343,7 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
         return _what_if(question, question.what_if, watch)
     asked = plan_inputs(question, watch)
     with watch.moving("searching layouts, precisions, modes and batch sizes; simulating the best"):
-        caps: tuple[Tried, ...] = ()
-        if question.objective == "joules":
-            found, caps = least_energy_of(asked)
-        else:
-            found = searched(asked, tell_estimate=lambda plan: watch.estimated(Planned(plan=plan, use=use)))
+        found, caps, prefixes = _found(asked, question.objective, use, watch)
 
     from rackline.search.attention_ffn import plan_split
     from rackline.search.fleet import plan_fleet
@@ -354,21 +365,52 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
         launch=None if question.launch is None else tuple(starting.commands(leftover=True)),
         starting=starting,
         power_caps=caps or None,
+        prefixes=prefixes,
     )
 
 
-def searched(
-    asked: PlanInputs,
-    cluster: Cluster | None = None,
-    space: SearchSpace | None = None,
-    *,
-    served: bool = True,
-    tell_estimate: Callable[[Plan], None] | None = None,
-) -> Plan:
+def _found(
+    asked: PlanInputs, objective: str, use: Use, watch: Watch
+) -> tuple[Plan, tuple[Tried, ...], KeptPrefixes | None]:
+    """The plan, the power caps that were tried, and the prefixes that the best keeps."""
+    from rackline.search.least_energy import least_energy
+
+    caps: tuple[Tried, ...] = ()
+
+    def planned(at: PlanInputs) -> Plan:
+        nonlocal caps
+        if objective != "joules":
+            return searched(at, tell_estimate=lambda plan: watch.estimated(Planned(plan=plan, use=use)))
+        found, caps = least_energy(
+            at.resolved.model,
+            at.resolved.cluster,
+            at.workload,
+            calibration=at.resolved.calibration,
+            limits=at.limits,
+            among=at.space,
+            routing=at.resolved.routing,
+            prefill=at.prefill,
+        )
+        return found
+
+    if asked.keeping is None:
+        return planned(asked), caps, None
+    from rackline.search.kept_prefixes import agreeing, with_served_sessions
+
+    found, prefixes = agreeing(
+        asked.keeping,
+        lambda hit: searched(asked.with_hits(hit), served=False),
+        lambda hit: planned(asked.with_hits(hit)),
+    )
+    if prefixes is not None and found.best is not None:
+        prefixes = with_served_sessions(prefixes, found, found.best, asked.keeping)
+    return found, caps, prefixes
+
+
+def searched(asked: PlanInputs, *, served: bool = True, tell_estimate: Callable[[Plan], None] | None = None) -> Plan:
     """The plan of a question.
 
     Args:
-        cluster, space: instead of the question's.
         served: whether the best is simulated.
         tell_estimate: is given the plan by estimates, before the best is simulated.
     """
@@ -376,38 +418,15 @@ def searched(
 
     return search_plan(
         asked.resolved.model,
-        cluster or asked.resolved.cluster,
+        asked.resolved.cluster,
         asked.workload,
         calibration=asked.resolved.calibration,
         constraints=asked.limits,
-        search_space=space or asked.space,
+        search_space=asked.space,
         routing=asked.resolved.routing,
         prefill=asked.prefill,
         served=served,
         tell_estimate=tell_estimate,
-    )
-
-
-def least_energy_of(asked: PlanInputs) -> tuple[Plan, tuple[Tried, ...]]:
-    """The plan of a question with the least energy of an output token, and the power caps that were tried."""
-    from rackline.search.least_energy import least_energy
-    from rackline.search.plan import space_of
-
-    one = asked.resolved
-    return least_energy(
-        one.cluster,
-        asked.space,
-        asked.limits,
-        lambda on, space, served: searched(asked, on, space, served=served),
-        lambda on, among: space_of(
-            one.model,
-            on,
-            asked.workload,
-            calibration=one.calibration,
-            limits=asked.limits,
-            among=among,
-            routing=one.routing,
-        ),
     )
 
 

@@ -13,9 +13,10 @@ from rackline.arch.origin import Origin
 from rackline.arch.tensor_names import mtp_layers_of, stored_label, weights_of
 from rackline.catalog import ModelRecord, model_record
 from rackline.catalog.load import record_from_mapping
-from rackline.errors import HubError, UnknownNameError
+from rackline.errors import CatalogError, HubError, UnknownNameError
 
 if TYPE_CHECKING:
+    from rackline.arch.model import AnyModel
     from rackline.arch.towers import Tower
     from rackline.hub import Checkpoint, Repository, RepositoryId
 
@@ -116,6 +117,19 @@ def with_overrides(found: FoundModel, overrides: Mapping[str, object] | None) ->
     if "native_precision" not in overrides:
         record = record.model_copy(update={"native_precision": found.record.native_precision})
     return replace(found, record=record, origin=replace(found.origin, native_precision=record.native_precision))
+
+
+def is_called(model: AnyModel, name: str) -> bool:
+    """Whether a name is that of a model: of the same catalogue entry, repository, file or folder."""
+    names = {model.name.lower()}
+    if model.origin is not None:
+        names |= {model.origin.name.lower(), model.origin.used.lower()}
+    if name.lower() in names or name.rpartition("/")[2].lower() in {one.rpartition("/")[2] for one in names}:
+        return True
+    try:
+        return model_record(name).name == model.name
+    except (CatalogError, UnknownNameError):
+        return False
 
 
 def _find(name: str, assume: Sequence[str], *, offline: bool, headers: bool) -> FoundModel:

@@ -89,33 +89,18 @@ def find(kind: Kind, name: str) -> Traversable:
     beside = Path(f"{name}.toml")
     if _CANONICAL.match(name) and len(name) <= _LONGEST_NAME and not name.endswith(".toml") and _exists(beside):
         return beside
-    if name.endswith(".toml"):
-        near = nearest_names(Path(name).stem[:_LONGEST_NAME], names(kind), 1)
-        raise UnknownNameError(
-            what=f"{SINGULAR[kind]} file",
-            given=name,
-            allowed="an existing file",
-            nearest=near[0] if near else None,
-        )
-    known = names(kind)
-    near = _nearest(kind, name)
     chip = canonical_name("chips", name) if kind == "clusters" and len(name) <= _LONGEST_NAME else None
     if chip is not None:
         machine = usual_machine(chip)
-        if machine is not None:
-            return folder(kind).joinpath(f"{machine}.toml")
-        near = []
-        raise UnknownNameError(
-            what="cluster",
-            given=name,
-            allowed=f"a cluster; none of the catalogue has the chip {chip}: write one with `rackline new cluster`",
-        )
-    raise UnknownNameError(
-        what=SINGULAR[kind],
-        given=name,
-        allowed=f"one of {len(known)} catalogue names or a .toml file",
-        nearest=", ".join(near) or None,
-    )
+        if machine is None:
+            allowed = f"a cluster; none of the catalogue has the chip {chip}: write one with `rackline new cluster`"
+            raise UnknownNameError(what="cluster", given=name, allowed=allowed)
+        return _file(kind, machine)
+    what, allowed = SINGULAR[kind], f"one of {len(names(kind))} catalogue names or a .toml file"
+    if name.endswith(".toml"):
+        what, allowed = f"{SINGULAR[kind]} file", "an existing file"
+    near = _nearest(kind, Path(name).stem if name.endswith(".toml") else name)
+    raise UnknownNameError(what=what, given=name, allowed=allowed, nearest=", ".join(near) or None)
 
 
 def usual_machine(chip: str) -> str | None:

@@ -58,15 +58,14 @@ def read_adapter(name: str, *, offline: bool = False) -> Adapter:
     """
     path = Path(name)
     file = path / ADAPTER if path.is_dir() else path
-    if file.is_file():
-        return adapter_from_file(file, where=str(file), name=file.resolve().parent.name)
-    identity = RepositoryId.parse(name)
-    if identity is None:
-        raise ConfigError(
-            what="adapter", given=name, allowed=f"a folder with {ADAPTER}, that file, or a Hugging Face id"
-        )
-    repository = open_repository(identity, offline=offline)
-    return adapter_from_file(repository.required(ADAPTER), where=str(identity), name=identity.name)
+    where, called = str(file), file.resolve().parent.name
+    if not file.is_file():
+        identity = RepositoryId.parse(name)
+        if identity is None:
+            allowed = f"a folder with {ADAPTER}, that file, or a Hugging Face id"
+            raise ConfigError(what="adapter", given=name, allowed=allowed)
+        file, where, called = open_repository(identity, offline=offline).required(ADAPTER), str(identity), identity.name
+    return adapter_from_file(file, where=where, name=called)
 
 
 def adapter_from_file(file: Path, *, where: str, name: str) -> Adapter:

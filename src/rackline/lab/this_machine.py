@@ -10,7 +10,7 @@ from rackline.errors import InputError
 from rackline.hardware import Chip, Cluster, FabricLevel
 from rackline.lab.transformer import Shape
 from rackline.parallel import Deployment, Layout
-from rackline.parallel.precision import Precision
+from rackline.parallel.precision import PARTS, Precision
 from rackline.passes import UNIT
 
 _SOURCES = [{"fields": ["*"], "kind": "assumed", "citation": "a transformer of rackline.lab"}]
@@ -56,22 +56,10 @@ def deployment_of(shape: Shape) -> Deployment:
         hbm_bytes_per_s=1.0,
     )
     level = FabricLevel(name="scale_up", size=1, bytes_per_s_each_way=1.0, latency_s=0.0)
-    types = dict.fromkeys(
-        (
-            "linear_weights",
-            "expert_weights",
-            "other_weights",
-            "activations",
-            "expert_activations",
-            "kv_cache",
-            "attention",
-        ),
-        "fp32",
-    )
     return Deployment(
         model=model_of(shape),
         cluster=Cluster(name="this-machine", chip=chip, num_chips=1, levels=(level,)),
         layout=Layout(),
-        precision=Precision(label="fp32", **types),
+        precision=Precision(label="fp32", **dict.fromkeys(PARTS, "fp32")),
         calibration=UNIT,
     )

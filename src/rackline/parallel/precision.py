@@ -34,6 +34,10 @@ LABEL_ALIASES = {
     "w8a16": "int8-weights",
     "w4a16": "int4",
 }
+PARTS = (
+    "linear_weights", "expert_weights", "other_weights", "activations", "expert_activations", "kv_cache", "attention",
+)  # fmt: skip
+"""What has a data type of its own; fields of `Precision`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +56,7 @@ class Precision:
         notes: what was replaced because the chip cannot do it.
     """
 
-    json_keys: ClassVar = (
-        "label",
-        "linear_weights",
-        "expert_weights",
-        "other_weights",
-        "activations",
-        "expert_activations",
-        "kv_cache",
-        "attention",
-    )
+    json_keys: ClassVar = ("label", *PARTS)
 
     label: str
     linear_weights: str = "bf16"
@@ -158,11 +153,6 @@ def stored_precision(label: str, model: AnyModel) -> Precision:
     return _set_parts(chosen, parts, label)
 
 
-_TYPES = (
-    "linear_weights", "expert_weights", "other_weights", "activations", "expert_activations", "kv_cache", "attention",
-)  # fmt: skip
-
-
 def _from_label(base: str, model: AnyModel) -> Precision:
     """The table: one line per label; see docs/precision.md for a description."""
     mla = isinstance(model, Model) and any(core.kernel == "mla" for core in model.cores().values())
@@ -171,7 +161,7 @@ def _from_label(base: str, model: AnyModel) -> Precision:
     if base == "bf16":
         return Precision(label=base)
     if base == "fp32":
-        return Precision(label=base, **dict.fromkeys(_TYPES, base))
+        return Precision(label=base, **dict.fromkeys(PARTS, base))
     released = model.native_precision.partition(",")[0]
     if base in ("fp8", "fp8_block") and released != "mxfp4":
         # checkpoints released with block scales keep them

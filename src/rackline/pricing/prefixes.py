@@ -39,64 +39,58 @@ class Repeats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LifetimeCost:
-    """Cost of the prompts of some traffic, if prefixes are kept in one tier for a time.
+class PromptCost:
+    """Cost of the prompts of some traffic, if prefixes are kept for a time after their last use.
 
     Args:
-        ttl_s: sliding expiry [s].
+        ttl_s: that time, which each use begins anew (sliding expiry) [s].
         hit_share: share of prompt tokens found [1].
-        held_s: seconds for which a token is held, over prompt tokens [s].
-        tier: that keeps them.
-        usd_per_mtok_prompt: cost of a million prompt tokens [USD].
-        saving: share of the cost of computing all of them that it saves [1].
+        usd_per_mtok_prompt: cost of a million prompt tokens, or what they cost at an API [USD].
+        saving: share of the cost without a cache that it saves [1].
     """
 
     ttl_s: float
     hit_share: float
-    held_s: float
-    tier: str
     usd_per_mtok_prompt: float
     saving: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StagedLifetime:
-    """Cost of the prompts of some traffic, if prefixes stay in one tier for a time and in a slower one after that.
+class LifetimeCost(PromptCost):
+    """In one memory tier.
+
+    Args:
+        tier: that keeps them.
+        held_s: seconds for which a token is held, over prompt tokens [s].
+    """
+
+    tier: str
+    held_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedLifetime(PromptCost):
+    """In one memory tier for a time, and in a slower one after that.
 
     Args:
         tier, until_s: the first, and how long after their last use they stay there [s].
-        then_tier, ttl_s: the second, and how long after their last use they expire [s].
-        hit_share: share of prompt tokens found in either [1].
-        usd_per_mtok_prompt: cost of a million prompt tokens [USD].
-        saving: share of the cost of computing all of them that it saves [1].
+        then_tier: the second, until they expire.
     """
 
     tier: str
     until_s: float
     then_tier: str
-    ttl_s: float
-    hit_share: float
-    usd_per_mtok_prompt: float
-    saving: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoughtLifetime:
-    """What prompts cost at the prices of an API that sells cache writes.
+class BoughtLifetime(PromptCost):
+    """At the prices of an API that sells cache writes.
 
     Args:
         name: of the write price.
-        ttl_s: its lifetime, which each hit renews [s].
-        hit_share: share of prompt tokens found [1].
-        usd_per_mtok_prompt: mean price of a million prompt tokens [USD].
-        saving: share of the price without a cache that it saves [1].
     """
 
     name: str
-    ttl_s: float
-    hit_share: float
-    usd_per_mtok_prompt: float
-    saving: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from rich.table import Table
 from rich.text import Text
@@ -28,18 +27,6 @@ class CheckpointTypes:
         linear_weights, expert_weights, other_weights, activations, expert_activations, kv_cache: as in `Precision`.
         read_from: what says so.
     """
-
-    json_keys: ClassVar = (
-        "repository",
-        "precision",
-        "linear_weights",
-        "expert_weights",
-        "other_weights",
-        "activations",
-        "expert_activations",
-        "kv_cache",
-        "read_from",
-    )
 
     repository: str
     precision: str

@@ -19,7 +19,7 @@ from typing import Any, Literal, cast
 
 from rackline.errors import InputError
 from rackline.files import write_bytes
-from rackline.report.theme import THEME_NAMES, ThemeName, theme
+from rackline.report.theme import FONT, STILL_FONT, THEME_NAMES, ThemeName, theme
 
 ENDINGS = (".svg", ".png", ".pdf", ".html", ".json")
 SCHEMA = "https://vega.github.io/schema/vega-lite/v{}.json"
@@ -58,6 +58,24 @@ class Figure:
         """The rows that are drawn, in SI units."""
         return self.spec["data"]["values"]
 
+    @classmethod
+    def from_dict(cls, specification: Mapping[str, Any]) -> Figure:
+        """The figure of a specification that `to_dict` gave, to be drawn in either look.
+
+        Args:
+            specification: of any look and version.
+        """
+        title = specification["title"]
+        apart = ("$schema", "title", "description", "width", "height", "config")
+        sizes = {name: specification[name] for name in ("width", "height") if name in specification}
+        return cls(
+            title=title["text"],
+            subtitle=" ".join(title["subtitle"]),
+            description=specification["description"],
+            spec={name: part for name, part in specification.items() if name not in apart},
+            **sizes,
+        )
+
     def to_dict(self, look: ThemeName = "light", *, vega_lite: int = VEGA_LITE) -> dict[str, Any]:
         """The whole specification with its look.
 
@@ -89,6 +107,7 @@ class Figure:
             InputError: without the extra `plot`.
         """
         text: str = _drawing().vegalite_to_svg(self._still(look))
+        text = text.replace(FONT, STILL_FONT)  # a wider one would be cut off at the edge of the image
         head, bracket, rest = _COORDINATES.sub(_rounded, text).partition(">")
         words = f"<title>{escape(self.title)}</title><desc>{escape(self.description)}</desc>"
         return f'{head} role="img"{bracket}{words}{rest}\n'

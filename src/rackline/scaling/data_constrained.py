@@ -25,7 +25,7 @@ def effective_tokens(tokens: Num, unique_tokens: Num, useful_repeats: Num) -> Nu
 
     Assumes: all data is repeated equally often; one fit on models up to 9 B parameters.
 
-    Sources: Muennighoff et al. 2023, equation 5.
+    Sources: Muennighoff et al. 2023, arXiv:2305.16264, section 3.
 
     >>> round(effective_tokens(4e12, 1e12, 15.387756) / 1e12, 2)
     3.73
@@ -53,7 +53,7 @@ def tokens_of_effective(effective: Num, unique_tokens: Num, useful_repeats: Num)
 
     Assumes: as in `effective_tokens`, of which it is the inverse.
 
-    Sources: Muennighoff et al. 2023, equation 5.
+    Sources: Muennighoff et al. 2023, arXiv:2305.16264, section 3.
 
     >>> round(tokens_of_effective(3.73e12, 1e12, 15.387756) / 1e12, 1)
     4.0

@@ -72,7 +72,7 @@ def saturated_experts(num_experts: Num, experts_start: Num, experts_max: Num) ->
 
     Assumes: each token goes to one expert of the size of the dense block.
 
-    Sources: Clark et al. 2022, equation 8; Ludziejewski et al. 2025.
+    Sources: Clark et al. 2022, arXiv:2202.01169 (the bounded count of experts); Ludziejewski et al. 2025.
 
     >>> round(saturated_experts(1.0, 1.847, 314.478), 3)
     1.847
@@ -128,7 +128,7 @@ def dense_equivalent_params(law: RoutedLaw, active_params: Num, num_experts: Num
 
     Assumes: as in `routed_loss`.
 
-    Sources: Clark et al. 2022, section 4.3; lecture C34, ledger check G08.
+    Sources: Clark et al. 2022 (the effective number of parameters); lecture C34, ledger check G08.
 
     >>> round(dense_equivalent_params(routed_law(), 370e6, 64.0) / 1e6)
     1369
@@ -159,7 +159,7 @@ def joint_law(num_experts: float, name: str = "ludziejewski", overrides: Mapping
 
     Assumes: one expert per token; finer experts count as E = total over active of the expert parameters.
 
-    Sources: Ludziejewski et al. 2025, equation 5.
+    Sources: Ludziejewski et al. 2025, arXiv:2502.05172 (the joint law).
 
     >>> from rackline.scaling.chinchilla import compute_optimal
     >>> dense, four = compute_optimal(joint_law(1.0), 1e20), compute_optimal(joint_law(4.0), 1e20)

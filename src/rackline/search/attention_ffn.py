@@ -17,7 +17,7 @@ import numpy as np
 from rackline.arch import Model, MoeFfn
 from rackline.errors import InputError
 from rackline.hardware import Cluster
-from rackline.parallel import Deployment, Layout, Precision, Routing
+from rackline.parallel import Deployment, Layout, Precision, Routing, ServerMemory
 from rackline.parallel.layout import problem
 from rackline.parallel.memory import kv_bytes_per_sequence, runtime_bytes, weight_bytes
 from rackline.parallel.precision import storage_bytes
@@ -128,14 +128,17 @@ def split_attention_ffn(
     moe = model.moe()
     if moe is None:
         raise InputError(what="attention-ffn", given=model.name, allowed="a mixture of experts")
-    law = routing or stack_of(calibration, cluster.chip.hbm_bytes).routing
-    best: AttentionFfnSplit | None = None
     sizes = [n for n in range(2, cluster.num_chips) if _usual(n) and moe.num_experts >= n]
+    stack = stack_of(calibration, cluster.chip.hbm_bytes)
+    law, server = routing or stack.routing, stack.memory()
+    best: AttentionFfnSplit | None = None
     for tp in (1, 2, 4, 8):
         holder = Layout(tp=tp, ep=tp)
         if problem(holder, model) is not None or tp >= cluster.num_chips:
             continue
-        attention = _Attention.of(model, cluster, precision, calibration, holder, law, workload, memory_fraction)
+        attention = _Attention.of(
+            model, cluster, precision, calibration, holder, law, workload, memory_fraction, server
+        )
         if attention is None:
             continue
         for chips in sizes:
@@ -187,6 +190,7 @@ class _Attention:
     routing: Routing
     workload: Workload
     memory_fraction: float
+    server: ServerMemory
     tp: int
     table: PassTable
     batches: Array
@@ -202,11 +206,12 @@ class _Attention:
         routing: Routing,
         workload: Workload,
         memory_fraction: float,
+        server: ServerMemory,
     ) -> _Attention | None:
         held = weight_bytes(model, layout, precision)
         weights = sum(float(as_array(value)) for kind, value in held.items() if kind not in EXPERT_WEIGHTS)
         each = float(as_array(kv_bytes_per_sequence(model, layout, precision, workload.final_context)))
-        kept = float(as_array(runtime_bytes(layout, stack_of(calibration, cluster.chip.hbm_bytes).memory())))
+        kept = float(as_array(runtime_bytes(layout, server)))
         room = cluster.chip.program_bytes * memory_fraction - weights - kept
         if room < each:
             return None
@@ -223,6 +228,7 @@ class _Attention:
             routing=routing,
             workload=workload,
             memory_fraction=memory_fraction,
+            server=server,
             tp=layout.tp,
             table=replace(table, rows=tuple(row for row in table.rows if row.group not in EXPERT_GROUPS)),
             batches=batches[batches * each <= room],
@@ -238,8 +244,7 @@ def _with_experts(
     held = weight_bytes(model, layout, attention.precision)
     weights = sum(float(as_array(held.get(kind, 0.0))) for kind in EXPERT_WEIGHTS)
     most = (cluster.num_chips - chips) // attention.tp
-    server = stack_of(attention.calibration, cluster.chip.hbm_bytes).memory()
-    kept = float(as_array(runtime_bytes(layout, server)))
+    kept = float(as_array(runtime_bytes(layout, attention.server)))
     if most < 1 or weights + kept > cluster.chip.program_bytes * attention.memory_fraction:
         return None
     deployment = Deployment(

@@ -8,21 +8,24 @@ compared; the best of all caps is searched again and simulated.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rackline.arch import AnyModel
 from rackline.errors import InputError
 from rackline.hardware import Cluster, checked_cap, drawn_w, wall_w
-from rackline.parallel import Layout
+from rackline.parallel import Layout, Routing
+from rackline.passes import Calibration
 from rackline.passes.features import Array, as_array
 from rackline.search.choice import Choice
 from rackline.search.evaluate import Part, Space
-from rackline.search.plan import Plan
+from rackline.search.plan import Plan, plan, space_of
 from rackline.search.points import Block, Numbering
+from rackline.search.pool_space import ANY_POOL, PrefillPool
 from rackline.search.space import Constraints, SearchSpace
 from rackline.serving.energy import step_joules
+from rackline.serving.workload import Workload
 
 MOST_RANKED = 4
 """Engines of the least energy that are compared with their idle chips, at each cap."""
@@ -68,58 +71,64 @@ def capped(cluster: Cluster, cap_w: float | None) -> Cluster:
     return replace(cluster, chip=replace(cluster.chip, power_cap_w=checked_cap(cluster.chip, cap_w)))
 
 
-Search = Callable[[Cluster, SearchSpace, bool], Plan]
-"""Plan on a cluster, within a space, simulated or estimated."""
-SpaceOn = Callable[[Cluster, SearchSpace], tuple[Space, list[Layout]]]
-"""The space of the same question on a cluster, with its layouts."""
-
-
 def least_energy(
-    cluster: Cluster, among: SearchSpace, limits: Constraints, search: Search, space_on: SpaceOn
+    model: AnyModel,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    calibration: Calibration,
+    limits: Constraints,
+    among: SearchSpace,
+    routing: Routing | None = None,
+    prefill: PrefillPool | None = ANY_POOL,
+    served: bool = True,
 ) -> tuple[Plan, tuple[Tried, ...]]:
     """The plan with the least energy of an output token, and what was tried.
 
     Args:
+        model, workload, calibration, limits, routing, prefill: as `rackline.search.plan`.
         cluster: with a power cap where only that one counts.
         among: what the plan may choose from.
-        limits: of the plan.
-        search: the plan of its question.
-        space_on: its space.
+        served: whether the plan that is returned is simulated.
 
     Raises:
         InputError: nothing is known of what its chips draw.
     """
+
+    def search(on: Cluster, kept: SearchSpace, *, served: bool) -> Plan:
+        return plan(
+            model,
+            on,
+            workload,
+            calibration=calibration,
+            constraints=limits,
+            search_space=kept,
+            routing=routing,
+            prefill=prefill,
+            served=served,
+        )
+
     found: list[tuple[float, Cluster, SearchSpace]] = []
     tried: list[Tried] = []
     for cap_w in caps_of(cluster):
         on = capped(cluster, cap_w)
-        space, options = space_on(on, among)
-        here = _least(on, among, search, ranked_by_energy(space, options, limits, among))
-        joules, kept, layout = here or (None, among, "")
+        space, options = space_of(
+            model, on, workload, calibration=calibration, limits=limits, among=among, routing=routing
+        )
+        best = [
+            (joules, kept, choice.layout.label())
+            for kept in (among, *ranked_by_energy(space, options, limits, among))
+            for choice in search(on, kept, served=False).choices
+            if (joules := _joules(choice)) is not None
+        ]
+        joules, kept, layout = min(best, key=lambda one: one[0], default=(None, among, ""))
         tried.append(Tried(cap_w=cap_w, joules_per_output_token=joules, layout=layout))
         if joules is not None:
             found.append((joules, on, kept))
     if not found:
-        return search(cluster, among, True), tuple(tried)
+        return search(cluster, among, served=served), tuple(tried)
     _, on, kept = min(found, key=lambda one: one[0])
-    return replace(search(on, kept, True), objective="joules"), tuple(tried)
-
-
-def _least(
-    on: Cluster, among: SearchSpace, search: Search, ranked: list[SearchSpace]
-) -> tuple[float, SearchSpace, str] | None:
-    """Energy, space and layout of the best engine or pools at a cap; None where nothing meets the limits.
-
-    Args:
-        ranked: single engines of the least energy, each as a space of its own.
-    """
-    best = [
-        (joules, kept, choice.layout.label())
-        for kept in (among, *ranked)
-        for choice in search(on, kept, False).choices
-        if (joules := _joules(choice)) is not None
-    ]
-    return min(best, key=lambda one: one[0], default=None)
+    return replace(search(on, kept, served=served), objective="joules"), tuple(tried)
 
 
 def ranked_by_energy(

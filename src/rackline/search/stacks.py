@@ -16,7 +16,7 @@ import numpy as np
 from rackline.arch import AnyModel, Model
 from rackline.catalog import calibration_record, measured_stacks, names
 from rackline.hardware import Chip, Cluster
-from rackline.parallel import Deployment, Layout, LayoutGrid, Routing, enumerate_layouts, precision
+from rackline.parallel import Deployment, Layout, LayoutGrid, Precision, Routing, enumerate_layouts, precision
 from rackline.parallel.precision import storage_bytes
 from rackline.passes import Batch, calibration
 from rackline.passes.fallback import best_stack
@@ -49,20 +49,38 @@ class StackChoice:
     ratio: float = 1.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """What every stack is tried on.
+
+    Args:
+        machine: hosts that hold the weights, at no price.
+        types: the checkpoint's own data types.
+        layouts: on all chips of the machine; may be empty.
+    """
+
+    model: Model
+    machine: Cluster
+    types: Precision
+    layouts: tuple[Layout, ...]
+
+
 def usual_stack(model: AnyModel, cluster: Cluster) -> StackChoice:
     """The stack for a model on the chips of a cluster, independent of how many are in use."""
     known = comparable_stacks(cluster.chip)
-    machine = _machine(model, cluster) if len(known) > 1 and isinstance(model, Model) else None
-    if not isinstance(model, Model) or machine is None:
+    if not isinstance(model, Model) or len(known) < 2:
         return StackChoice(name=best_stack(cluster.chip))
-    return _cheapest(model, machine, tuple(known))
+    types = precision("native", model, cluster.chip)
+    machine = _machine(model, cluster, types)
+    return StackChoice(name=best_stack(cluster.chip)) if machine is None else _cheapest(model, machine, types, *known)
 
 
 @lru_cache(maxsize=256)
-def _cheapest(model: Model, machine: Cluster, stacks: tuple[str, ...]) -> StackChoice:
+def _cheapest(model: Model, machine: Cluster, types: Precision, *stacks: str) -> StackChoice:
     """The cheapest of some stacks on a machine; remembered by all values of model and machine, not by their names."""
-    known = [stack for stack in stacks if _is_measured(model, machine, stack)] or [*stacks]
-    costs = {stack: cost for stack in known if (cost := _cost(model, machine, stack)) < math.inf}
+    trial = _Trial(model=model, machine=machine, types=types, layouts=_layouts(model, machine.num_chips))
+    known = [stack for stack in stacks if _is_measured(trial, stack)] or [*stacks]
+    costs = {stack: cost for stack in known if (cost := _cost(trial, stack)) < math.inf}
     ranked = sorted(costs, key=lambda stack: costs[stack])
     if not ranked:
         return StackChoice(name=best_stack(machine.chip))
@@ -83,9 +101,9 @@ def comparable_stacks(chip: Chip) -> list[str]:
     return [stack for stack, count in counts.items() if count and count >= _COMPARABLE * most]
 
 
-def _machine(model: Model, cluster: Cluster) -> Cluster | None:
+def _machine(model: Model, cluster: Cluster, types: Precision) -> Cluster | None:
     """As many hosts as hold the weights, a power of two, at no price; None where the fabric joins too few."""
-    host, types = cluster.host_chips, precision("native", model, cluster.chip)
+    host = cluster.host_chips
     weights = model.total_params * storage_bytes(types.expert_weights if model.is_moe else types.linear_weights)
     hosts = 2 ** max(math.ceil(math.log2(_ROOM * weights / (host * cluster.chip.program_bytes))), 0)
     chips = host * hosts
@@ -93,44 +111,47 @@ def _machine(model: Model, cluster: Cluster) -> Cluster | None:
     return free.with_num_chips(chips) if chips <= cluster.max_chips else None
 
 
-def _layouts(model: Model, num_chips: int) -> list[Layout]:
+def _layouts(model: Model, num_chips: int) -> tuple[Layout, ...]:
     """Layouts without pipeline stages: attention cut over a replica or each rank its own, experts cut or spread."""
-    return [
+    return tuple(
         one
         for one in enumerate_layouts(model, num_chips)
         if one.pp == one.cp == 1
         and 1 in (one.attention_dp, one.tp)
         and one.ep in (1, one.tp * one.attention_dp)
         and one.chips_per_replica.bit_count() == 1
-    ]
+    )
 
 
-def _is_measured(model: Model, machine: Cluster, stack: str) -> bool:
+def _is_measured(trial: _Trial, stack: str) -> bool:
     """Whether the row that takes most of a decode step was measured under this stack, in the checkpoint's types."""
-    options = _layouts(model, machine.num_chips)
-    if not options:
+    if not trial.layouts:
         return False
     deployment = Deployment(
-        model=model,
-        cluster=machine,
-        layout=options[0],
-        precision=precision("native", model, machine.chip),
-        calibration=calibration(stack, machine.chip),
+        model=trial.model,
+        cluster=trial.machine,
+        layout=trial.layouts[0],
+        precision=trial.types,
+        calibration=calibration(stack, trial.machine.chip),
     )
     batch = Batch(decode_sequences=float(_BATCHES[len(_BATCHES) // 2]), context_len=float(_REQUEST.input_len))
     rows = [row for row in deployment.table().time(batch).rows if row.used]
     return max(rows, key=lambda row: row.seconds).evidence == "measured"
 
 
-def _cost(model: Model, machine: Cluster, stack: str) -> float:
+def _cost(trial: _Trial, stack: str) -> float:
     """Least cost of the request on a stack, in any unit that all stacks share; infinite where it starts nothing."""
-    types, numbers, layouts = precision("native", model, machine.chip), calibration(stack, machine.chip), list[Layout]()
-    options = _layouts(model, machine.num_chips)
-    if options:
+    model, machine, layouts = trial.model, trial.machine, list(trial.layouts)
+    if layouts:
         asked = Asked(
-            model=model, cluster=machine, sharding=LayoutGrid.of(options), precision=types, mode=_MODE, role="both"
+            model=model,
+            cluster=machine,
+            sharding=LayoutGrid.of(layouts),
+            precision=trial.types,
+            mode=_MODE,
+            role="both",
         )
-        layouts = [one for one, starts in zip(options, launch_rules(stack).launches(asked), strict=True) if starts]
+        layouts = [one for one, starts in zip(layouts, launch_rules(stack).launches(asked), strict=True) if starts]
     if not layouts:
         return math.inf
     limits = Constraints()
@@ -139,9 +160,9 @@ def _cost(model: Model, machine: Cluster, stack: str) -> float:
         cluster=machine,
         workload=_REQUEST,
         grid=LayoutGrid.of(layouts),
-        precisions=[types],
+        precisions=[trial.types],
         modes=[_MODE],
-        calibration=numbers,
+        calibration=calibration(stack, machine.chip),
         routing=Routing(),
         batches=_BATCHES,
         memory_fraction=limits.memory_fraction,

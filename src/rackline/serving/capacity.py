@@ -117,23 +117,73 @@ def held(
     Raises:
         InputError: context or memory fraction is out of range.
     """
-    _check(context_len, server)
-    options = enumerate_layouts(model, cluster.num_chips)
-    grid, shape = LayoutGrid.of(options), (len(options),)
-    use = memory_use(model, grid, precision, cluster.chip, server, sequences_per_rank=1.0, context_len=context_len)
-    room = np.broadcast_to(as_array(use.kv_room), shape)
-    each = np.broadcast_to(fitting_sequences(model, grid, precision, cluster.chip, server, context_len), shape)
-    count = each * as_array(grid.attention_dp) * as_array(grid.pp)
+    grids = _Grids.of(model, cluster, precision, None, context_len, server)
+    counts = grids.sequences_per_replica(context_len)
     found = [
         Held(
             layout=layout,
-            kv_room_bytes=float(room[i]),
-            max_concurrency=int(count[i]),
-            total_concurrency=int(count[i]) * _replicas(layout, cluster),
+            kv_room_bytes=float(grids.room[i]),
+            max_concurrency=int(counts[i]),
+            total_concurrency=int(counts[i]) * _replicas(layout, cluster),
         )
-        for i, layout in enumerate(options)
+        for i, layout in enumerate(grids.layouts)
     ]
     return sorted(found, key=Held.order)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Grids:
+    """Memory of every layout, one number a layout.
+
+    Args:
+        room: memory left for KV on the fullest chip [bytes].
+        weights: on the fullest chip [bytes].
+        per_sequence: KV cache of one sequence on a chip [bytes].
+        sequences: that one rank and micro-batch holds, from their context [tokens] to their number.
+    """
+
+    layouts: Sequence[Layout]
+    grid: LayoutGrid
+    room: Array
+    weights: Array
+    per_sequence: Array
+    sequences: Callable[[FloatLike], Array]
+
+    @classmethod
+    def of(
+        cls,
+        model: AnyModel,
+        cluster: Cluster,
+        precision: Precision,
+        layouts: Sequence[Layout] | None,
+        context_len: float,
+        server: ServerMemory,
+    ) -> _Grids:
+        """Of these layouts, or of all.
+
+        Raises:
+            InputError: context or memory fraction is out of range.
+        """
+        _check(context_len, server)
+        options = enumerate_layouts(model, cluster.num_chips) if layouts is None else list(layouts)
+        grid, shape = LayoutGrid.of(options), (len(options),)
+        use = memory_use(model, grid, precision, cluster.chip, server, sequences_per_rank=1.0, context_len=context_len)
+
+        def sequences(context: FloatLike) -> Array:
+            return np.broadcast_to(fitting_sequences(model, grid, precision, cluster.chip, server, context), shape)
+
+        return cls(
+            layouts=options,
+            grid=grid,
+            room=np.broadcast_to(as_array(use.kv_room), shape),
+            weights=np.broadcast_to(as_array(use.weight_total), shape),
+            per_sequence=np.broadcast_to(as_array(use.kv_cache), shape),
+            sequences=sequences,
+        )
+
+    def sequences_per_replica(self, context_len: float) -> Array:
+        """Sequences of a context on all ranks and micro-batches of a replica."""
+        return self.sequences(context_len) * as_array(self.grid.attention_dp) * as_array(self.grid.pp)
 
 
 def _check(context_len: float, server: ServerMemory) -> None:
@@ -166,24 +216,12 @@ def capacity(
     Raises:
         InputError: context or memory fraction is out of range.
     """
-    _check(context_len, server)
-    options = list(layouts) if layouts is not None else enumerate_layouts(model, cluster.num_chips)
-    grid = LayoutGrid.of(options)
-    pp, ranks = as_array(grid.pp), as_array(grid.attention_dp)
-    use = memory_use(model, grid, precision, cluster.chip, server, sequences_per_rank=1.0, context_len=context_len)
-    shape = (len(options),)
-    room = np.broadcast_to(as_array(use.kv_room), shape)
-    weights = np.broadcast_to(as_array(use.weight_total), shape)
-    per_sequence = np.broadcast_to(as_array(use.kv_cache), shape)
-
-    def sequences(context: FloatLike) -> Array:
-        return np.broadcast_to(fitting_sequences(model, grid, precision, cluster.chip, server, context), shape)
-
-    count = sequences(context_len) * ranks * pp
-    longest = _longest_context(sequences, len(options))
+    grids = _Grids.of(model, cluster, precision, layouts, context_len, server)
+    counts = grids.sequences_per_replica(context_len)
+    longest = _longest_context(grids.sequences, len(grids.layouts))
     rows = [
-        _row(options[i], cluster, weights[i], room[i], per_sequence[i], longest[i], int(count[i]))
-        for i in range(len(options))
+        _row(layout, cluster, grids.weights[i], grids.room[i], grids.per_sequence[i], longest[i], int(counts[i]))
+        for i, layout in enumerate(grids.layouts)
     ]
     rows.sort(key=lambda row: (-row.total_concurrency, row.layout.chips_per_replica, row.layout.pp))
     return Capacity(

@@ -21,10 +21,11 @@ import numpy as np
 from rackline.arch import Model
 from rackline.errors import InputError
 from rackline.parallel import Deployment, Layout
+from rackline.parallel.draft import draft_table
 from rackline.parallel.memory import fitting_sequences
 from rackline.passes import Batch
 from rackline.passes.features import Array, as_array
-from rackline.serving.speculative import PLAIN, Speculation, draft_table
+from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.steady import Engine, steady_state
 from rackline.serving.workload import Mode, Workload, Workloads

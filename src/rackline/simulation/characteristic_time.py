@@ -102,12 +102,12 @@ def session_hits(
 
             kept_s = float(brentq(excess, 0.0, min(ttl_s, 1e12)))
     return SessionHits(
-        hit_share=steps.hit_share(kept_s, rate_per_s, ttl_s, capacity_tokens),
+        hit_share=steps.hit_share(kept_s, rate_per_s, ttl_s, capacity_tokens, answer_s),
         kept_s=kept_s,
         held_tokens=min(steps.held(kept_s, rate_per_s, answer_s) if kept_s < inf else inf, capacity_tokens),
         input_len=float((steps.reached * steps.prompt_len).sum() / steps.reached.sum()),
         requests_per_s=rate_per_s * float(steps.reached.sum()),
-        unlimited_share=steps.hit_share(inf, rate_per_s, inf, inf),
+        unlimited_share=steps.hit_share(inf, rate_per_s, inf, inf, answer_s),
     )
 
 
@@ -176,24 +176,29 @@ class _Steps:
         each = (self.cached_len - self.shared_len)[:, None]
         return (number * each).sum(axis=0), (number * each**2).sum(axis=0)
 
-    def hit_share(self, kept_s: float, rate_per_s: float, ttl_s: float, capacity_tokens: float) -> float:
+    def hit_share(
+        self, kept_s: float, rate_per_s: float, ttl_s: float, capacity_tokens: float, answer_s: float
+    ) -> float:
         """Share of prompt tokens that is found [1].
 
         Args:
             kept_s: time for which the cache keeps unused blocks [s].
             ttl_s: expiry [s].
             capacity_tokens: of the cache [tokens].
+            answer_s: for which a running request keeps its context in use [s].
         """
         before = np.append(0.0, self.cached_len[:-1])
         in_time = np.zeros(len(before))
         for share, mean_s in ((self.tool, self.sessions.tool_s), (1.0 - self.tool, self.sessions.think_s)):
-            in_time += share * self._in_time(mean_s, before, rate_per_s, ttl_s, capacity_tokens)
+            in_time += share * self._in_time(mean_s, before, rate_per_s, ttl_s, capacity_tokens, answer_s)
         in_time[0] = 0.0
         shared = self.shared_len * self._shared_kept(kept_s, rate_per_s)
         found = in_time * before + (1.0 - in_time) * shared
         return float((self.reached * found).sum() / (self.reached * self.prompt_len).sum())
 
-    def _in_time(self, mean_s: float, own_len: Array, rate_per_s: float, ttl_s: float, capacity_tokens: float) -> Array:
+    def _in_time(
+        self, mean_s: float, own_len: Array, rate_per_s: float, ttl_s: float, capacity_tokens: float, answer_s: float
+    ) -> Array:
         """Probability that contexts are still there after an exponential pause [1], (k,)."""
         expires = float(_within(mean_s, np.array([ttl_s]))[0])
         if capacity_tokens == inf:
@@ -201,7 +206,7 @@ class _Steps:
         from scipy.special import ndtr
 
         share = (np.arange(_POINTS) + 0.5) / _POINTS
-        mean, variance = self._contexts(-mean_s * np.log1p(-share * expires), rate_per_s)
+        mean, variance = self._contexts(-mean_s * np.log1p(-share * expires), rate_per_s, answer_s)
         room = capacity_tokens - self.shared_len - (own_len[:, None] - self.shared_len) - mean
         return expires * ndtr(room / np.sqrt(np.maximum(variance, 1e-9))).mean(axis=1)
 

@@ -59,7 +59,7 @@ def stale_updates(pipeline_stages: Num, micro_batches: Num) -> Num:
     Assumes: one forward and one backward pass in turn (1F1B); a stage updates its weights as soon as it has all
     gradients of a batch.
 
-    Sources: Narayanan et al. 2019, PipeDream, arXiv:1806.03377; lecture C63, flash card Q12.
+    Sources: Harlap et al. 2018, PipeDream, arXiv:1806.03377; lecture C63, flash card Q12.
 
     >>> stale_updates(4.0, 4.0), stale_updates(4.0, 1.0), stale_updates(1.0, 8.0)
     (1.0, 3.0, 0.0)

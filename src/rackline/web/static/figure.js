@@ -82,6 +82,15 @@
       if (this.table.open) this.fillTable();
     }
 
+    /** Another specification in the same place. @param {any} spec */
+    redraw(spec) {
+      this.options.spec = spec;
+      this.description = spec.description || this.options.title;
+      this.place.setAttribute("aria-label", this.description);
+      this.embed();
+      if (this.table.open) this.fillTable();
+    }
+
     push() {
       const view = /** @type {any} */ (this.view);
       for (const [name, value] of Object.entries(this.signals)) view.signal(name, value);
