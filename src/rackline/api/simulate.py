@@ -133,9 +133,10 @@ def _energy_text(run: Run) -> Iterable[Any]:
     if energy is not None:
         yield Text(f"power: {energy_text(energy)}")
         if energy.power.basis == "kernels":
-            from rackline.validation.intervals import joules_line
+            from rackline.validation.intervals import joules_line, joules_of
 
-            yield Text(joules_line(run.server.deployment, energy.joules_per_output_token), style="dim")
+            band = joules_of(run.server.deployment, energy.joules_per_output_token)
+            yield Text(joules_line([band]), style="dim")
 
 
 def _interval(answer: Answered) -> str:
