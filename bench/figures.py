@@ -56,7 +56,7 @@ PICTURES = (
     Picture(
         name="plan",
         shows="`plan`: what each speed for a user costs, with one engine and with separate pools, and the limits",
-        command="plan deepseek-v3 --on gb200-nvl72 --input 4k --output 1k --tpot 50ms --ttft 2s",
+        command="plan deepseek-v3 --on gb200-nvl72 --input 4k --output 1k --tpot 30ms --ttft 2s",
     ),
     Picture(
         name="what-if",
@@ -67,7 +67,7 @@ PICTURES = (
     Picture(
         name="rejected",
         shows="`plan`: what was rejected by the least, limit by limit, beside the best",
-        command="plan deepseek-v3 --on gb200-nvl72 --input 4k --output 1k --tpot 50ms --ttft 2s --plot-kind rejected",
+        command="plan deepseek-v3 --on gb200-nvl72 --input 4k --output 1k --tpot 30ms --ttft 2s --plot-kind rejected",
     ),
     Picture(
         name="waterfall",

@@ -34,8 +34,8 @@ def desk(browser: Browser, site: Path) -> Iterator[Watched]:
 def spoken(found: Answer[Any, Any]) -> str:
     """The sentence of a view that asks: the numbers that matter, then how far off they may be."""
     parts = (found.verb.summary(found), found.verb.interval(found))
-    said = " ".join(f"{' '.join(part.split()).removesuffix('.')}." for part in parts if part)
-    return said[0].upper() + said[1:]
+    said = [f"{' '.join(part.split()).removesuffix('.')}." for part in parts if part]
+    return " ".join(one[0].upper() + one[1:] for one in said)
 
 
 SHOWN = """() => {

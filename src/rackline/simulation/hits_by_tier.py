@@ -292,8 +292,8 @@ def hits_within(
     [0.5, 0.89]
     """
     if rules is not None and (rules.eviction.key is not None or not rules.ttl_from_use):
-        running = 0.5 * answer_tokens * requests_per_s * answer_s
-        return _replayed_within(traffic.replayed(requests_per_s, answer_s), rooms, rules, running)
+        half = 0.5 * answer_tokens * requests_per_s * answer_s
+        return _replayed_within(traffic.replayed(requests_per_s, answer_s), rooms, rules, half)
     found: list[HitsWithin] = []
     for place, room in enumerate(rooms):
         before = found[-1] if found else None
@@ -319,17 +319,19 @@ def hits_within(
 
 
 def _replayed_within(
-    replayed: ReplayedTraffic, rooms: Sequence[MemoryRoom], rules: CacheRules, running_tokens: float
+    replayed: ReplayedTraffic, rooms: Sequence[MemoryRoom], rules: CacheRules, half_answers: float
 ) -> tuple[HitsWithin, ...]:
     """The same for the cache of the simulator, without passes.
 
     Args:
-        running_tokens: that unfinished answers take in the first memory [tokens].
+        half_answers: tokens of unfinished answers: without hashes they take room beside the requests, with hashes the
+            whole answer is in the cache from the arrival on [tokens].
     """
     requests, counted = replayed.requests, replayed.counted
     unit = requests.hash_tokens
     first, *behind = rooms
-    room = max(first.capacity_tokens - running_tokens, 0.0) * replayed.ranks
+    more = -half_answers if requests.answer_hashes is None else half_answers
+    room = max(first.capacity_tokens + more, 0.0) * replayed.ranks
     result = replay(
         requests,
         room // unit if room < inf else inf,

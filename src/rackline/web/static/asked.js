@@ -246,8 +246,8 @@
           printed.textContent = found.text;
           commands.update(found.command, `import rackline as rl\n\n${found.python}`.replace(/(import rackline as rl\s+)+/, "import rackline as rl\n\n"));
           texts.replaceChildren(...(Object.keys(found.documents).length ? [parts.section("To launch it", ...Object.entries(found.documents).map(([name, document]) => parts.document(name, document)))] : []));
-          const said = estimated ? `Estimated: ${found.summary}` : `${found.summary[0].toUpperCase()}${found.summary.slice(1)}`;
-          rackline.answer([said, found.interval].filter(Boolean).map((one) => `${one}.`.replace(/\.\.$/, ".")).join(" "));
+          const said = [estimated ? `Estimated: ${found.summary}` : found.summary, found.interval].filter(Boolean);
+          rackline.answer(said.map((one) => `${one[0].toUpperCase()}${one.slice(1)}.`.replace(/\.\.$/, ".")).join(" "));
         }
 
         async function go(/** @type {boolean} */ kept) {

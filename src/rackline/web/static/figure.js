@@ -7,15 +7,26 @@
 
   /** @typedef {{[name: string]: any}} Row */
 
+  const NARROW = 420; // pixels
+
+  /** The same with legends one entry above the other. @param {any} node @returns {any} */
+  function stacked(node) {
+    if (Array.isArray(node)) return node.map(stacked);
+    if (!node || typeof node !== "object") return node;
+    return Object.fromEntries(Object.entries(node).map(([key, value]) => [key, key === "values" ? value : key === "legend" && value ? { ...value, columns: 1 } : stacked(value)]));
+  }
+
   /** Bring a figure's specification to what the page draws: its title stands in HTML, its width follows the page. */
   function dressed(/** @type {any} */ spec, /** @type {string} */ look, /** @type {number} */ width, /** @type {number} */ height) {
     const { title, description, config, $schema, ...rest } = spec;
     const single = !["hconcat", "vconcat", "concat", "facet", "repeat"].some((key) => key in rest);
-    const themes = rackline.data.get("site").themes;
+    const narrow = width < NARROW;
+    const theme = rackline.data.get("site").themes[look];
+    const legend = narrow ? { ...theme.legend, layout: { top: { direction: "vertical", anchor: "start" } } } : theme.legend;
     return {
-      ...rest,
+      ...(narrow ? stacked(rest) : rest),
       ...(single ? { width, height, autosize: { type: "fit", contains: "padding" } } : {}),
-      config: { ...themes[look], padding: { left: 2, right: 14, top: 6, bottom: 2 }, background: null, aria: false },
+      config: { ...theme, legend, padding: { left: 2, right: 14, top: 6, bottom: 2 }, background: null, aria: false },
     };
   }
 

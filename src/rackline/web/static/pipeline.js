@@ -68,7 +68,7 @@
         const best = names.filter((one) => run(one, pp, m)).sort((a, b) => run(a, pp, m).bubble - run(b, pp, m).bubble)[0];
         rackline.answer(
           here
-            ? `With ${pp} stages and ${m} micro-batches, ${name} waits ${text.share(here.bubble)} of a training step and holds the activations of ${text.number(here.inFlight)} whole ${here.inFlight === 1 ? "stage" : "stages"}. ${best === name ? "No other schedule waits less." : `${best} waits ${text.share(run(best, pp, m).bubble)}.`} In inference the stages are filled at once and nothing waits.`
+            ? `With ${pp} stages and ${m} micro-batches, ${name} waits ${text.share(here.bubble)} of a training step and holds the activations of ${text.number(here.inFlight)} whole ${here.inFlight === 1 ? "stage" : "stages"}. ${best === name ? "No other schedule waits less." : `${best} waits ${text.share(run(best, pp, m).bubble)}.`} ${seen.length ? `Timed passes gave ${seen.filter((/** @type {any} */ one) => one.micro_batches === m).map((/** @type {any} */ one) => text.share(one.share)).join(" and ") || "more"} where stages are equal here.` : "Stages are taken to be equal and messages to take no time."} In inference the stages are filled at once and nothing waits.`
             : `${name} does not take ${m} micro-batches with ${pp} stages.`,
         );
         const { command } = parts.spelled("train", ["llama-3.1-8b"], { on: "dgx-h100", chips: 8 * pp, global_batch: 8192 * m, layout: `tp=8,pp=${pp},micro_batch=1`, schedule: name });

@@ -46,16 +46,18 @@
         time.update({ rows, marks: [{ domain_size: size, seconds: here.seconds * count }], regions: [], measured: seen }, { x_range: [1, grid.ranks], x_ticks: sizes, y_range: y.range, y_ticks: y.ticks }, `Time of one exchange of ${count} tokens of each of ${grid.ranks} chips against the size of the domain: ${text.seconds(here.seconds * count)} with ${size}.`);
         time.note.textContent = `A deployment has domains of ${found.size}; bringing results back takes twice as long in 16 bits.${seen.map((/** @type {any} */ one) => ` Triangle: measured ${one.text}, over the network alone (${one.source}).`).join("")}`;
         const shown = 32;
-        matrix.update(
+        const drawMatrix = () => matrix.update(
           { rows: Array.from({ length: shown * shown }, (_, index) => [Math.floor(index / shown), index % shown]).map(([from, to]) => ({ from, to, sent_bytes: Math.floor(from / size) === Math.floor(to / size) ? 0 : here.pair * count })) },
           {},
           `Matrix of traffic between the first ${shown} chips: ${text.share(here.crossing)} of all bytes leave their domain.`,
         );
+        if (matrix.view) rackline.later(() => place.isConnected && drawMatrix()); // a thousand cells, once the hand rests
+        else drawMatrix();
         matrix.note.textContent = `Each pair exchanges ${text.bytes(here.pair * count)}; dark pairs need the slow links.`;
         table.fill(found.cases.map((/** @type {any} */ one) => [String(one.size), one.crossing, one.inside * count, one.outside * count, one.seconds * count, one.switches, one.cables]));
         const whole = found.cases[found.cases.length - 1];
         rackline.answer(
-          `With domains of ${size} ${size === 1 ? "chip" : "chips"}, ${text.share(here.crossing)} of the tokens on their way to ${grid.ranks} chips of experts leave their domain, and sending ${count} tokens of each chip takes ${text.seconds(here.seconds * count)}, ${size === grid.ranks ? "all of it on fast links" : `${text.number(here.seconds / whole.seconds)} times as long as inside one domain`}.`,
+          `With domains of ${size} ${size === 1 ? "chip" : "chips"}, ${text.share(here.crossing)} of the tokens on their way to ${grid.ranks} chips of experts leave their domain, and sending ${count} tokens of each chip takes ${text.seconds(here.seconds * count)}, ${size === grid.ranks ? "all of it on fast links" : `${text.number(here.seconds / whole.seconds)} times as long as inside one domain`}. ${seen.length ? `Measured over the network alone: ${seen.map((/** @type {any} */ one) => `${text.seconds(one.seconds)}, where ${text.seconds(found.cases[0].seconds * count)} are computed`).join("; ")}.` : "Links are taken at their full rates."}`,
         );
         const { command } = parts.spelled("clusters", [name], {});
         commands.update(
