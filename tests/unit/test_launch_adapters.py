@@ -80,3 +80,12 @@ def test_what_an_engine_cannot_take_is_said() -> None:
     assert adapter_words("vllm", adapter(rank=1024)).lacks == ("adapters of rank 1024: 512 is the most",)
     odd = replace(adapter(), modules=tuple(replace(one, name="layer.router") for one in adapter().modules[:1]))
     assert adapter_words("trtllm", odd).lacks == ("adapters on router have no name in its options",)
+
+
+@pytest.mark.parametrize(
+    ("where", "path"),
+    [("/d/one/adapter_config.json", "/d/one"), ("people/some-lora@v2", "people/some-lora"), ("", "people/some-lora")],
+)  # fmt: skip
+def test_the_path_is_what_an_engine_loads(where: str, path: str) -> None:
+    words = adapter_words("vllm", replace(adapter(), where=where)).words
+    assert f"some-lora={path}" in words

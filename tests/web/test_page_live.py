@@ -95,3 +95,27 @@ def test_a_view_answers_what_was_never_stored(live: Watched, name: str, field: s
     fields = first_fields(view) | {field: value}
     found = answer(find_verb(view["verb"]).question.from_params(fields))
     assert live.answer() == spoken(found)
+
+
+def test_any_deployment_is_written_out_and_its_address_holds_it(live: Watched) -> None:
+    page = live.open("batch?s=own&m=qwen3-32b&k=dgx-h200&l=tp=4&b=96&c=5000")
+    asked = {"model": "qwen3-32b", "on": "dgx-h200", "layout": "tp=4", "batch": "96", "context": "5000"}
+    found = answer(find_verb("explain").question.from_params(asked)).result
+    assert live.marks("step")[0]["seconds"] == pytest.approx(found.explanation.time.seconds, rel=1e-12)
+    layout = page.get_by_label("Layout", exact=True)
+    layout.fill("tp=8")
+    layout.press("Enter")
+    page.wait_for_function(
+        "before => rackline.drawn.get('step').rows.marks[0].seconds < before", arg=0.95 * found.explanation.time.seconds
+    )
+    assert "l=tp=8" in page.url
+    assert page.locator(".code code").nth(-2).inner_text().startswith("rackline explain qwen3-32b --on dgx-h200")
+    page.get_by_label("Model", exact=True).fill("qwen3-33b")
+    page.get_by_label("Model", exact=True).press("Enter")
+    page.wait_for_selector(".body[data-refused]")
+    assert "nearest: " in live.answer()
+    assert live.faults.count("Failed to load resource: the server responded with a status of 400 (Bad Request)") <= 1
+    live.faults.clear()  # the browser's own note of the refusal
+    page.go_back()
+    page.wait_for_selector(".body:not([data-refused])")
+    assert "A step with 96 sequences" in live.answer()

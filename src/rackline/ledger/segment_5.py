@@ -72,12 +72,12 @@ def c82(it: Work) -> Finding:
     counted, behind = rl_flop(it.world, POLICY, int(it.q("answers")), shares)
     for share, flop in zip(shares, counted, strict=True):
         trained = f"{format_percent(share)} of the answers are trained on" if share else "no answer is trained on"
-        it.most(f"a token of GRPO, {trained}", flop, "FLOP", it.q("most"), when=trained)
+        it.most(f"a token of GRPO, {trained}", flop, "FLOP", it.q("flop_of_token"), when=trained)
     it.show("MFU of updates over that of the step", behind, "times")
     return it.done(
-        "Inefficiency is the MFU of pre-training over that of the phase. A step of GRPO computes each trained token "
-        f"three times more than the six count: two passes of log-probabilities and the update's own forward pass; "
-        f"with all answers trained on that is {counted[-1]:.3g} FLOP, at {1.0 / behind:.2g} of the updates' MFU."
+        "Inefficiency is the MFU of pre-training over that of the phase. A step of GRPO takes each trained token "
+        f"through three more forward passes than the six count: two of log-probabilities and the update's own; with "
+        f"all answers and their prompts that is {counted[-1]:.3g} FLOP, at {1.0 / behind:.2g} of the updates' MFU."
     )
 
 

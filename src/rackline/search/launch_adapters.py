@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from rackline.arch import AppliedAdapter
 from rackline.catalog import launch_rules_record
@@ -53,7 +54,7 @@ def adapter_words(engine: str, adapter: AppliedAdapter) -> AdapterWords:
     modules = names if known is None else [known[name] for name in names if name in known]
     values = {
         "name": adapter.name.rstrip("/").rpartition("/")[2],
-        "path": adapter.name,
+        "path": _path(adapter),
         "rank": str(min(wider, default=rank)),
         "resident": str(adapter.resident),
         "number": str(adapter.number),
@@ -66,6 +67,14 @@ def adapter_words(engine: str, adapter: AppliedAdapter) -> AdapterWords:
         notes=(f"{adapter.number:,} adapters: {options.later}",) if adapter.number > 1 else (),
         lacks=tuple(lacks),
     )
+
+
+def _path(adapter: AppliedAdapter) -> str:
+    """Folder or repository from which an engine loads it, which knows no revision."""
+    if not adapter.where:
+        return adapter.name
+    folder = PurePath(adapter.where)
+    return str(folder.parent) if folder.suffix == ".json" else adapter.where.partition("@")[0]
 
 
 def _filled(words: Sequence[str], values: dict[str, str], modules: Sequence[str]) -> list[str]:

@@ -85,7 +85,7 @@
         usd(line, hold),
         line.fetch_s,
         grid.drains[line.name] ?? "–",
-        spans.flatMap((one, place) => (one.line === line ? [`${text.seconds(one.from)} to ${text.seconds(place + 1 < spans.length ? spans[place + 1].from : Infinity)}`] : [])).join(", ") || "–",
+        spans.flatMap((one, place) => (one.line === line ? [place + 1 < spans.length ? `${text.seconds(one.from)} to ${text.seconds(spans[place + 1].from)}` : `from ${text.seconds(one.from)}`] : [])).join(", ") || "–",
       ]),
       numbers: { usd_per_mtok: cost, name: here.name, ends },
     };
