@@ -264,6 +264,7 @@ def test_every_stack_loads(name: str) -> None:
     for key in settable_keys(record):
         if key.startswith("defaults.") or key in (
             "fallback_rank",
+            "fused_all_reduce",
             "graph_all_reduce",
             "separate_quantise",
             "static_batch_version",
