@@ -35,6 +35,7 @@ FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,}).*?^[ \t]*\1[ \t]*$", re.M | re.S)
 PICTURE = re.compile(r'<picture><source[^>]*srcset="([^"]+)"[^>]*><img alt="([^"]*)" src="([^"]+)"></picture>')
 NOTEBOOK = re.compile(r"\]\(((?:\.\./|notebooks/)?[\w-]+)\.ipynb\)")
 TABLE = re.compile(r"<table>(.*?)</table>", re.S)
+PERCENT = re.compile(r"(?<=\d) %")  # a line does not break there
 SEARCH = 'data-md-component="search"'
 FILLED = re.compile(r"(?<!`)<!--= .+? -->(.*?)<!--/-->", re.S)
 
@@ -112,13 +113,22 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     """The theme's search is a dialog without a name."""
+    return _search_named(output)
+
+
+def on_post_template(output_content: str, template_name: str, config: MkDocsConfig) -> str:
+    """The same on pages that are not made from Markdown, such as 404.html."""
+    return _search_named(output_content)
+
+
+def _search_named(output: str) -> str:
     return output.replace(f'{SEARCH} role="dialog"', f'{SEARCH} role="dialog" aria-label="Search"')
 
 
 def _linked(text: str) -> str:
     """Names of code as links, and without the expressions behind numbers that are filled in."""
     known = cited_names()
-    text = FILLED.sub(r"\1", text)
+    text = PERCENT.sub("\N{NO-BREAK SPACE}%", FILLED.sub(r"\1", text))
     return CITED.sub(lambda name: f"[{name[0]}][{known[name[1]]}]" if name[1] in known else name[0], text)
 
 

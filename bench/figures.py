@@ -56,7 +56,7 @@ PICTURES = (
     Picture(
         name="plan",
         shows="`plan`: what each speed for a user costs, with one engine and with separate pools, and the limits",
-        command="plan deepseek-v3 --on gb200-nvl72 --input 4k --output 1k --tpot 50ms --ttft 2s",
+        command="plan deepseek-v3 --on gb200-nvl72 --input 4k --output 1k --tpot 30ms --ttft 2s",
     ),
     Picture(
         name="what-if",
@@ -67,7 +67,7 @@ PICTURES = (
     Picture(
         name="rejected",
         shows="`plan`: what was rejected by the least, limit by limit, beside the best",
-        command="plan deepseek-v3 --on gb200-nvl72 --input 4k --output 1k --tpot 50ms --ttft 2s --plot-kind rejected",
+        command="plan deepseek-v3 --on gb200-nvl72 --input 4k --output 1k --tpot 30ms --ttft 2s --plot-kind rejected",
     ),
     Picture(
         name="waterfall",
@@ -116,6 +116,18 @@ PICTURES = (
         shows="`simulate`: requests that decode and that wait, over time",
         command="simulate llama-3.1-8b --on dgx-h100 --chips 2 --rate 30 --requests 300 --input 1k --output 200 "
         "--compare policy=prefill-first --plot-kind occupancy",
+    ),
+    Picture(
+        name="percentiles",
+        shows="`simulate`: latency percentiles, policy against policy",
+        command="simulate llama-3.1-8b --on dgx-h100 --chips 2 --rate 30 --requests 300 --input 1k --output 200 "
+        "--compare policy=prefill-first --plot-kind percentiles",
+    ),
+    Picture(
+        name="served",
+        shows="`simulate`: requests as they are served",
+        command="simulate llama-3.1-8b --on dgx-h100 --chips 2 --rate 30 --requests 300 --input 1k --output 200 "
+        "--compare policy=prefill-first --plot-kind served",
     ),
     Picture(
         name="step",

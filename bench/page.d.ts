@@ -28,7 +28,7 @@ interface View {
   question: string;
   chapter?: string;
   claims?: string[];
-  data?: (state: any) => string[];
+  data?: (state: any) => (string | (() => Promise<void>))[];
   mount: (place: HTMLElement, page: { el: any; state: any }) => Mounted;
 }
 
@@ -52,6 +52,7 @@ interface DrawnFigure {
   view?: any;
   all: () => any[];
   update: (rows: any, signals?: any, description?: string) => void;
+  redraw: (spec: any) => void;
   name: (series: { name: string; place: number; dashed?: boolean }[]) => void;
   leave: () => void;
 }
@@ -92,7 +93,7 @@ interface Rackline {
     slider: (spec: any, changed: Changed) => Control;
     select: (spec: { key: string; label: string; options: Choice[]; value: string }, changed: Changed) => Control;
     toggle: (spec: { key: string; label: string; options: Choice[]; value: string }, changed: Changed) => Control;
-    entry: (spec: { key: string; label: string; value: string; names?: string[]; placeholder?: string; hint?: string }, changed: Changed) => Control;
+    entry: (spec: { key: string; label: string; value: string; names?: any; placeholder?: string; hint?: string }, changed: Changed) => Control;
     form: (controls: Control[], options?: { text: string }) => HTMLElement;
     frames: (controls: () => Control[], draw: () => void) => Changed;
     board: (list: Control[], figures: DrawnFigure[], draw: () => void) => Mounted;
@@ -123,10 +124,13 @@ interface Rackline {
     badge: (verdict: string) => HTMLElement;
     commands: () => { element: HTMLElement; update: (command: string, python: string) => void };
     measured: (kind: string) => { element: HTMLElement; update: (model: string) => Promise<void> };
+    refusal: (problem: any) => string;
     document: (title: string, content: string) => HTMLElement;
     spelled: (verb: string, given: any[], options: any) => { command: string; python: string };
     bench: (form: HTMLElement, figures: HTMLElement[]) => HTMLElement;
   };
   passViews: any;
+  grids: { measures: Record<string, any>; moved: Record<string, (grid: any, asked: any) => any> };
+  replay: { of: (figure: DrawnFigure, kept: (now: number | null) => void) => any; endOf: (spec: any) => number };
   asked: { add: (id: string, view: any) => void };
 }

@@ -1,15 +1,17 @@
 """Requests of a running engine's server against the simulator, before and after calibrating to them; stored.
 
     llama/bin/python bench/random_llama.py MODEL
-    llama-server -m MODEL/model.gguf -t 2 -c 8192 -np 8 -b 256 -ub 256 -ctk f32 -ctv f32 --cache-ram 0 --port 8766
     vllm/bin/python -m vllm.entrypoints.openai.api_server --model MODEL --load-format dummy --dtype float32 \
-        --enforce-eager --max-model-len 1024 --max-num-seqs 8 --max-num-batched-tokens 256 \
+        --enforce-eager --max-model-len 1024 --max-num-seqs 8 --max-num-batched-tokens 272 \
         --no-enable-prefix-caching --host 127.0.0.1 --port 8765
-    uv run python bench/served_engines.py NAME URL MODEL docs/measured/machine-NAME.toml VERSION [--seed 1]
+    uv run python bench/served_engines.py NAME URL MODEL docs/measured/machine-NAME.toml VERSION [--seed 1] \
+        [--server "llama-server -m MODEL/model.gguf -t 2 -c 8192 -np 8 -b 272 -ub 272 -ctk f32 -ctv f32 \
+        --cache-ram 0 --port 8766"]
     uv run python bench/served_engines.py NAME URL MODEL docs/measured/machine-NAME.toml VERSION --again
 
-The first call sends, the second predicts. One of the two servers runs at a time. NAME is the engine's; the machine file
-comes from `rackline measure`, which measures passes in the engine's process and knows nothing of the server. Three
+The first call sends, the second predicts. One of the two servers runs at a time; --server starts it anew for each run,
+so that slots are taken from the first on, as they are simulated. NAME is the engine's; the machine file comes from
+`rackline measure`, which measures passes in the engine's process and knows nothing of the server. Three
 traces with random arrivals, at 30, 50 and 70 % of the rate that the simulator expects at most; then requests that are
 all there at once; then a later trace. `calibrate --from` fits the stack's numbers to the first three, and the later one
 is predicted with and without them. docs/measured/observed-NAME.jsonl holds every request, served-NAME.json the errors.
@@ -19,7 +21,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import subprocess
 import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +39,8 @@ FOLDER = Path(__file__).resolve().parents[1] / "docs" / "measured"
 LOADS = (0.3, 0.5, 0.7)
 LATER = 0.6
 LENGTHS = {"input": 128, "output": 16}
-BUDGET = 256
+BUDGET = 272
+START_S = 120.0
 BACKLOG = 24
 
 
@@ -56,13 +65,36 @@ def highest_of(config: str, served: dict[str, Any], machine: str) -> float:
     return BACKLOG / expected["makespan_s"]
 
 
+@contextmanager
+def running(command: str, url: str) -> Iterator[None]:
+    """A server that answers, ended afterwards; without a command, one that runs already."""
+    if not command:
+        yield
+        return
+    started = subprocess.Popen(shlex.split(command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + START_S
+        while True:
+            try:
+                with urllib.request.urlopen(f"{url}/health", timeout=1.0):
+                    break
+            except OSError:
+                if started.poll() is not None or time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+        yield
+    finally:
+        started.terminate()
+        started.wait()
+
+
 def observe_all(
-    url: str, config: str, served: dict[str, Any], highest: float, seed: int, requests: int, runs: Path
+    url: str, server: str, config: str, served: dict[str, Any], highest: float, seed: int, requests: int, runs: Path
 ) -> None:
     """Send all loads; `runs` gets a line of each."""
     runs.unlink(missing_ok=True)
     for number, load in enumerate((*LOADS, None, LATER)):
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, running(server, url):
             file = Path(folder) / "run.jsonl"
             rl.observe(
                 url,
@@ -115,6 +147,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--requests", type=int, default=16)
     parser.add_argument("--slots", type=int, default=8, help="requests in progress at the server")
+    parser.add_argument("--server", default="", help="command that starts the server, anew for each run")
     parser.add_argument("--again", action="store_true", help="predict the stored runs, send nothing")
     given = parser.parse_args()
     served = {"on": given.machine, "precision": "fp32", "max_num_seqs": given.slots, **LENGTHS}
@@ -122,7 +155,7 @@ def main() -> None:
     highest = highest_of(config, served, given.machine)
     runs = FOLDER / f"observed-{given.name}.jsonl"
     if not given.again:
-        observe_all(given.url, config, served, highest, given.seed, given.requests, runs)
+        observe_all(given.url, given.server, config, served, highest, given.seed, given.requests, runs)
         return
     data = {
         "engine": given.name,

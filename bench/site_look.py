@@ -45,13 +45,17 @@ def served(folder: Path) -> Iterator[str]:
         thread.join()
 
 
-def faults(browser: Browser, address: str, pages: Sequence[str], shots: Path | None = None) -> Iterator[str]:
+def faults(
+    browser: Browser, address: str, pages: Sequence[str], shots: Path | None = None, *, in_turn: bool = False
+) -> Iterator[str]:
     """What is wrong with pages of a site, each at both widths in both looks.
 
     Args:
         shots: folder for a picture of the first screen of each.
+        in_turn: each page at one width in one look, another for the next page.
     """
     axe = Axe()
+    views = list(product(LOOKS, WIDTHS))
     for look, scheme in LOOKS.items():
         context = browser.new_context(color_scheme=look, reduced_motion="reduce")  # the theme keeps the look of a visit
         page = context.new_page()
@@ -59,7 +63,9 @@ def faults(browser: Browser, address: str, pages: Sequence[str], shots: Path | N
         said: list[str] = []
         page.on("request", lambda request, said=said: said.append(request.url))
         page.on("pageerror", lambda error, said=said: said.append(str(error)))
-        for name, width in product(pages, WIDTHS):
+        for (number, name), width in product(enumerate(pages), WIDTHS):
+            if in_turn and views[number % len(views)] != (look, width):
+                continue
             where = f"{name} at {width}, {look}"
             page.set_viewport_size({"width": width, "height": HEIGHT})
             page.goto(address + name)
@@ -82,6 +88,7 @@ def main() -> int:
     parser.add_argument("pages", nargs="*", help="such as book/roofline.html; all by default")
     parser.add_argument("--site", type=Path, default=SITE, help="the folder that mkdocs built")
     parser.add_argument("--shots", type=Path, help="folder for pictures of the first screens")
+    parser.add_argument("--in-turn", action="store_true", help="each page at one width in one look only")
     given = parser.parse_args()
     site: Path = given.site
     pages = given.pages or sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html"))
@@ -91,7 +98,7 @@ def main() -> int:
     number = 0
     with sync_playwright() as play, served(site) as address:
         browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for fault in faults(browser, address, pages, given.shots):
+        for fault in faults(browser, address, pages, given.shots, in_turn=given.in_turn):
             number += 1
             print(fault, flush=True)
         browser.close()

@@ -36,8 +36,10 @@ from rackline.report.compare_report import Side, cluster_side
 from rackline.report.explain_figures import curves_figure, memory_figure, roofline_figure, waterfall_figure
 from rackline.report.explain_report import Explanation
 from rackline.report.figure import Figure
+from rackline.report.percentiles_figure import percentiles_figure
 from rackline.report.plan_figure import pareto_figure, rejected_figure, what_if_figure
 from rackline.report.pricing_figures import modes_figure, offered_figure, readings_figure, tiers_figure
+from rackline.report.served_figure import served_figure
 from rackline.report.simulate_figures import occupancy_figure, tails_figure, timeline_figure
 from rackline.report.train_figures import pipeline_figure, pipeline_of_plan, step_figure, train_memory_figure
 from rackline.scaling import Budget, PhaseMfu, Usage, budget, loss_law
@@ -221,6 +223,8 @@ MAKERS: dict[str, Callable[[], Figure]] = {
     "tails of two": lambda: tails_figure(two_runs()),
     "timeline": lambda: timeline_figure(two_runs()),
     "occupancy": lambda: occupancy_figure(two_runs()),
+    "percentiles": lambda: percentiles_figure(two_runs()),
+    "served": lambda: served_figure(two_runs()),
     "lifetime": lambda: lifetime_figure(a_budget(), asked="loss 1.95"),
     "lifetime without answer": lambda: lifetime_figure(a_budget(feasible=False), asked="loss 1.95"),
     "quality": lambda: quality_figure(a_budget(), asked="loss 1.95"),

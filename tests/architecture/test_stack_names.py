@@ -17,7 +17,7 @@ FILES = sorted(SRC.rglob("*.py"))
 IDS = [str(path.relative_to(SRC)) for path in FILES]
 WRITTEN_FOR_THEM = ("search/launch.py", "search/kubernetes.py", "search/dynamo.py", "validation/importers.py",
                     "validation/requests.py", "validation/tuning_table.py", "validation/rl_table.py",
-                    "validation/adapters_table.py",
+                    "validation/adapters_table.py", "validation/rl_parts_table.py",
                     "validation/result_files.py", "api/validate_question.py", "api/observe.py")  # fmt: skip
 FALLBACK = "generic"  # no stack, but the numbers of all of them
 MOST_WORDS = 3  # of a key; longer texts are prose

@@ -37,7 +37,7 @@ def test_other_clusters_are_compared_by_name(capsys: pytest.CaptureFixture[str])
 
 def test_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plot, trace, series = tmp_path / "a.svg", tmp_path / "b.json", tmp_path / "c.csv"
-    for kind in ("cdf", "timeline", "occupancy"):
+    for kind in ("cdf", "served", "percentiles"):
         words = ["--plot", str(plot), "--plot-kind", kind, "--trace-passes", str(trace), "--series", str(series)]
         assert run([*MADE, *words]) == 0
         assert "<path" in plot.read_text()

@@ -16,7 +16,8 @@ from rackline.serving.stack import stack_of
 from rackline.simulation import Requests, poisson
 from rackline.validation import Case, read_cases
 from rackline.validation.observed import ObservedRequest, ObservedRun, observed_run
-from rackline.validation.observed_fit import PARAMETERS, fit_observed, with_numbers
+from rackline.validation.observed_file import calibration_text
+from rackline.validation.observed_fit import PARAMETERS, ObservedFit, fit_observed, with_numbers
 from rackline.validation.resolve import Resolver
 
 NAMES = [one.name for one in PARAMETERS]
@@ -96,6 +97,22 @@ def test_numbers_that_were_put_in_are_found(tmp_path: Path, monkeypatch: pytest.
     assert stack_of(numbers).first_token_s == pytest.approx(fit.stack.first_token_s, rel=1e-4)
     with pytest.raises(UnknownNameError, match="h100-sxm"):
         rl.explain("llama-3.1-8b", batch=8, context="1k", on="dgx-h200", calibration="mine")
+
+
+def test_what_was_not_fitted_is_kept(tmp_path: Path) -> None:
+    """The blocks in which an engine reads its cache, and how it splits its passes."""
+    chip = rl.chip("h100-sxm")
+    shipped = calibration("vllm", chip)
+    fit = ObservedFit(
+        estimates=(), errors=(), calibration=replace(shipped, context_block=256),
+        stack=replace(stack_of(shipped), neighbour_passes=True), chip=chip.name, has_table=True, runs=1, requests=20,
+        folds=4, clipped=0,
+    )  # fmt: skip
+    file = tmp_path / "mine.toml"
+    file.write_text(calibration_text(fit, "mine"), encoding="utf-8")
+    numbers = calibration(str(file), chip)
+    assert numbers.context_block == 256
+    assert stack_of(numbers).neighbour_passes
 
 
 @pytest.mark.slow

@@ -137,3 +137,12 @@ def test_plain_follows_what_a_class_declares() -> None:
     assert plain([float("nan"), float("inf"), {1: {2}}]) == [None, None, {"1": [2]}]
     with pytest.raises(TypeError, match="no plain form"):
         plain(object())
+
+
+def test_nothing_is_the_default_of_a_field_that_is_never_nothing() -> None:
+    from rackline.api.models import ModelsQuestion
+
+    usual = ModelsQuestion()
+    assert ModelsQuestion.from_params({"on": "", "dtype": ""}) == usual
+    assert ModelsQuestion.from_data({"on": None}) == usual
+    assert ModelsQuestion.from_data({"name": None}) == usual

@@ -24,7 +24,7 @@ from rackline.passes import Batch
 from rackline.pricing import envelope
 from rackline.report.axes import Kind, Measure, linear_axis, linear_ticks, log_axis, log_ticks, text_of
 from rackline.report.figure import ENDINGS, NOTEBOOK_TYPE, Figure, check_plot_path
-from rackline.report.theme import DARK, LIGHT, THEME_NAMES, Theme, ThemeName
+from rackline.report.theme import DARK, LIGHT, STILL_FONT, THEME_NAMES, Theme, ThemeName
 from rackline.report.train_report import layout_text
 from rackline.report.wording import short_count
 from scripts import load_script
@@ -409,6 +409,13 @@ def test_the_page_of_figures_is_the_one_that_its_script_writes() -> None:
         file = root / "docs" / "images" / name
         assert file.stat().st_size < 70_000
         assert ElementTree.parse(file).getroot().attrib["role"] == "img"
+
+
+def test_an_image_names_the_font_that_its_texts_were_measured_with() -> None:
+    """In a wider one, as system-ui is on some systems, long labels were cut off at the edge."""
+    assert "system-ui" in made.figure("step").json()
+    fonts = set(re.findall(r'font-family="([^"]+)"', made.figure("step").svg()))
+    assert fonts == {STILL_FONT}
 
 
 def test_images_leave_out_what_only_answers_a_pointer() -> None:

@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 
 import rackline as rl
-from rackline.api.plan_parts import plan_inputs
-from rackline.api.plan_question import PlanQuestion
-from rackline.api.watch import Watch
-from rackline.errors import InputError
+from rackline.errors import InputError, UnknownNameError
 from rackline.pricing import price_sheet
 from rackline.pricing.cache import KeepingCost, recompute_cost
 from rackline.pricing.prefixes import Repeats, best_lifetime, bought_lifetimes, lifetime_cost, staged_lifetime
@@ -146,11 +143,16 @@ def test_agents_need_turns() -> None:
         rl.simulate("llama-3.1-8b", on="dgx-h100", rate=1, input=100, output=10, tool_calls=2, tool_output=100)
 
 
-@pytest.mark.skipif(not TRACE.is_file(), reason="needs ../shared/traces")
-def test_a_plan_takes_the_share_from_the_trace() -> None:
-    plan = {"model": "llama-3.1-8b", "on": "dgx-h100", "chips": 1, "layout": "tp=1", "trace": str(TRACE)}
-    work = plan_inputs(PlanQuestion(**plan, cache_ttl="5min"), Watch()).workload  # pyright: ignore[reportArgumentType]
-    assert work.cache_hit == pytest.approx(0.5951, abs=5e-5)
-    for more, message in (({"cache_hit": "50%"}, "only without `cache_ttl`"), ({"trace": None}, "only with `trace`")):
-        with pytest.raises(InputError, match=message):
-            plan_inputs(PlanQuestion(**{**plan, "cache_ttl": "5min", **more}), Watch())  # pyright: ignore[reportArgumentType]
+@pytest.mark.slow
+def test_other_evictions_in_one_device() -> None:
+    """All these sessions fit into each device, so that what would leave first does not matter."""
+    ask = ON | {"turns": 3, "rate": 2, "input": 200, "output": 100, "think_time": "5s", "session_lengths": "fixed"}
+    by = {name: rl.tiers(**ask, eviction=name).result.traffic for name in ("lru", "fifo")}  # pyright: ignore[reportArgumentType]
+    lru, fifo = by["lru"], by["fifo"]
+    assert lru is not None
+    assert fifo is not None
+    assert (lru.eviction, fifo.eviction) == ("lru", "fifo")
+    for one, other in zip(lru.devices, fifo.devices, strict=True):
+        assert other.hit_share == pytest.approx(one.hit_share, abs=0.04)
+    with pytest.raises(UnknownNameError, match="lru"):
+        rl.tiers(**ask, eviction="lruu")  # pyright: ignore[reportArgumentType]

@@ -119,6 +119,32 @@ def test_models_that_nobody_has_seen_are_held(spread_of_models: float) -> None:
     assert whole.by == "model"
 
 
+def test_a_chip_whose_few_models_differ_more_is_held_too() -> None:
+    """Six models that differ by 15 % on a chip of their own, beside sixteen by 5 %; one factor for all holds 67 %."""
+    draw = np.random.default_rng(3)
+    rough = [
+        score(float(np.exp(shift + deviation)), n, model=f"rough {model}", chip="rough")
+        for model in range(6)
+        for shift in [draw.normal(0.0, 0.15)]
+        for n, deviation in enumerate(draw.normal(0.0, 0.05, 8))
+    ]
+    found = held_out_coverage([*random_models(5, 0.05, 25, 16), *rough])
+    shares = {one.group: one for one in found if one.metric == "tpot_s"}
+    assert shares["rough"].num_cases == 48
+    assert shares["rough"].share >= 0.75
+    assert shares["rough"].width > 1.5 * shares["c"].width
+    assert 0.87 <= shares[""].share <= 0.97
+
+
+def test_a_stack_of_one_model_takes_turns_in_halves() -> None:
+    """Leaving the model out would leave nothing of its stack."""
+    alone = [score(1.5 + 0.01 * (n % 20), n, model="alone", stack="vllm of 2023") for n in range(60)]
+    found = held_out_coverage([*random_models(5, 0.05), *alone])
+    shares = {one.group: one for one in found if one.metric == "tpot_s"}
+    assert shares[""].by == "model; half of vllm of 2023"
+    assert shares["alone"].share > 0.8
+
+
 def test_metrics_of_one_model_take_turns_in_halves() -> None:
     whole = held_out_coverage([score(1.0 + 0.01 * (n % 20), n) for n in range(60)])[0]
     assert (whole.by, whole.num_cases) == ("half", 60)

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page
 
+from rackline.api.answer import Answer
 from rackline.web.export import export
 from web_server import Server, running
 
@@ -30,12 +31,29 @@ def desk(browser: Browser, site: Path) -> Iterator[Watched]:
     found.context.close()
 
 
+def spoken(found: Answer[Any, Any]) -> str:
+    """The sentence of a view that asks: the numbers that matter, then how far off they may be."""
+    parts = (found.verb.summary(found), found.verb.interval(found))
+    said = [f"{' '.join(part.split()).removesuffix('.')}." for part in parts if part]
+    return " ".join(one[0].upper() + one[1:] for one in said)
+
+
+SHOWN = """() => {
+    const { id, state } = rackline.address();
+    return document.querySelector("#view").getAttribute("data-shown") === rackline.hash(id, state);
+}"""
+
+
+PATIENCE_MS = 240_000  # the machine may be busy with other work
+
+
 class Watched:
     """A page of a browser, with what went wrong in it."""
 
     def __init__(self, browser: Browser, site: Path | str, **options: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
         self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE_MS)
         self.faults: list[str] = []
         self.requests: list[str] = []
         self.root = site if isinstance(site, str) else site.as_uri() + "/index.html"
@@ -46,7 +64,7 @@ class Watched:
     def open(self, address: str) -> Page:
         """Show a view, such as "batch?b=64", and wait until it is drawn."""
         self.page.goto(f"{self.root}#/{address}")
-        self.page.wait_for_selector("#view[data-shown]")
+        self.page.wait_for_function(SHOWN)  # not the view before
         self.page.wait_for_selector(".body[data-ready]")
         return self.page
 

@@ -135,7 +135,8 @@ def test_figures_that_an_answer_does_not_have_are_refused(client: httpx.Client) 
 
 def test_the_description_describes_requests_and_answers(client: httpx.Client) -> None:
     found = client.get("/api/v1/openapi.json").json()
-    assert set(found["paths"]) == {f"/api/v1/{name}{end}" for name in OFFERED for end in ("", "/view")}
+    asked = {f"/api/v1/{name}{end}" for name in OFFERED for end in ("", "/view")}
+    assert set(found["paths"]) == {*asked, "/api/v1/explain/script"}
     parts = found["components"]
     for name in OFFERED:
         for end in ("", "/view"):

@@ -55,6 +55,17 @@ def single() -> Iterator[Server]:
 EVENTS = {"Accept": "text/event-stream"}
 
 
+def test_a_connection_that_stays_open_does_not_wait_for_acknowledgements(server: Server) -> None:
+    """Head and body of an answer are two packets: with Nagle's algorithm the second waits for 40 ms."""
+    with httpx.Client(base_url=server.client.base_url) as client:
+        took: list[float] = []
+        for _ in range(40):
+            start = time.perf_counter()
+            client.get("/health").raise_for_status()
+            took.append(time.perf_counter() - start)
+    assert min(took[20:]) < 0.035
+
+
 @contextmanager
 def busy(server: Server) -> Iterator[None]:
     """Its worker works on a long question; one that waited in vain for a worker is asked again."""

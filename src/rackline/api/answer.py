@@ -167,6 +167,10 @@ def _no_notes(answer: Any) -> tuple[str, ...]:
     return ()
 
 
+def _no_interval(answer: Any) -> str:
+    return ""
+
+
 def _no_documents(answer: Any) -> Mapping[str, str]:
     return {}
 
@@ -193,6 +197,7 @@ class Verb(Generic[Q, R]):
         figures: draw the answer, by kind, the usual one first.
         files: what a command can write beside the answer, by the names of the flags.
         documents: texts to be copied from a page, by title.
+        interval: a sentence that says how far off the numbers may be; empty where nothing is known.
         notes: lines for standard error.
         status: exit status of the command that has printed its answer.
         refuse: refuses outputs (by name) that the question does not have, before any work is done.
@@ -209,6 +214,7 @@ class Verb(Generic[Q, R]):
     )
     files: Mapping[str, SideFile] = field(default_factory=dict[str, SideFile])
     documents: Callable[[Answer[Q, R]], Mapping[str, str]] = _no_documents
+    interval: Callable[[Answer[Q, R]], str] = _no_interval
     notes: Callable[[Answer[Q, R]], Iterable[str]] = _no_notes
     status: Callable[[Answer[Q, R]], int] = _zero
     refuse: Callable[[Q, frozenset[str]], None] = _refuse_nothing
@@ -232,6 +238,7 @@ def asks(
     figures: Mapping[str, Callable[[Answer[Q, R]], Figure]] | None = None,
     files: Mapping[str, SideFile] | None = None,
     documents: Callable[[Answer[Q, R]], Mapping[str, str]] = _no_documents,
+    interval: Callable[[Answer[Q, R]], str] = _no_interval,
     notes: Callable[[Answer[Q, R]], Iterable[str]] = _no_notes,
     status: Callable[[Answer[Q, R]], int] = _zero,
     refuse: Callable[[Q, frozenset[str]], None] = _refuse_nothing,
@@ -240,7 +247,7 @@ def asks(
 
     Args:
         question: the class of the question.
-        text, summary, rows, data, figures, files, documents, notes, status, refuse: as in `Verb`.
+        text, summary, rows, data, figures, files, documents, interval, notes, status, refuse: as in `Verb`.
 
     Returns:
         A decorator for a function of the question and a watch.
@@ -266,6 +273,7 @@ def asks(
             figures=figures or {},
             files=files or {},
             documents=documents,
+            interval=interval,
             notes=notes,
             status=status,
             refuse=refuse,

@@ -197,6 +197,17 @@ def _summary(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> str:
     )
 
 
+def _interval(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> str:
+    """How flat the optimum is."""
+    from rackline.units import format_count, format_percent
+
+    found = answer.result
+    if isinstance(found, KnownRuns) or not found.budget.feasible:
+        return ""
+    within, (low, high) = max(found.budget.flat.items())
+    return f"Sizes of {format_count(low)} to {format_count(high)} cost at most {format_percent(within)} more"
+
+
 def _rows(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Iterable[Any]:
     found = answer.result
     return found.runs if isinstance(found, KnownRuns) else found.budget.phases
@@ -233,6 +244,7 @@ def _refuse(question: BudgetQuestion, outputs: frozenset[str]) -> None:
     summary=_summary,
     rows=_rows,
     figures={"lifetime": _lifetime, "quality": _quality},
+    interval=_interval,
     refuse=_refuse,
 )
 def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:

@@ -86,19 +86,26 @@ class Explained:
     Args:
         explanation: of the pass.
         interval: that held 90 % of measured passes; None where none were measured.
+        joules: the interval of a decode step's energy per token; None where none was measured.
         server: memory that the stack reserves beside weights and cache.
     """
 
-    json_keys: ClassVar = ("*explanation", "interval=span")
+    json_keys: ClassVar = ("*explanation", "interval=span", "joules_interval=joules_span")
 
     explanation: Explanation
     interval: Interval | None
+    joules: Interval | None
     server: ServerMemory
 
     @property
     def span(self) -> Ends | None:
         """Both ends of the interval [s]."""
         return None if self.interval is None else {"low": self.interval.low, "high": self.interval.high}
+
+    @property
+    def joules_span(self) -> Ends | None:
+        """Both ends of the interval of the energy per token [J]."""
+        return None if self.joules is None else {"low": self.joules.low, "high": self.joules.high}
 
 
 def _text(answer: Answer[ExplainQuestion, Explained], width: int) -> Iterable[Any]:
@@ -113,6 +120,10 @@ def _text(answer: Answer[ExplainQuestion, Explained], width: int) -> Iterable[An
         within = interval_text(one.metric, one.low, one.high)
         line = f"90 % of measured passes ({one.group}, {one.num_cases} cases) lay within {within}"
         yield Text(line, style="dim")
+    if answer.result.joules is not None:
+        from rackline.validation.intervals import joules_line
+
+        yield Text(joules_line([answer.result.joules]), style="dim")
 
 
 def _summary(answer: Answer[ExplainQuestion, Explained]) -> str:
@@ -231,7 +242,12 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
         policy=question.policy,
         stack=stack,
     )
-    return Explained(explanation=explanation, interval=_interval(explanation, asked), server=server)
+    return Explained(
+        explanation=explanation,
+        interval=_interval(explanation, asked),
+        joules=None if asked.new_tokens else _joules(explanation),
+        server=server,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,3 +306,13 @@ def _interval(found: Explanation, asked: _Pass) -> Interval | None:
     metric = "decode_pass_s" if not asked.new_tokens else "prefill_pass_s" if not asked.sequences else "tpot_s"
     known = of_deployment(deployment, {metric: found.time.seconds})
     return known[0] if known else None
+
+
+def _joules(found: Explanation) -> Interval | None:
+    """The interval that held 90 % of the measured energies of an output token; None for ideal passes."""
+    from rackline.validation.intervals import joules_of
+
+    power, joules = found.deployment.cluster.chip.power, found.joules_per_token
+    if joules is None or power is None or power.other_generation or found.time.policy == "blackboard":
+        return None
+    return joules_of(found.deployment, joules)

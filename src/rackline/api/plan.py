@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rackline.search.attention_ffn import AttentionFfnSplit
     from rackline.search.candidate import Candidate
     from rackline.search.choice import Choice
+    from rackline.search.kept_prefixes import KeptPrefixes
     from rackline.search.launch import LaunchCommand
     from rackline.search.least_energy import Tried
     from rackline.search.speculation import SpeculationRow
@@ -46,6 +47,7 @@ class Planned:
         launch: command lines; None where they were not asked for.
         starting: what is needed to launch it; None where nothing was searched.
         power_caps: those that were tried for the least energy; None where dollars count.
+        prefixes: that the best keeps and finds; None where prompts do not repeat.
     """
 
     plan: Plan
@@ -56,6 +58,7 @@ class Planned:
     launch: tuple[LaunchCommand, ...] | None = None
     starting: Starting | None = None
     power_caps: tuple[Tried, ...] | None = None
+    prefixes: KeptPrefixes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +81,7 @@ if TYPE_CHECKING:
 def _text(answer: Answered, width: int) -> Iterable[Any]:
     from rackline.report.plan_report import plan_report
     from rackline.report.plan_summary import plan_summary
+    from rackline.report.prose import Prose
     from rackline.report.what_if_report import what_if_report
 
     found = answer.result
@@ -87,8 +91,10 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     report = plan_report if answer.question.full else plan_summary
     yield report(found.plan, width=width, elapsed_s=answer.elapsed_s)
     yield from _lengths_text(found.plan)
+    yield from _prefixes_text(found, full=answer.question.full)
     yield from use_lines(found.use, full=answer.question.full)
-    yield from _interval_text(found.plan)
+    for line in _interval(answer).splitlines():
+        yield Prose(line, style="dim")
     yield from _more_text(answer.question, found)
 
 
@@ -102,14 +108,23 @@ def _lengths_text(plan: Plan) -> Iterable[Any]:
         yield Prose(f"lengths of {mixture.name}: {mixture.num_lengths:,}, {longest}", style="dim")
 
 
-def _interval_text(plan: Plan) -> Iterable[Any]:
-    """What measured servers of the kind of the best deviate by."""
-    from rackline.report.prose import Prose
-    from rackline.validation.intervals import interval_line
+def _prefixes_text(found: Planned, *, full: bool) -> Iterable[Any]:
+    """Which prefixes the best keeps, where prompts repeat."""
+    if found.prefixes is not None:
+        from rackline.report.kept_report import kept_report
 
-    line = interval_line(_intervals(plan, plan.best)) if plan.best is not None else ""
-    if line:
-        yield Prose(line, style="dim")
+        yield kept_report(found.prefixes, found.plan.constraints, full=full)
+
+
+def _interval(answer: Answered) -> str:
+    """What measured servers of the kind of the best deviate by, in time and in energy, a line each."""
+    from rackline.validation.intervals import interval_line, joules_line
+
+    found = answer.result
+    if isinstance(found, WhatIf) or found.plan.best is None:
+        return ""
+    known = _intervals(found.plan, found.plan.best)
+    return "\n".join(line for line in (interval_line(known), joules_line(known)) if line)
 
 
 def _intervals(plan: Plan, one: Choice | Candidate) -> list[Interval]:
@@ -189,6 +204,7 @@ class PlanData:
         "attention_ffn=answer.attention_ffn",
         "launch=answer.launch",
         "power_caps=answer.power_caps",
+        "prefixes=answer.prefixes",
     )
 
     answer: Planned
@@ -305,6 +321,7 @@ def _refuse(question: PlanQuestion, outputs: frozenset[str]) -> None:
     data=_data,
     figures={"front": _figure, "rejected": _rejected, "step": _step},
     documents=_documents,
+    interval=_interval,
     files={"launch_as": SideFile(option=LAUNCH_AS, write=_write_manifests)},
     refuse=_refuse,
 )
@@ -324,24 +341,9 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
     question, use = with_use(question)
     if question.what_if is not None:
         return _what_if(question, question.what_if, watch)
-    from rackline.search.least_energy import least_energy
-
     asked = plan_inputs(question, watch)
     with watch.moving("searching layouts, precisions, modes and batch sizes; simulating the best"):
-        caps: tuple[Tried, ...] = ()
-        if question.objective != "joules":
-            found = searched(asked, tell_estimate=lambda plan: watch.estimated(Planned(plan=plan, use=use)))
-        else:
-            found, caps = least_energy(
-                asked.resolved.model,
-                asked.resolved.cluster,
-                asked.workload,
-                calibration=asked.resolved.calibration,
-                limits=asked.limits,
-                among=asked.space,
-                routing=asked.resolved.routing,
-                prefill=asked.prefill,
-            )
+        found, caps, prefixes = _found(asked, question.objective, use, watch)
 
     from rackline.search.attention_ffn import plan_split
     from rackline.search.fleet import plan_fleet
@@ -363,13 +365,53 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
         launch=None if question.launch is None else tuple(starting.commands(leftover=True)),
         starting=starting,
         power_caps=caps or None,
+        prefixes=prefixes,
     )
 
 
-def searched(asked: PlanInputs, tell_estimate: Callable[[Plan], None] | None = None) -> Plan:
+def _found(
+    asked: PlanInputs, objective: str, use: Use, watch: Watch
+) -> tuple[Plan, tuple[Tried, ...], KeptPrefixes | None]:
+    """The plan, the power caps that were tried, and the prefixes that the best keeps."""
+    from rackline.search.least_energy import least_energy
+
+    caps: tuple[Tried, ...] = ()
+
+    def planned(at: PlanInputs) -> Plan:
+        nonlocal caps
+        if objective != "joules":
+            return searched(at, tell_estimate=lambda plan: watch.estimated(Planned(plan=plan, use=use)))
+        found, caps = least_energy(
+            at.resolved.model,
+            at.resolved.cluster,
+            at.workload,
+            calibration=at.resolved.calibration,
+            limits=at.limits,
+            among=at.space,
+            routing=at.resolved.routing,
+            prefill=at.prefill,
+        )
+        return found
+
+    if asked.keeping is None:
+        return planned(asked), caps, None
+    from rackline.search.kept_prefixes import agreeing, with_served_sessions
+
+    found, prefixes = agreeing(
+        asked.keeping,
+        lambda hit: searched(asked.with_hits(hit), served=False),
+        lambda hit: planned(asked.with_hits(hit)),
+    )
+    if prefixes is not None and found.best is not None:
+        prefixes = with_served_sessions(prefixes, found, found.best, asked.keeping)
+    return found, caps, prefixes
+
+
+def searched(asked: PlanInputs, *, served: bool = True, tell_estimate: Callable[[Plan], None] | None = None) -> Plan:
     """The plan of a question.
 
     Args:
+        served: whether the best is simulated.
         tell_estimate: is given the plan by estimates, before the best is simulated.
     """
     from rackline.search import plan as search_plan
@@ -383,6 +425,7 @@ def searched(asked: PlanInputs, tell_estimate: Callable[[Plan], None] | None = N
         search_space=asked.space,
         routing=asked.resolved.routing,
         prefill=asked.prefill,
+        served=served,
         tell_estimate=tell_estimate,
     )
 

@@ -12,6 +12,7 @@ from rackline.api.lengths import mixture_of_file, mixture_of_trace
 from rackline.api.media import media_of, media_tokens, with_media
 from rackline.api.option import count, layout_text, si, texts
 from rackline.api.plan_question import PlanQuestion
+from rackline.api.planned_prefixes import keeping_of, sessions_repeating
 from rackline.api.question import Question, options
 from rackline.api.resolve import (
     Resolved,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from rackline.hardware import Cluster
     from rackline.parallel import Layout
     from rackline.search import Constraints, PrefillPool, SearchSpace
+    from rackline.search.kept_prefixes import Keeping
     from rackline.search.launch import Checkpoints
     from rackline.serving.fleet import Traffic
     from rackline.serving.mixture import Mixture
@@ -63,31 +65,13 @@ def workload_of(question: PlanQuestion, media_tokens: int) -> Workload:
     if files:
         mixture = mixture_of_file(question.mix) if question.mix is not None else mixture_of_trace(question.trace or "")
         mixture = replace(mixture, input_len=mixture.input_len + media_tokens)
-    hit = _cache_hit(question)
+    hit = si(question.cache_hit)
     if mixture is not None:
         return Workload.of_mixture(mixture, hit)
-    return Workload(
-        input_len=(si(question.input) or 1.0) + media_tokens,
-        output_len=si(question.output) or 2.0,
-        cache_hit=hit,
-    )
-
-
-def _cache_hit(question: PlanQuestion) -> float:
-    """Share of the prompts that is cached: as given, or as the prefixes of the trace come again.
-
-    Raises:
-        InputError: an expiry without a trace, or beside a share.
-    """
-    if question.cache_ttl is None:
-        return si(question.cache_hit)
-    if question.trace is None:
-        raise InputError(what="cache_ttl", given=question.cache_ttl, allowed="only with `trace`, whose prefixes expire")
-    if si(question.cache_hit):
-        raise InputError(what="cache_hit", given=question.cache_hit, allowed="only without `cache_ttl`, which gives it")
-    from rackline.api.repeats import reuse_in
-
-    return float(reuse_in(question.trace).hit_share(ttl_s=si(question.cache_ttl)))
+    input_len = (si(question.input) or 1.0) + media_tokens
+    if question.turns is not None:
+        input_len = sessions_repeating(question, media_tokens).input_len
+    return Workload(input_len=input_len, output_len=si(question.output) or 2.0, cache_hit=hit)
 
 
 def plan_question_of(question: Question, **more: Any) -> PlanQuestion:
@@ -111,6 +95,7 @@ class PlanInputs:
         traffic: of a fleet; None without.
         users: whose traffic follows from the answer; None without.
         drafts: speculative decoding to look at; None without.
+        keeping: prefixes that come again, and how long they are kept; None where a hit rate is given.
         checkpoints: of the model, that an engine can load.
         engine, version: that is launched; empty where the calibration decides.
     """
@@ -123,9 +108,14 @@ class PlanInputs:
     traffic: Traffic | None
     users: Population | None
     drafts: Sequence[Speculation] | None
+    keeping: Keeping | None
     checkpoints: Checkpoints
     engine: str
     version: str
+
+    def with_hits(self, share: float) -> PlanInputs:
+        """The same with a share of the prompts cached."""
+        return replace(self, workload=replace(self.workload, cache_hit=share))
 
     @property
     def prefill_cluster(self) -> Cluster | None:
@@ -149,6 +139,7 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     workload = workload_of(question, media_tokens(media))
     check_context(model, workload.longest_context, watch)
     traffic, users = traffic_of(question, workload)
+    keeping = keeping_of(question, media_tokens(media), model)
     model = with_media(model, media, workload.input_len)
 
     from rackline.parallel import matching_layouts
@@ -176,11 +167,12 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
             any_layout=question.any_layout,
         ),
         prefill=PrefillPool(cluster=other, layouts=pool_layouts, calibration=other_numbers)
-        if question.serving == "both"
+        if question.serving == "both" and keeping is None
         else None,
         traffic=traffic,
         users=users,
         drafts=drafts,
+        keeping=keeping,
         checkpoints=checkpoints,
         engine=engine,
         version=version,
@@ -243,10 +235,12 @@ def traffic_of(question: PlanQuestion, workload: Workload) -> tuple[Traffic | No
     given = [name for name in _TRAFFIC if getattr(question, name) is not None]
     if len(given) > 1:
         raise InputError(what=given[1], given=getattr(question, given[1]), allowed=f"only without `{given[0]}`")
-    needs = {"peak_over_mean": _TRAFFIC, "offline_share": _TRAFFIC[:2], "provider": _TRAFFIC, "think_time": ("users",)}
+    stated = {*given, *(["turns"] if question.turns is not None else [])}
+    pauses = ("users", "turns")
+    needs = {"peak_over_mean": _TRAFFIC, "offline_share": _TRAFFIC[:2], "provider": _TRAFFIC, "think_time": pauses}
     for name, of in needs.items():
         value = getattr(question, name)
-        if value is not None and not set(given) & set(of):
+        if value is not None and not stated & set(of):
             known = " or ".join(f"`{one}`" for one in of)
             raise InputError(what=name, given=value, allowed=f"together with {known}")
     if not given:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from rackline.api import fields as shared
+from rackline.api import traffic_fields as repeats
 from rackline.api.draft import DraftQuestion
 from rackline.api.option import MOST_SECONDS, Quantity, limit, option
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Settings, Texts
 
 SERVING = ("both", "aggregated")
-_POOLS, _MORE = "Prefill pool", "Further output"
+_POOLS, _REPEATS, _MORE = "Prefill pool", "Prompts that repeat", "Further output"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,16 +76,6 @@ class PlanQuestion(DraftQuestion):
         metadata=option("switch", "allow layouts and schedulers that the serving engine does not support"),
     )
     cache_hit: Quantity = field(default="0", metadata=shared.CACHE_HIT)
-    cache_ttl: Quantity | None = field(
-        default=None,
-        metadata=option(
-            "seconds",
-            "with `trace`: the cache hit rate of its prefixes if each is kept this long after its last use, such as "
-            "5min",
-            unit="s",
-            maximum=MOST_SECONDS,
-        ),
-    )
     routing: str | None = field(default=None, metadata=shared.ROUTING)
     price: Quantity | None = field(default=None, metadata=shared.PRICE)
     rent: str | None = field(default=None, metadata=shared.RENT)
@@ -156,6 +147,36 @@ class PlanQuestion(DraftQuestion):
             group=shared.FLEET,
         ),
     )
+    turns: Quantity | None = field(default=None, metadata=shared.within(repeats.TURNS, _REPEATS))
+    system_prompt: Quantity = field(default="0", metadata=shared.within(repeats.SYSTEM_PROMPT, _REPEATS))
+    tool_calls: Quantity | None = field(default=None, metadata=shared.within(repeats.TOOL_CALLS, _REPEATS))
+    tool_time: Quantity = field(default="0s", metadata=shared.within(repeats.TOOL_TIME, _REPEATS))
+    tool_output: Quantity | None = field(default=None, metadata=shared.within(repeats.TOOL_OUTPUT, _REPEATS))
+    session_lengths: str = field(default="geometric", metadata=shared.within(repeats.SESSION_LENGTHS, _REPEATS))
+    cache_ttl: Quantity | None = field(
+        default=None,
+        metadata=option(
+            "seconds",
+            "with `turns` or `trace`: time after its last use at which a prefix expires in HBM, such as 5min; by "
+            "default it stays until its memory is needed",
+            unit="s",
+            maximum=MOST_SECONDS,
+            group=_REPEATS,
+        ),
+    )
+    tier: Texts | None = field(
+        default=None,
+        metadata=option(
+            "text",
+            "with `turns` or `trace`: memory behind HBM that keeps prefixes, for each chip: "
+            "NAME=BYTES@RATE[@LATENCY][,ttl=TIME], fastest first, with an expiry of its own; may be repeated",
+            several=True,
+            repeated=True,
+            group=_REPEATS,
+        ),
+    )
+    eviction: str = field(default="lru", metadata=shared.within(repeats.EVICTION, _REPEATS))
+    cache_ttl_from: str = field(default="use", metadata=shared.within(repeats.CACHE_TTL_FROM, _REPEATS))
     full: bool = field(
         default=False,
         metadata=option(

@@ -38,6 +38,8 @@ class Priced:
 
 
 def _text(answer: Answer[PriceQuestion, Priced], width: int) -> Iterable[Any]:
+    from rich.text import Text
+
     from rackline.report.pricing_report import demand_report, offered_report
 
     found = answer.result.offered
@@ -46,22 +48,22 @@ def _text(answer: Answer[PriceQuestion, Priced], width: int) -> Iterable[Any]:
         yield ""
         yield demand_report(found.demand, found.terms)
     yield from use_lines(answer.result.use)
-    yield from _interval_text(found)
+    line = _interval(answer)
+    if line:
+        yield Text(line, style="dim")
 
 
-def _interval_text(found: Offered) -> Iterable[Any]:
+def _interval(answer: Answer[PriceQuestion, Priced]) -> str:
     """What measured servers of this kind deviate by, of the first tier that is sold."""
-    from rich.text import Text
-
     from rackline.validation.intervals import interval_line, of_deployment
 
-    sold = next((tier for tier in found.tiers if tier.deployment and not tier.reason), None)
+    tiers = answer.result.offered.tiers
+    sold = next((tier for tier in tiers if tier.deployment and not tier.reason), None)
     if sold is None or sold.deployment is None:
-        return
+        return ""
     usd = {"usd_per_mtok_input": sold.input_usd * 1e6, "usd_per_mtok_output": sold.output_usd * 1e6}
     line = interval_line(of_deployment(sold.deployment, usd))
-    if line:
-        yield Text(f"{sold.name}: {line}", style="dim")
+    return f"{sold.name}: {line}" if line else ""
 
 
 def _summary(answer: Answer[PriceQuestion, Priced]) -> str:
@@ -94,7 +96,14 @@ def _modes(answer: Answer[PriceQuestion, Priced]) -> Figure:
     return modes_figure(answer.result.offered)
 
 
-@asks(PriceQuestion, text=_text, summary=_summary, rows=_rows, figures={"price": _figure, "modes": _modes})
+@asks(
+    PriceQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    figures={"price": _figure, "modes": _modes},
+    interval=_interval,
+)
 def price(question: PriceQuestion, watch: Watch) -> Priced:
     """What to charge: input, output, cached input, cache writes, batch, flex and fast modes.
 

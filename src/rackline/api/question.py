@@ -22,9 +22,12 @@ class Question:
     ask: ClassVar[str]
 
     def __post_init__(self) -> None:
-        """Read each value once, as its option says."""
+        """Read each value once, as its option says; nothing, where a field is never nothing, is its default."""
+        usual = _never_none(type(self))
         for name, option in options(type(self)).items():
             given = getattr(self, name)
+            if given is None and name in usual:
+                given = usual[name]
             if given is not None:
                 object.__setattr__(self, name, option.read(given, name))
 
@@ -89,6 +92,14 @@ def written_defaults(kind: type[Question]) -> dict[str, Any]:
     """The default of each field that has one, as it is written in the source ("8k")."""
     known = options(kind)
     return {field.name: field.default for field in fields(kind) if field.name in known and field.default is not MISSING}
+
+
+@cache
+def _never_none(kind: type[Question]) -> dict[str, Any]:
+    """The defaults, as they are written, of the fields whose type does not have None."""
+    usual = written_defaults(kind)
+    texts = {field.name: str(field.type) for field in fields(kind) if field.name in usual}
+    return {name: usual[name] for name, text in texts.items() if usual[name] is not None and "None" not in text}
 
 
 @cache

@@ -12,6 +12,7 @@ from rackline.units import parse_per_second
 
 if TYPE_CHECKING:
     from rackline.api.tiers_question import TiersQuestion
+    from rackline.parallel import Deployment
     from rackline.pricing.prefixes import Repeats
     from rackline.simulation.reuse import Reuse
 
@@ -35,6 +36,55 @@ def repeats_of(question: TiersQuestion) -> tuple[str, Repeats] | None:
             raise InputError(what=given[0], given=getattr(question, given[0]), allowed="only with `turns`")
         return None
     return _sessions(question)
+
+
+def evicting(question: TiersQuestion, repeats: Repeats, deployment: Deployment) -> Repeats:
+    """The same in devices that another block leaves first than the least recently used.
+
+    Args:
+        deployment: that recomputes a block.
+
+    Raises:
+        UnknownNameError: an unknown eviction policy.
+    """
+    from dataclasses import replace
+    from pathlib import Path
+
+    from rackline.serving.stack import stack_of
+    from rackline.simulation import CacheConfig, CacheRules, pool_of, read_trace
+    from rackline.simulation.evictions import eviction
+    from rackline.simulation.hits_by_tier import MemoryRoom, Repeating, RepeatingSessions, RepeatingTrace, hits_within
+
+    traffic: Repeating
+    if question.trace is not None:
+        recorded = RepeatingTrace.of(Path(question.trace).name, read_trace(question.trace), reuse_in(question.trace))
+        traffic, rate = recorded, recorded.requests_per_s
+    else:
+        traffic = RepeatingSessions(
+            sessions=sessions_of(question),
+            message_tokens=si(question.input) or 1.0,
+            answer_tokens=si(question.output) or 1.0,
+        )
+        rate = parse_per_second(str(question.rate), name="rate", maximum=1e9) * traffic.requests_of_one
+    policy = eviction(question.eviction)
+    stack = stack_of(deployment.calibration, deployment.cluster.chip.hbm_bytes)
+    cache = CacheConfig(prefix_caching=True, hash_tokens=traffic.hash_tokens, cache_rules=CacheRules(eviction=policy))
+    rules = pool_of(deployment, stack, cache=cache).spec.cache_rules
+
+    def looked_up(tokens: float) -> float:
+        room = MemoryRoom(name="device", capacity_tokens=tokens)
+        within = hits_within(traffic, [room], rules, requests_per_s=rate, answer_tokens=0.0, answer_s=0.0)
+        return within[0].hit_share
+
+    most, enough = looked_up(math.inf), math.inf
+
+    def found_in(tokens: float) -> float:
+        nonlocal enough
+        share = most if tokens >= enough else looked_up(tokens)
+        enough = min(enough, tokens) if share >= most else enough
+        return share
+
+    return replace(repeats, found_in=found_in, eviction=policy.name)
 
 
 def reuse_in(trace: str) -> Reuse:

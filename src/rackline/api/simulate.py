@@ -104,6 +104,8 @@ if TYPE_CHECKING:
 
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
+    from rich.text import Text
+
     from rackline.report.simulate_report import comparison_report, rate_capacity_report, run_report
 
     found = answer.result
@@ -114,7 +116,9 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     yield run_report(data[ASKED], found.run.server.title(found.requests), elapsed_s=answer.elapsed_s)
     yield from use_lines(found.use)
     yield from _energy_text(found.run)
-    yield from _interval_text(found.run.server, data[ASKED])
+    line = _interval(answer)
+    if line:
+        yield Text(line, style="dim")
     if len(data) > 1 or answer.question.compare:
         yield comparison_report(data)
 
@@ -129,21 +133,21 @@ def _energy_text(run: Run) -> Iterable[Any]:
     if energy is not None:
         yield Text(f"power: {energy_text(energy)}")
         if energy.power.basis == "kernels":
-            from rackline.validation.intervals import joules_line
+            from rackline.validation.intervals import joules_line, joules_of
 
-            yield Text(joules_line(run.server.deployment, energy.joules_per_output_token), style="dim")
+            band = joules_of(run.server.deployment, energy.joules_per_output_token)
+            yield Text(joules_line([band]), style="dim")
 
 
-def _interval_text(server: Server, data: RunData) -> Iterable[Any]:
+def _interval(answer: Answered) -> str:
     """What measured servers of this kind deviate by, of the means."""
-    from rich.text import Text
-
     from rackline.validation.intervals import interval_line, of_deployment
 
+    if isinstance(answer.result, Sustained):
+        return ""
+    server, data = answer.result.run.server, answer.result.run.summary
     means = {"tpot_s": data["tpot_s"]["mean"], "ttft_s": data["ttft_s"]["mean"]}
-    line = interval_line(of_deployment(server.deployment, means, pools=server.prefill is not None))
-    if line:
-        yield Text(line, style="dim")
+    return interval_line(of_deployment(server.deployment, means, pools=server.prefill is not None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +241,18 @@ def _occupancy(answer: Answered) -> Figure:
     return occupancy_figure(_results(answer))
 
 
+def _percentiles(answer: Answered) -> Figure:
+    from rackline.report.percentiles_figure import percentiles_figure
+
+    return percentiles_figure(_results(answer))
+
+
+def _served(answer: Answered) -> Figure:
+    from rackline.report.served_figure import served_figure
+
+    return served_figure(_results(answer))
+
+
 def _write_passes(answer: Answered, path: Path) -> None:
     from rackline.report.simulate_figures import chrome_trace_of_run
 
@@ -282,8 +298,15 @@ def _refuse(question: SimulateQuestion, outputs: frozenset[str]) -> None:
     summary=_summary,
     rows=_rows,
     data=_data,
-    figures={"cdf": _tails, "timeline": _timeline, "occupancy": _occupancy},
+    figures={
+        "cdf": _tails,
+        "timeline": _timeline,
+        "occupancy": _occupancy,
+        "served": _served,
+        "percentiles": _percentiles,
+    },
     files=_FILES,
+    interval=_interval,
     refuse=_refuse,
 )
 def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Settings, Texts
 
 RESERVES = ("chunk", "prompt", "final")
-TTL_STARTS = ("use", "write")
 _TRAFFIC, _SERVER, _CACHE, _POOLS, _LIMITS = "Traffic", "Server", "KV cache", "Prefill pool", "Limits and comparisons"
 
 
@@ -135,15 +134,7 @@ class SimulateQuestion(DraftQuestion):
             group=_CACHE,
         ),
     )
-    eviction: str = field(
-        default="lru",
-        metadata=option(
-            "text",
-            "which unused block leaves the prefix cache first: lru, lfu, fifo or cost-aware (by uses and time to "
-            "recompute)",
-            group=_CACHE,
-        ),
-    )
+    eviction: str = field(default="lru", metadata=shared.within(traffic.EVICTION, _CACHE))
     cache_ttl: Quantity | None = field(
         default=None,
         metadata=option(
@@ -154,15 +145,7 @@ class SimulateQuestion(DraftQuestion):
             group=_CACHE,
         ),
     )
-    cache_ttl_from: str = field(
-        default="use",
-        metadata=option(
-            "text",
-            "when the time to expiry begins: at each use (sliding) or once, when the block is written (write)",
-            choices=TTL_STARTS,
-            group=_CACHE,
-        ),
-    )
+    cache_ttl_from: str = field(default="use", metadata=shared.within(traffic.CACHE_TTL_FROM, _CACHE))
     swap_bandwidth: Quantity | None = field(
         default=None,
         metadata=option(

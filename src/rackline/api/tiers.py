@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
 from rackline.api.option import layout_text, numbers, si
-from rackline.api.repeats import repeats_of
+from rackline.api.repeats import evicting, repeats_of
 from rackline.api.resolve import check_context, resolve
 from rackline.api.selling import costs_of, rent_of
 from rackline.api.tiers_question import TiersQuestion
@@ -159,6 +159,8 @@ def tiers(question: TiersQuestion, watch: Watch) -> Kept:
 
     request = Workload(input_len=prompt_len, output_len=_PLANNED_OUTPUT_LEN)
     costs = costs_of(resolved, layout_text(question.layout), request, watch)
+    if repeating is not None and question.eviction != "lru":
+        repeating = (repeating[0], evicting(question, repeating[1], costs.deployment))
     lines = keeping_lines(costs, rent, prompt_len, fetch_s=si(question.max_load_time))
     holds_s = numbers(question.hold_time) or USUAL_HOLDS_S
     return Kept(
@@ -210,5 +212,6 @@ def _kept_traffic(
             for line in lines
             if line.capacity_bytes and (fits := line.capacity_bytes / line.entry_bytes * prompt_len)
         ),
+        eviction=repeats.eviction,
         bought=() if standard is None else bought_lifetimes(standard, repeats),
     )

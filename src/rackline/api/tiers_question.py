@@ -85,6 +85,7 @@ class TiersQuestion(ModelQuestion):
     tool_time: Quantity = field(default="0s", metadata=shared.within(traffic.TOOL_TIME, _TRAFFIC))
     tool_output: Quantity | None = field(default=None, metadata=shared.within(traffic.TOOL_OUTPUT, _TRAFFIC))
     session_lengths: str = field(default="geometric", metadata=shared.within(traffic.SESSION_LENGTHS, _TRAFFIC))
+    eviction: str = field(default="lru", metadata=shared.within(traffic.EVICTION, _TRAFFIC))
     sheet: str | None = field(
         default=None,
         metadata=option(

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rackline.api.option import Quantity
-    from rackline.api.simulate_question import SimulateQuestion
     from rackline.simulation import CacheRules, Requests, Sessions, Slo, TierSpec
     from rackline.simulation.traces import TimeUnit
     from rackline.simulation.workloads import AnyLengths, Spread
@@ -31,7 +30,7 @@ class Talks(Protocol):
     @property
     def turns(self) -> Quantity | None: ...
     @property
-    def think_time(self) -> Quantity: ...
+    def think_time(self) -> Quantity | None: ...
     @property
     def system_prompt(self) -> Quantity: ...
     @property
@@ -155,7 +154,7 @@ def _made(question: Traffic, media_tokens: int) -> Requests:
     lengths = _lengths(question, media_tokens if question.turns is not None else 0)
     rng = np.random.default_rng(count(question.seed))
     number = count(question.requests) or _USUAL_REQUESTS
-    think_s = si(question.think_time)
+    think_s = si(question.think_time) or 0.0
     if question.users is not None:
         return closed_loop_of(rng, number, count(question.users), lengths, think_s=think_s)
     rate = _rate(str(question.rate))
@@ -189,7 +188,7 @@ def sessions_of(question: Talks) -> Sessions:
     return Sessions(
         turns=si(question.turns) or 1.0,
         tool_calls=si(question.tool_calls) or 0.0,
-        think_s=si(question.think_time),
+        think_s=si(question.think_time) or 0.0,
         tool_s=si(question.tool_time),
         tool_tokens=si(question.tool_output) or 0.0,
         system_tokens=int(si(question.system_prompt)),
@@ -274,7 +273,18 @@ def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[TierSpec, ..
     return tuple(found)
 
 
-def cache_rules_of(question: SimulateQuestion) -> CacheRules:
+class Lifetimes(Protocol):
+    """The options of a question on what leaves a cache of prefixes."""
+
+    @property
+    def eviction(self) -> str: ...
+    @property
+    def cache_ttl(self) -> Quantity | None: ...
+    @property
+    def cache_ttl_from(self) -> str: ...
+
+
+def cache_rules_of(question: Lifetimes) -> CacheRules:
     """Eviction and expiry of the prefix cache.
 
     Raises:

@@ -7,7 +7,8 @@ from rackline.api.option import option, tokens, whole
 
 SPREADS = ("fixed", "uniform", "exponential", "lognormal")
 TIME_UNITS = ("s", "ms")
-_TRAFFIC = "Traffic"
+TTL_STARTS = ("use", "write")
+_TRAFFIC, _CACHE = "Traffic", "KV cache"
 
 TRACE = option(
     "text",
@@ -101,3 +102,14 @@ TIME_UNIT = option(
     group=_TRAFFIC,
 )
 SKIP_BAD = option("switch", "skip malformed lines and requests that can never fit, and count them", group=_TRAFFIC)
+EVICTION = option(
+    "text",
+    "which unused block leaves the prefix cache first: lru, lfu, fifo or cost-aware (by uses and time to recompute)",
+    group=_CACHE,
+)
+CACHE_TTL_FROM = option(
+    "text",
+    "when the time to expiry begins: at each use (sliding) or once, when the block is written (write)",
+    choices=TTL_STARTS,
+    group=_CACHE,
+)

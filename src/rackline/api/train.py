@@ -170,12 +170,19 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     if plan.best:
         from rich.text import Text
 
-        from rackline.validation.intervals import interval_line, of_training
+        yield Text(_interval(answer), style="dim")
 
-        job = plan.job
-        tuning = job.lora_rank > 0 or answer.question.packed is not None
-        step = of_training(job.model, job.cluster.chip.name, job.stack.name, plan.best[0].step_s, tuning=tuning)
-        yield Text(interval_line(step, "runs"), style="dim")
+
+def _interval(answer: Answered) -> str:
+    """What measured runs of this kind deviate by."""
+    from rackline.validation.intervals import interval_line, of_training
+
+    plan, job = answer.result, answer.result.job
+    if not plan.best:
+        return ""
+    tuning = job.lora_rank > 0 or answer.question.packed is not None
+    step = of_training(job.model, job.cluster.chip.name, job.stack.name, plan.best[0].step_s, tuning=tuning)
+    return interval_line(step, "runs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +262,7 @@ _TRACE = SideFile(
     data=_data,
     figures={"step": _step, "pipeline": _pipeline, "memory": _memory},
     files={"trace": _TRACE},
+    interval=_interval,
 )
 def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
     """Layout, step time, memory, days and dollars of a training run.

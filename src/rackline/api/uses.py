@@ -87,7 +87,7 @@ def with_use(question: Q) -> tuple[Q, Use]:
     lengths: dict[str, float | None] = {}
     if given["mix"] is None and given["trace"] is None:
         lengths = {"input": record.input_len, "output": record.output_len}
-    if lengths and given.get("input") is None:
+    if lengths and given.get("input") is None and given.get("turns") is None:  # conversations find their own
         lengths["cache_hit"] = record.cache_hit or None
     limits: dict[str, float | None] = {"tpot": record.tpot_s, "ttft": record.ttft_s}
     values: dict[str, float | str] = {}

@@ -62,7 +62,9 @@ def apply_adapter(model: Model, adapter: Adapter) -> Model:
         found = [replace(one, layers=max(1, round(one.layers * share))) for one in found]
     table = model.vocab_size * model.d_model
     whole = sum(table for name in adapter.trained_whole if name.rpartition(".")[2] in ("lm_head", "embed_tokens"))
-    applied = AppliedAdapter(name=adapter.name, base=adapter.base, modules=tuple(found), whole_params=whole)
+    applied = AppliedAdapter(
+        name=adapter.name, base=adapter.base, modules=tuple(found), whole_params=whole, where=adapter.where
+    )
     return replace(model, adapter=applied)
 
 

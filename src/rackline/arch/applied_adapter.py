@@ -100,6 +100,7 @@ class AppliedAdapter:
         link_bytes_per_s: from the host's memory, for those that are not resident; None for the chip's way to its host
             [bytes/s].
         touched: mean number of different ones that the sequences of a pass use [count].
+        where: file or repository; empty where it was made without one.
     """
 
     json_keys: ClassVar = (
@@ -125,6 +126,7 @@ class AppliedAdapter:
     popularity: float = 0.0
     link_bytes_per_s: float | None = None
     touched: float = 1.0
+    where: str = ""
 
     def adapters_touched(self, sequences: Any) -> Any:
         """Mean number of different adapters that some sequences use [count]; shapes as given.

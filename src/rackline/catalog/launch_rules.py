@@ -43,20 +43,45 @@ RuleName = Literal[
 ]  # fmt: skip
 
 
+class AdapterOptions(Record):
+    """How low-rank adapters are named to an engine, with {name}, {path}, {rank}, {resident}, {number} and {modules} for
+    the values.
+
+    Args:
+        words: Options of the command.
+        waiting: More of them where some adapters wait in the memory of the host.
+        file: Lines of the options file.
+        ranks: Bottlenecks that the engine makes room for, of which the next wider one is written; any when missing.
+        modules: What the engine calls a module, by the last part of its name in the checkpoint; alike when missing.
+        later: How the other adapters are loaded, in one line.
+    """
+
+    words: tuple[Text, ...] = ()
+    waiting: tuple[Text, ...] = ()
+    file: tuple[Text, ...] = ()
+    ranks: tuple[Count, ...] | None = None
+    modules: dict[str, Text] | None = None
+    later: Text
+
+
 class LaunchRulesRecord(SourcedRecord):
-    """What an engine refuses to start with.
+    """What an engine refuses to start with, and options that are alike for all layouts.
 
     Args:
         version: Newest version that was read.
         rules: By name; each is covered by a source.
+        adapters: How adapters are named; None for an engine whose options were not read.
     """
 
     version: Version = Field(pattern=r"^\d+(\.\d+)*$")
     rules: dict[RuleName, LaunchRule]
+    adapters: AdapterOptions | None = None
 
     @model_validator(mode="after")
     def _every_rule_has_a_source(self) -> Self:
         for name in self.rules:
             if self.source_of(f"rules.{name}") is None:
                 raise ValueError(f"no [[sources]] entry covers rules.{name}")
+        if self.adapters is not None and self.source_of("adapters") is None:
+            raise ValueError("no [[sources]] entry covers adapters")
         return self

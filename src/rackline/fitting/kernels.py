@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,6 @@ from rackline.fitting.older import Older, OlderFit, older_fits
 from rackline.fitting.reject import gross_outliers
 from rackline.fitting.tables import Array, Measurements
 from rackline.hardware import Chip
-from rackline.passes.features import as_array
 
 LAUNCH_TYPE = "bf16"  # data type whose launch overhead quantised products share
 
@@ -131,7 +131,7 @@ def _older(group: Group, newest: Values) -> Older:
     terms = terms_of(group.work.op_class, group.quantised)
     kept = ("cached", "quantise_s", *(("overhead_s",) if group.quantised else ()))
     fixed = {name: newest[name] for name in kept if name in newest}
-    target_s = seconds(newest, group.work) * group.measured_s / as_array(group.newest_s)
+    target_s = seconds(newest, group.work) * group.measured_s / cast(Array, group.newest_s)
 
     def fit(rows: npt.NDArray[np.bool_], known: Values) -> Values:
         return fit_line(terms, group.work.take(rows), target_s[rows], known, PULL[group.work.op_class], fixed)

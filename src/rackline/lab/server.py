@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,10 +122,16 @@ class Passes(Generic[J]):
 
     def _entering(self) -> list[J]:
         """Requests that the policy lets in now."""
-        if self.policy.passes == "batch" and self.running:
-            return []
+        match self.policy.passes:
+            case "batch" if self.running:
+                return []
+            case "mixed":
+                tokens = len(self.running)
+            case "batch" | "prompts_first":
+                tokens = 0
+            case _:
+                assert_never(self.policy.passes)
         limits, found = self.engine.scheduler, list[J]()
-        tokens = len(self.running) if self.policy.passes == "mixed" else 0
         while self.waiting and len(self.running) + len(found) < limits.max_num_seqs:
             tokens += self.waiting[0].prompt.size
             if found and tokens > limits.max_batched_tokens:
@@ -174,7 +180,7 @@ def serve(engine: SlotEngine, requests: Requests, policy: Policy) -> Served:
     """
     random = np.random.default_rng(0)
     jobs = [
-        _Listed(number=number, prompt=random.integers(0, engine.shape.vocab_size, size).astype(np.int32), left=left)
+        _Listed(number=number, prompt=random.integers(0, engine.shape.vocab_size, size, np.int32), left=left)
         for number, (size, left) in enumerate(
             zip(requests.input_len.tolist(), requests.output_len.tolist(), strict=True)
         )

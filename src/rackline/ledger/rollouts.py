@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from rackline.arch import Model
 from rackline.errors import InputError
 from rackline.ledger.world import World
@@ -9,7 +12,7 @@ from rackline.parallel import Layout, precision
 from rackline.passes import calibration
 from rackline.posttraining.job import RlJob
 from rackline.posttraining.lengths import AnswerLengths
-from rackline.posttraining.plan import given_step
+from rackline.posttraining.plan import given_step, run_of
 from rackline.posttraining.step import Schedule
 from rackline.search.stacks import usual_stack
 from rackline.serving.stack import stack_named
@@ -23,13 +26,13 @@ _GENERATIONS = 16
 _ENGINES, _TRAINING = Layout(tp=4, dp=16), TrainLayout(tp=8, pp=2, dp=4, micro_batch=1, recompute="full")
 
 
-def rollout_efficiency(world: World, name: str, answers: int) -> float:
-    """FLOP/s of rollouts, 2 · N a generated token, over those of updates, 6 · N a token [1].
+def grpo_job(world: World, name: str, answers: int) -> RlJob:
+    """A step of GRPO: 16 answers a prompt, 2,000 tokens on average and 8,000 at most.
 
     Args:
         world: with the model and the cluster.
         name: of the policy.
-        answers: of a step, 16 to a prompt, 2,000 tokens on average and 8,000 at most [count].
+        answers: of a step [count].
 
     Raises:
         InputError: a model whose layers are not known.
@@ -41,7 +44,7 @@ def rollout_efficiency(world: World, name: str, answers: int) -> float:
     usual = usual_stack(model, rack)
     numbers = calibration(usual.name, chip)
     engine = stack_named(usual.name, numbers, chip.hbm_bytes)
-    job = RlJob(
+    return RlJob(
         model=model,
         cluster=rack,
         prompts=answers // _GENERATIONS,
@@ -55,6 +58,33 @@ def rollout_efficiency(world: World, name: str, answers: int) -> float:
         train_calibration=calibration(stack.kernels, chip),
         train_precision=train_precision("bf16", chip, None, stack),
     )
-    step = given_step(job, Schedule(), _ENGINES, _TRAINING)
+
+
+def rollout_efficiency(world: World, name: str, answers: int) -> float:
+    """FLOP/s of rollouts, 2 · N a generated token, over those of updates, 6 · N a token [1]; see `grpo_job`."""
+    step = given_step(grpo_job(world, name, answers), Schedule(), _ENGINES, _TRAINING)
     generating = 2.0 * _LENGTHS.mean / step.rollout.seconds
     return generating / (6.0 * (_PROMPT_LEN + _LENGTHS.mean) / step.updates.train_s)
+
+
+def rl_flop(world: World, name: str, answers: int, shares: Sequence[float]) -> tuple[list[float], float]:
+    """FLOP of a generated token for each active parameter, by the share of the answers that is trained on, and how
+    much the whole step falls behind its updates.
+
+    Args:
+        world, name, answers: as in `grpo_job`.
+        shares: trained on [1].
+
+    Returns:
+        (2 for the rollout, and for a trained token 2 for each of two passes of log-probabilities and 6 for the update
+        [FLOP]; MFU of updates over that of a step in which all answers are trained on [1]).
+    """
+    job = grpo_job(world, name, answers)
+    step = given_step(job, Schedule(), _ENGINES, _TRAINING)
+    run = run_of(job, step, 1.0)
+    counted = [run_of(replace(job, trained=round(share * answers)), step, 1.0).flop_per_param_token for share in shares]
+    peak = CHIPS * job.cluster.chip.flop_per_s(job.train_precision.compute)
+    updated = (
+        6.0 * float(job.model.active_params) * job.trained_answers * job.sequence_len / step.updates.train_s / peak
+    )
+    return counted, updated / run.mfu

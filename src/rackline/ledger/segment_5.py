@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rackline.ledger.rollouts import CHIPS, rollout_efficiency
+from rackline.ledger.rollouts import CHIPS, rl_flop, rollout_efficiency
 from rackline.ledger.work import Finding, Work
 from rackline.scaling import (
     PhaseMfu,
@@ -68,7 +68,17 @@ def c82(it: Work) -> Finding:
     for k in (it.q("least"), it.q("most")):
         ours = lifetime_flop_per_param(Usage(rl_tokens=it.q("tokens"), rl_flop_per_param_token=k), mfu)
         it.identity(f"k = {k:.0f}, FLOP per parameter", ours, k * it.q("tokens") / it.q("relative_mfu"), "FLOP")
-    return it.done("Inefficiency is the MFU of pre-training over that of the phase.")
+    shares = (0.0, it.q("part_trained"), 1.0)
+    counted, behind = rl_flop(it.world, POLICY, int(it.q("answers")), shares)
+    for share, flop in zip(shares, counted, strict=True):
+        trained = f"{format_percent(share)} of the answers are trained on" if share else "no answer is trained on"
+        it.most(f"a token of GRPO, {trained}", flop, "FLOP", it.q("flop_of_token"), when=trained)
+    it.show("MFU of updates over that of the step", behind, "times")
+    return it.done(
+        "Inefficiency is the MFU of pre-training over that of the phase. A step of GRPO takes each trained token "
+        f"through three more forward passes than the six count: two of log-probabilities and the update's own; with "
+        f"all answers and their prompts that is {counted[-1]:.3g} FLOP, at {1.0 / behind:.2g} of the updates' MFU."
+    )
 
 
 def c83(it: Work) -> Finding:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rackline.hardware import MemoryTier, hbm_of
+from rackline.ledger.conversations import talk_lines, talks_repeat
 from rackline.ledger.parts import RACK
 from rackline.ledger.segment_6 import OPUS
 from rackline.ledger.work import Finding, Work
 from rackline.pricing.cache import KeepingCost, envelope, keeping_cost, recompute_cost, tier_by_drain
 from rackline.pricing.forms import storage_usd_per_token_s
+from rackline.pricing.prefixes import bought_lifetimes, lifetime_cost
 from rackline.serving import blackboard as bb
 from rackline.units import format_seconds
 
@@ -91,6 +93,9 @@ def c119(it: Work) -> Finding:
         first, last = timed[0], timed[-1]
         slope = storage_usd_per_token_s(first.usd, first.lifetime_s or 0.0, last.usd, last.lifetime_s or 0.0)
         it.show("pause after which recomputing is cheaper", (tier.input_usd - tier.cached_input_usd) / slope, "s")
+        for bought in bought_lifetimes(tier, talks_repeat()):
+            it.show(f"found of conversations within {format_seconds(bought.ttl_s)}", bought.hit_share, "share")
+            it.show(f"saved by the write for {bought.name}", bought.saving, "share")
     return it.done(f"From the price list; not read out was that {' and '.join(others) or 'there is no other'}.")
 
 
@@ -101,8 +106,20 @@ def c120(it: Work) -> Finding:
         tier = tier_by_drain(found, it.q(name))
         it.true(f"{label} is {wanted}: drain time says {tier.name}", tier.tier == wanted, when=f"{label} are meant")
         drains.append(f"{label} is nearest to {tier.name}")
+    repeats = talks_repeat()
+    lines_of_talks = talk_lines(it.world, BESIDE, repeats.input_len)
+    cheapest: list[str] = []
+    for label, name, wanted in (("5 minutes", "short_s", "nvme"), ("1 hour", "long_s", "disk")):
+        kept = lifetime_cost(lines_of_talks, repeats, repeats.input_len, it.q(name))
+        kind = it.world.tier(kept.tier).tier
+        when = f"{label} are the lifetime of conversations, by cost"
+        it.true(f"{label} is {wanted}: cheapest for conversations is {kept.tier}", kind == wanted, when=when)
+        cheapest.append(f"{kept.tier} for {label}")
     disk = it.world.tier(DISK).drain_s
-    return it.done(f"By drain times {' and '.join(drains)}; a disk takes {format_seconds(disk)}.")
+    return it.done(
+        f"By drain times {' and '.join(drains)}; a disk takes {format_seconds(disk)}. Prefixes of conversations, each "
+        f"kept that long after its last use, cost least in {' and '.join(cheapest)}."
+    )
 
 
 def c121(it: Work) -> Finding:
@@ -115,8 +132,22 @@ def c121(it: Work) -> Finding:
         what = f"cost of the rule's tier over the cheapest, {label} ({by_rule.name})"
         it.most(what, over, "times", it.q("small_factor"), when=f"it is held for {label}")
         costs.append(f"{over:.3g} times the least for {label}")
+    repeats = talks_repeat()
+    of_talks = talk_lines(it.world, BESIDE, repeats.input_len)
+    for label, name in (("5 minutes", "short_s"), ("1 hour", "long_s")):
+        ruled = tier_by_drain(of_talks, it.q(name))
+        again = of_talks[-1]
+        least, taken = (
+            lifetime_cost(among, repeats, repeats.input_len, it.q(name)).usd_per_mtok_prompt
+            for among in (of_talks, [ruled, again])
+        )
+        what = f"the same for all prompts of conversations, {label} ({ruled.name})"
+        it.most(what, taken / least, "times", it.q("small_factor"), when=f"conversations are kept for {label}")
     ends = ", ".join(f"{span.cost.name} from {format_seconds(span.from_s)}" for span in spans)
-    return it.done(f"The rule's tier costs {' and '.join(costs)}; by prices the cheapest are {ends}.")
+    return it.done(
+        f"The rule's tier costs {' and '.join(costs)} for one entry that is read once; by prices the cheapest are "
+        f"{ends}. In all the prompts of conversations computing what is not found costs most, and the tier little."
+    )
 
 
 def c122(it: Work) -> Finding:

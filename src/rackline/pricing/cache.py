@@ -198,7 +198,17 @@ def tier_by_drain(costs: Sequence[KeepingCost], kept_s: float) -> KeepingCost:
     draining = [cost for cost in costs if cost.drain_s]
     if not draining:
         raise InputError(what="tiers", given=len(costs), allowed="at least one tier with a drain time")
-    return min(draining, key=lambda cost: abs(np.log((cost.drain_s or 1.0) / kept_s)))
+    return min(draining, key=lambda cost: drain_distance(cost.drain_s or 1.0, kept_s))
+
+
+def drain_distance(drain_s: float, kept_s: float) -> float:
+    """How far a drain time is from a hold time: the logarithm of their ratio, without its sign.
+
+    Args:
+        drain_s: time to read a full device [s].
+        kept_s: time that an entry is held [s].
+    """
+    return np.abs(np.log(drain_s / kept_s))
 
 
 def break_even_s(cheap_to_load: KeepingCost, cheap_to_hold: KeepingCost, reuses: float = 1.0) -> float:

@@ -12,6 +12,7 @@ from rackline.arch import AnyModel, model
 from rackline.pricing.reading import Inference, Reading
 from rackline.pricing.unknowns import Range
 
+_CONTEXT_LEN = 5657.0  # the middle of the range that readings suppose
 # KV caches are kept at one or two bytes per element (fp8, bf16).
 _KV_ELEMENT_BYTES = (1.0, 2.0)
 
@@ -33,7 +34,7 @@ class Truth:
     context_len: float
 
     @classmethod
-    def of(cls, found: AnyModel, context_len: float) -> Truth:
+    def of(cls, found: AnyModel, context_len: float = _CONTEXT_LEN) -> Truth:
         """Properties at a context length."""
         narrow, wide = (float(found.kv_bytes(context_len, size)) / context_len for size in _KV_ELEMENT_BYTES)
         return cls(
@@ -83,7 +84,7 @@ class Compared:
         return self.cheapest.likely.middle / self.truth.middle
 
 
-def compare(readings: Sequence[Reading], context_len: float = 5657.0) -> tuple[Compared, ...]:
+def compare(readings: Sequence[Reading], context_len: float = _CONTEXT_LEN) -> tuple[Compared, ...]:
     """Compare every open model among the readings, model by model, active parameters before KV bytes.
 
     Args:

@@ -15,6 +15,18 @@ import numpy as np
 from rackline.checked import Num, checked, plain
 
 
+def price_over_cost(margin: float, utilisation: float) -> float:
+    """X, what is asked over what it costs.
+
+    X = (1 + margin) / utilisation
+
+    Args:
+        margin: price over the cost at that utilisation, less 1 [ratio].
+        utilisation: share of the chip-hours that are sold [fraction].
+    """
+    return (1.0 + margin) / utilisation
+
+
 def input_usd_per_token(
     active_params: Num, flop_per_s: Num, mfu: Num, usd_per_chip_s: Num, price_over_cost: Num
 ) -> Num:

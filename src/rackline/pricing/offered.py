@@ -10,6 +10,7 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.parallel import Deployment, Layout, Precision
 from rackline.pricing.costs import Rent
+from rackline.pricing.forms import price_over_cost
 from rackline.pricing.sheet import CacheWrite, PriceSheet, PriceTier
 from rackline.pricing.ways import EarnedAt, PromptLengths, Way
 from rackline.serving.energy import Power
@@ -62,7 +63,7 @@ class Terms:
     @property
     def price_over_cost(self) -> float:
         """(1 + margin) / utilisation."""
-        return (1.0 + self.margin) / self.utilisation
+        return price_over_cost(self.margin, self.utilisation)
 
     def prompts(self, from_len: float, until_len: float) -> PromptLengths:
         """Lengths of the prompts of a context tier."""

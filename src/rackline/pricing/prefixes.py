@@ -28,14 +28,16 @@ class Repeats:
     Args:
         found: share of prompt tokens found, by sliding expiry [s] → [1].
         held_s: seconds for which a token is held, over prompt tokens, by sliding expiry [s] → [s].
-        found_in: share found in a least recently used cache, by capacity [tokens] → [1].
+        found_in: share found in a cache, by capacity [tokens] → [1].
         input_len: mean prompt [tokens].
+        eviction: what leaves that cache first.
     """
 
     found: Callable[[float], float]
     held_s: Callable[[float], float]
     found_in: Callable[[float], float]
     input_len: float
+    eviction: str = "lru"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +97,7 @@ class BoughtLifetime(PromptCost):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBy:
-    """What a least recently used cache finds in one device of a tier.
+    """What a cache finds in one device of a tier.
 
     Args:
         tier: the device.
@@ -122,6 +124,7 @@ class KeptPrefixes:
         staged: the cheapest two tiers for each two consecutive lifetimes that were asked for, then the cheapest two of
             all; nothing with one tier.
         devices: what one device of each tier finds, by capacity alone.
+        eviction: what leaves a device first.
         bought: at the prices of an API; nothing without one.
     """
 
@@ -134,6 +137,7 @@ class KeptPrefixes:
         "best",
         "staged",
         "devices",
+        "eviction",
         "bought",
     )
 
@@ -145,6 +149,7 @@ class KeptPrefixes:
     best: LifetimeCost
     staged: tuple[StagedLifetime, ...]
     devices: tuple[HeldBy, ...]
+    eviction: str
     bought: tuple[BoughtLifetime, ...]
 
 

@@ -12,6 +12,7 @@ from rackline.errors import InputError
 from rackline.hardware import Chip, Cluster, chip
 from rackline.parallel.precision import STORAGE_BYTES
 from rackline.passes.features import Array, as_array
+from rackline.pricing.forms import price_over_cost
 
 _LEAST_HBM = 80e9  # chips below this serve no large model
 
@@ -136,7 +137,7 @@ class Unknowns:
     def price_over_cost(self) -> Range:
         """X = (1 + margin) / utilisation."""
         low, high = self.margin
-        return Range(low=(1.0 + low) / self.utilisation.high, high=(1.0 + high) / self.utilisation.low)
+        return Range(low=price_over_cost(low, self.utilisation.high), high=price_over_cost(high, self.utilisation.low))
 
     @property
     def points(self) -> tuple[tuple[Offer, str], ...]:

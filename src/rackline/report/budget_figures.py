@@ -7,7 +7,7 @@ import numpy as np
 from rackline.report.axes import Measure, log_axis
 from rackline.report.figure import Figure
 from rackline.report.layers import Layer, Row, colour, hovered
-from rackline.scaling import Budget
+from rackline.scaling import Budget, trained
 from rackline.scaling.overtrain import PRETRAIN_FLOP_PER_PARAM_TOKEN
 from rackline.units import format_count
 
@@ -59,6 +59,8 @@ def lifetime_figure(budget: Budget, *, asked: str) -> Figure:
 def quality_figure(budget: Budget, *, asked: str) -> Figure:
     """Sizes and tokens that all reach the same loss: the cheapest to train, and the cheapest over the whole life.
 
+    Models as they were trained stand beside them.
+
     Args:
         budget: the answer.
         asked: the wanted quality in the words of the question.
@@ -105,12 +107,24 @@ def quality_figure(budget: Budget, *, asked: str) -> Figure:
         point = {"active_params": params, "tokens": count}
         circle: Layer = {"data": {"values": [point]}, "mark": {"type": "point", "size": 90}, "encoding": place}
         layers.append(_best(point, place) if shape == "diamond" else circle)
+    (least_size, most_size), (least_tokens, most_tokens) = x["scale"]["domain"], y["scale"]["domain"]
+    near: list[Row] = [
+        {"model": one.full_name, "active_params": one.active_params, "tokens": one.tokens}
+        for one in trained()
+        if least_size < one.active_params < most_size and least_tokens < one.tokens < most_tokens
+    ]
+    if near:
+        triangle = {"type": "point", "shape": "triangle-up", "style": "muted", "size": 60}
+        measures = [Measure(field="model", title="model"), _SIZE, _TOKENS]
+        layers.append(hovered(triangle, place, measures, data={"values": near}))
     texts = [
         f"{shape}: {name}, {format_count(size)} on {format_count(count)} tokens" for size, count, name, shape in marked
     ]
     return Figure(
         title=f"Sizes and tokens that reach the quality of {asked}",
-        subtitle=f"loss {budget.loss:.4g} ({budget.law.name}); dashed: 20 tokens per parameter; " + "; ".join(texts),
+        subtitle=f"loss {budget.loss:.4g} ({budget.law.name}); dashed: 20 tokens per parameter; "
+        + "; ".join(texts)
+        + ("; triangles: models as they were trained" if near else ""),
         description="Tokens of pre-training against active parameters at one loss, on log axes. "
         + "; ".join(texts)
         + ".",

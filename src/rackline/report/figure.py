@@ -19,7 +19,7 @@ from typing import Any, Literal, cast
 
 from rackline.errors import InputError
 from rackline.files import write_bytes
-from rackline.report.theme import THEME_NAMES, ThemeName, theme
+from rackline.report.theme import FONT, STILL_FONT, THEME_NAMES, ThemeName, theme
 
 ENDINGS = (".svg", ".png", ".pdf", ".html", ".json")
 SCHEMA = "https://vega.github.io/schema/vega-lite/v{}.json"
@@ -107,6 +107,7 @@ class Figure:
             InputError: without the extra `plot`.
         """
         text: str = _drawing().vegalite_to_svg(self._still(look))
+        text = text.replace(FONT, STILL_FONT)  # a wider one would be cut off at the edge of the image
         head, bracket, rest = _COORDINATES.sub(_rounded, text).partition(">")
         words = f"<title>{escape(self.title)}</title><desc>{escape(self.description)}</desc>"
         return f'{head} role="img"{bracket}{words}{rest}\n'

@@ -78,7 +78,8 @@ def _staged(found: KeptPrefixes) -> Table:
 
 
 def _devices(found: KeptPrefixes) -> Table:
-    table = _table("least recently used, in one device for all of this traffic", ("tier", "tokens", "found"))
+    rule = "least recently used" if found.eviction == "lru" else f"eviction {found.eviction.replace('_', '-')}"
+    table = _table(f"{rule}, in one device for all of this traffic", ("tier", "tokens", "found"))
     for one in found.devices:
         table.add_row(one.tier, short_count(one.capacity_tokens), percent(one.hit_share))
     return table

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rackline.arch import model
 from rackline.pricing import CheapestSpan, KeepingCost, Offered, Reading
+from rackline.pricing.compare import Truth
 from rackline.pricing.ways import SHORTEST
 from rackline.report.axes import Measure, log_axis
 from rackline.report.bars import BAR_HEIGHT
@@ -201,7 +203,10 @@ def modes_figure(offered: Offered) -> Figure:
 
 
 def readings_figure(readings: Sequence[Reading]) -> Figure:
-    """What prices reveal: likely active parameters against likely KV bytes per token, with their likely intervals."""
+    """What prices reveal: likely active parameters against likely KV bytes per token, with their likely intervals.
+
+    Beside them stands what is known of the open models, with one byte for each element of the cache to two.
+    """
     size = Measure(field="active_params", title="active parameters", kind="count")
     cache = Measure(field="kv_bytes_per_token", title="KV cache of a token", kind="bytes")
     rows: list[Row] = []
@@ -224,8 +229,22 @@ def readings_figure(readings: Sequence[Reading]) -> Figure:
         )
     named = len(rows) <= 16
     ends = ("", "_low", "_high") if named else ("",)
-    x = log_axis(size, [row[f"active_params{end}"] for row in rows for end in ends])
-    y = log_axis(cache, [row[f"kv_bytes_per_token{end}"] for row in rows for end in ends])
+    known: list[Row] = []
+    for name in dict.fromkeys(reading.model for reading in readings if named and reading.model):
+        truth = Truth.of(model(name))
+        both = truth.kv_bytes_per_token
+        known.append(
+            {
+                "sheet": name,
+                "active_params": truth.active_params,
+                "kv_bytes_per_token": both.middle,
+                "kv_bytes_per_token_low": both.low,
+                "kv_bytes_per_token_high": both.high,
+            }
+        )
+    sizes = [row[f"active_params{end}"] for row in rows for end in ends]
+    x = log_axis(size, [*sizes, *(row["active_params"] for row in known)])
+    y = log_axis(cache, [row[f"kv_bytes_per_token{end}"] for row in [*rows, *known] for end in ends])
     place: Layer = {"x": x, "y": y, "color": colour(["closed models", "open models"])}
     shown = [
         Measure(field="sheet", title="price sheet"),
@@ -248,9 +267,19 @@ def readings_figure(readings: Sequence[Reading]) -> Figure:
             *layers,
             {"mark": words, "encoding": {"x": x, "y": y, "text": {"field": "sheet"}}},
         ]
+    if known:
+        data = {"values": known}
+        spread = {"x": x, "y": high["y"], "y2": high["y2"]}
+        triangle = {"type": "point", "shape": "triangle-up", "style": "best", "size": 110}
+        layers += [
+            {"data": data, "mark": {"type": "rule", "style": "limit"}, "encoding": spread},
+            hovered(triangle, {"x": x, "y": y}, [shown[0], size, *shown[4:]], data=data),
+        ]
     return Figure(
         title="What prices reveal",
-        subtitle="middles of the likely intervals" + ("; lines: the likely intervals" if named else ""),
+        subtitle="middles of the likely intervals"
+        + ("; lines: the likely intervals" if named else "")
+        + ("; triangles: what is known of the open models" if known else ""),
         description=f"Likely active parameters against KV bytes of a token, read from {len(rows)} price sheets.",
         spec={"data": {"values": rows}, "layer": layers},
     )

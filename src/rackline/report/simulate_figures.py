@@ -10,10 +10,10 @@ import numpy as np
 from rackline.report.axes import Measure, linear_axis, log_axis
 from rackline.report.figure import Figure
 from rackline.report.layers import Layer, Row, colour, dashes, hovered, limit, thinned
+from rackline.report.percentiles_figure import METRICS
 from rackline.simulation import Result
 from rackline.units import format_seconds
 
-_METRICS = {"ttft_s": "time to first token", "tpot_s": "time per output token", "e2e_s": "whole request"}
 _MOST_POINTS = 600
 _MOST_STEPS = 300
 _MICROSECONDS = 1e6
@@ -30,7 +30,7 @@ def tails_figure(results: Mapping[str, Result]) -> Figure:
     share = Measure(field="share_above", title="share of requests that take longer", kind="share")
     rows: list[Row] = []
     for name, result in results.items():
-        for metric, label in _METRICS.items():
+        for metric, label in METRICS.items():
             values = np.sort(getattr(result, metric))
             values = values[np.isfinite(values) & (values > 0)]
             count = len(values)
@@ -42,7 +42,7 @@ def tails_figure(results: Mapping[str, Result]) -> Figure:
                 {"metric": label, "run": name, "latency_s": float(values[index]), "share_above": 1.0 - index / count}
                 for index in keep.tolist()
             ]
-    metrics = [label for label in _METRICS.values() if any(row["metric"] == label for row in rows)]
+    metrics = [label for label in METRICS.values() if any(row["metric"] == label for row in rows)]
     x = log_axis(_LATENCY, [row["latency_s"] for row in rows])
     y = log_axis(share, [row["share_above"] for row in rows])
     encoding: Layer = {"x": x, "y": y, "color": colour(metrics, "metric")}
@@ -81,7 +81,7 @@ def timeline_figure(results: Mapping[str, Result]) -> Figure:
         for metric in ("ttft_s", "e2e_s"):
             values, times = getattr(result, metric), result.arrival_s
             known = np.flatnonzero(np.isfinite(values))
-            label = _METRICS[metric] if len(results) == 1 else f"{_METRICS[metric]}, {name}"
+            label = METRICS[metric] if len(results) == 1 else f"{METRICS[metric]}, {name}"
             names.append(label)
             rows += [
                 {"series": label, "arrival_s": float(times[known[at]]), "latency_s": float(values[known[at]])}
@@ -154,7 +154,7 @@ def _requests(results: Mapping[str, Result]) -> str:
 
 def _percentiles_text(name: str, result: Result) -> str:
     texts: list[str] = []
-    for metric, label in _METRICS.items():
+    for metric, label in METRICS.items():
         known = getattr(result, metric)
         known = known[np.isfinite(known)]
         if len(known):

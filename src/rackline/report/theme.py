@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 ThemeName = Literal["light", "dark"]
 THEME_NAMES: tuple[ThemeName, ...] = get_args(ThemeName)
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
+STILL_FONT = "'Liberation Sans', Arial, Helvetica, sans-serif"  # of images, as wide as it was measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

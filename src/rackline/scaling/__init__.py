@@ -17,6 +17,7 @@ from rackline.scaling.fit import FittedLaw, fit_frontier, fit_loss_law, isoflop_
 from rackline.scaling.law import LossLaw, loss, loss_law, tokens_for_loss
 from rackline.scaling.optimum import (
     LifetimeOptimum,
+    flop_over_life,
     implied_lifetime_flop_per_param,
     lifetime_flop_of,
     optimal_allocation,
@@ -40,7 +41,7 @@ from rackline.scaling.routed import (
     routed_total_params,
     saturated_experts,
 )
-from rackline.scaling.runs import KnownRun, chip_hours_of_flop, known_run, known_runs, run_mfu
+from rackline.scaling.runs import KnownRun, Trained, chip_hours_of_flop, known_run, known_runs, run_mfu, trained
 
 __all__ = [
     "Allocation",
@@ -54,6 +55,7 @@ __all__ = [
     "PhaseCost",
     "PhaseMfu",
     "RoutedLaw",
+    "Trained",
     "Usage",
     "budget",
     "chinchilla_tokens",
@@ -68,6 +70,7 @@ __all__ = [
     "fit_file",
     "fit_frontier",
     "fit_loss_law",
+    "flop_over_life",
     "frontier",
     "implied_lifetime_flop_per_param",
     "isoflop_minimum",
@@ -92,4 +95,5 @@ __all__ = [
     "tokens_for_loss",
     "tokens_of_effective",
     "train_flop",
+    "trained",
 ]

@@ -78,7 +78,18 @@ def lifetime_flop_of(
         "lifetime_flop_of", zero=("lifetime_flop_per_param",), lifetime_flop_per_param=lifetime_flop_per_param
     )
     tokens = _tokens(law, np.asarray(tokens_for_loss(law, params, loss)), unique_tokens)
-    return plain(np.asarray(params) * (PRETRAIN_FLOP_PER_PARAM_TOKEN * tokens + k))
+    return plain(flop_over_life(np.asarray(params), tokens, k))
+
+
+def flop_over_life(params: Any, tokens: Any, lifetime_flop_per_param: Any) -> Any:
+    """N (6 D + K), of arrays or traced numbers [FLOP].
+
+    Args:
+        params: N [count].
+        tokens: D [token].
+        lifetime_flop_per_param: K, see the module [FLOP].
+    """
+    return params * (PRETRAIN_FLOP_PER_PARAM_TOKEN * tokens + lifetime_flop_per_param)
 
 
 def optimal_allocation(

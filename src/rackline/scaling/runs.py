@@ -126,6 +126,31 @@ def lifetime_tokens_of_flop(lifetime_flop_per_param: float, relative_mfu: float)
     return lifetime_flop_per_param * relative_mfu / FORWARD_FLOP_PER_PARAM_TOKEN
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """How large a model is and on how much it was trained.
+
+    Args:
+        full_name: display name.
+        active_params: parameters that one token is multiplied with [count].
+        tokens: of pre-training [token].
+    """
+
+    full_name: str
+    active_params: float
+    tokens: float
+
+
+def trained() -> list[Trained]:
+    """Sizes and tokens of all runs of the catalogue."""
+    records = [run_record(name) for name in names("runs")]
+    return [Trained(full_name=one.full_name, active_params=_active(one), tokens=one.tokens) for one in records]
+
+
+def _active(record: RunRecord) -> float:
+    return record.total_params if record.active_params is None else record.active_params
+
+
 def known_run(
     name: str, law: LossLaw, inference_relative_mfu: float, overrides: Mapping[str, object] | None = None
 ) -> KnownRun:
@@ -142,7 +167,7 @@ def known_run(
         CatalogError: a file that breaks the schema, such as a model smaller than its active part.
     """
     record = run_record(name, overrides=overrides)
-    active = record.total_params if record.active_params is None else record.active_params
+    active = _active(record)
     lifetime = implied_lifetime_flop_per_param(law, active, record.tokens)
     beta = equal_cost_ratio(FORWARD_FLOP_PER_PARAM_TOKEN, inference_relative_mfu)
     peak = _peak(record)

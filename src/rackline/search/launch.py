@@ -13,16 +13,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
-from rackline.arch import Model
+from rackline.arch import AppliedAdapter, Model
 from rackline.hardware import Cluster
 from rackline.parallel import Layout, Precision, precision
 from rackline.search.choice import Choice
+from rackline.search.launch_adapters import adapter_words
 from rackline.search.launch_rules import Role, launch_rules
 from rackline.search.plan import Plan
 from rackline.search.pool_pair import Pool
 from rackline.serving.workload import Mode, Workload
 
 STACKS = ("vllm", "sglang", "trtllm")
+_OPTIONS_FILE = ("--extra_llm_api_options", "options.yaml")
 HOST = "HOST"
 """Placeholder for the address of a replica's first host."""
 _ATTENTION_DP_OPTION = (0, 5, 23)  # first SGLang that was read with --attn-dp-size; --dp-size meant it before
@@ -81,6 +83,7 @@ class Replica:
         sequences_per_rank: that one attention-dp rank holds over all pipeline micro-batches [sequences].
         chips_per_host: [count].
         num_experts: routed experts of a layer, 0 without [count].
+        adapter: low-rank adapters that requests use; None without.
     """
 
     model_id: str
@@ -94,6 +97,7 @@ class Replica:
     chips_per_host: int = 8
     num_experts: int = 0
     quantise_to: str = ""
+    adapter: AppliedAdapter | None = None
 
     @property
     def prefills(self) -> bool:
@@ -163,12 +167,28 @@ def launch_command(stack: str, replica: Replica, version: str = "") -> LaunchCom
             command = _trtllm(replica)
         case _:
             command = _vllm(replica, version)
+    if replica.adapter is not None:
+        command = _with_adapters(command, replica.adapter)
     return replace(
         command,
         version=version or launch_rules(command.stack).version,
         replicas=layout.dp,
         chips_per_replica=layout.chips_per_replica,
         num_hosts=replica.num_hosts,
+    )
+
+
+def _with_adapters(command: LaunchCommand, adapter: AppliedAdapter) -> LaunchCommand:
+    more = adapter_words(command.stack, adapter)
+    words = command.words
+    if more.file and not command.options_file:
+        words = (*words, *_OPTIONS_FILE)
+    return replace(
+        command,
+        words=(*words, *more.words),
+        options_file=(*command.options_file, *more.file),
+        notes=(*command.notes, *more.notes),
+        lacks=(*command.lacks, *more.lacks),
     )
 
 
@@ -354,7 +374,7 @@ def _trtllm(replica: Replica) -> LaunchCommand:
     if replica.is_pool:
         options += ["cache_transceiver_config:", "  backend: NIXL"]
     if options:
-        words += ["--extra_llm_api_options", "options.yaml"]
+        words += _OPTIONS_FILE
     if replica.mode.two_batch_overlap:
         lacks.append("no option splits the batch to overlap the exchange of tokens")
     return LaunchCommand(
@@ -412,6 +432,7 @@ def _role_command(
     command = launch_command(
         stack,
         Replica(
+            adapter=model.adapter if isinstance(model, Model) else None,
             model_id=loaded.model_id,
             quantise_to=loaded.quantise_to,
             layout=what.layout,

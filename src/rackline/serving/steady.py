@@ -33,6 +33,8 @@ from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.workload import Mode, Workload, Workloads
 
+_TURNS = 4  # of iterations that each change little
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteadyState:
@@ -225,6 +227,48 @@ def prompt_arrivals(
     return arrivals * (1.0 - engine.stack.synchrony), room
 
 
+def _collected(
+    arrivals: Array, peers: Array, some: Array, extra: Array, calm_s: Array, away_s: float, full: Array
+) -> tuple[Array, Array]:
+    """Share of steps with prompts on any peer, and what these add [s], where requests come back after a while.
+
+    A request that takes its place at once arrives at the end of a step, however long the step was. One that is away
+    arrives later: a step with prompts, which is longer, collects those that ended in the steps before it, as far as
+    they were away that long. So prompts of several peers share a step more often, and fewer steps have some; as far as
+    a step holds them: prompts of several steps are as they were.
+
+    Args:
+        arrivals: prompts per step at each peer [prompts].
+        some, extra: of arrivals that are equally many in each step [1], [s].
+        calm_s: a step without prompts [s].
+        away_s: time outside of all passes [s].
+        full: tokens that a step with prompts holds, over those of equal arrivals [ratio].
+    """
+    of_one = _busiest_of(arrivals, peers)
+    share, longer = some, extra
+    for _ in range(_TURNS):
+        steps = np.maximum(np.minimum(calm_s + longer, away_s) / calm_s, 1.0)  # that a step with prompts collects
+        of_calm = arrivals * peers / (1.0 + share * (steps - 1.0))
+        none, none_after = np.exp(-of_calm), np.exp(-of_calm * steps)
+        chained = np.minimum((1.0 - none) / (1.0 - none + none_after), some)
+        together = np.maximum(arrivals * peers / np.maximum(chained, 1e-9), 1.0)  # in a step with prompts
+        mean = np.maximum(2.0 * (together - 1.0), 1e-6)
+        for _ in range(_TURNS):  # of mean / (1 - exp(-mean)) = together
+            empty = np.exp(-mean)
+            value = mean / (1.0 - empty)
+            mean = np.maximum(mean - (value - together) * (1.0 - empty) / (1.0 - value * empty), 1e-6)
+        more = np.maximum(_busiest_of(mean / peers, peers) / of_one - 1.0, 0.0)
+        part = np.where(peers > 1.0, np.minimum((full - 1.0) / np.maximum(more, 1e-9), 1.0), 0.0)
+        share, longer = some + part * (chained - some), extra * (1.0 + part * more)
+    return share, longer
+
+
+def _busiest_of(arrivals: Array, peers: Array) -> Array:
+    """Prompts of the busiest peer in a step in which it has some."""
+    some = np.maximum(arrivals, 1e-9)
+    return some / -np.expm1(-some) * busiest_share(some, peers)
+
+
 def behind(device_s: FloatLike, host_s: FloatLike) -> Array:
     """A pass in which device and host work concurrently: the longer time counts, with a smooth transition [s].
 
@@ -302,6 +346,10 @@ def steady_state(
     else:
         mixed_s = engine.with_prompts_s(0.0, mixed_s, tokens=busiest)
         extra = mixed_s
+    beyond = engine.stack.beyond_passes_s(workload)
+    if beyond and np.any(peers > 1.0):
+        full = np.maximum(room / busiest, 1.0)
+        some, extra = _collected(arrivals, peers, some, extra, decode_s + drafts_s, beyond, full)
     step_s = decode_s + drafts_s + some * extra
     cost_share = some * extra / step_s
     utilisation = load if mode.is_mixed else cost_share
@@ -309,7 +357,6 @@ def steady_state(
     service = passes * mixed_s
     with np.errstate(divide="ignore", invalid="ignore"):
         waiting = np.where(utilisation < 1.0, utilisation / (2.0 * (1.0 - utilisation)), np.inf)
-    beyond = engine.stack.beyond_passes_s(workload)
     ttft = beyond + 0.5 * step_s + service * (1.0 + waiting)
     whole = np.minimum(new, float(mode.max_batched_tokens))
     full = Batch(

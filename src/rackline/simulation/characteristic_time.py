@@ -3,7 +3,8 @@
 A least recently used cache of many blocks drops a block when it has not been used for a time that hardly varies: the
 time T in which requests use as many different blocks as fit. So it acts as a sliding expiry of T, and
 
-    held(T) = rate · Σ_k P(a session has k requests) · context_k · (answer time + E[min(pause, T)])  =  capacity
+    held(T) = rate · Σ_k P(a session has k requests) · (running_k · answer time + context_k · E[min(pause, T)])
+            = capacity
 
 has one root, as every term grows with T. The last request of a session has no pause that ends, so min(pause, T) is T.
 
@@ -102,12 +103,12 @@ def session_hits(
 
             kept_s = float(brentq(excess, 0.0, min(ttl_s, 1e12)))
     return SessionHits(
-        hit_share=steps.hit_share(kept_s, rate_per_s, ttl_s, capacity_tokens),
+        hit_share=steps.hit_share(kept_s, rate_per_s, ttl_s, capacity_tokens, answer_s),
         kept_s=kept_s,
         held_tokens=min(steps.held(kept_s, rate_per_s, answer_s) if kept_s < inf else inf, capacity_tokens),
         input_len=float((steps.reached * steps.prompt_len).sum() / steps.reached.sum()),
         requests_per_s=rate_per_s * float(steps.reached.sum()),
-        unlimited_share=steps.hit_share(inf, rate_per_s, inf, inf),
+        unlimited_share=steps.hit_share(inf, rate_per_s, inf, inf, answer_s),
     )
 
 
@@ -119,6 +120,7 @@ class _Steps:
         reached: probability that a session has it.
         prompt_len: mean prompt [tokens].
         cached_len: mean context that stays after the answer, in whole blocks [tokens].
+        running_len: mean context while the answer is written: the prompt and half of it [tokens].
         tool: probability that it follows a tool.
         shared_len: system prompt in whole blocks [tokens].
         sessions: their pauses.
@@ -127,6 +129,7 @@ class _Steps:
     reached: Array
     prompt_len: Array
     cached_len: Array
+    running_len: Array
     tool: Array
     shared_len: float
     sessions: Sessions
@@ -150,6 +153,7 @@ class _Steps:
             reached=sessions.reached(places)[fits],
             prompt_len=prompt_len[fits],
             cached_len=cached_len[fits],
+            running_len=(prompt_len + 0.5 * answer_tokens)[fits],
             tool=tool[fits],
             shared_len=float(shared_len),
             sessions=sessions,
@@ -172,28 +176,35 @@ class _Steps:
         tool = np.append(self.tool[1:], 0.0)[:, None]
         of_tool, of_user = self.sessions.tool_s, self.sessions.think_s
         pause = tool * of_tool * _within(of_tool, kept_s) + (1.0 - tool) * of_user * _within(of_user, kept_s)
-        number = rate_per_s * self.reached[:, None] * (answer_s + goes_on * pause + (1.0 - goes_on) * kept_s)
-        each = (self.cached_len - self.shared_len)[:, None]
-        return (number * each).sum(axis=0), (number * each**2).sum(axis=0)
+        often = rate_per_s * self.reached[:, None]
+        resting, running = often * (goes_on * pause + (1.0 - goes_on) * kept_s), often * answer_s
+        idle_len, busy_len = ((own - self.shared_len)[:, None] for own in (self.cached_len, self.running_len))
+        mean = resting * idle_len + running * busy_len
+        return mean.sum(axis=0), (resting * idle_len**2 + running * busy_len**2).sum(axis=0)
 
-    def hit_share(self, kept_s: float, rate_per_s: float, ttl_s: float, capacity_tokens: float) -> float:
+    def hit_share(
+        self, kept_s: float, rate_per_s: float, ttl_s: float, capacity_tokens: float, answer_s: float
+    ) -> float:
         """Share of prompt tokens that is found [1].
 
         Args:
             kept_s: time for which the cache keeps unused blocks [s].
             ttl_s: expiry [s].
             capacity_tokens: of the cache [tokens].
+            answer_s: for which a running request keeps its context in use [s].
         """
         before = np.append(0.0, self.cached_len[:-1])
         in_time = np.zeros(len(before))
         for share, mean_s in ((self.tool, self.sessions.tool_s), (1.0 - self.tool, self.sessions.think_s)):
-            in_time += share * self._in_time(mean_s, before, rate_per_s, ttl_s, capacity_tokens)
+            in_time += share * self._in_time(mean_s, before, rate_per_s, ttl_s, capacity_tokens, answer_s)
         in_time[0] = 0.0
         shared = self.shared_len * self._shared_kept(kept_s, rate_per_s)
         found = in_time * before + (1.0 - in_time) * shared
         return float((self.reached * found).sum() / (self.reached * self.prompt_len).sum())
 
-    def _in_time(self, mean_s: float, own_len: Array, rate_per_s: float, ttl_s: float, capacity_tokens: float) -> Array:
+    def _in_time(
+        self, mean_s: float, own_len: Array, rate_per_s: float, ttl_s: float, capacity_tokens: float, answer_s: float
+    ) -> Array:
         """Probability that contexts are still there after an exponential pause [1], (k,)."""
         expires = float(_within(mean_s, np.array([ttl_s]))[0])
         if capacity_tokens == inf:
@@ -201,7 +212,7 @@ class _Steps:
         from scipy.special import ndtr
 
         share = (np.arange(_POINTS) + 0.5) / _POINTS
-        mean, variance = self._contexts(-mean_s * np.log1p(-share * expires), rate_per_s)
+        mean, variance = self._contexts(-mean_s * np.log1p(-share * expires), rate_per_s, answer_s)
         room = capacity_tokens - self.shared_len - (own_len[:, None] - self.shared_len) - mean
         return expires * ndtr(room / np.sqrt(np.maximum(variance, 1e-9))).mean(axis=1)
 

@@ -115,6 +115,14 @@ class Rank:
         if shared is not None and self.cache is not None:
             self.blocks.used -= self.cache.release(shared, now) * self.cache.unit_blocks
 
+    def known_prefix(self, request: int, now: float) -> int:
+        """Blocks of a prompt's prefix in the memories of this rank [count]."""
+        hashes = self.log.hashes
+        if self.cache is None or hashes is None:
+            return 0
+        found, _, behind = self.cache.match(hashes[request], len(hashes[request]), now)
+        return found + sum(behind)
+
     def preempt(self, now: float) -> int:
         """Preempt the request that was admitted last (or that is last in the policy's order); returns which one."""
         if self.policy.preempts_last_of_order:

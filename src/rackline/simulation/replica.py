@@ -21,6 +21,7 @@ from rackline.simulation.clock import Chunk, Clock
 from rackline.simulation.decode_steps import common_line, durations_of, step_s, steps_before, steps_with_room
 from rackline.simulation.neighbours import prompts_of_runs
 from rackline.simulation.policies import Policy
+from rackline.simulation.prefix_match import matched
 from rackline.simulation.rank import Rank
 from rackline.simulation.rank_spec import RankSpec
 from rackline.simulation.replica_statistics import PassRecord, ReplicaStatistics
@@ -43,6 +44,7 @@ class Replica:
         hands_over: whether requests leave after their first token (a prefill pool).
         stepwise: whether each step is evaluated by itself.
         keep_passes: whether records of passes are kept.
+        follows_prefixes: whether a request goes to the rank that holds most of its prefix; else to the least loaded.
     """
 
     def __init__(
@@ -57,7 +59,9 @@ class Replica:
         hands_over: bool = False,
         stepwise: bool = False,
         keep_passes: bool = False,
+        follows_prefixes: bool = False,
     ) -> None:
+        self.follows_prefixes = follows_prefixes
         self.clock, self.spec, self.policy, self.log = clock, spec, policy, log
         self.per_step = clock.tokens_per_step
         self.groups = [[Rank(spec, policy, log) for _ in range(ranks)] for _ in range(micro_batches)]
@@ -83,14 +87,8 @@ class Replica:
         return sum(rank.load for rank in self.ranks) + len(self.arrivals)
 
     def known_prefix(self, request: int) -> int:
-        """KV blocks of a prompt's prefix in the best-matching rank's cache [count]."""
-        hashes = self.log.hashes
-        if hashes is None:
-            return 0
-        mine = hashes[request]
-        return max(
-            (rank.cache.match(mine, len(mine), self.now)[0] for rank in self.ranks if rank.cache is not None), default=0
-        )
+        """Blocks of a prompt's prefix in the best-matching rank's memories [count]."""
+        return max(rank.known_prefix(request, self.now) for rank in self.ranks)
 
     def _take_arrivals(self) -> None:
         while (arrival := self.arrivals.pop_until(self.now)) is not None:
@@ -98,7 +96,13 @@ class Replica:
             if self.log.engine_s[request] is None:
                 self.log.engine_s[request] = time_s
             ranks = self.ranks
-            if len(ranks) > 1:
+            place = None
+            if self.follows_prefixes and len(ranks) > 1 and self.log.hashes is not None:
+                known = [rank.known_prefix(request, self.now) for rank in ranks]
+                place = matched(known, [rank.load for rank in ranks], len(self.log.hashes[request]))
+            if place is not None:
+                ranks = [ranks[place]]
+            elif len(ranks) > 1:
                 loads = [len(rank.waiting) + len(rank.running) for rank in ranks]
                 least = min(loads)
                 ranks = [rank for rank, load in zip(ranks, loads, strict=True) if load == least]

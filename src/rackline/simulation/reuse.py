@@ -15,7 +15,7 @@ from math import inf
 import numpy as np
 
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.simulation.prefix_cache import CacheRules, PrefixCache
+from rackline.simulation.prefix_cache import CacheRules, PrefixCache, TierSpec
 from rackline.simulation.requests import Requests
 
 _BUCKET = 512  # uses that are counted together
@@ -75,17 +75,19 @@ class Replayed:
     """What a cache held of prompts that came one after another.
 
     Args:
-        hit_tokens: of each prompt [tokens], (n,).
+        hit_tokens: of each prompt within a memory and all faster ones, HBM first [tokens], (n, memories).
+        held_blocks: in each memory when the prompt came [blocks], (n, memories).
         prompt_tokens: of all prompts [tokens].
     """
 
     hit_tokens: Array
+    held_blocks: Array
     prompt_tokens: int
 
     @property
     def hit_share(self) -> float:
         """Share of prompt tokens that the cache held [1]."""
-        return float(self.hit_tokens.sum()) / self.prompt_tokens
+        return float(self.hit_tokens[:, -1].sum()) / self.prompt_tokens
 
 
 def arrivals(requests: Requests) -> tuple[list[int], Array]:
@@ -194,29 +196,39 @@ def unlimited_hit_share(requests: Requests) -> float | None:
     return found / int(requests.input_len.sum())
 
 
-def replay(requests: Requests, capacity_blocks: float = inf, rules: CacheRules | None = None) -> Replayed:
+def replay(
+    requests: Requests,
+    capacity_blocks: float = inf,
+    rules: CacheRules | None = None,
+    tiers: Sequence[TierSpec] = (),
+) -> Replayed:
     """What a cache of any rules holds of prompts that come one after another; the cache of the simulator runs it.
 
     Args:
         requests: with hashes.
         capacity_blocks: capacity of the cache [blocks].
         rules: eviction and expiry.
+        tiers: behind it, fastest first.
     """
     order, times = arrivals(requests)
     unit, rules = requests.hash_tokens, rules or CacheRules()
-    cache = PrefixCache(unit, 1, rules=rules)
-    found = np.zeros(len(requests), dtype=np.int64)
+    cache = PrefixCache(unit, 1, tiers, rules)
+    found = np.zeros((len(requests), 1 + len(tiers)), dtype=np.int64)
+    held = np.zeros_like(found)
     hashes, more = requests.hashes or (), requests.answer_hashes
     lengths: list[int] = requests.input_len.tolist()
     for index, now in zip(order if len(hashes) else (), times.tolist(), strict=False):
         prompt = list(dict.fromkeys(hashes[index]))
         cache.expire(now)
-        hit = cache.match(prompt, len(prompt), now)[0]
-        found[index] = min(hit * unit, lengths[index])
+        held[index] = [len(cache.idle), *(len(tier.blocks) for tier in cache.tiers)]
+        hit, _, behind = cache.match(prompt, len(prompt), now)
+        within = np.cumsum([hit, *behind])
+        found[index] = np.minimum(within * unit, lengths[index])
         blocks = prompt if more is None else [*prompt, *more[index]]
         cache.acquire(blocks[:hit])
+        cache.touch(blocks[hit : int(within[-1])])
         cache.insert(blocks[hit:], hit, blocks[hit - 1] if hit else None, now)
         cache.release(blocks, now)
         if capacity_blocks < inf:
             cache.trim(int(capacity_blocks))
-    return Replayed(hit_tokens=found, prompt_tokens=int(requests.input_len.sum()))
+    return Replayed(hit_tokens=found, held_blocks=held, prompt_tokens=int(requests.input_len.sum()))

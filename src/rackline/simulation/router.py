@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rackline.errors import InputError, nearest_names
+from rackline.simulation.prefix_match import matched
 from rackline.simulation.replica import Replica
 
 Router = Callable[[int, Sequence[Replica]], Replica]
 
-# Prefix-aware routing balances the load only beyond this imbalance, and follows a cache match above this share of the
-# prompt. Defaults of SGLang's router (balance-abs-threshold, balance-rel-threshold, cache-threshold), from memory.
-IMBALANCE_REQUESTS = 32
-IMBALANCE_RATIO = 1.5
-MATCH_SHARE = 0.5
 ROUTERS = ("round-robin", "least-loaded", "prefix-aware")
 
 
@@ -49,12 +45,10 @@ def _least_loaded(request: int, replicas: Sequence[Replica]) -> Replica:
 
 
 def _prefix_aware(request: int, replicas: Sequence[Replica]) -> Replica:
-    loads = [replica.load for replica in replicas]
-    if max(loads) - min(loads) > IMBALANCE_REQUESTS and max(loads) > IMBALANCE_RATIO * min(loads):
-        return _least_loaded(request, replicas)
-    known = [replica.known_prefix(request) for replica in replicas]
-    best = max(range(len(replicas)), key=lambda i: (known[i], -loads[i]))
     hashes = replicas[0].log.hashes
-    if hashes is not None and hashes[request] and known[best] > MATCH_SHARE * len(hashes[request]):
-        return replicas[best]
+    if hashes is not None:
+        known = [replica.known_prefix(request) for replica in replicas]
+        place = matched(known, [replica.load for replica in replicas], len(hashes[request]))
+        if place is not None:
+            return replicas[place]
     return _least_loaded(request, replicas)

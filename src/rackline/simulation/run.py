@@ -51,7 +51,9 @@ class Pool:
             if getattr(self, name) < 1:
                 raise InputError(what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
 
-    def build(self, log: RequestLog, *, hands_over: bool, stepwise: bool, keep_passes: bool) -> list[Replica]:
+    def build(
+        self, log: RequestLog, *, hands_over: bool, stepwise: bool, keep_passes: bool, follows_prefixes: bool = False
+    ) -> list[Replica]:
         """New replicas that write to this log."""
         return [
             Replica(
@@ -64,6 +66,7 @@ class Pool:
                 hands_over=hands_over,
                 stepwise=stepwise,
                 keep_passes=keep_passes,
+                follows_prefixes=follows_prefixes,
             )
             for _ in range(self.replicas)
         ]
@@ -136,10 +139,15 @@ def simulate(
             return _compiled(requests, pool, clock, beyond_s, skipped, progress)
     tiers = max(len(pool.spec.tiers), len(prefill.pool.spec.tiers) if prefill else 0)
     log = RequestLog(requests, tiers)
-    replicas = pool.build(log, hands_over=False, stepwise=stepwise, keep_passes=keep_passes)
+    follows = router == "prefix-aware"
+    replicas = pool.build(
+        log, hands_over=False, stepwise=stepwise, keep_passes=keep_passes, follows_prefixes=follows and prefill is None
+    )
     front: list[Replica] = []
     if prefill is not None:
-        front = prefill.pool.build(log, hands_over=True, stepwise=stepwise, keep_passes=keep_passes)
+        front = prefill.pool.build(
+            log, hands_over=True, stepwise=stepwise, keep_passes=keep_passes, follows_prefixes=follows
+        )
     run = _Run(requests, log, replicas, front, router, prefill, beyond_s, progress)
     interrupted = False
     try:

@@ -6,8 +6,9 @@ quantiles, in which each model counts the same, are mixed with those of the wide
 
     m / (m + 2) own + 2 / (m + 2) wider            for m models in the group
 
-since a few models say little about the next one. All bands of a metric are then widened (or narrowed) around their
-middle by one factor, at which 90 % of cases lie inside bands made without their model.
+since a few models say little about the next one. Bands are then widened (or narrowed) around their middle by a factor
+of each group, at which 90 % of its cases lie inside bands made without their model, mixed in the same way. A class of
+layout on a chip is never narrowed by that factor below its chip, since it has the fewest models.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ ANY = "*"
 _MODELS = 2.0  # a group of as many models counts as much as the wider group around it
 _AIMED = 0.92  # of the cases; the factor itself is found on other models, which costs the rest
 _WIDEST = 4.0
+_CHANGE = 1.5  # of the factor from a group to a narrower one, at most: bands made of few models ask for any
 _DIGITS = 4
 _SHIPPED = ("bands.toml", "further_bands.toml")
 
@@ -154,8 +156,9 @@ def make_bands(scores: Iterable[Score]) -> dict[Key, Band]:
     found: dict[Key, Band] = {}
     for metric, own in _by_metric(scores).items():
         bands = _bands_of(metric, own)
-        factor = _factor(metric, own)
-        found |= {key: _scaled(one, factor) for key, one in bands.items()}
+        factors = _factors(metric, own)
+        for key, one in bands.items():
+            found[key] = _scaled(one, next(factors[wide] for wide in one.of.wider() if wide in factors))
     return dict(sorted(found.items()))
 
 
@@ -182,74 +185,96 @@ def _by_metric(scores: Iterable[Score]) -> dict[str, list[_Value]]:
 
 def _bands_of(metric: str, values: Sequence[_Value]) -> dict[Key, Band]:
     """Bands of one metric before they are widened."""
-    groups: dict[Evidence, list[_Value]] = {}
-    for value in values:
-        for of in dict.fromkeys(value.of.wider()):
-            groups.setdefault(of, []).append(value)
-    if not groups:
-        return {}
     found: dict[Key, Band] = {}
-    ends: dict[Evidence, tuple[float, float]] = {}
-    for of, own in sorted(groups.items(), key=lambda item: len(set(item[0].wider()))):  # the widest first
-        if len(own) < FEWEST and of != Evidence():
-            continue
-        low, high = _quantiles(own)
-        around = next((ends[wide] for wide in of.wider()[1:] if wide != of and wide in ends), None)
-        models = len({value.model for value in own})
-        if around is not None:
-            share = models / (models + _MODELS)
-            low, high = share * low + (1.0 - share) * around[0], share * high + (1.0 - share) * around[1]
-        ends[of] = (low, high)
-        if len(own) >= FEWEST:
+    ends: dict[Evidence, Array] = {}
+    for of, own in _groups([value.of for value in values]).items():
+        members = [values[place] for place in own]
+        models = len({value.model for value in members})
+        ends[of] = _mixed(ends, of, _quantiles(members), models)
+        if len(members) >= FEWEST:
+            low, high = np.exp(ends[of]).tolist()
             found[metric, of] = Band(
-                metric=metric, of=of, low=math.exp(low), high=math.exp(high), num_cases=len(own), num_models=models
+                metric=metric, of=of, low=low, high=high, num_cases=len(members), num_models=models
             )
     return found
 
 
-def _quantiles(values: Sequence[_Value]) -> tuple[float, float]:
-    """Lower and upper end, each model counting the same up to FEWEST cases of it."""
+def _groups(given: Sequence[Evidence]) -> dict[Evidence, list[int]]:
+    """Places of the members of each group with FEWEST or more, the widest group first; that of all always counts."""
+    groups: dict[Evidence, list[int]] = {}
+    for place, evidence in enumerate(given):
+        for of in dict.fromkeys(evidence.wider()):
+            groups.setdefault(of, []).append(place)
+    widest_first = sorted(groups.items(), key=lambda item: len(set(item[0].wider())))
+    return {of: own for of, own in widest_first if len(own) >= FEWEST or of == Evidence()}
+
+
+def _mixed(known: Mapping[Evidence, Array], of: Evidence, own: Array, models: int) -> Array:
+    """A group's own numbers mixed with those of the wider group around it that is known."""
+    around = next((known[wide] for wide in of.wider()[1:] if wide != of and wide in known), None)
+    if around is None:
+        return own
+    share = models / (models + _MODELS)
+    return share * own + (1.0 - share) * around
+
+
+def _quantiles(values: Sequence[_Value]) -> Array:
+    """Lower and upper end."""
+    tail = (1.0 - COVERAGE) / 2.0
+    return _quantile(np.array([value.log for value in values]), [value.model for value in values], [tail, 1.0 - tail])
+
+
+def _quantile(values: Array, models: Sequence[str], shares: Sequence[float]) -> Array:
+    """Quantiles, each model counting the same up to FEWEST cases of it."""
     counts: dict[str, int] = {}
-    for value in values:
-        counts[value.model] = counts.get(value.model, 0) + 1
-    weights = np.array([1.0 / max(counts[value.model], FEWEST) for value in values])
-    logs = np.array([value.log for value in values])
-    order = np.argsort(logs)
+    for model in models:
+        counts[model] = counts.get(model, 0) + 1
+    weights = np.array([1.0 / max(counts[model], FEWEST) for model in models])
+    order = np.argsort(values)
     # Weibull's quantiles: k / (n + 1), of weights
     reached = np.cumsum(weights[order]) / (weights.sum() + weights.mean())
-    tail = (1.0 - COVERAGE) / 2.0
-    low, high = np.interp([tail, 1.0 - tail], reached, logs[order])
-    return float(low), float(high)
+    return np.interp(shares, reached, values[order])
 
 
-def _scaled(band: Band, factor: float) -> Band:
+def _scaled(band: Band, factor: Array) -> Band:
     middle = 0.5 * (math.log(band.low) + math.log(band.high))
     half = 0.5 * (math.log(band.high) - math.log(band.low)) * factor
-    return replace(band, low=math.exp(middle - half), high=math.exp(middle + half))
+    return replace(band, low=float(np.exp(middle - half)), high=float(np.exp(middle + half)))
 
 
-def _needed(metric: str, values: Sequence[_Value], left_out: Callable[[_Value], str]) -> Array:
-    """The least factor at which each case lies inside the bands made without its group."""
+def _needed(metric: str, values: Sequence[_Value]) -> Array:
+    """The least factor at which each case lies inside the bands made without its model; nan where there are none."""
     found = np.full(len(values), np.nan)
-    names = [left_out(value) for value in values]
-    for name in dict.fromkeys(names):
-        others = [value for value, of in zip(values, names, strict=True) if of != name]
-        bands = _bands_of(metric, others)
+    for model in dict.fromkeys(value.model for value in values):
+        bands = _bands_of(metric, [value for value in values if value.model != model])
         if not bands:
             continue
-        for index, (value, of) in enumerate(zip(values, names, strict=True)):
-            if of == name:
+        for index, value in enumerate(values):
+            if value.model == model:
                 band = _narrowest(bands, metric, value.of)
                 middle = 0.5 * (math.log(band.low) + math.log(band.high))
                 half = 0.5 * (math.log(band.high) - math.log(band.low))
                 found[index] = abs(value.log - middle) / max(half, 1e-9)
-    return found[np.isfinite(found)]
+    return found
 
 
-def _factor(metric: str, values: Sequence[_Value]) -> float:
-    """The factor at which COVERAGE of the cases lie inside bands made without their model."""
-    needed = _needed(metric, values, lambda value: value.model)
-    return float(np.clip(np.quantile(needed, _AIMED), 0.5, _WIDEST)) if needed.size >= FEWEST else 1.0
+def _factors(metric: str, values: Sequence[_Value]) -> dict[Evidence, Array]:
+    """The factor of each group at which COVERAGE of its cases lie inside bands made without their model."""
+    needed = _needed(metric, values)
+    known = np.flatnonzero(np.isfinite(needed)).tolist()
+    found: dict[Evidence, Array] = {}
+    for of, own in _groups([values[place].of for place in known]).items():
+        places = [known[place] for place in own]
+        if len(places) < FEWEST:
+            break
+        of_models = [values[place].model for place in places]
+        own = np.clip(_quantile(needed[places], of_models, [_AIMED])[0], 0.5, _WIDEST)
+        around = next((found[wide] for wide in of.wider()[1:] if wide in found), own)
+        own = np.clip(own, around / _CHANGE, around * _CHANGE)
+        found[of] = _mixed(found, of, own, len(set(of_models)))
+        if of.layout != ANY:  # so few models that they may only widen
+            found[of] = np.maximum(found[of], found.get(replace(of, layout=ANY), found[of]))
+    return found or {Evidence(): np.ones(())}
 
 
 def _narrowest(bands: Mapping[Key, Band], metric: str, of: Evidence) -> Band:
@@ -318,7 +343,8 @@ GROUPED: Mapping[str, Callable[[Score], str]] = {
 def held_out_coverage(scores: Iterable[Score], left_out: str = "model") -> list[Coverage]:
     """Coverage of bands made without each group of cases in turn; the widening factor is found without it as well.
 
-    Where most cases of a metric are of one group, so that too few others would be left, random halves take turns.
+    Where most cases of a metric, or of a stack in it, are of one group, so that too few others would be left, random
+    halves of them take turns.
 
     Args:
         scores: of predictions with models left out.
@@ -330,9 +356,8 @@ def held_out_coverage(scores: Iterable[Score], left_out: str = "model") -> list[
         if score.groups["kind"] not in ("op", "params") and score.predicted > 0 and score.measured > 0:
             by_metric.setdefault(score.metric, []).append(score)
     for metric, own in by_metric.items():
-        by, names = left_out, [GROUPED[left_out](score) for score in own]
-        if len(own) - max(map(names.count, set(names))) < FEWEST:
-            by, names = "half", [str(crc32(score.case_id.encode()) % 2) for score in own]
+        names = [GROUPED[left_out](score) for score in own]
+        by, names = _with_halves(left_out, names, own)
         inside, width = np.zeros(len(own), dtype=bool), np.full(len(own), np.nan)
         for name in dict.fromkeys(names):
             bands = make_bands(score for score, of in zip(own, names, strict=True) if of != name)
@@ -353,6 +378,23 @@ def held_out_coverage(scores: Iterable[Score], left_out: str = "model") -> list[
                 part = known & (groups == group)
                 found.append(_covered(metric, kind, group, inside[part], width[part]))
     return found
+
+
+def _with_halves(left_out: str, names: Sequence[str], scores: Sequence[Score]) -> tuple[str, list[str]]:
+    """What is left out, and the name that each score is left out with: of its group, or of its half."""
+    halves = [f"half {crc32(score.case_id.encode()) % 2}" for score in scores]
+    if len(names) - max(map(names.count, set(names))) < FEWEST:
+        return "half", halves
+    stacks = [GROUPED["stack"](score) for score in scores]
+    found = list(names)
+    for stack in set(stacks):
+        own = [place for place, name in enumerate(stacks) if name == stack]
+        groups = [names[place] for place in own]
+        if len(own) >= _MANY and len(own) - max(map(groups.count, set(groups))) < FEWEST:
+            for place in own:
+                found[place] = f"{stack}, {halves[place]}"
+    halved = sorted({name.split(", half")[0] for name in found if ", half" in name})
+    return (f"{left_out}; half of {', '.join(halved)}" if halved else left_out), found
 
 
 def _covered(metric: str, by: str, group: str, inside: Array, width: Array) -> Coverage:

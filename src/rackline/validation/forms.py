@@ -185,13 +185,15 @@ FORMS: dict[str, Form] = {
             "prompts": "count",
             "generations": "count",
             "longest": "length",
-            "gen_layout": "counts",
         },
         optional={
+            "gen_layout": "counts",
             "algorithm": "text",
             "mode": "text",
             "staleness": "count",
             "in_flight": "flag",
+            "partial": "flag",
+            "assumed": "words",
             "engine": "text",
             "gen_chips": "count",
             "trained": "count",
@@ -202,7 +204,15 @@ FORMS: dict[str, Form] = {
             "log_prob_batch": "count",
             "recompute": "text",
         },
-        measured={"rl_step_s": _DAY},
+        measured={
+            "rl_step_s": _DAY,
+            "rollouts_s": _DAY,
+            "old_log_probs_s": _DAY,
+            "reference_log_probs_s": _DAY,
+            "log_probs_s": _DAY,
+            "updates_s": _DAY,
+            "transfer_s": _DAY,
+        },
     ),
     "adapters": Form(
         required={

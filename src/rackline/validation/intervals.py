@@ -21,6 +21,7 @@ from rackline.validation.bands import (
 )
 from rackline.validation.resolve import stack_name
 
+JOULES = "joules_per_output_token"
 FOLLOWS: Mapping[str, tuple[str, int]] = {
     "tokens_per_s_per_user": ("tpot_s", -1),
     "output_tokens_per_s_per_chip": ("tpot_s", -1),
@@ -96,6 +97,9 @@ def of_candidate(candidate: Candidate | Choice, model: AnyModel, chip: str, cali
         return []
     metrics = ("tpot_s", "ttft_s", *(name for name in FOLLOWS if hasattr(candidate, name)))
     predicted = {metric: float(getattr(candidate, metric)) for metric in metrics}
+    energy = candidate.energy if isinstance(candidate, Choice) else None
+    if energy is not None and energy.power.basis == "kernels":
+        predicted[JOULES] = energy.joules_per_output_token
     of = Evidence(
         stack=stack_name(calibration),
         kind=kind_of_model(model),
@@ -126,18 +130,23 @@ def of_training(model: AnyModel, chip: str, stack: str, step_s: float, *, tuning
     return intervals({metric: step_s}, Evidence(stack=stack_name(stack), kind=kind_of_model(model), chip=chip))
 
 
-def joules_line(deployment: Deployment, joules_per_output_token: float) -> str:
-    """What measured servings deviate by from their energy per output token, in one sentence; empty without a band.
+def joules_of(deployment: Deployment, joules_per_output_token: float) -> Interval | None:
+    """The interval of the energy of an output token; None where nothing like it was measured.
 
     Args:
-        joules_per_output_token: predicted, with machines, to which the same shares are applied [J].
+        joules_per_output_token: predicted, with machines, to which the shares of chips alone are applied [J].
     """
+    found = of_deployment(deployment, {JOULES: joules_per_output_token})
+    return found[0] if found else None
+
+
+def joules_line(found: Iterable[Interval | None]) -> str:
+    """What measured servings deviate by from their energy per output token, in one sentence; empty without a band."""
     from rackline.report.wording import written
 
-    found = of_deployment(deployment, {"joules_per_output_token": joules_per_output_token})
-    if not found:
+    one = next((one for one in found if one is not None and one.metric == JOULES), None)
+    if one is None:
         return ""
-    one = found[0]
     return (
         f"90 % of measured servings ({one.group}, {one.num_cases} cases, chips alone) lay within: "
         f"{written(one.low)} to {written(one.high)} J an output token"

@@ -41,6 +41,7 @@ def calibration_text(fit: ObservedFit, name: str) -> str:
         "evidence": "derived",
         "step_policy": numbers.step_policy,
         "host_s_per_step": numbers.host_s_per_step,
+        "context_block": numbers.context_block,
         "separate_quantise": list(numbers.separate_quantise),
         "operation": [
             {

@@ -10,12 +10,14 @@ from rackline.files import parse_json, read_text
 from rackline.validation.adapters_table import is_adapters_table, read_adapters_table
 from rackline.validation.cases import Case, CaseSet, Unsupported, read_line
 from rackline.validation.op_table import read_op_table
+from rackline.validation.rl_parts_table import is_rl_parts_table, read_rl_parts_table
 from rackline.validation.rl_table import is_rl_table, read_rl_table
 from rackline.validation.tuning_table import is_tuning_table, read_tuning_table
 
 _TABLES = (
     (is_tuning_table, read_tuning_table),
     (is_rl_table, read_rl_table),
+    (is_rl_parts_table, read_rl_parts_table),
     (is_adapters_table, read_adapters_table),
 )
 

@@ -18,6 +18,15 @@ from rackline.validation.scoreboard import GROUPED_BY, Scoreboard, Stats
 from rackline.validation.speculation import BothWays, by_group, heading
 
 _MOST_GROUPS = 12
+PARTS_OF_STEPS = {
+    "rollouts_s": "rollouts",
+    "old_log_probs_s": "old log-probabilities",
+    "reference_log_probs_s": "reference log-probabilities",
+    "log_probs_s": "both log-probabilities",
+    "updates_s": "updates",
+    "transfer_s": "weights to engines",
+}
+"""Measured parts of a step of reinforcement learning, and their names on screen."""
 
 
 def scoreboard_report(board: Scoreboard, *, elapsed_s: float | None = None, width: int = 100) -> Group:
@@ -40,6 +49,8 @@ def scoreboard_report(board: Scoreboard, *, elapsed_s: float | None = None, widt
         table = _groups(board, by)
         if table is not None:
             parts += [table, Text("")]
+    if any(score.metric in PARTS_OF_STEPS for score in board.scores):
+        parts += [_parts(board), Text("")]
     if board.both_ways:
         parts += [_both_ways(board.both_ways), Text("")]
     if board.unsupported:
@@ -128,6 +139,32 @@ def _both_ways(rows: Sequence[BothWays]) -> Table:
         table.add_row(
             group.name, f"{group.cases:,}", *shares, percent(group.plain_error), percent(group.speculating_error)
         )
+    return table
+
+
+def _parts(board: Scoreboard) -> Table:
+    """Parts of steps of reinforcement learning beside their prediction; lengths and layouts are not all published."""
+    table = plain_table("parts of steps: measured and predicted, with shares of the step")
+    table.add_column("case", overflow="fold")
+    for name in ("part", "measured", "share", "predicted", "share"):
+        table.add_column(name, justify="left" if name == "part" else "right", no_wrap=True)
+    whole = {score.where: score for score in board.scores if score.metric == "rl_step_s"}
+    before = ""
+    for score in board.scores:
+        step, part = whole.get(score.where), PARTS_OF_STEPS.get(score.metric, "whole step")
+        groups = score.groups
+        shares = ("", "") if step is None else (score.measured / step.measured, score.predicted / step.predicted)
+        cells = [share if isinstance(share, str) else percent(share) for share in shares]
+        name = f"{_bare(groups['model'])}, {groups['chip']}, {groups['stack']} ({score.where.rpartition(' ')[2]})"
+        table.add_row(
+            "" if score.where == before else name,
+            part,
+            format_seconds(score.measured),
+            cells[0],
+            format_seconds(score.predicted),
+            cells[1],
+        )
+        before = score.where
     return table
 
 

@@ -12,7 +12,7 @@ from rackline.parallel import Layout, precision
 from rackline.passes import calibration
 from rackline.posttraining.job import ALGORITHMS, MODES, RlJob, RlOverheads
 from rackline.posttraining.lengths import AnswerLengths
-from rackline.posttraining.plan import given_step
+from rackline.posttraining.plan import given_step, rl_plan
 from rackline.posttraining.step import RlStep, Schedule
 from rackline.search.stacks import usual_stack
 from rackline.serving.stack import stack_named
@@ -26,16 +26,30 @@ Name = TypeVar("Name", bound=str)
 
 
 def predict_rl(resolver: Resolver, cases: Sequence[Case]) -> Iterator[tuple[Case, dict[str, float] | Unsupported]]:
-    """Time of a step of each case [s]."""
+    """Time of a step of each case and of its parts [s]."""
     for case in cases:
         try:
-            yield case, {"rl_step_s": rl_step_of(resolver, case).seconds}
+            yield case, times_of(rl_step_of(resolver, case))
         except RacklineError as error:
             yield case, Unsupported.of(case, str(error), bad_input=True)
 
 
+def times_of(step: RlStep) -> dict[str, float]:
+    """Measured key → time of that part of a step [s]."""
+    old, reference = (step.part_s(f"{whose} log-probabilities") for whose in ("old", "reference"))
+    return {
+        "rl_step_s": step.seconds,
+        "rollouts_s": step.part_s("rollouts"),
+        "old_log_probs_s": old,
+        "reference_log_probs_s": reference,
+        "log_probs_s": old + reference,
+        "updates_s": step.part_s("updates"),
+        "transfer_s": step.part_s("weights to engines"),
+    }
+
+
 def rl_step_of(resolver: Resolver, case: Case, overheads: RlOverheads | None = None) -> RlStep:
-    """The step of a case with its parts.
+    """The step of a case with its parts; in the fastest layouts where it states none.
 
     Args:
         overheads: of the framework, instead of the defaults.
@@ -85,7 +99,13 @@ def rl_step_of(resolver: Resolver, case: Case, overheads: RlOverheads | None = N
         colocated=gen_chips is None,
         staleness=lag,
         in_flight=bool(case.values.get("in_flight")),
+        partial=bool(case.values.get("partial")),
     )
+    if not case.values.get("gen_layout"):
+        found = rl_plan(job, schedule, gen_chips=gen_chips)
+        if found.best is None:
+            raise InputError(what="layouts", given="none", allowed=found.reason)
+        return found.best
     return given_step(job, schedule, _gen_layout(case, model, gen_chips), _train_layout(case, model, learners))
 
 

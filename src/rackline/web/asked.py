@@ -30,7 +30,7 @@ class Asked:
     """What a request asks for.
 
     Args:
-        form: answer or view.
+        form: answer, view or script.
         question: as `Question.to_data` writes it.
         uploads: files that it names.
         figures: kinds that a view has; the first by default.

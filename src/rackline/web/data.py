@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from rackline.errors import InputError, nearest_names
 from rackline.web.grids import accuracy, pipelines, racks
-from rackline.web.measured import parity
+from rackline.web.measured import asked_prices, parity
 from rackline.web.scenario import scenario_script, scenarios
+from rackline.web.slider_grids import GRIDS, WITHIN
 
 if TYPE_CHECKING:
     from rackline.report.axes import Kind
@@ -66,6 +67,7 @@ def _options(view: Mapping[str, Any]) -> dict[str, Any]:
             name: {
                 "label": labels.get(name, name.replace("_", " ").capitalize()),
                 "help": known[name].help,
+                "positional": known[name].positional,
                 "choices": [] if not known[name].choices else ["", *known[name].choices],
             }
             for name in view["fields"]
@@ -73,19 +75,29 @@ def _options(view: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def stored_answer(view: Mapping[str, Any], stop: str) -> dict[str, Any]:
+def stored_answer(view: Mapping[str, Any], stop: int) -> dict[str, Any]:
     """What the server answers to a view's own question.
 
     Args:
-        stop: of the field that varies.
+        stop: place of the value of the field that varies.
     """
     from rackline.api.answer import answer, find_verb
     from rackline.web.forms import view_of
 
-    fields = {name: value for name, value in view["fields"].items() if value}
-    question = find_verb(view["verb"]).question.from_params({**fields, view["stop"]: stop})
-    found = view_of(answer(question), view["figures"])
+    question = find_verb(view["verb"]).question.from_params(first_fields(view) | _stopped(view, stop))
+    drawn = "sliders" not in view  # the page draws from its grid what sliders move
+    found = view_of(answer(question), view["figures"] if drawn else [])
     return {name: value for name, value in found.items() if name != "answer"}  # the page shows the rest
+
+
+def first_fields(view: Mapping[str, Any]) -> dict[str, str]:
+    """What a view asks at first: its fields without those that are empty or switched off."""
+    off = view.get("optional", {}).get("fields", ())
+    return {name: value for name, value in view["fields"].items() if value and name not in off}
+
+
+def _stopped(view: Mapping[str, Any], stop: int) -> dict[str, str]:
+    return {view["stop"]: view["stops"][stop]} if "stops" in view else {}
 
 
 def figures() -> dict[str, Any]:
@@ -97,7 +109,7 @@ def figures() -> dict[str, Any]:
     context = Measure(field="context_len", title="context length [tokens]", kind="count")
     step = Measure(field="seconds", title="time of a decode step", kind="seconds")
     usd = Measure(field="usd_per_mtok", title="cost of a million output tokens", kind="usd")
-    held = Measure(field="held_bytes", title="cache of a sequence on one chip", kind="bytes")
+    sequence = Measure(field="held_bytes", title="cache of a sequence on one chip", kind="bytes")
     fits = Measure(field="sequences", title="sequences that fit", kind="count")
     micro = Measure(field="micro_batches", title="micro-batches", kind="count")
     bubble = Measure(field="bubble_share", title="share of the step that waits", kind="share")
@@ -106,6 +118,12 @@ def figures() -> dict[str, Any]:
     exchange = Measure(field="seconds", title="time of one exchange", kind="seconds")
     ratio = Measure(field="start", title="measured / predicted", kind="number")
     stage = Measure(field="stage", title="stage")
+    held = Measure(field="held_s", title="time held", kind="seconds")
+    kept_usd = Measure(field="usd_per_mtok", title="$ per million tokens", kind="usd")
+    size = Measure(field="active_params", title="active parameters", kind="count")
+    flop = Measure(field="flop", title="FLOP, at the MFU of pre-training", kind="power")
+    tokens = Measure(field="tokens", title="tokens of pre-training", kind="count")
+    cache = Measure(field="kv_bytes_per_token", title="KV cache of a token", kind="bytes")
     slots = ["forward", "backward", "gradient of weights"]
     made = {
         "pipeline_slots": live_bars(
@@ -130,10 +148,14 @@ def figures() -> dict[str, Any]:
             )
             for kind in PARITY_KINDS
         },
+        "tiers_cost": live_lines("Cost of keeping a prompt by the time held", held, kept_usd),
+        "over-training_lifetime": live_lines("Cost over life by size", size, flop),
+        "over-training_quality": live_lines("Tokens by size at one quality", size, tokens),
+        "prices_map": live_lines("What prices reveal", size, cache),
         "batch_step": live_lines("Time of a decode step by batch size", batch, step),
         "batch_cost": live_lines("Cost of a million output tokens by batch size", batch, usd),
         "context_step": live_lines("Time of a decode step by context length", context, step),
-        "context_held": live_lines("Cache of a sequence by context length", context, held),
+        "context_held": live_lines("Cache of a sequence by context length", context, sequence),
         "context_fits": live_lines("Sequences that fit by context length", context, fits),
     }
     return {name: _bare(figure.to_dict()) for name, figure in made.items()}
@@ -170,6 +192,17 @@ def ledger() -> dict[str, Any]:
     }
 
 
+def names() -> dict[str, Any]:
+    """Names that one may choose from: of the catalogue, and of scheduling policies."""
+    from rackline.catalog import names as names_of
+    from rackline.simulation import policy_names
+
+    policies = policy_names()
+    found = {kind: [*names_of(kind)] for kind in ("models", "clusters")}
+    others = [f"policy={name}" for name in policies]
+    return {**found, "sheets": [*names_of("prices")], "policies": [*policies], "others": others}
+
+
 _MADE: dict[str, Callable[[], dict[str, Any]]] = {
     "site": site,
     "ledger": ledger,
@@ -177,14 +210,17 @@ _MADE: dict[str, Callable[[], dict[str, Any]]] = {
     "rack": racks,
     "accuracy": accuracy,
     "parity": parity,
+    "asked-prices": asked_prices,
+    "names": names,
 }
 
 
 def data_names() -> tuple[str, ...]:
     """Names of all data files."""
     asking = ((name, view) for name, view in views().items() if "verb" in view)
-    answers = (f"answer-{name}-{stop}" for name, view in asking for stop in range(len(view["stops"])))
-    return (*_MADE, *(f"scenario-{one.name}" for one in scenarios()), *answers)
+    answers = (f"answer-{name}-{stop}" for name, view in asking for stop in range(len(view.get("stops", "0"))))
+    grids = (f"grid-{name}" for name in GRIDS)
+    return (*_MADE, *(f"scenario-{one.name}" for one in scenarios()), *grids, *answers)
 
 
 @functools.cache
@@ -200,12 +236,17 @@ def data_script(name: str) -> str:
         if name == f"scenario-{one.name}":
             return scenario_script(one)
     if name in data_names():
-        view, _, stop = name.removeprefix("answer-").rpartition("-")
-        return _given(name, stored_answer(views()[view], views()[view]["stops"][int(stop)]))
+        kind, _, rest = name.partition("-")
+        if kind == "grid":
+            value, functions = GRIDS[rest](views()[rest])
+            return _given(name, {**value, "within": WITHIN[rest]}, functions)
+        view, _, stop = rest.rpartition("-")
+        return _given(name, stored_answer(views()[view], int(stop)))
     near = nearest_names(name, data_names(), 1)
     raise InputError(what="data file", given=name, allowed=", ".join(data_names()), nearest=near[0] if near else None)
 
 
-def _given(name: str, value: Mapping[str, Any]) -> str:
+def _given(name: str, value: Mapping[str, Any], functions: Mapping[str, str] | None = None) -> str:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return f"rackline.give({json.dumps(name)},{text});\n"
+    written = "".join(f",{key}:{code}" for key, code in (functions or {}).items())
+    return f"rackline.give({json.dumps(name)},{text[:-1]}{written}}});\n"

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request, Response
 from rackline.sweeps.chunk import build_hash
 from rackline.web.answers import Answers
 from rackline.web.asked import Asked, asked_by_body, asked_by_params, read_json
-from rackline.web.messages import EVENTS, Tell
+from rackline.web.messages import EVENTS, JSON, SCRIPT, Tell
 from rackline.web.offered import offered
 from rackline.web.problem import ProblemError, problem
 from rackline.web.responses import EventResponse, Find, ReaderGoneError, found_or_gone
@@ -61,7 +61,7 @@ class Endpoints:
         key = asked.key(build_hash())
         fields = {"question": asked.question, "uploads": asked.uploads, "figures": asked.figures}
         find = self._find(key, asked.form, fields, is_long=asked.is_long, body_bytes=body_bytes)
-        return await self._respond(request, key, find)
+        return await self._respond(request, key, find, SCRIPT if asked.form == "script" else JSON)
 
     def _find(self, key: str, form: str, fields: dict[str, Any], *, is_long: bool, body_bytes: int = 0) -> Find:
         async def find(tell: Tell) -> bytes:
@@ -72,9 +72,9 @@ class Endpoints:
 
         return find
 
-    async def _respond(self, request: Request, key: str, find: Find) -> Response:
+    async def _respond(self, request: Request, key: str, find: Find, media_type: str = JSON) -> Response:
         headers = {"ETag": f'W/"{key}"', "Cache-Control": "private, no-cache"}
-        if EVENTS in request.headers.get("accept", ""):
+        if media_type == JSON and EVENTS in request.headers.get("accept", ""):
             return EventResponse(find, headers)
         if request.method == "GET" and key in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
@@ -82,7 +82,7 @@ class Endpoints:
             body = await found_or_gone(request, find)
         except ReaderGoneError:
             return Response(status_code=_GONE)
-        return Response(body, media_type="application/json", headers=headers)
+        return Response(body, media_type=media_type, headers=headers)
 
     async def _body(self, request: Request, limits: Limits) -> bytes:
         """The body of a request, within the limits; it counts as read until its answer is found.
@@ -137,6 +137,10 @@ def add_endpoints(app: FastAPI, settings: Settings) -> None:
     @app.get(f"{PREFIX}/openapi.json")
     async def openapi(request: Request) -> Response:
         return await endpoints.openapi(request)
+
+    @app.get(f"{PREFIX}/explain/script")
+    async def script(request: Request) -> Response:
+        return await endpoints.get("explain", "script", request)
 
     @app.get(f"{PREFIX}/{{name}}")
     async def ask_by_address(name: str, request: Request) -> Response:

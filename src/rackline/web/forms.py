@@ -37,6 +37,21 @@ def question_body(question: Mapping[str, Any], watch: Watch, *, view: bool, figu
     return as_json(view_of(found, figures) if view else found.to_dict())
 
 
+def script_body(question: Mapping[str, Any], watch: Watch) -> bytes:
+    """What `explain` is asked, at any batch and context, as the script that the page computes with.
+
+    Args:
+        question, watch: as above.
+
+    Raises:
+        RacklineError: as `rackline explain`; a part of it cannot be written as a script.
+    """
+    from rackline.web.scenario import asked_script
+
+    verb = find_verb(str(question["ask"]))
+    return asked_script(answer_of(verb.question.from_data(question), verb.solve, watch)).encode()
+
+
 def estimate_body(question: Mapping[str, Any], result: Any, watch: Watch, figures: Sequence[str] | None) -> bytes:
     """An answer by estimates as a page shows it.
 
@@ -80,7 +95,7 @@ def as_json(data: Any) -> bytes:
 
 
 def view_of(found: Answer[Any, Any], figures: Sequence[str] | None) -> dict[str, Any]:
-    """The answer with its summary, its text, its rows, its figures, and how it is asked elsewhere.
+    """The answer: its summary, how far off it may be, its text, rows and figures, and how it is asked elsewhere.
 
     Args:
         found: the answer.
@@ -95,6 +110,7 @@ def view_of(found: Answer[Any, Any], figures: Sequence[str] | None) -> dict[str,
     return {
         "answer": found.to_dict(),
         "summary": found.verb.summary(found),
+        "interval": found.verb.interval(found),
         "text": _text(found),
         "columns": columns,
         "csv": csv_text(columns),

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rackline.errors import InputError
+from rackline.web.measured import beside
+
+if TYPE_CHECKING:
+    from rackline.training.schedules import Schedule
 
 STAGES = (2, 4, 8)
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
@@ -13,6 +17,7 @@ FORWARD, BACKWARD, WEIGHT = 1.0, 1.0, 1.0  # the gradient of the input takes as 
 CLUSTERS = ("gb200-nvl72", "dgx-h100", "mi355x-8")
 RANKS, DOMAINS = 64, (1, 2, 4, 8, 16, 32, 64)
 TOKENS = (16, 128, 1024)
+NUM_EXPERTS, EXPERTS_PER_TOKEN, TOKEN_BYTES = 256, 8, 7168
 
 
 def pipelines() -> dict[str, Any]:
@@ -23,7 +28,7 @@ def pipelines() -> dict[str, Any]:
     for name, schedule in SCHEDULE_OF.items():
         for pp in STAGES:
             for micro_batches in MICRO_BATCHES:
-                virtual = 1 if schedule.chunks else 2
+                virtual = _virtual(schedule)
                 durations = equal_stages(schedule, pp, FORWARD, BACKWARD, WEIGHT, virtual_pp=virtual)
                 try:
                     timeline = schedule.run(pp, micro_batches, durations, virtual)
@@ -39,7 +44,19 @@ def pipelines() -> dict[str, Any]:
                     ],
                 }
     sources = {name: one.source for name, one in SCHEDULE_OF.items()}
-    return {"schedules": sources, "stages": STAGES, "microBatches": MICRO_BATCHES, "runs": runs}
+    chunks = {name: _virtual(one) for name, one in SCHEDULE_OF.items()}
+    measured = [
+        {**bubble, "model": one["model"], "stages": one["stages"], "source": one["source"]}
+        for one in beside("pipeline")
+        for bubble in one["bubbles"]
+    ]
+    grid = {"schedules": sources, "virtual": chunks, "stages": STAGES, "microBatches": MICRO_BATCHES}
+    return {**grid, "runs": runs, "measured": measured}
+
+
+def _virtual(schedule: Schedule) -> int:
+    """Chunks of a stage, where a schedule does not say [count]."""
+    return 1 if schedule.chunks else 2
 
 
 def racks() -> dict[str, Any]:
@@ -59,8 +76,10 @@ def racks() -> dict[str, Any]:
         beyond = machine.scale_out.bytes_per_s_each_way if machine.scale_out else math.inf
         cases: list[dict[str, Any]] = []
         for size in DOMAINS:
-            routing = ExpertRouting(num_ranks=RANKS, num_experts=256, experts_per_token=8, ranks_per_domain=size)
-            traffic = dispatch_traffic(routing, 1.0, 7168.0)
+            routing = ExpertRouting(
+                num_ranks=RANKS, num_experts=NUM_EXPERTS, experts_per_token=EXPERTS_PER_TOKEN, ranks_per_domain=size
+            )
+            traffic = dispatch_traffic(routing, 1.0, float(TOKEN_BYTES))
             links = traffic.link_bytes()
             level = replace(machine.scale_up, size=size, num_switches=None)
             cases.append(
@@ -82,7 +101,8 @@ def racks() -> dict[str, Any]:
             "outside": None if math.isinf(beyond) else beyond,
             "cases": cases,
         }
-    return {"ranks": RANKS, "tokens": TOKENS, "clusters": found}
+    routed = {"experts": NUM_EXPERTS, "expertsPerToken": EXPERTS_PER_TOKEN, "tokenBytes": TOKEN_BYTES}
+    return {"ranks": RANKS, "tokens": TOKENS, **routed, "clusters": found, "measured": beside("exchange")}
 
 
 def accuracy() -> dict[str, Any]:

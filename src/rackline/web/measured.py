@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib.resources
 import json
+import tomllib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +21,13 @@ def _cases() -> dict[str, dict[str, Any]]:
 
     lines = published().read_text(encoding="utf-8").splitlines()
     return {case["id"]: case for case in map(json.loads, lines)}
+
+
+@functools.cache
+def beside(kind: str) -> list[dict[str, Any]]:
+    """Published measurements that stand beside curves: entries of a kind of `measured.toml`."""
+    file = importlib.resources.files("rackline.web").joinpath("measured.toml")
+    return tomllib.loads(file.read_text(encoding="utf-8"))[kind]
 
 
 def parity() -> dict[str, Any]:
@@ -46,6 +55,20 @@ def parity() -> dict[str, Any]:
                 "source": case["source"],
             }
         )
+    return {"rows": rows}
+
+
+def asked_prices() -> dict[str, Any]:
+    """What hosts of open models ask for a million tokens of short prompts [USD]."""
+    from rackline.pricing import all_sheets
+
+    rows: list[dict[str, Any]] = []
+    for sheet in all_sheets():
+        tier = sheet.standard
+        if sheet.model is not None and tier is not None:
+            usd = {"input": tier.input_usd, "cached": tier.cached_input_usd, "output": tier.output_usd}
+            per_mtok = {name: None if one is None else 1e6 * one for name, one in usd.items()}
+            rows.append({"model": sheet.model, "provider": sheet.provider, "date": sheet.date, **per_mtok})
     return {"rows": rows}
 
 

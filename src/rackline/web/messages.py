@@ -11,6 +11,9 @@ from rackline.web.problem import ProblemError
 EVENTS = "text/event-stream"
 """Media type of an answer with progress ahead of it."""
 
+JSON, SCRIPT = "application/json", "text/javascript; charset=utf-8"
+"""Media types of an answer, and of a script of the page."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
@@ -18,7 +21,7 @@ class Task:
 
     Args:
         number: of the task, which each message about it carries.
-        form: answer (the JSON of `--json`), view (with rows, figures and texts) or openapi.
+        form: answer (the JSON of `--json`), view (with rows, figures and texts), script (of the page) or openapi.
         question: with its name under "ask".
         uploads: files that it names: name and text.
         figures: kinds that a view has; the first by default.

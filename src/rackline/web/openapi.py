@@ -10,7 +10,7 @@ from rackline.api.answer import find_verb
 from rackline.api.question import written_defaults
 from rackline.api.schema import answer_schemas, question_schema
 from rackline.web.examples import EXAMPLES
-from rackline.web.messages import EVENTS
+from rackline.web.messages import EVENTS, SCRIPT
 from rackline.web.offered import OFFERED, taken
 from rackline.web.problem import KINDS, MEDIA_TYPE
 from rackline.web.settings import Limits
@@ -39,6 +39,7 @@ def description() -> Schema:
     for name in OFFERED:
         paths[f"/api/v1/{name}"] = _path(name, view=False)
         paths[f"/api/v1/{name}/view"] = _path(name, view=True)
+    paths["/api/v1/explain/script"] = {"get": _script(paths["/api/v1/explain"]["get"])}
     return {
         "openapi": "3.1.0",
         "info": {"title": "rackline", "version": version("rackline"), "description": _ABOUT},
@@ -119,6 +120,19 @@ def _path(name: str, *, view: bool) -> Schema:
     }
 
 
+def _script(explained: Schema) -> Schema:
+    """What is explained at any batch and context."""
+    answer = {**explained["responses"]["200"], "content": {SCRIPT.partition(";")[0]: {"schema": {"type": "string"}}}}
+    return {
+        **explained,
+        "operationId": "explain_script",
+        "summary": "A decode step of any batch and context: the functions that the page computes it with, as a script "
+        "that hands itself to the page.",
+        "parameters": [one for one in explained["parameters"] if one["name"] != "prefill"],
+        "responses": {**explained["responses"], "200": answer},
+    }
+
+
 def _params(name: str, example: Mapping[str, Any]) -> Mapping[str, str]:
     if "uploads" in example:
         return {}
@@ -134,6 +148,7 @@ def _view(answer: Schema) -> Schema:
     properties = {
         "answer": answer,
         "summary": text,
+        "interval": {**text, "description": "how far off the numbers may be; empty where nothing is known"},
         "text": {**text, "description": "what the command prints, 80 columns wide"},
         "columns": {"type": "object", "additionalProperties": {"type": "array"}},
         "csv": text,

@@ -24,6 +24,8 @@ SCRIPTS = (
     "pipeline.js",
     "lecture.js",
     "accuracy.js",
+    "grids.js",
+    "replay.js",
     "asked.js",
 )
 

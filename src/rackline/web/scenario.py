@@ -11,9 +11,11 @@ import functools
 import importlib.resources
 import json
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from rackline.errors import InputError
 from rackline.passes.features import ONE, FloatLike
 from rackline.passes.javascript import experts_javascript, row_features, rows_javascript, step_javascript
 from rackline.passes.routing import ExpertLoad
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
     from rackline.passes import PassTable, StepPolicy
 
 LONGEST_CONTEXT = 1_048_576.0  # of a model that does not say for how long contexts it was made [tokens]
+ASKED = "own"  # the name of a scenario that somebody asks for
 _AT = ("batch_size", "context_len")
+_SLID = ("batch", "context")  # options that the page has as sliders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +70,27 @@ def scenario_script(scenario: Scenario) -> str:
     from rackline.api.explain import ExplainQuestion
 
     texts = {**scenario.params, "batch": str(scenario.batch), "context": str(scenario.context)}
-    answer = cast("Answer[ExplainQuestion, Explained]", ask(ExplainQuestion.from_params(texts)))
+    return _script(ask(ExplainQuestion.from_params(texts)), scenario.params, scenario.name, scenario.title)
+
+
+def asked_script(answer: Answer[ExplainQuestion, Explained]) -> str:
+    """What was explained, at any batch and context, as such a script.
+
+    Raises:
+        InputError: prompts in the same pass; a part of it that cannot be written as a script.
+    """
+    if answer.question.prefill is not None:
+        raise InputError(what="prefill", given=answer.question.prefill, allowed="nothing: a decode step is written")
+    deployment, calibration = answer.result.explanation.deployment, answer.question.calibration
+    named = {"calibration": calibration if isinstance(calibration, str) else deployment.calibration.name}
+    if named["calibration"] == "auto":
+        named["calibration"] = deployment.calibration.name
+    texts = {name: text for name, text in answer.question.to_params().items() if name not in _SLID}
+    title = f"{deployment.model.name} on {deployment.cluster.name}, {deployment.layout.label()}"
+    return _script(answer, {**texts, **named}, ASKED, title)
+
+
+def _script(answer: Answer[ExplainQuestion, Explained], params: Mapping[str, str], name: str, title: str) -> str:
     explanation, server = answer.result.explanation, answer.result.server
     deployment, table = explanation.deployment, explanation.table
     times = [_time(deployment.calibration.name, table, explanation.time.policy)]
@@ -77,11 +101,11 @@ def scenario_script(scenario: Scenario) -> str:
         times.append(_time("blackboard", table.with_calibration(UNIT), "blackboard"))
     longest = getattr(deployment.model, "max_context_len", None) or LONGEST_CONTEXT
     facts = {
-        "name": scenario.name,
-        "title": scenario.title,
-        "params": {**scenario.params, "layout": deployment.layout.label()},
-        "batch": scenario.batch,
-        "context": scenario.context,
+        "name": name,
+        "title": title,
+        "params": {**params, "layout": deployment.layout.label()},
+        "batch": explanation.batch_size,
+        "context": explanation.context_len,
         "longestContext": longest,
         "chips": deployment.layout.chips_per_replica,
         "precision": deployment.precision.short(),

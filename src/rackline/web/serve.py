@@ -74,7 +74,7 @@ def _listen(settings: Settings) -> socket.socket:
         InputError: another program has it, it is none of this machine's, or it is not allowed.
     """
     try:
-        family, kind, _, _, place = socket.getaddrinfo(
+        family, kind, protocol, _, place = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (OSError, UnicodeError) as error:
@@ -82,7 +82,7 @@ def _listen(settings: Settings) -> socket.socket:
         raise InputError(
             what="--host", given=settings.host, allowed=f"an address of this machine ({reason})", nearest="127.0.0.1"
         ) from None
-    found = socket.socket(family, kind)
+    found = socket.socket(family, kind, protocol)  # asyncio sends at once (TCP_NODELAY) where it knows that it is TCP
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(place)

@@ -8,6 +8,7 @@ from fastapi.staticfiles import StaticFiles
 
 from rackline.errors import RacklineError
 from rackline.web.data import data_script
+from rackline.web.messages import SCRIPT
 from rackline.web.page import STATIC, page
 from rackline.web.problem import problem
 
@@ -25,6 +26,6 @@ def add_views(app: FastAPI) -> None:
             text = data_script(name)
         except RacklineError:
             return problem("not-found", f"GET {request.url.path}").response()
-        return Response(text, media_type="text/javascript; charset=utf-8")
+        return Response(text, media_type=SCRIPT)
 
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

@@ -174,10 +174,12 @@ def _problem(error: Exception) -> ProblemError:
 
 
 def _body(task: Task, watch: WireWatch) -> bytes:
-    from rackline.web.forms import estimate_body, openapi_body, question_body
+    from rackline.web.forms import estimate_body, openapi_body, question_body, script_body
 
     if task.form == "openapi":
         return openapi_body()
+    if task.form == "script":
+        return script_body(task.question, watch)
     is_view = task.form == "view"
     if is_view:
         watch.written = lambda result: estimate_body(task.question, result, watch, task.figures)

@@ -37,7 +37,7 @@ from rackline.serving.stack import Stack, stack_of
 
 _REPEATS, _QUICK_REPEATS = 7, 3
 _ENOUGH_S = 1.0  # of short passes, that more repeats are taken
-_TRACE_S, _OWN_TRACE_S, _QUICK_TRACE_S = 4.0, 3.0, 0.3
+_TRACE_S, _OWN_TRACE_S, _QUICK_TRACE_S = 4.0, 2.0, 0.3
 _OUTPUT_LEN, _QUICK_OUTPUT_LEN = 16, 6
 
 
@@ -168,8 +168,17 @@ def _measured(setup: MeasureSetup, device: Device, engine: Engine, began: float)
 
 
 def timed(engine: Engine, works: Sequence[Work], repeats: int) -> dict[Work, Repeated]:
-    """Passes of an engine, timed in turns: what disturbs the machine for a while meets all of them alike."""
-    return in_turns({work: partial(engine.seconds, work) for work in works}, repeats, _ENOUGH_S, engine.in_a_row)
+    """Passes of an engine, timed in turns: what disturbs the machine for a while meets all of them alike.
+
+    Those that are fitted come twice in each round, since all predictions rest on them, unless their contexts take long.
+    """
+    twice = [work for work in fitted_works(engine.limits) if work in works] if engine.in_a_row == 1 else []
+    calls = [*((work, 0) for work in works), *((work, 1) for work in twice)]
+    found = in_turns({key: partial(engine.seconds, key[0]) for key in calls}, repeats, _ENOUGH_S, engine.in_a_row)
+    return {
+        work: Repeated(seconds=(*found[work, 0].seconds, *(found[work, 1].seconds if work in twice else ())))
+        for work in works
+    }
 
 
 def deployment_on(engine: Engine, device: Device, peaks: Peaks) -> Deployment:
@@ -203,7 +212,7 @@ def fit_of(engine: Engine, deployment: Deployment, times: dict[Work, Repeated], 
         times: of the passes.
         launch_s: of a call that does nothing [s].
     """
-    seconds = [one.typical_s for one in times.values()]
+    seconds = [one.median_s for one in times.values()]
     return fitted(deployment.table(), list(times), seconds, launch_s, engine.name, engine.context_block)
 
 
@@ -236,7 +245,7 @@ def compared(deployment: Deployment, times: dict[Work, Repeated], *, is_fitted: 
             context_len=work.context_len,
             prompt_tokens=work.prompt_tokens,
             predicted_s=float(table.seconds(work.batch())[0]),
-            measured_s=one.typical_s,
+            measured_s=one.median_s,
             spread=one.spread,
             is_fitted=is_fitted,
         )

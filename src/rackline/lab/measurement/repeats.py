@@ -30,6 +30,11 @@ class Repeated:
         return float(np.quantile(self.seconds, 0.25))
 
     @property
+    def median_s(self) -> float:
+        """The median, which is what a server that runs the same thing again and again pays [s]."""
+        return float(np.median(self.seconds))
+
+    @property
     def spread(self) -> float:
         """Distance between the quartiles over the lower one [1]."""
         low, high = np.quantile(self.seconds, (0.25, 0.75))

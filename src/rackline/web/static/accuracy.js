@@ -74,7 +74,10 @@
         rackline.answer(
           `${all ? `Nine of ten measurements of the ${TITLES[name] || name} lay between ${text.number(all.low)} and ${text.number(all.high)} times what was predicted, in ${text.whole(all.cases)} cases of ${all.models} models that no fit had seen. ` : ""}${rows.length ? `${order.get() === "width" ? "Furthest apart" : "Measured most often"}: ${rows[0].group}, ${text.number(rows[0].start)} to ${text.number(rows[0].x2)}.` : "Nothing was measured there."}`,
         );
-        commands.update("rackline validate your-cases.jsonl", 'import rackline as rl\n\nrl.validate("your-cases.jsonl")');
+        commands.update(
+          "rackline validate \"$(python -c 'from rackline.validation.published import published; print(published())')\"",
+          "import rackline as rl\nfrom rackline.validation.published import published\n\nrl.validate(str(published()))",
+        );
         place.setAttribute("data-ready", "");
       }
 

@@ -6,6 +6,8 @@
 (() => {
   const { el, text, parts, controls } = rackline;
   const AGAIN = 2; // times that a question is asked again when its worker was lost
+  const REST_MS = 40; // a slider's question is asked when it has rested this long
+  const SLOW_MS = 250; // an answer that takes longer shows how far it is
 
   const alone = () => document.body.dataset.mode === "static";
   const stopOf = (/** @type {any} */ view, /** @type {any} */ state) => {
@@ -73,23 +75,35 @@
       id,
       title: view.title,
       question: view.question,
-      data: (state) => (alone() ? [`answer-${id}-${stopOf(view, state)}`] : []),
+      data: (state) => (alone() ? [`answer-${id}-${stopOf(view, state)}`, ...(view.sliders ? [`grid-${id}`] : [])] : []),
       mount(place, page) {
+        const sliders = view.sliders || {};
+        const optional = view.optional ? view.optional.fields : [];
+        const changed = () => {
+          if (!alone()) return;
+          rackline.remember(stateNow(), true);
+          rackline.show();
+        };
+        const moves = controls.frames(() => made, () => (alone() ? moved() : follow()));
         const made = Object.entries(view.fields).map(([key, value]) => {
           const option = view.options[key];
           const label = option.label;
-          const changed = () => {
-            if (!alone()) return;
-            rackline.remember(stateNow(), true);
-            rackline.show();
-          };
+          if (sliders[key]) return controls.slider({ key, label, ...sliders[key], value: text.parse(value) }, moves);
           if (alone() && key === view.stop)
             return controls.select({ key, label, value: String(value), options: view.stops.map((/** @type {string} */ one) => ({ value: one, label: one })) }, changed);
           if (option.choices.length)
             return controls.select({ key, label, value: String(value), options: option.choices.map((/** @type {string} */ one) => ({ value: one, label: one })) }, changed);
-          return controls.entry({ key, label, value: String(value), hint: option.help }, changed);
+          const kind = alone() ? undefined : { model: "models", on: "clusters", ...view.suggested }[key];
+          return controls.entry({ key, label, value: String(value), hint: option.help, names: kind && (async () => (await rackline.load("names"))[kind]) }, changed);
         });
+        const known = view.optional && controls.toggle({ key: "known", label: view.optional.label, value: "no", options: [{ value: "no", label: "Not known" }, { value: "yes", label: "As set" }] }, moves);
+        if (known) made.splice(made.findIndex((one) => one.key === optional[0]), 0, known);
         const model = made.find((one) => one.key === "model");
+        const omitted = (/** @type {string} */ key) => key === "known" || (known && known.get() === "no" && optional.includes(key));
+        const written = (/** @type {any} */ one) => (sliders[one.key] ? `${Number(one.get().toPrecision(9))}${sliders[one.key].kind === "seconds" ? "s" : ""}` : one.get());
+        /** What is asked, as texts. */
+        const questionNow = () => Object.fromEntries(made.filter((one) => !omitted(one.key)).map((one) => [one.key, written(one)]).filter(([, value]) => value !== ""));
+        const settle = () => made.forEach((one) => sliders[one.key] && one.element.querySelectorAll("input").forEach((box) => (box.disabled = Boolean(omitted(one.key)))));
         const stateNow = () => Object.fromEntries(made.map((one) => [one.key, one.write()]));
         const button = el("button", { type: "submit", class: "main", text: "Ask" });
         const stop = el("button", { type: "button", text: "Stop", hidden: true });
@@ -97,8 +111,8 @@
         const told = el("p", { class: "note", role: "status" });
         const form = controls.form(made, { text: `Question of ${view.title}` });
         if (alone()) {
-          for (const one of made) if (one.key !== view.stop) one.element.querySelectorAll("input, select").forEach((box) => (/** @type {any} */ (box).disabled = true));
-          form.append(el("p", { class: "quiet", text: "This copy of the page stands alone and holds stored answers. `rackline web` answers every question." }));
+          for (const one of made) if (one.key !== view.stop && one.key !== "known" && !sliders[one.key]) one.element.querySelectorAll("input, select").forEach((box) => (/** @type {any} */ (box).disabled = true));
+          form.append(el("p", { class: "quiet", text: `This copy of the page stands alone and holds stored answers${view.sliders ? " and what lies between them" : ""}. \`rackline web\` answers every question.` }));
         } else form.append(el("div", { class: "asking" }, button, stop), bar, told);
         const figures = el("div", { class: "figures" });
         const data = el("div");
@@ -107,9 +121,12 @@
         const printed = el("pre", { tabindex: 0, role: "region", "aria-label": "Answer as text" });
         const commands = parts.commands();
         const measured = parts.measured(view.verb);
+        const rows = el("div");
+        const prints = el("section", { class: "text" }, el("h2", { text: "Why: as the command prints it" }), printed, el("details", { class: "rows" }, el("summary", { text: "All rows" }), data));
         place.append(
           el("div", { class: "bench" }, form, el("div", {}, waits, figures)),
-          el("section", { class: "text" }, el("h2", { text: "Why: as the command prints it" }), printed, el("details", { class: "rows" }, el("summary", { text: "All rows" }), data)),
+          ...(alone() && view.sliders ? [parts.section("Why: row by row", rows)] : []),
+          prints,
           texts,
           measured.element,
           ...(view.claims.length ? [parts.claims(view.claims)] : []),
@@ -117,26 +134,110 @@
         );
         /** @type {any[]} */
         let drawn = [];
+        /** @type {any[]} */
+        let replays = [];
         /** @type {AbortController | null} */
         let running = null;
         let asked = "";
 
+        /** Where the replay of a figure is left stands in the address. @param {number | null} now */
+        function left(now) {
+          const { t, ...rest } = rackline.address().state;
+          rackline.remember(now === null ? rest : { ...rest, t: String(Number(now.toPrecision(4))) }, false);
+        }
+
+        /** Draw figures of an answer; those that are there already are redrawn in their place. @param {Record<string, any>} specs */
+        function draw(specs) {
+          const kinds = Object.entries(specs);
+          if (kinds.map(([kind, spec]) => `${id}-${kind} ${spec.title.text}`).join() === drawn.map((one) => `${one.options.name} ${one.options.title}`).join()) drawn.forEach((one, index) => one.redraw(kinds[index][1]));
+          else {
+            drawn.forEach((one) => one.leave());
+            drawn = kinds.map(([kind, spec]) => {
+              const several = ["hconcat", "vconcat", "concat", "facet", "repeat"].some((key) => key in spec);
+              return new rackline.Figure({ name: `${id}-${kind}`, title: spec.title.text, spec, height: Math.min((spec.height || 320) + 90, 620), fixed: several });
+            });
+            figures.replaceChildren(...drawn.map((one) => one.element));
+            replays.forEach((one) => one.leave());
+            replays = drawn.filter((one) => Number.isFinite(rackline.replay.endOf(one.options.spec))).map((one) => {
+              const made = rackline.replay.of(one, left);
+              one.place.before(made.element);
+              return made;
+            });
+            drawn.forEach((one) => {
+              one.element.classList.add("wide");
+              one.update({});
+            });
+          }
+          replays.forEach((one) => one.set(rackline.address().state.t));
+          drawn.forEach((one, index) => (one.note.textContent = [kinds[index][1].title.subtitle || ""].flat().join(" ")));
+        }
+
+        /** Without a server: what the grid says where the sliders stand. */
+        function moved() {
+          settle();
+          const asked = Object.fromEntries(made.filter((one) => !omitted(one.key)).map((one) => [one.key, one.get()]));
+          const found = rackline.grids.moved[id](rackline.data.get(`grid-${id}`), asked);
+          const figured = Object.entries(found.figures);
+          if (!drawn.length) {
+            drawn = figured.map(([kind]) => {
+              const name = `${id}-${kind}`;
+              const spec = rackline.data.get("site").figures[`${id}_${kind}`];
+              const one = new rackline.Figure({ name, title: view.drawn[kind], spec, height: 380, ...rackline.grids.measures[name] });
+              one.element.classList.add("wide");
+              return one;
+            });
+            figures.replaceChildren(...drawn.map((one) => one.element));
+          }
+          figured.forEach(([, one], index) => {
+            drawn[index].name(one.series);
+            drawn[index].update(one.rows, one.signals, one.description);
+            drawn[index].note.textContent = one.note;
+          });
+          const stored = rackline.data.get(`answer-${id}-${stopOf(view, stateNow())}`);
+          const first = made.every((one) => one.key === view.stop || !one.write());
+          prints.hidden = !first;
+          if (first) describe(stored);
+          else rackline.answer(found.answer);
+          rackline.later(() => {
+            const table = parts.table(found.columns, "The answer row by row");
+            table.fill(found.table);
+            rows.replaceChildren(table.element);
+            if (!first) {
+              const { positional, ...rest } = parted(questionNow());
+              const { command, python } = parts.spelled(view.verb, positional, rest);
+              commands.update(command, python);
+            }
+            if (place.isConnected) place.setAttribute("data-ready", "");
+          });
+          place.removeAttribute("data-ready");
+        }
+
+        /** What stands without a name in a command, and the rest. @param {Record<string, string>} question */
+        function parted(question) {
+          const bare = Object.keys(question).filter((key) => view.options[key].positional);
+          return { positional: bare.map((key) => question[key]), ...Object.fromEntries(Object.entries(question).filter(([key]) => !bare.includes(key))) };
+        }
+
+        let timer = 0;
+        /** With a server: ask once the hand rests a moment; what was asked before is stopped. */
+        function follow() {
+          settle();
+          clearTimeout(timer);
+          timer = window.setTimeout(() => go(false), REST_MS);
+        }
+
         /** @param {any} found @param {boolean=} estimated  whether numbers will follow that replace these */
         function shown(found, estimated) {
           waits.hidden = !estimated;
-          drawn.forEach((one) => one.leave());
-          drawn = Object.entries(found.figures).map(([kind, spec]) => {
-            const several = ["hconcat", "vconcat", "concat", "facet", "repeat"].some((key) => key in /** @type {any} */ (spec));
-            const title = /** @type {any} */ (spec).title;
-            return new rackline.Figure({ name: `${id}-${kind}`, title: title.text, spec, height: Math.min((/** @type {any} */ (spec).height || 320) + 90, 620), fixed: several });
-          });
-          figures.replaceChildren(...drawn.map((one) => one.element));
-          drawn.forEach((one, index) => {
-            one.element.classList.add("wide");
-            one.update({});
-            const subtitle = /** @type {any} */ (Object.values(found.figures)[index]).title.subtitle;
-            one.note.textContent = [subtitle || ""].flat().join(" ");
-          });
+          draw(found.figures);
+          describe(found, estimated);
+          if (model) measured.update(model.get());
+          place.toggleAttribute("data-estimated", Boolean(estimated));
+          place.toggleAttribute("data-ready", !estimated);
+        }
+
+        /** Sentence, text, rows and commands of an answer. @param {any} found @param {boolean=} estimated */
+        function describe(found, estimated) {
           const names = Object.keys(found.columns).filter((name) => found.columns[name].some((/** @type {any} */ one) => one !== null && typeof one !== "object")).slice(0, 12);
           const count = names.length ? found.columns[names[0]].length : 0;
           const made = parts.table(names.map((name) => ({ name: name.replace(/_/g, " "), kind: typeof found.columns[name].find((/** @type {any} */ one) => one !== null) === "number" ? unit(name) : undefined })), "Rows of the answer");
@@ -145,15 +246,12 @@
           printed.textContent = found.text;
           commands.update(found.command, `import rackline as rl\n\n${found.python}`.replace(/(import rackline as rl\s+)+/, "import rackline as rl\n\n"));
           texts.replaceChildren(...(Object.keys(found.documents).length ? [parts.section("To launch it", ...Object.entries(found.documents).map(([name, document]) => parts.document(name, document)))] : []));
-          const said = estimated ? `Estimated: ${found.summary}` : `${found.summary[0].toUpperCase()}${found.summary.slice(1)}`;
-          rackline.answer(`${said}.`.replace(/\.\.$/, "."));
-          if (model && ["plan", "simulate", "train"].includes(view.verb)) measured.update(model.get());
-          place.toggleAttribute("data-estimated", Boolean(estimated));
-          place.toggleAttribute("data-ready", !estimated);
+          const said = [estimated ? `Estimated: ${found.summary}` : found.summary, found.interval].filter(Boolean);
+          rackline.answer(said.map((one) => `${one[0].toUpperCase()}${one.slice(1)}.`.replace(/\.\.$/, ".")).join(" "));
         }
 
         async function go(/** @type {boolean} */ kept) {
-          const question = Object.fromEntries(made.map((one) => [one.key, one.get()]).filter(([, value]) => value !== ""));
+          const question = questionNow();
           const key = JSON.stringify(question);
           if (key === asked) return;
           asked = key;
@@ -162,7 +260,7 @@
           const mine = (running = new AbortController());
           place.removeAttribute("data-ready");
           place.setAttribute("aria-busy", "true");
-          stop.hidden = bar.hidden = false;
+          const slow = window.setTimeout(() => (stop.hidden = bar.hidden = false), SLOW_MS); // nothing flickers at short answers
           bar.removeAttribute("value");
           told.textContent = "";
           try {
@@ -184,10 +282,11 @@
             else {
               const { problem } = /** @type {any} */ (error);
               rackline.answer("");
-              told.replaceChildren(el("span", { class: "problem", role: "alert", text: problem && problem.what ? `${problem.what}: got ${JSON.stringify(problem.given)}, allowed: ${problem.allowed}${problem.nearest ? `; nearest: ${problem.nearest}` : ""}` : String(/** @type {any} */ (error).message) }));
+              told.replaceChildren(el("span", { class: "problem", role: "alert", text: problem ? parts.refusal(problem) : String(/** @type {any} */ (error).message) }));
               place.setAttribute("data-ready", "");
             }
           } finally {
+            clearTimeout(slow);
             if (mine === running) {
               stop.hidden = bar.hidden = true;
               place.removeAttribute("aria-busy");
@@ -201,11 +300,16 @@
         return {
           update(state) {
             made.forEach((one) => one.set(state[one.key]));
-            if (alone()) shown(rackline.data.get(`answer-${id}-${stopOf(view, state)}`));
-            else go(false);
+            settle();
+            replays.forEach((one) => one.set(state.t));
+            if (!alone()) go(false);
+            else if (view.sliders) moved();
+            else shown(rackline.data.get(`answer-${id}-${stopOf(view, state)}`));
           },
           leave() {
+            clearTimeout(timer);
             if (running) running.abort();
+            replays.forEach((one) => one.leave());
             drawn.forEach((one) => one.leave());
           },
         };

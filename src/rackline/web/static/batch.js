@@ -5,10 +5,22 @@
 (() => {
   const { text, pass, parts, controls } = rackline;
   const MOST = 16384;
+  const OWN = "own"; // a deployment that a server writes out when it is asked for
+  const alone = () => document.body.dataset.mode === "static";
+
+  /** Entries of a deployment of one's own, by key of the address: option of `explain`, label, value at first. */
+  const ENTRIES = /** @type {Record<string, {option: string, label: string, value: string, hint: string, names?: string}>} */ ({
+    m: { option: "model", label: "Model", value: "llama-3.3-70b", hint: "a name of the catalogue", names: "models" },
+    k: { option: "on", label: "Cluster", value: "dgx-h200", hint: "a name of the catalogue", names: "clusters" },
+    l: { option: "layout", label: "Layout", value: "", hint: "such as tp=8 or ep=8,attention_dp=8; the smallest that fits where it is empty" },
+    q: { option: "precision", label: "Precision", value: "", hint: "such as bf16, fp8 or fp4; the model's own where it is empty" },
+    e: { option: "calibration", label: "Stack", value: "", hint: "vllm, sglang, trtllm or generic; the best known where it is empty" },
+  });
 
   /** Controls that all views of one pass share. */
-  function passControls(/** @type {any} */ site, /** @type {any} */ state, /** @type {(kept: boolean) => void} */ changed, /** @type {string[]} */ keys) {
+  function passControls(/** @type {any} */ site, /** @type {(kept: boolean) => void} */ changed, /** @type {string[]} */ keys) {
     const options = site.scenarios.map((/** @type {any} */ one) => ({ value: one.name, label: one.title }));
+    if (!alone()) options.push({ value: OWN, label: "Another model, cluster or layout" });
     const all = /** @type {Record<string, any>} */ ({
       s: () => controls.select({ key: "s", label: "Deployment", options, value: site.scenarios[0].name }, changed),
       b: () => controls.slider({ key: "b", label: "Batch size", low: 1, high: MOST, value: 512, whole: true, unit: "sequences" }, changed),
@@ -28,13 +40,22 @@
           changed,
         ),
     });
-    return Object.fromEntries(keys.map((key) => [key, all[key]()]));
+    const found = Object.fromEntries(keys.map((key) => [key, all[key]()]));
+    if (alone()) return found;
+    const entries = Object.entries(ENTRIES).map(([key, one]) => [key, controls.entry({ key, label: one.label, value: one.value, hint: one.hint, placeholder: one.value ? "" : "chosen", names: one.names && (async () => (await rackline.load("names"))[/** @type {string} */ (one.names)]) }, changed)]);
+    const { s, ...rest } = found;
+    return { s, ...Object.fromEntries(entries), ...rest };
   }
 
   /** Put a scenario's own values into the controls that the address leaves alone. */
   function settle(/** @type {any} */ made, /** @type {any} */ scenario, /** @type {any} */ state) {
     const { facts } = scenario;
     if (made.s) made.s.set(state.s);
+    for (const key of Object.keys(ENTRIES))
+      if (made[key]) {
+        made[key].set(state[key]);
+        made[key].element.hidden = state.s !== OWN;
+      }
     if (made.b) made.b.initial(facts.batch);
     if (made.c) {
       made.c.initial(facts.context);
@@ -45,8 +66,66 @@
     if (made.on) made.on.set(state.on);
   }
 
+  /** What `explain` is asked for a deployment of one's own. @param {any} state */
+  function asking(state) {
+    const given = Object.entries(ENTRIES).map(([key, one]) => [one.option, state[key] === undefined ? one.value : state[key]]);
+    return new URLSearchParams([...given.filter(([, value]) => value), ["batch", "64"], ["context", "4096"]]).toString();
+  }
+
+  /** What a view of this state loads: a file, or what writes a deployment of one's own. @param {any} state */
+  function needed(state) {
+    const name = scenarioOf(state);
+    if (state.s !== OWN || alone()) return [name];
+    const once = () => {
+      const known = writing.get(name) || written(name, `api/v1/explain/script?${asking(state)}`).finally(() => writing.delete(name));
+      writing.set(name, known);
+      return known;
+    };
+    return [scenarioOf({}), once];
+  }
+
+  /** What is being written out. @type {Map<string, Promise<void>>} */
+  const writing = new Map();
+
+  /** Have the server write a deployment out; a refusal is kept in its place. @param {string} name @param {string} address */
+  async function written(name, address) {
+    const known = rackline.data.get(name);
+    if (known && !known.problem) return;
+    for (;;) {
+      const response = await fetch(address);
+      if (response.ok) {
+        rackline.data.delete(name);
+        await rackline.load(name, address);
+        return;
+      }
+      if (response.status !== 429) {
+        rackline.give(name, { problem: await response.json().catch(() => ({ detail: `the server answered ${response.status}` })) });
+        return;
+      }
+      await new Promise((done) => setTimeout(done, 1000 * Number(response.headers.get("Retry-After") || 1)));
+    }
+  }
+
+  /** The scenario of a state; where it was refused, why, and the one before stays. @param {HTMLElement} place @param {any} state @param {any} before */
+  function chosen(place, state, before) {
+    const found = rackline.data.get(scenarioOf(state));
+    const { problem } = found;
+    place.toggleAttribute("data-refused", Boolean(problem));
+    if (!problem) return found;
+    rackline.answer(parts.refusal(problem));
+    place.setAttribute("data-ready", "");
+    return before;
+  }
+
+  /** Whether the controls show another deployment than the one that is drawn. */
+  function moved(/** @type {any} */ made, /** @type {any} */ scenario) {
+    const state = Object.fromEntries(["s", ...Object.keys(ENTRIES)].filter((key) => made[key]).map((key) => [key, made[key].get()]));
+    return scenarioOf(state) !== `scenario-${scenario.facts.name}`;
+  }
+
   const scenarioOf = (/** @type {any} */ state) => {
     const site = rackline.data.get("site");
+    if (state.s === OWN && !alone()) return `scenario-${OWN}?${asking(state)}`;
     const known = site && site.scenarios.some((/** @type {any} */ one) => one.name === state.s);
     return `scenario-${known ? state.s : "deepseek-v3"}`;
   };
@@ -92,11 +171,11 @@
     id: "batch",
     title: "Batch",
     question: "How many users should share a pass?",
-    data: (state) => [scenarioOf(state)],
-    mount(place, page) {
+    data: needed,
+    mount(place) {
       const site = rackline.data.get("site");
-      let scenario = rackline.data.get(scenarioOf(page.state));
-      const made = passControls(site, page.state, (kept) => change(kept), ["s", "b", "c", "p", "on"]);
+      let scenario = rackline.data.get(scenarioOf({}));
+      const made = passControls(site, (kept) => change(kept), ["s", "b", "c", "p", "on"]);
       const list = Object.values(made);
       const step = new rackline.Figure({
         name: "step",
@@ -123,7 +202,7 @@
       const change = controls.frames(() => list, () => draw());
 
       function draw() {
-        if (made.s.get() !== scenario.facts.name) return rackline.show();
+        if (moved(made, scenario)) return rackline.show();
         const [batch, context, price, basis] = [made.b.get(), made.c.get(), made.p.get(), made.on.get()];
         const time = pass.timing(scenario, basis);
         const fits = scenario.fits(context);
@@ -179,9 +258,9 @@
 
       return {
         update(state) {
-          scenario = rackline.data.get(scenarioOf(state));
+          scenario = chosen(place, state, scenario);
           settle(made, scenario, state);
-          draw();
+          if (!place.hasAttribute("data-refused")) draw();
         },
         leave() {
           step.leave();
@@ -191,5 +270,5 @@
     },
   });
 
-  Object.assign(rackline, { passViews: { passControls, settle, scenarioOf, explained, banded, binding, measured, told } });
+  Object.assign(rackline, { passViews: { passControls, settle, needed, chosen, moved, scenarioOf, explained, banded, binding, measured, told } });
 })();

@@ -4,20 +4,20 @@
 
 (() => {
   const { text, pass, parts, controls } = rackline;
-  const { passControls, settle, scenarioOf, explained, banded, measured, told } = rackline.passViews;
+  const { passControls, settle, needed, chosen, moved, scenarioOf, explained, banded, measured, told } = rackline.passViews;
   const SHORTEST = 128;
 
   rackline.view({
     id: "context",
     title: "Context",
     question: "What does a long context cost?",
-    data: (state) => [scenarioOf(state), ...(state.v ? [scenarioOf({ s: state.v })] : [])],
-    mount(place, page) {
+    data: (state) => [...needed(state), ...(state.v ? [scenarioOf({ s: state.v })] : [])],
+    mount(place) {
       const site = rackline.data.get("site");
-      let scenario = rackline.data.get(scenarioOf(page.state));
+      let scenario = rackline.data.get(scenarioOf({}));
       /** @type {any} */
       let other = null;
-      const made = passControls(site, page.state, (/** @type {boolean} */ kept) => change(kept), ["s", "b", "c", "on"]);
+      const made = passControls(site, (/** @type {boolean} */ kept) => change(kept), ["s", "b", "c", "on"]);
       made.v = controls.select(
         {
           key: "v",
@@ -59,7 +59,7 @@
       }
 
       function draw() {
-        if (made.s.get() !== scenario.facts.name || made.v.get() !== (other ? other.facts.name : "")) return rackline.show();
+        if (moved(made, scenario) || made.v.get() !== (other ? other.facts.name : "")) return rackline.show();
         const [batch, context, basis] = [made.b.get(), made.c.get(), made.on.get()];
         const time = pass.timing(scenario, basis);
         const longest = scenario.facts.longestContext;
@@ -126,11 +126,11 @@
 
       return {
         update(state) {
-          scenario = rackline.data.get(scenarioOf(state));
+          scenario = chosen(place, state, scenario);
           settle(made, scenario, state);
           made.v.set(state.v);
           other = made.v.get() ? rackline.data.get(scenarioOf({ s: made.v.get() })) : null;
-          draw();
+          if (!place.hasAttribute("data-refused")) draw();
         },
         leave() {
           step.leave();

@@ -12,7 +12,7 @@
 
   /** A slider, logarithmic unless said otherwise.
    * @param {{key: string, label: string, low: number, high: number, value: number, kind?: string, whole?: boolean,
-   *   linear?: boolean, unit?: string, binary?: boolean, note?: string}} spec
+   *   linear?: boolean, unit?: string, binary?: boolean, note?: string, stops?: number[]}} spec  stops: all values that there are
    * @param {(kept: boolean) => void} changed  called at each move, with true when the reader lets go
    * @returns {Control} */
   function slider(spec, changed) {
@@ -21,7 +21,9 @@
     let first = value;
     const log = !spec.linear;
     const kind = spec.kind || "count";
-    const range = el("input", { type: "range", id, min: 0, max: STEPS, step: 1 });
+    const { stops } = spec;
+    const steps = stops ? stops.length - 1 : STEPS;
+    const range = el("input", { type: "range", id, min: 0, max: steps, step: 1 });
     const exact = el("input", { type: "text", inputmode: "decimal", "aria-label": `${spec.label}, exact`, autocomplete: "off", spellcheck: "false" });
     const element = el(
       "div",
@@ -31,10 +33,11 @@
       range,
     );
     /** @param {number} part */
-    const at = (part) => (log ? low * (high / low) ** part : low + part * (high - low));
-    const part = () => (log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low));
+    const at = (part) => (stops ? stops[Math.round(part * steps)] : log ? low * (high / low) ** part : low + part * (high - low));
+    const part = () => (stops ? stops.indexOf(value) / steps : log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low));
     /** Three digits, or a round number of tokens: what a slider stops at. @param {number} found */
     function tidy(found) {
+      if (stops) return found;
       if (spec.binary && found >= 2048) {
         const step = 2 ** Math.max(10, Math.floor(Math.log2(found)) - 4);
         return Math.min(Math.max(Math.round(found / step) * step, low), high);
@@ -45,16 +48,16 @@
     }
     const written = () => (spec.binary ? text.tokens(value) : kind === "count" ? (spec.whole && value < 1e6 ? text.whole(value) : text.count(value)) : kind === "usd" ? text.round(value) : text.of(kind, value));
     function shown() {
-      const place = Math.round(part() * STEPS);
+      const place = Math.round(part() * steps);
       range.value = String(place);
-      range.style.setProperty("--part", `${(100 * place) / STEPS}%`);
+      range.style.setProperty("--part", `${(100 * place) / steps}%`);
       range.setAttribute("aria-valuetext", `${written()}${spec.unit ? ` ${spec.unit}` : ""}`);
       if (document.activeElement !== exact) exact.value = written();
       exact.classList.remove("wrong");
       exact.removeAttribute("aria-invalid");
     }
     range.addEventListener("input", () => {
-      value = tidy(at(Number(range.value) / STEPS));
+      value = tidy(at(Number(range.value) / steps));
       const place = range.value;
       shown();
       range.value = place; // the thumb stays where the hand is
@@ -63,10 +66,10 @@
     range.addEventListener("change", () => changed(true));
     function entered() {
       const found = text.parse(exact.value, spec.binary);
-      if (!(found >= low && found <= high)) {
+      if (!(found >= low && found <= high) || (stops && !stops.includes(found))) {
         exact.classList.add("wrong");
         exact.setAttribute("aria-invalid", "true");
-        exact.title = `${text.of(kind, low)} to ${text.of(kind, high)}`;
+        exact.title = stops ? stops.join(", ") : `${text.of(kind, low)} to ${text.of(kind, high)}`;
         return;
       }
       exact.removeAttribute("title");
@@ -83,8 +86,8 @@
       element,
       get: () => value,
       set(given) {
-        const found = given === undefined ? first : typeof given === "number" ? given : Number(given);
-        value = Number.isFinite(found) ? Math.min(Math.max(found, low), high) : first;
+        const found = given === undefined ? first : typeof given === "number" ? given : text.parse(given, spec.binary);
+        value = !Number.isFinite(found) || (stops && !stops.includes(found)) ? first : Math.min(Math.max(found, low), high);
         shown();
       },
       initial(given) {
@@ -156,12 +159,13 @@
   }
 
   /** A text, such as the name of a model, with names to choose from.
-   * @param {{key: string, label: string, value: string, names?: string[], placeholder?: string, hint?: string}} spec
+   * @param {{key: string, label: string, value: string, names?: () => Promise<string[]>, placeholder?: string, hint?: string}} spec
    * @param {(kept: boolean) => void} changed @returns {Control} */
   function entry(spec, changed) {
     const id = `control-${++number}`;
     let first = spec.value;
-    const list = spec.names ? el("datalist", { id: `${id}-names` }, spec.names.map((name) => el("option", { value: name }))) : null;
+    const list = spec.names ? el("datalist", { id: `${id}-names` }) : null;
+    if (spec.names) spec.names().then((names) => list.append(...names.map((name) => el("option", { value: name }))), () => {});
     const box = el("input", { type: "text", id, list: list && list.id, autocomplete: "off", spellcheck: "false", placeholder: spec.placeholder, onchange: () => changed(true) });
     box.value = first;
     return {

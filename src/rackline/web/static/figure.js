@@ -7,15 +7,29 @@
 
   /** @typedef {{[name: string]: any}} Row */
 
+  const NARROW = 420; // pixels
+  const BESIDE = 260; // labels of rows take up to this much of the width of a legend [pixels]
+  const ENTRY = 250; // pixels
+
+  /** The same with so many entries of a legend beside each other at most. @param {any} node @param {number} most @returns {any} */
+  function stacked(node, most) {
+    if (Array.isArray(node)) return node.map((one) => stacked(one, most));
+    if (!node || typeof node !== "object") return node;
+    const legend = (/** @type {any} */ value) => (most === 1 || value.columns > most ? { ...value, columns: most } : value);
+    return Object.fromEntries(Object.entries(node).map(([key, value]) => [key, key === "values" ? value : key === "legend" && value ? legend(value) : stacked(value, most)]));
+  }
+
   /** Bring a figure's specification to what the page draws: its title stands in HTML, its width follows the page. */
   function dressed(/** @type {any} */ spec, /** @type {string} */ look, /** @type {number} */ width, /** @type {number} */ height) {
     const { title, description, config, $schema, ...rest } = spec;
     const single = !["hconcat", "vconcat", "concat", "facet", "repeat"].some((key) => key in rest);
-    const themes = rackline.data.get("site").themes;
+    const narrow = width < NARROW;
+    const theme = rackline.data.get("site").themes[look];
+    const legend = narrow ? { ...theme.legend, layout: { top: { direction: "vertical", anchor: "start" } } } : theme.legend;
     return {
-      ...rest,
+      ...stacked(rest, Math.max(Math.floor((width - BESIDE) / ENTRY), 1)),
       ...(single ? { width, height, autosize: { type: "fit", contains: "padding" } } : {}),
-      config: { ...themes[look], padding: { left: 2, right: 14, top: 6, bottom: 2 }, background: null, aria: false },
+      config: { ...theme, legend, padding: { left: 2, right: 14, top: 6, bottom: 2 }, background: null, aria: false },
     };
   }
 
@@ -79,6 +93,15 @@
       }
       if (this.view) this.push();
       else this.embed();
+      if (this.table.open) this.fillTable();
+    }
+
+    /** Another specification in the same place. @param {any} spec */
+    redraw(spec) {
+      this.options.spec = spec;
+      this.description = spec.description || this.options.title;
+      this.place.setAttribute("aria-label", this.description);
+      this.embed();
       if (this.table.open) this.fillTable();
     }
 

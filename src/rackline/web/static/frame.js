@@ -39,7 +39,9 @@ var rackline = /** @type {Rackline} */ (/** @type {unknown} */ ((() => {
 
   /** A scenario hands itself over. @param {any} facts @param {(helpers: any) => any} make */
   function scenario(facts, make) {
-    give(`scenario-${facts.name}`, { facts, ...make(helpers) });
+    const asked = document.currentScript && document.currentScript.dataset.name; // of what a server was asked for
+    const name = asked ? asked.replace("scenario-", "") : facts.name;
+    give(`scenario-${name}`, { facts: { ...facts, name }, ...make(helpers) });
   }
 
   /** A data file, loaded once. @param {string} name @param {string=} address @returns {Promise<any>} */
@@ -53,6 +55,7 @@ var rackline = /** @type {Rackline} */ (/** @type {unknown} */ ((() => {
       done = resolve;
       const script = document.createElement("script");
       script.src = address || `data/${name}.js`;
+      if (address) script.dataset.name = name;
       script.onerror = () => {
         waiting.delete(name);
         reject(new Error(`${script.src} did not load`));
@@ -145,7 +148,8 @@ var rackline = /** @type {Rackline} */ (/** @type {unknown} */ ((() => {
     const mine = ++turn;
     const place = /** @type {HTMLElement} */ (document.querySelector("#view"));
     try {
-      await Promise.all(["site", ...(view.data ? view.data(state) : [])].map((name) => load(name)));
+      await load("site");
+      await Promise.all((view.data ? view.data(state) : []).map((one) => (typeof one === "string" ? load(one) : one())));
     } catch (error) {
       if (mine === turn) place.replaceChildren(el("p", { class: "problem", role: "alert", text: String(error) }));
       return;

@@ -118,25 +118,43 @@
     return element;
   }
 
-  /** Published measurements of a model beside what is predicted, loaded when first shown. @param {string} kind  "train" or another */
-  function measured(kind) {
-    const columns = [{ name: "case" }, { name: "what" }, { name: "measured" }, { name: "predicted" }, { name: "predicted / measured", kind: "number" }, { name: "source" }];
-    const made = table(columns, "Published measurements of this model");
-    const element = section("Published measurements of this model", made.element);
+  const CASES = {
+    title: "Published measurements of this model",
+    data: "parity",
+    columns: [{ name: "case" }, { name: "what" }, { name: "measured" }, { name: "predicted" }, { name: "predicted / measured", kind: "number" }, { name: "source" }],
+    row(/** @type {any} */ one) {
+      const unit = one.metric.includes("tokens_per_s") ? "count" : "seconds";
+      return [`${one.chips} ${one.chip}, ${one.stack} ${one.version}`.trim(), one.metric.replace(/_s$/, "").replace(/_/g, " "), text.of(unit, one.measured), text.of(unit, one.predicted), one.predicted / one.measured, one.source];
+    },
+  };
+  const PRICES = {
+    title: "What hosts of this model ask",
+    data: "asked-prices",
+    columns: [{ name: "host" }, { name: "date" }, { name: "million input tokens", kind: "usd" }, { name: "from its cache", kind: "usd" }, { name: "million output tokens", kind: "usd" }],
+    row: (/** @type {any} */ one) => [one.provider, one.date, one.input, one.cached, one.output],
+  };
+  const BESIDE = /** @type {Record<string, any>} */ ({
+    plan: { ...CASES, of: (/** @type {any} */ one) => one.kind !== "train" },
+    simulate: { ...CASES, of: (/** @type {any} */ one) => one.kind !== "train" },
+    train: { ...CASES, of: (/** @type {any} */ one) => one.kind === "train" },
+    price: { ...PRICES, of: () => true },
+  });
+
+  /** What was published of a model beside what is computed, loaded when first shown. @param {string} verb */
+  function measured(verb) {
+    const shown = BESIDE[verb];
+    const made = shown && table(shown.columns, shown.title);
+    const element = shown ? section(shown.title, made.element) : el("section");
     element.hidden = true;
     return {
       element,
       /** @param {string} model */
       async update(model) {
-        const { rows } = await rackline.load("parity").catch(() => ({ rows: [] }));
-        const found = rows.filter((/** @type {any} */ one) => one.model === model.toLowerCase() && (one.kind === "train") === (kind === "train"));
+        if (!shown) return;
+        const { rows } = await rackline.load(shown.data).catch(() => ({ rows: [] }));
+        const found = rows.filter((/** @type {any} */ one) => one.model === model.toLowerCase() && shown.of(one));
         element.hidden = !found.length;
-        made.fill(
-          found.map((/** @type {any} */ one) => {
-            const unit = one.metric.includes("tokens_per_s") ? "count" : "seconds";
-            return [`${one.chips} ${one.chip}, ${one.stack} ${one.version}`.trim(), one.metric.replace(/_s$/, "").replace(/_/g, " "), text.of(unit, one.measured), text.of(unit, one.predicted), one.predicted / one.measured, one.source];
-          }),
-        );
+        made.fill(found.map(shown.row));
       },
     };
   }
@@ -179,8 +197,11 @@
     };
   }
 
+  /** Why a server refused, in a line. @param {any} problem */
+  const refusal = (problem) => (problem.what ? `${problem.what}: got ${String(problem.given).replace(/^'(.*)'$/, "$1")}, allowed: ${problem.allowed}${problem.nearest ? `; nearest: ${problem.nearest}` : ""}` : problem.detail || problem.title);
+
   /** Controls beside figures. @param {any} form @param {any[]} figures */
   const bench = (form, figures) => el("div", { class: "bench" }, form, el("div", { class: "figures" }, figures));
 
-  Object.assign(rackline, { parts: { section, table, why, claims, claimCard, badge, commands, measured, document: document_, spelled, bench } });
+  Object.assign(rackline, { parts: { section, table, why, claims, claimCard, badge, commands, measured, document: document_, refusal, spelled, bench } });
 })();

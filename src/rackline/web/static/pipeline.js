@@ -52,23 +52,37 @@
             bubbles.push({ series: one, micro_batches: count, bubble_share: found.bubble, ...look });
             held.push({ series: one, micro_batches: count, in_flight: found.inFlight, ...look });
           }
+        const seen = grid.measured
+          .filter((/** @type {any} */ one) => one.schedule === name && one.stages === pp)
+          .map((/** @type {any} */ one) => ({ ...one, bubble_share: one.share, text: `${text.share(one.share)} for ${one.model} with ${one.micro_batches} micro-batches` }));
         const x = { x_range: [grid.microBatches[0], grid.microBatches[grid.microBatches.length - 1]], x_ticks: grid.microBatches };
-        const y = rackline.axis(bubbles.map((row) => row.bubble_share), { zero: true });
+        const y = rackline.axis([...bubbles, ...seen].map((row) => row.bubble_share), { zero: true });
         const z = rackline.axis(held.map((row) => row.in_flight), { zero: true });
         const legend = names.map((one) => ({ name: one, place: names.indexOf(one), dashed: one !== name }));
         bubble.name(legend);
         memory.name(legend);
-        bubble.update({ rows: bubbles, marks: here ? [{ micro_batches: m, bubble_share: here.bubble }] : [], regions: [] }, { ...x, y_range: y.range, y_ticks: y.ticks }, `Share of the step that stages wait against micro-batches, for ${names.length} schedules with ${pp} stages.`);
+        bubble.note.textContent = seen.length ? `Triangles: from passes that were timed, ${seen.map((/** @type {any} */ one) => one.text).join("; ")}. ${seen[0].source}.` : "";
+        bubble.update({ rows: bubbles, marks: here ? [{ micro_batches: m, bubble_share: here.bubble }] : [], regions: [], measured: seen }, { ...x, y_range: y.range, y_ticks: y.ticks }, `Share of the step that stages wait against micro-batches, for ${names.length} schedules with ${pp} stages.`);
         memory.update({ rows: held, marks: here ? [{ micro_batches: m, in_flight: here.inFlight }] : [], regions: [] }, { ...x, y_range: z.range, y_ticks: z.ticks }, `Activations held by the fullest stage against micro-batches, for ${names.length} schedules with ${pp} stages.`);
         table.fill(names.map((one) => ({ one, found: run(one, pp, m) })).map(({ one, found }) => (found ? [one, found.bubble, found.step, found.inFlight, grid.schedules[one]] : [one, "–", "–", "–", "does not take this number of micro-batches"])));
         const best = names.filter((one) => run(one, pp, m)).sort((a, b) => run(a, pp, m).bubble - run(b, pp, m).bubble)[0];
         rackline.answer(
           here
-            ? `With ${pp} stages and ${m} micro-batches, ${name} waits ${text.share(here.bubble)} of a training step and holds the activations of ${text.number(here.inFlight)} whole ${here.inFlight === 1 ? "stage" : "stages"}. ${best === name ? "No other schedule waits less." : `${best} waits ${text.share(run(best, pp, m).bubble)}.`} In inference the stages are filled at once and nothing waits.`
+            ? `With ${pp} stages and ${m} micro-batches, ${name} waits ${text.share(here.bubble)} of a training step and holds the activations of ${text.number(here.inFlight)} whole ${here.inFlight === 1 ? "stage" : "stages"}. ${best === name ? "No other schedule waits less." : `${best} waits ${text.share(run(best, pp, m).bubble)}.`} ${seen.length ? `Timed passes gave ${seen.filter((/** @type {any} */ one) => one.micro_batches === m).map((/** @type {any} */ one) => text.share(one.share)).join(" and ") || "more"} where stages are equal here.` : "Stages are taken to be equal and messages to take no time."} In inference the stages are filled at once and nothing waits.`
             : `${name} does not take ${m} micro-batches with ${pp} stages.`,
         );
-        const { command, python } = parts.spelled("train", ["llama-3.1-70b"], { on: "dgx-h100", chips: 256, tokens: "15T", global_batch: "8M", layout: `tp=8,pp=${pp}`, schedule: name });
-        commands.update(command, python);
+        const { command } = parts.spelled("train", ["llama-3.1-8b"], { on: "dgx-h100", chips: 8 * pp, global_batch: 8192 * m, layout: `tp=8,pp=${pp},micro_batch=1`, schedule: name });
+        const virtual = grid.virtual[name];
+        commands.update(
+          command,
+          [
+            "from rackline.training.schedules import equal_stages, schedule",
+            "",
+            `one = schedule("${name}")`,
+            `stages = equal_stages(one, ${pp}, 1.0, 1.0, 1.0, virtual_pp=${virtual})`,
+            `one.run(${pp}, ${m}, stages, ${virtual}).bubble_fraction`,
+          ].join("\n"),
+        );
         place.setAttribute("data-ready", "");
       }
 

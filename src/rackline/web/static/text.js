@@ -30,6 +30,8 @@
     return short.replace(/\B(?=(\d{3})+(?!\d))/g, (comma, _1, at, whole) => (whole.lastIndexOf(".", at) < 0 ? "," : comma));
   }
 
+  const DURATIONS = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1, 10, 60, 600, 3600, 6 * 3600, 86400, 10 * 86400, 100 * 86400, 365.25 * 86400, 3652.5 * 86400, 36525 * 86400];
+
   /** @param {number} value @param {string} unit @param {string} giga */
   function si(value, unit, giga = "G") {
     const size = Math.abs(value);
@@ -67,8 +69,11 @@
       if (value >= 1024 && value % 1024 === 0) return value >= 1048576 && value % 1048576 === 0 ? `${value / 1048576}M` : `${value / 1024}k`;
       return text.whole(value);
     },
-    /** What somebody typed: 4k (1024 each where lengths are meant), 2.5M, 1,000. @param {string} given @param {boolean} binary */
+    /** What somebody typed: 4k (1024 each where lengths are meant), 2.5M, 1,000, 50 %, 5min.
+     * @param {string} given @param {boolean} binary */
     parse(given, binary = false) {
+      const named = /^\s*([\d.,]+)\s*(%|ms|s|min|h|d|y)\s*$/.exec(given);
+      if (named) return Number(named[1].replace(/,/g, "")) * /** @type {Record<string, number>} */ ({ "%": 0.01, ms: 1e-3, s: 1, min: 60, h: 3600, d: 86400, y: 365.25 * 86400 })[named[2]];
       const found = /^\s*\$?\s*([\d.,]+(?:e[+-]?\d+)?)\s*(ki?|mi?|gi?|b|t)?\s*$/i.exec(given);
       if (!found) return NaN;
       const unit = (found[2] || "").toLowerCase();
@@ -91,7 +96,9 @@
       low = below(low * 1.0001);
       high = above(high * 0.9999);
       if (!(high > low)) high = above(low * 1.01);
-      return { range: [low, high], ticks: logTicks(low, high, options.most || 7) };
+      const ticks = options.kind === "seconds" && high > 600 ? DURATIONS.filter((one) => one >= low && one <= high) : [];
+      const every = Math.ceil(ticks.length / (options.most || 7));
+      return { range: [low, high], ticks: ticks.length > 2 ? ticks.filter((_, index) => index % every === 0) : logTicks(low, high, options.most || 7) };
     }
     if (options.zero) low = Math.min(low, 0);
     if (!(high > low)) high = low + (Math.abs(low) || 1);
