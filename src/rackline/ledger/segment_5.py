@@ -72,7 +72,7 @@ def c82(it: Work) -> Finding:
     counted, behind = rl_flop(it.world, POLICY, int(it.q("answers")), shares)
     for share, flop in zip(shares, counted, strict=True):
         trained = f"{format_percent(share)} of the answers are trained on" if share else "no answer is trained on"
-        it.most(f"a token of GRPO, {trained}", flop, "FLOP", it.q("most"), when=trained)
+        it.most(f"a token of GRPO, {trained}", flop, "FLOP", it.q("flop_of_token"), when=trained)
     it.show("MFU of updates over that of the step", behind, "times")
     return it.done(
         "Inefficiency is the MFU of pre-training over that of the phase. A step of GRPO takes each trained token "

@@ -8,12 +8,15 @@
   /** @typedef {{[name: string]: any}} Row */
 
   const NARROW = 420; // pixels
+  const BESIDE = 260; // labels of rows take up to this much of the width of a legend [pixels]
+  const ENTRY = 250; // pixels
 
-  /** The same with legends one entry above the other. @param {any} node @returns {any} */
-  function stacked(node) {
-    if (Array.isArray(node)) return node.map(stacked);
+  /** The same with so many entries of a legend beside each other at most. @param {any} node @param {number} most @returns {any} */
+  function stacked(node, most) {
+    if (Array.isArray(node)) return node.map((one) => stacked(one, most));
     if (!node || typeof node !== "object") return node;
-    return Object.fromEntries(Object.entries(node).map(([key, value]) => [key, key === "values" ? value : key === "legend" && value ? { ...value, columns: 1 } : stacked(value)]));
+    const legend = (/** @type {any} */ value) => (most === 1 || value.columns > most ? { ...value, columns: most } : value);
+    return Object.fromEntries(Object.entries(node).map(([key, value]) => [key, key === "values" ? value : key === "legend" && value ? legend(value) : stacked(value, most)]));
   }
 
   /** Bring a figure's specification to what the page draws: its title stands in HTML, its width follows the page. */
@@ -24,7 +27,7 @@
     const theme = rackline.data.get("site").themes[look];
     const legend = narrow ? { ...theme.legend, layout: { top: { direction: "vertical", anchor: "start" } } } : theme.legend;
     return {
-      ...(narrow ? stacked(rest) : rest),
+      ...stacked(rest, Math.max(Math.floor((width - BESIDE) / ENTRY), 1)),
       ...(single ? { width, height, autosize: { type: "fit", contains: "padding" } } : {}),
       config: { ...theme, legend, padding: { left: 2, right: 14, top: 6, bottom: 2 }, background: null, aria: false },
     };
