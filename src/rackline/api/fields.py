@@ -33,7 +33,7 @@ ROUTING = option(
 )
 SAMPLING = option(
     "text",
-    "how tokens are drawn: greedy, or top-p, for which some versions of a stack sort all logits",
+    "how tokens are sampled: greedy, or top-p, for which some versions of a stack sort all logits",
     choices=SAMPLINGS,
 )
 FREE_LAYOUT = option("text", "parallel degrees to fix, such as tp=8; the others are searched")
@@ -63,7 +63,7 @@ MIX = option(
 )
 USE = option(
     "text",
-    "what it is for, which gives the lengths and limits that are not asked for: chat, agents, summarise or batch (no "
+    "use case, which sets the lengths and limits that are not given: chat, agents, summarise or batch (no "
     "limits), or a TOML file",
     flag="--for",
 )
@@ -96,7 +96,7 @@ REQUESTS = option(
     maximum=1e12,
     group=FLEET,
 )
-USERS = whole("the same for interactive users, of whom each waits for an answer or thinks", group=FLEET)
+USERS = whole("the same for interactive users, each of whom waits for an answer or thinks", group=FLEET)
 PEAK_OVER_MEAN = option(
     "count",
     "peak-to-mean ratio: traffic of the busiest hour over its mean, such as 1.8",

@@ -53,7 +53,7 @@ class MeasureQuestion(Question):
     )
     quick: bool = field(default=False, metadata=option("switch", "a small model and few repeats, for a first look"))
     anyway: bool = field(
-        default=False, metadata=option("switch", "go on where repeats spread by more than 10 %, and mark the result")
+        default=False, metadata=option("switch", "continue where repeats spread by more than 10 %, and mark the result")
     )
     seed: Quantity = field(
         default="0", metadata=whole("random seed of weights and requests", minimum=0, maximum=2**31 - 1)

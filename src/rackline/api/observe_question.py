@@ -40,7 +40,9 @@ class ObserveQuestion(ModelQuestion):
     users: Quantity | None = field(default=None, metadata=traffic.USERS)
     requests: Quantity = field(
         default="100",
-        metadata=whole(f"most requests that are sent, up to {MOST_REQUESTS:,}", maximum=MOST_REQUESTS, group="Traffic"),
+        metadata=whole(
+            f"largest number of requests sent, up to {MOST_REQUESTS:,}", maximum=MOST_REQUESTS, group="Traffic"
+        ),
     )
     input: Quantity | None = field(default=None, metadata=traffic.INPUT)
     output: Quantity | None = field(default=None, metadata=traffic.OUTPUT)
@@ -71,7 +73,7 @@ class ObserveQuestion(ModelQuestion):
         default="tokens",
         metadata=option(
             "text",
-            "how made-up prompts are sent: tokens (ids, exact in length; completions only) or words (about one token "
+            "how synthetic prompts are sent: tokens (ids, exact in length; completions only) or words (about one token "
             "each)",
             choices=("tokens", "words"),
             group=_SENT,
@@ -80,7 +82,7 @@ class ObserveQuestion(ModelQuestion):
     vocabulary: Quantity | None = field(
         default=None,
         metadata=whole(
-            "ids of tokens are drawn below this number; by default 10,000, or the vocabulary of `model`",
+            "random token ids are drawn below this number; by default 10,000, or the vocabulary of `model`",
             minimum=2,
             maximum=MOST_TOKENS,
             group=_SENT,
@@ -99,8 +101,7 @@ class ObserveQuestion(ModelQuestion):
         default=None,
         metadata=option(
             "text",
-            "variable of the environment that holds the key; without it no key is sent. Keys are never stored or "
-            "printed",
+            "environment variable that holds the API key; without it no key is sent. Keys are never stored or printed",
             group=_SENT,
         ),
     )
@@ -115,7 +116,7 @@ class ObserveQuestion(ModelQuestion):
         default=None,
         metadata=option(
             "count",
-            "price of prompts, for the cost ahead",
+            "price of prompt tokens, for the cost estimate",
             unit="USD/Mtok",
             maximum=_MOST_USD,
             zero=True,
@@ -126,7 +127,7 @@ class ObserveQuestion(ModelQuestion):
         default=None,
         metadata=option(
             "count",
-            "price of answers, for the cost ahead",
+            "price of output tokens, for the cost estimate",
             unit="USD/Mtok",
             maximum=_MOST_USD,
             zero=True,
@@ -141,7 +142,7 @@ class ObserveQuestion(ModelQuestion):
     stall: Quantity = field(default="60s", metadata=_seconds("longest pause without a byte"))
     retries: Quantity = field(
         default="3",
-        metadata=whole("times that a request is sent again after 429 or 503", minimum=0, maximum=100, group=_BOUNDS),
+        metadata=whole("retries of a request after HTTP status 429 or 503", minimum=0, maximum=100, group=_BOUNDS),
     )
     model: ModelLike | None = field(
         default=None,

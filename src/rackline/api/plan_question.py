@@ -38,7 +38,7 @@ class PlanQuestion(DraftQuestion):
         metadata=option(
             "text",
             "data types: native, bf16, fp8, fp4, mxfp4, int8, int4, or by part such as fp8,kv=bf16; may be "
-            "repeated; by default the checkpoint's own (native); any looks at all that the chip supports",
+            "repeated; by default the checkpoint's own (native); any tries all that the chip supports",
             several=True,
             repeated=True,
         ),

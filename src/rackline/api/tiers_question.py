@@ -27,7 +27,7 @@ class TiersQuestion(ModelQuestion):
     on: ClusterLike = field(metadata=shared.ON)
     prompt: Quantity = field(
         default="8k",
-        metadata=tokens("prompt tokens of the cache entry, such as 8k; of traffic, those of its mean prompt"),
+        metadata=tokens("prompt tokens of the cache entry, such as 8k; for traffic, its mean prompt"),
     )
     hold_time: Quantities | None = field(
         default=None,

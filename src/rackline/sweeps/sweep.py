@@ -52,7 +52,7 @@ class SweepQuestion(Question):
     )
     dry_run: bool = field(
         default=False,
-        metadata=option("switch", "say points, tables, bytes, time and dollars, and run nothing but a small part"),
+        metadata=option("switch", "report points, tables, bytes, time and dollars; run only a small part"),
     )
     workers: Quantity | None = field(
         default=None,

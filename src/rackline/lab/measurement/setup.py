@@ -21,7 +21,7 @@ class MeasureSetup:
         dtype: of weights and cache; the engine's usual one if None.
         device: name of the JAX platform, "cpu" or "gpu".
         quick: a small model and few repeats, for a first look.
-        anyway: go on where repeats spread too much, and mark the result.
+        anyway: continue where repeats spread too much, and mark the result.
         seed: random seed of weights and requests.
         python: interpreter of the environment that has the engine; found by itself if None.
         cpu_clock: count the processor's time of one core, not the wall's, where other programs keep the machine busy.

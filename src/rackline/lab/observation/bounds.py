@@ -14,7 +14,7 @@ class Bounds:
         timeout_s: of one request, from sending it to the end of its stream [s].
         stall_s: of a pause within a stream, and before it [s].
         connect_s: of opening a connection [s].
-        retries: times that a request is sent again after 429 or 503 [count].
+        retries: retries of a request after HTTP status 429 or 503 [count].
         longest_wait_s: longest Retry-After that is waited for [s].
         line_bytes: longest line of a stream; more is garbage [bytes].
     """

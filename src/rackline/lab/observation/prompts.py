@@ -1,4 +1,4 @@
-"""Prompts of a stated length, made up: the same blocks give the same text, so that prefixes are shared as asked for."""
+"""Prompts of a stated length, synthetic: equal blocks give equal text, so that prefixes are shared as asked for."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def base_url_of(url: str) -> str:
 
 
 def key_from(name: str | None) -> str:
-    """The key in a variable of the environment; empty without a name.
+    """The key in an environment variable; empty without a name.
 
     Raises:
         InputError: the variable is not set, or cannot be a key.
@@ -93,7 +93,7 @@ def key_from(name: str | None) -> str:
         return ""
     key = os.environ.get(name, "").strip()
     if not key or not key.isascii() or not key.isprintable():
-        raise InputError(what="key_env", given=name, allowed="a variable of the environment that holds the key")
+        raise InputError(what="key_env", given=name, allowed="an environment variable that holds the key")
     return key
 
 
@@ -103,7 +103,7 @@ def target(url: str, *, endpoint: Endpoint, served_name: str | None = None, key_
     Args:
         url: its address.
         served_name: the model; by default the only one that it lists.
-        key_env: variable of the environment that holds the key.
+        key_env: environment variable that holds the key.
 
     Raises:
         InputError: it does not answer, refuses the key, lists no model or several.
