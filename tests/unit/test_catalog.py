@@ -666,30 +666,3 @@ def test_line_of_finds_keys_in_tables_arrays_and_nested_arrays() -> None:
 def test_public_names_exist() -> None:
     for name in catalog.__all__:
         assert hasattr(catalog, name)
-
-
-def test_no_stack_is_named_in_python_outside_of_launchers_and_importers() -> None:
-    """What one engine does differently stands in its TOML file; code that asks for its name would drift from it."""
-    source = Path(__file__).resolve().parents[2] / "src" / "rackline"
-    allowed = {
-        "search/launch.py",  # writes the command lines of each engine
-        "search/kubernetes.py",  # and their manifests
-        "search/dynamo.py",
-        "api/plan_question.py",  # whose command lines can be asked for
-        "api/validate_question.py",  # forms of result files
-        "api/observe.py",
-        "validation/result_files.py",
-        "validation/rl_table.py",  # the engine that the published recipes name
-        "validation/adapters_table.py",  # systems of a published table
-        "web/examples.py",  # a case as a file would hold it
-        "validation/importers.py",
-        "validation/requests.py",
-        "validation/resolve.py",
-    }
-    pattern = re.compile(r"""["'](vllm|sglang|trtllm|tensorrt-llm|fastertransformer)["']""")
-    found = {
-        path.relative_to(source).as_posix()
-        for path in source.rglob("*.py")
-        if pattern.search(path.read_text(encoding="utf-8"))
-    }
-    assert found <= allowed
