@@ -680,6 +680,7 @@ def test_no_stack_is_named_in_python_outside_of_launchers_and_importers() -> Non
         "api/observe.py",
         "validation/result_files.py",
         "validation/rl_table.py",  # the engine that the published recipes name
+        "validation/rl_parts_table.py",
         "validation/adapters_table.py",  # systems of a published table
         "web/examples.py",  # a case as a file would hold it
         "validation/importers.py",
