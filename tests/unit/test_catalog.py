@@ -264,6 +264,7 @@ def test_every_stack_loads(name: str) -> None:
     for key in settable_keys(record):
         if key.startswith("defaults.") or key in (
             "fallback_rank",
+            "fused_all_reduce",
             "graph_all_reduce",
             "separate_quantise",
             "static_batch_version",
@@ -679,6 +680,7 @@ def test_no_stack_is_named_in_python_outside_of_launchers_and_importers() -> Non
         "api/observe.py",
         "validation/result_files.py",
         "validation/rl_table.py",  # the engine that the published recipes name
+        "validation/rl_parts_table.py",
         "validation/adapters_table.py",  # systems of a published table
         "web/examples.py",  # a case as a file would hold it
         "validation/importers.py",

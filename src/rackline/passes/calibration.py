@@ -128,7 +128,7 @@ class Calibration:
 
     @property
     def label(self) -> str:
-        """Name with the version that was asked for: "sglang" or "sglang=0.5.9"."""
+        """Name with the version that was asked for, if one was: `sglang=0.5.9`."""
         return f"{self.name}={self.version}" if self.version else self.name
 
     @property
