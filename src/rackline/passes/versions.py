@@ -29,8 +29,8 @@ def split_version(given: str) -> tuple[str, str]:
     Raises:
         InputError: a version of what has none, or text that is none.
 
-    >>> split_version("engine=0.5.9"), split_version("auto")
-    (('engine', '0.5.9'), ('auto', ''))
+    >>> split_version("atom=0.5.9"), split_version("auto")
+    (('atom', '0.5.9'), ('auto', ''))
     """
     name, _, version = given.partition("=")
     if given.endswith(".toml") or name == given:
