@@ -16,6 +16,7 @@ def test_scales_are_part_of_what_is_stored() -> None:
     assert storage_bytes("mxfp4") == 4.25 / 8
     assert storage_bytes("mxfp8") == 8.25 / 8
     assert storage_bytes("int4") == 4.125 / 8
+    assert storage_bytes("q6_k") == 6.5625 / 8  # GGUF: 256 elements of 6 bits, 16 scales of 8 and one of 16
     assert (storage_bytes("bf16"), storage_bytes("fp8")) == (2.0, 1.0)
 
 
@@ -102,6 +103,7 @@ def test_aliases(alias: str) -> None:
         ("fp8_block", "fp8_block", "fp8_block"),
         ("mxfp4", "mxfp8", "mxfp4_mxfp8"),
         ("int4", "bf16", "int4_bf16"),
+        ("q4_k_m", "bf16", "int4_bf16"),
         ("fp8", "bf16", "fp8_bf16"),
     ],
 )

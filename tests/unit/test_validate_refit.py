@@ -303,3 +303,10 @@ def test_halves_are_made_of_configurations() -> None:
     halves = {case.case_id: fold_name(case, "half") for case in cases}
     assert set(halves.values()) == {"first half", "second half"}
     assert all(halves[f"pools-1-{workers}"] == halves[f"pools-4-{workers}"] for workers in range(1, 9))
+
+
+def test_candidates_and_mended_releases_are_left_out_together() -> None:
+    case = cases_of([pools_case(1, 1)])[0]
+    versions = ("0.11.1", "0.11.1rc2", "0.11.2", "")
+    found = [fold_name(replace(case, stack="vllm", stack_version=one), "version") for one in versions]
+    assert found == ["vllm 0.11.1", "vllm 0.11.1", "vllm 0.11.2", "vllm unknown"]

@@ -105,7 +105,7 @@ def _refit(files: tuple[str, ...], by: LeftOut, calibration: str, watch: Watch) 
     if all(case.kind == "train" for case in cases.cases):
         return _refit_training(cases, by, watch)
     if by == "source":
-        raise InputError(what="refit", given=by, allowed="model, chip, stack, laboratory or half")
+        raise InputError(what="refit", given=by, allowed="model, chip, stack, version, laboratory or half")
     with watch.counting(f"refitting without each {by}", "fitted without") as done:
         return refit(cases, by, calibration=calibration, done=done)
 
@@ -114,7 +114,7 @@ def _refit_training(cases: CaseSet, by: LeftOut, watch: Watch) -> TrainRefit:
     """Leave each source, model family or chip of training cases out in turn."""
     from rackline.validation.train_refit import refit_training
 
-    if by in ("stack", "half", "laboratory"):
+    if by in ("stack", "version", "half", "laboratory"):
         raise InputError(what="refit", given=by, allowed="source, model or chip for training cases", nearest="source")
     with watch.counting(f"refitting without each {by}", "fitted without") as done:
         return refit_training(cases, by, done=done)

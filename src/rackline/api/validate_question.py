@@ -11,7 +11,7 @@ from rackline.api.question import Question
 if TYPE_CHECKING:
     from rackline.api.option import LayoutLike, Texts
 
-LeftOut = Literal["model", "chip", "stack", "laboratory", "half", "source"]
+LeftOut = Literal["model", "chip", "stack", "version", "laboratory", "half", "source"]
 Format = Literal["vllm", "genai-perf", "aiperf", "inferencex", "inference-perf", "guidellm"]
 _IMPORT = "Only with --import"
 
@@ -53,9 +53,9 @@ class ValidateQuestion(Question):
         default=None,
         metadata=option(
             "text",
-            "leave one group out: refit the serving parameters without each model, chip, stack, laboratory or half "
-            "of the configurations in turn and score the held-out cases; with training cases only, the training "
-            "parameters without each source, model family or chip",
+            "leave one group out: refit the serving parameters without each model, chip, stack, version of a stack, "
+            "laboratory or half of the configurations in turn and score the held-out cases; with training cases only, "
+            "the training parameters without each source, model family or chip",
             choices=get_args(LeftOut),
         ),
     )

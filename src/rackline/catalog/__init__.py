@@ -55,7 +55,7 @@ from rackline.catalog.schema import (
 from rackline.catalog.stacks import StackRecord
 from rackline.catalog.training_stacks import TrainingStackRecord
 from rackline.catalog.uses import UseRecord
-from rackline.catalog.versions import apart, release_numbers, version_key
+from rackline.catalog.versions import apart, release, release_numbers, version_key
 
 __all__ = [
     "AggregateRecord",
@@ -113,6 +113,7 @@ __all__ = [
     "names",
     "orchestrator_record",
     "price_sheet_record",
+    "release",
     "release_numbers",
     "resolve_beside",
     "run_record",

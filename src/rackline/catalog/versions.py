@@ -34,6 +34,16 @@ def release_numbers(version: str) -> tuple[int, ...]:
     return (*numbers, *[0] * (_PARTS - len(numbers)), after)
 
 
+def release(version: str) -> str:
+    """The release that a version leads to or mends, its first three numbers; other text as it is.
+
+    >>> release("1.2.0rc6.post3"), release("0.5.8.post1"), release("nightly-dev-20260216")
+    ('1.2.0', '0.5.8', 'nightly-dev-20260216')
+    """
+    numbers = release_numbers(version)
+    return ".".join(str(number) for number in numbers[:3]) if numbers else version
+
+
 def apart(version: str, oldest: str, newest: str) -> tuple[int, ...]:
     """How far a version is from a range of versions: the later of it and the nearer end less the earlier, number by
     number, so that tuples compare as distances; all 0 inside.

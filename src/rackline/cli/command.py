@@ -95,7 +95,7 @@ def command(name: str, *, all_options: bool = False) -> Callable[..., None]:
         for key in outputs:
             if wanted.get(key) is not None and key in verb.files:
                 named.update(verb.files[key].needs)
-        answer_command(verb, _values(verb.question, given, named), wanted)
+        answer_command(verb, _values(verb, given, named), wanted)
 
     flags = {key: flag_of(key, one) or key for key, one in options(verb.question).items()}
     usual = {key: False if one.kind == "switch" else None for key, one in outputs.items()}
@@ -309,20 +309,21 @@ def _parameter(name: str, option: Option, usual: Mapping[str, Any]) -> inspect.P
     return inspect.Parameter(name, where, default=default, annotation=annotation)
 
 
-def _values(kind: type[Question], given: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+def _values(verb: Verb[Any, Any], given: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of the question from what was typed; what was not typed is left to its default.
 
     Raises:
-        InputError: nothing was given for several arguments.
+        RefusedOptionError: nothing was given for several arguments.
     """
     values = {key: value for key, value in named.items() if value is not None}
-    for key, one in options(kind).items():
+    defaults = written_defaults(verb.question)
+    for key, one in options(verb.question).items():
         if not one.positional:
             continue
-        if one.several and key not in written_defaults(kind):
+        if one.several and key not in defaults:
             values[key] = list(given)
             if not given:
-                raise InputError(what=key, given="nothing", allowed=one.help)
+                raise spoken(InputError(what=key, given="nothing", allowed=one.help), verb)
             break
         if given and given[0] is not None:
             values[key] = given[0]

@@ -11,6 +11,8 @@ from rackline.hardware import Chip
 
 # Bytes per element as stored, scales included: nvfp4 (here fp4) has one 8-bit scale per 16 elements, mxfp4 and
 # mxfp8 one per 32, int4 one 16-bit scale per 128 (OCP Microscaling Formats v1.0; NVIDIA NVFP4; AWQ/GPTQ group 128).
+# GGUF's Q4_K_M keeps 144 bytes per 256 weights (Q4_K), and 210 (Q6_K) in the head and in half of the value and down
+# projections: 0.60 bytes for Llama's shapes, so that Llama 3 8B takes 4.92 GB, as its released files do.
 STORAGE_BYTES = {
     "fp32": 4.0,
     "bf16": 2.0,
@@ -22,9 +24,13 @@ STORAGE_BYTES = {
     "fp4": 0.5 + 1 / 16,
     "mxfp4": 0.5 + 1 / 32,
     "int4": 0.5 + 2 / 128,
+    "q4_k_m": 0.6,
+    "q6_k": 210 / 256,
 }
 COMPUTE_DTYPE = {"mxfp8": "fp8", "fp8_block": "fp8", "mxfp4": "fp4", "int4": "fp4"}
-LABELS = ("bf16", "fp32", "fp8", "fp8_block", "fp4", "mxfp4", "int8", "int8-weights", "int4")
+LABELS = ("bf16", "fp32", "fp8", "fp8_block", "fp4", "mxfp4", "int8", "int8-weights", "int4", "q4_k_m")
+MEASURED_AS = {"q4_k_m": "int4", "q6_k": "int8"}
+"""Stored types without measured products, and the nearest type that has some."""
 LABEL_ALIASES = {
     "fp16": "bf16",
     "nvfp4": "fp4",
@@ -100,6 +106,7 @@ def operation_dtype(weights: str, activations: str) -> str:
     >>> operation_dtype("fp8", "fp8"), operation_dtype("mxfp4", "bf16")
     ('fp8', 'mxfp4_bf16')
     """
+    weights = MEASURED_AS.get(weights, weights)
     return weights if weights == activations else f"{weights}_{activations}"
 
 
@@ -201,6 +208,8 @@ def _from_label(base: str, model: AnyModel) -> Precision:
             activations="int8",
             expert_activations="int8",
         )
+    if base == "q4_k_m":
+        return Precision(label=base, linear_weights=base, expert_weights=base, other_weights="q6_k")
     stored = "int8" if base == "int8-weights" else "int4"
     return Precision(label=base, linear_weights=stored, expert_weights=stored)
 

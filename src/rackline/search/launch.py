@@ -234,7 +234,7 @@ def checkpoint(found: Checkpoints, chosen: Precision, native: Precision) -> Load
 
 
 def _width(dtype: str) -> int:
-    return {"fp32": 4, "bf16": 3, "fp16": 3}.get(dtype, 1 if dtype in ("fp4", "mxfp4", "int4") else 2)
+    return {"fp32": 4, "bf16": 3, "fp16": 3}.get(dtype, 1 if dtype in ("fp4", "mxfp4", "int4", "q4_k_m") else 2)
 
 
 def _conversion(stack: str, replica: Replica, version: str, lacks: list[str]) -> list[str]:

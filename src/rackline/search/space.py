@@ -112,6 +112,7 @@ def default_precisions(model: AnyModel, chip: Chip) -> list[Precision]:
         "int4": 1,
         "fp4": 1,
         "mxfp4": 1,
+        "q4_k_m": 1,
     }
     native = widths.get(model.native_precision.partition(",")[0], 3)
     labels = ["native"]

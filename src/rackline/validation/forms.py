@@ -15,6 +15,7 @@ Shape = Literal[
     "version",
     "count",
     "length",
+    "prompt",
     "number",
     "share",
     "words",
@@ -114,7 +115,7 @@ FORMS: dict[str, Form] = {
         measured={"tpot_s": _SLOWEST_TOKEN, "ttft_s": 3600.0},
     ),
     "static-batch": Form(
-        required={**_DEPLOYED, "batch_size": "count", "input_len": "length"},
+        required={**_DEPLOYED, "batch_size": "count", "input_len": "prompt"},
         optional={"output_len": "length", "partitioning": "text"},
         measured={"prefill_s": _DAY, "token_s": _SLOWEST_TOKEN, "total_s": _DAY},
     ),
@@ -236,6 +237,7 @@ _SHAPES = {
     "version": "a text",
     "count": "a whole number of at least 1",
     "length": "a number of tokens above 0",
+    "prompt": "a number of tokens, 0 where generation starts from nothing",
     "number": "a number above 0",
     "share": "a number above 0 and at most 1",
     "words": "a list of texts",
@@ -282,6 +284,8 @@ def fits(value: object, shape: Shape) -> bool:
             return isinstance(value, str | int | float)
         case "length":
             return is_number(value) and cast("float", value) <= _MOST
+        case "prompt":
+            return value == 0 or fits(value, "length")
         case "count":
             return is_number(value) and cast("float", value) <= _MOST and float(cast("float", value)).is_integer()
         case "number":

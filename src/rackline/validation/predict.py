@@ -315,7 +315,7 @@ def predict_static_batch(predictor: Predictor, cases: Sequence[Case]) -> list[Pr
             batches = static_batches(
                 group.deployment,
                 np.array([case.number("batch_size") for case in own]),
-                np.array([case.number("input_len") for case in own]),
+                np.array([max(case.number("input_len"), 1.0) for case in own]),  # at least a token that begins the text
                 np.array(lengths),
                 engine=group.engine,
             )

@@ -15,6 +15,7 @@ from zlib import crc32
 
 import numpy as np
 
+from rackline.catalog import release
 from rackline.errors import InputError, RacklineError
 from rackline.passes.features import Array
 from rackline.validation.cases import Case, CaseSet, Unsupported
@@ -24,7 +25,7 @@ from rackline.validation.fit_cases import FitCases, ServingNumbers, prepare, shi
 from rackline.validation.pools_fit import fit_pools
 from rackline.validation.power import PowerCase, fit_power, flat, has_power
 from rackline.validation.predict import Predictor
-from rackline.validation.resolve import Resolver, stack_name
+from rackline.validation.resolve import Resolver, stack_name, version_of
 from rackline.validation.run import scores_of
 from rackline.validation.scoreboard import SERVED, Score, Scoreboard, Stats, statistics
 from rackline.validation.serving_fit import fit_numbers
@@ -33,7 +34,7 @@ from rackline.validation.single_batch_fit import NAME as SINGLE
 from rackline.validation.single_batch_fit import Prompts, fit_prompts, prompts_of, with_slowdown
 from rackline.validation.sources import laboratory_of, shape_of
 
-LeftOut = Literal["model", "chip", "stack", "laboratory", "half"]
+LeftOut = Literal["model", "chip", "stack", "version", "laboratory", "half"]
 EVERYTHING = ""
 """Name of the fold that leaves nothing out."""
 MANY = 15
@@ -46,8 +47,8 @@ class Fold:
     """One refit.
 
     Args:
-        left_out: model, chip, stack, laboratory or half of the configurations that the fit did not see; EVERYTHING
-            where it saw all cases.
+        left_out: model, chip, stack, version, laboratory or half of the configurations that the fit did not see;
+            EVERYTHING where it saw all cases.
         num_cases: cases that are scored [count].
         numbers: what was fitted to the others.
         power: numbers of the chips' power (`power.FITTED`), fitted to the others; none where no case states power.
@@ -172,6 +173,8 @@ def fold_name(case: Case, by: LeftOut) -> str:
     match by:
         case "stack":
             return stack_name(case.stack) or "-"
+        case "version":
+            return f"{stack_name(case.stack) or '-'} {release(version_of(case)) or 'unknown'}"
         case "model":
             return shape_of(case.model) or "-"
         case "laboratory":
@@ -194,7 +197,7 @@ def refit(
     processes: int = 2,
     done: Done | None = None,
 ) -> Refit:
-    """Refit without each model, chip, stack or laboratory in turn and score what was left out.
+    """Refit without each model, chip, stack, version or laboratory in turn and score what was left out.
 
     Args:
         found: cases; served requests with a time per output token count, and single batches to which a number is
