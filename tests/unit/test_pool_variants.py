@@ -11,6 +11,7 @@ import pytest
 import rackline as rl
 from rackline.api.plan_parts import speculations_of
 from rackline.cli.main import run
+from rackline.parallel.server_memory import SERVER
 from rackline.passes import Batch, Calibration
 from rackline.passes.calibration import CollectiveCalibration
 from rackline.search.attention_ffn import _Attention, _exchange_s, layer_s, split_attention_ffn
@@ -115,7 +116,8 @@ class TestAttentionFfn:
         sent, chips = np.array([1e6]), np.array([16.0])
 
         def seconds(numbers: Calibration) -> float:
-            holder = _Attention.of(model, cluster, types, numbers, rl.Layout(tp=8, ep=8), rl.Routing(), WORK, 0.9)
+            layout, routing = rl.Layout(tp=8, ep=8), rl.Routing()
+            holder = _Attention.of(model, cluster, types, numbers, layout, routing, WORK, 0.9, SERVER)
             assert holder is not None
             return float(_exchange_s(holder, sent, chips)[0])
 

@@ -289,7 +289,7 @@ def hits_within(
     >>> rooms = (MemoryRoom(name="HBM", capacity_tokens=1e5), MemoryRoom(name="host", capacity_tokens=2e6))
     >>> found = hits_within(chat, rooms, requests_per_s=5.0, answer_tokens=300, answer_s=5.0)
     >>> [round(one.hit_share, 2) for one in found]
-    [0.5, 0.89]
+    [0.05, 0.9]
     """
     if rules is not None and (rules.eviction.key is not None or not rules.ttl_from_use):
         half = 0.5 * answer_tokens * requests_per_s * answer_s
